@@ -39,7 +39,7 @@ from tests.recording_service import (
 )
 from tests.running_gateway import KEY, GatewayResponse, build_settings, import_api_keys
 from tests.sockets import wait_until
-from tests.state import operations_by_state
+from tests.state import count_operations_by_state
 
 UNSUPPORTED_EDITS = [
     ("PATCH", "/v1/batches/*"),
@@ -47,7 +47,7 @@ UNSUPPORTED_EDITS = [
     ("PATCH", "/v1/batches/*/payments/*"),
     ("DELETE", "/v1/batches/*/payments/*"),
 ]
-"""Without these calls an edit makes a draft, which must be created at the service later."""
+"""Without these calls an edit creates a draft, which must be created at the service later."""
 
 SECONDS = 20
 MAX_TRIES = 60
@@ -61,7 +61,7 @@ class RequestPlan:
     path: str
     body: Any
     calls: int
-    starts: bool = False
+    starts_batch: bool = False
     batch: str = ""
     """The description of its batch."""
 
@@ -69,7 +69,7 @@ class RequestPlan:
 @dataclass(slots=True)
 class GatewaySeries:
     forker: GatewayForker
-    judge: RecordingService
+    recorder: RecordingService
     settings: Settings
     folder: Path
     session: aiohttp.ClientSession
@@ -83,18 +83,18 @@ class GatewaySeries:
         self.gateway = await self.forker.start(self.settings, self.folder)
 
     async def request(
-        self, method: str, path: str, body: Any = None, **more: Any
+        self, method: str, path: str, body: Any = None, **options: Any
     ) -> GatewayResponse | None:
         body = {} if body is None else {"json": body}
-        return await request_gateway(self.session, self.gateway, method, path, **body, **more)
+        return await request_gateway(self.session, self.gateway, method, path, **body, **options)
 
     async def request_successfully(self, method: str, path: str, body: Any = None) -> Any:
         for _ in range(200):
-            got = await self.request(method, path, body)
-            if got and got.status == 200:
-                return got.body
+            response = await self.request(method, path, body)
+            if response and response.status == 200:
+                return response.body
             await asyncio.sleep(0.2)
-        raise AssertionError((method, path, got))
+        raise AssertionError((method, path, response))
 
 
 @asynccontextmanager
@@ -102,14 +102,14 @@ async def open_series(series: GatewayForker, seed: int) -> AsyncIterator[Gateway
     folder = Path(tempfile.mkdtemp(prefix="kills", dir=find_memory_folder()))
     try:
         async with (
-            open_recording_service(Service(seed=seed)) as judge,
+            open_recording_service(Service(seed=seed)) as recorder,
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=SECONDS)) as session,
         ):
-            judge.lacks += UNSUPPORTED_EDITS
-            settings = build_settings(folder, judge.url, upstream={"timeout_seconds": 3})
+            recorder.missing_endpoints += UNSUPPORTED_EDITS
+            settings = build_settings(folder, recorder.url, upstream={"timeout_seconds": 3})
             await import_api_keys(settings, [KEY])
             child = await series.start(settings, folder)
-            new_series = GatewaySeries(series, judge, settings, folder, session, child)
+            new_series = GatewaySeries(series, recorder, settings, folder, session, child)
             new_series.recipient_id = await _create_payee(new_series)
             yield new_series
     finally:
@@ -124,67 +124,67 @@ async def _create_payee(series: GatewaySeries) -> str:
     )
 
 
-def _build_person(mark: str) -> dict[str, Any]:
-    name = {"firstName": "Ada", "lastName": mark.title()}
-    return {"type": "individual", **name, "email": f"{mark}@example.com"}
+def _build_person(run_tag: str) -> dict[str, Any]:
+    name = {"firstName": "Ada", "lastName": run_tag.title()}
+    return {"type": "individual", **name, "email": f"{run_tag}@example.com"}
 
 
-def _build_wallet(mark: str) -> dict[str, Any]:
+def _build_wallet(run_tag: str) -> dict[str, Any]:
     return {
         "primary": {"method": "wallet", "currency": "USD"},
-        "accounts": {"wallet": {"address": f"{mark}@wallet.example.com"}},
+        "accounts": {"wallet": {"address": f"{run_tag}@wallet.example.com"}},
     }
 
 
 # Requests
 
 
-def _build_batch(series: GatewaySeries, mark: str) -> dict[str, Any]:
+def _build_batch(series: GatewaySeries, run_tag: str) -> dict[str, Any]:
     payment = {"recipient": {"id": series.recipient_id}, "sourceAmount": "10.00"}
-    return {"sourceCurrency": "USD", "description": mark, "payments": [payment]}
+    return {"sourceCurrency": "USD", "description": run_tag, "payments": [payment]}
 
 
-async def _plan_create_recipient(_here: GatewaySeries, mark: str) -> RequestPlan:
+async def _plan_create_recipient(_series: GatewaySeries, run_tag: str) -> RequestPlan:
     return RequestPlan(
-        "POST", "/v1/recipients", {**_build_person(mark), "payout": _build_wallet(mark)}, 3
+        "POST", "/v1/recipients", {**_build_person(run_tag), "payout": _build_wallet(run_tag)}, 3
     )
 
 
-async def _plan_create_batch(series: GatewaySeries, mark: str) -> RequestPlan:
-    return RequestPlan("POST", "/v1/batches", _build_batch(series, mark), 1, batch=mark)
+async def _plan_create_batch(series: GatewaySeries, run_tag: str) -> RequestPlan:
+    return RequestPlan("POST", "/v1/batches", _build_batch(series, run_tag), 1, batch=run_tag)
 
 
-async def _create_batch_now(series: GatewaySeries, mark: str) -> str:
+async def _create_batch_now(series: GatewaySeries, run_tag: str) -> str:
     return str(
-        (await series.request_successfully("POST", "/v1/batches", _build_batch(series, mark)))[
+        (await series.request_successfully("POST", "/v1/batches", _build_batch(series, run_tag)))[
             "batch"
         ]["id"]
     )
 
 
-async def _plan_start(series: GatewaySeries, mark: str) -> RequestPlan:
-    path = f"/v1/batches/{await _create_batch_now(series, mark)}/start-processing"
-    return RequestPlan("POST", path, None, 2, starts=True, batch=mark)
+async def _plan_start(series: GatewaySeries, run_tag: str) -> RequestPlan:
+    path = f"/v1/batches/{await _create_batch_now(series, run_tag)}/start-processing"
+    return RequestPlan("POST", path, None, 2, starts_batch=True, batch=run_tag)
 
 
-async def _plan_draft(series: GatewaySeries, mark: str) -> str:
-    batch = await _create_batch_now(series, mark)
-    whole = (await series.request_successfully("GET", f"/v1/batches/{batch}"))["batch"]
-    payment = whole["payments"]["payments"][0]["id"]
+async def _plan_draft(series: GatewaySeries, run_tag: str) -> str:
+    batch = await _create_batch_now(series, run_tag)
+    batch_body = (await series.request_successfully("GET", f"/v1/batches/{batch}"))["batch"]
+    payment = batch_body["payments"]["payments"][0]["id"]
     await series.request_successfully(
         "PATCH", f"/v1/batches/{batch}/payments/{payment}", {"sourceAmount": "11.00"}
     )
     return batch
 
 
-async def _plan_start_draft(series: GatewaySeries, mark: str) -> RequestPlan:
-    path = f"/v1/batches/{await _plan_draft(series, mark)}/start-processing"
-    return RequestPlan("POST", path, None, 4, starts=True, batch=mark)
+async def _plan_start_draft(series: GatewaySeries, run_tag: str) -> RequestPlan:
+    path = f"/v1/batches/{await _plan_draft(series, run_tag)}/start-processing"
+    return RequestPlan("POST", path, None, 4, starts_batch=True, batch=run_tag)
 
 
-async def _plan_draft_quote(series: GatewaySeries, mark: str) -> RequestPlan:
-    path = f"/v1/batches/{await _plan_draft(series, mark)}/generate-quote"
-    return RequestPlan("POST", path, None, 4, batch=mark)
+async def _plan_draft_quote(series: GatewaySeries, run_tag: str) -> RequestPlan:
+    path = f"/v1/batches/{await _plan_draft(series, run_tag)}/generate-quote"
+    return RequestPlan("POST", path, None, 4, batch=run_tag)
 
 
 KINDS = {
@@ -206,130 +206,130 @@ class Kill:
     child: GatewayProcess
     number: int
     stage: Stage
-    heard: int = -1
+    call_index: int = -1
     is_done: bool = False
 
     def __call__(self, request: ReceivedRequest, stage: Stage) -> None:
         if stage == "seen":
-            self.heard += 1
-        if not self.is_done and self.heard == self.number and stage == self.stage:
+            self.call_index += 1
+        if not self.is_done and self.call_index == self.number and stage == self.stage:
             self.is_done = True
             self.child.kill()
 
 
 async def run_kill(series: GatewaySeries, seed: int) -> None:
     """Kills once or twice, then retries until the client has its response."""
-    dice = random.Random(seed)
-    kind = dice.choice(list(KINDS))
-    mark = f"run-{seed:06d}-end"
-    write = await KINDS[kind](series, mark)
+    rng = random.Random(seed)
+    kind = rng.choice(list(KINDS))
+    run_tag = f"run-{seed:06d}-end"
+    write = await KINDS[kind](series, run_tag)
     series.operation_counts[kind] += 1
-    headers = {"Idempotency-Key": mark} if dice.random() < 0.25 else {}
-    first = await _request_and_kill(series, write, dice, headers)
-    if first is None or first.status != 200:
-        await _retry_until_answered(series, write, dice, headers)
-    _check_outcome(series, write, mark)
+    headers = {"Idempotency-Key": run_tag} if rng.random() < 0.25 else {}
+    response = await _request_and_kill(series, write, rng, headers)
+    if response is None or response.status != 200:
+        await _retry_until_answered(series, write, rng, headers)
+    _check_outcome(series, write, run_tag)
 
 
 async def _request_and_kill(
-    series: GatewaySeries, write: RequestPlan, dice: random.Random, headers: dict[str, str]
+    series: GatewaySeries, write: RequestPlan, rng: random.Random, headers: dict[str, str]
 ) -> GatewayResponse | None:
     stages: list[Stage] = ["seen", "executed", "answered"]
-    blow = Kill(series.gateway, dice.randrange(write.calls), dice.choice(stages))
-    series.operation_counts[blow.stage] += 1
-    if blow.stage == "seen" and dice.random() < 0.6:
+    kill = Kill(series.gateway, rng.randrange(write.calls), rng.choice(stages))
+    series.operation_counts[kill.stage] += 1
+    if kill.stage == "seen" and rng.random() < 0.6:
         # The request is lost, or executed while the gateway looks for it.
-        behaviour = dice.choice(["reset before", "late"])
-        misdeed = PlannedFault(
-            behaviour, "*", "*", seconds=dice.uniform(0.05, 1.0), skips=blow.number
+        behaviour = rng.choice(["reset before", "late"])
+        fault = PlannedFault(
+            behaviour, "*", "*", seconds=rng.uniform(0.05, 1.0), skip_count=kill.number
         )
-        series.judge.faults.append(misdeed)
-    by_signal = dice.random() < 0.8
+        series.recorder.faults.append(fault)
+    by_signal = rng.random() < 0.8
     if by_signal:
-        series.judge.watchers.append(blow)
-    asking = asyncio.ensure_future(
+        series.recorder.watchers.append(kill)
+    pending_response = asyncio.ensure_future(
         series.request(write.method, write.path, write.body, headers=headers)
     )
     if not by_signal:
-        await asyncio.sleep(dice.uniform(0, 0.06))
+        await asyncio.sleep(rng.uniform(0, 0.06))
         series.gateway.kill()
-    got = await asking
-    series.judge.watchers.clear()
-    series.judge.faults.clear()
-    if by_signal and not blow.is_done:
-        await asyncio.sleep(dice.uniform(0, 0.005))
+    response = await pending_response
+    series.recorder.watchers.clear()
+    series.recorder.faults.clear()
+    if by_signal and not kill.is_done:
+        await asyncio.sleep(rng.uniform(0, 0.005))
     await series.gateway.stop()
     await series.restart_gateway()
-    return got
+    return response
 
 
 async def _retry_until_answered(
-    series: GatewaySeries, write: RequestPlan, dice: random.Random, headers: dict[str, str]
+    series: GatewaySeries, write: RequestPlan, rng: random.Random, headers: dict[str, str]
 ) -> None:
-    again = dice.choice([0.0, 0.0, 0.1, 0.5])
-    second = dice.random() < 0.25
+    retry_delay = rng.choice([0.0, 0.0, 0.1, 0.5])
+    kills_again = rng.random() < 0.25
     for number in range(MAX_TRIES):
-        await asyncio.sleep(again)
-        asking = asyncio.ensure_future(
+        await asyncio.sleep(retry_delay)
+        pending_response = asyncio.ensure_future(
             series.request(write.method, write.path, write.body, headers=headers)
         )
-        if second and number in (1, 4):
-            await asyncio.sleep(dice.uniform(0, 0.1))
+        if kills_again and number in (1, 4):
+            await asyncio.sleep(rng.uniform(0, 0.1))
             await series.gateway.stop()
-        got = await asking
+        response = await pending_response
         if series.gateway.code.done():
             # Also if the response was sent just before: the next run needs a gateway.
             await series.restart_gateway()
-        if got is not None and got.status == 200:
+        if response is not None and response.status == 200:
             return
-        assert got is None or got.status == 500, got.text
+        assert response is None or response.status == 500, response.text
         if number >= 2:
-            await wait_until(lambda: series.judge.is_idle)
+            await wait_until(lambda: series.recorder.is_idle)
             series.gateway.advance_clock()  # past the age at which the service refuses a stamp
-            again = 0.1
+            retry_delay = 0.1
     raise AssertionError(f"no answer to {write}")
 
 
-def _check_outcome(series: GatewaySeries, write: RequestPlan, mark: str) -> None:
+def _check_outcome(series: GatewaySeries, write: RequestPlan, run_tag: str) -> None:
     """Checks that the service did this write once and nothing else."""
-    world, judge = series.judge.service.find_or_create_tenant(), series.judge
-    assert all(times == 1 for times in judge.list_starts.values())
+    tenant, recorder = series.recorder.service.find_or_create_tenant(), series.recorder
+    assert all(times == 1 for times in recorder.list_starts.values())
     if not write.batch:
-        address = f"{mark}@example.com"
-        there = [
-            [account.fields["emailAddress"] for account in one.accounts]
-            for one in world.recipients.values()
-            if one.fields["email"] == address and not one.is_archived
+        address = f"{run_tag}@example.com"
+        wallets = [
+            [account.fields["emailAddress"] for account in stored.accounts]
+            for stored in tenant.recipients.values()
+            if stored.fields["email"] == address and not stored.is_archived
         ]
-        assert there == [[f"{mark}@wallet.example.com"]], there
+        assert wallets == [[f"{run_tag}@wallet.example.com"]], wallets
         return
-    made = [one for one in world.batches.values() if one.description == mark]
-    assert len(made) == len(judge.list_executed_writes("POST", "/v1/batches", about=mark))
+    batches = [stored for stored in tenant.batches.values() if stored.description == run_tag]
+    assert len(batches) == len(recorder.list_executed_writes("POST", "/v1/batches", text=run_tag))
     # A draft supersedes the batch that it was before.
-    assert len(made) == (1 if write.calls < 4 else 2), [one.id for one in made]
-    assert [one.id in judge.list_starts for one in made] == [False] * (len(made) - 1) + [
-        write.starts
-    ]
+    assert len(batches) == (1 if write.calls < 4 else 2), [stored.id for stored in batches]
+    assert [stored.id in recorder.list_starts for stored in batches] == [False] * (
+        len(batches) - 1
+    ) + [write.starts_batch]
 
 
-async def run_all(seeds: range, lanes: int = 2) -> Counter[str]:
+async def run_all(seeds: range, lane_count: int = 2) -> Counter[str]:
     """Runs many kills in concurrent lanes; returns counts by kind."""
     kinds: Counter[str] = Counter()
     async with open_forker() as series:
 
-        async def one(number: int) -> None:
-            async with open_series(series, seeds.start + number) as there:
-                for seed in seeds[number::lanes]:
+        async def run_lane(number: int) -> None:
+            async with open_series(series, seeds.start + number) as lane_series:
+                for seed in seeds[number::lane_count]:
                     try:
-                        await run_kill(there, seed)
+                        await run_kill(lane_series, seed)
                     except (AssertionError, TimeoutError) as error:
                         raise AssertionError(f"seed {seed}: {error}") from error
-                await _check_nothing_in_doubt(there)
-                kinds.update(there.operation_counts)
+                await _check_nothing_in_doubt(lane_series)
+                kinds.update(lane_series.operation_counts)
 
         async with asyncio.TaskGroup() as group:
-            for number in range(lanes):
-                group.create_task(one(number))
+            for number in range(lane_count):
+                group.create_task(run_lane(number))
     return kinds
 
 
@@ -337,11 +337,11 @@ async def _check_nothing_in_doubt(series: GatewaySeries) -> None:
     """Checks that nothing stays in doubt and that the journal agrees with the service."""
     series.gateway.advance_clock()
     for _ in range(100):
-        states = await operations_by_state(series.settings)
+        states = await count_operations_by_state(series.settings)
         if not states["running"] and not states["unsettled"]:
             break
         await asyncio.sleep(0.2)
     assert not states["running"] + states["unsettled"], states
-    await check_journal(series.settings, series.judge)
+    await check_journal(series.settings, series.recorder)
     with contextlib.suppress(ProcessLookupError):
         await series.gateway.stop()

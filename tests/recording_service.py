@@ -35,8 +35,8 @@ HTML = b"<html><body>Something went wrong</body></html>"
 class ReceivedRequest:
     """One received request and its outcome.
 
-    ``status`` is what its execution gave, None where it was not executed; ``made`` the id of what
-    was made; ``age`` how old its stamp was when it came, in seconds.
+    ``status`` is the result of its execution, None if it was not executed; ``created_id`` is the id of the
+    created object; ``age`` is the age of its stamp on arrival, in seconds.
     """
 
     number: int
@@ -47,7 +47,7 @@ class ReceivedRequest:
     age: float
     status: int | None = None
     created_id: str | None = None
-    answered: bool = False
+    is_answered: bool = False
     behaviour: str = ""
 
     @property
@@ -63,7 +63,7 @@ class ReceivedRequest:
         """Whether it was executed and succeeded."""
         return self.status == 200
 
-    def is_about(self, text: str) -> bool:
+    def contains_text(self, text: str) -> bool:
         return text in self.target or text.encode() in self.body
 
 
@@ -71,25 +71,25 @@ class ReceivedRequest:
 class PlannedFault:
     """What is done to the next ``times`` requests of a method and path that hold a text.
 
-    ``behaviour`` is a name of HOW, or ``late``: it lies about for ``seconds``, or until it is ``due``, and
-    is executed then. A ``parked`` one is executed at once, and answered when it is ``due``.
+    ``behaviour`` is a key of BEHAVIOURS, or ``late``: the request is executed after ``seconds``, or once
+    ``due_event`` is set. A ``parked`` request is executed immediately and answered once ``due_event`` is set.
     """
 
     behaviour: str
     method: str = "*"
     path: str = "*"
-    about: str = ""
+    text: str = ""
     executes: bool = True
     seconds: float = 0
     times: int = 1
-    skips: int = 0
-    due: asyncio.Event | None = None
+    skip_count: int = 0
+    due_event: asyncio.Event | None = None
 
     def matches(self, request: ReceivedRequest) -> bool:
         return (
             self.method in ("*", request.method)
             and matches_path(self.path, request.path)
-            and request.is_about(self.about)
+            and request.contains_text(self.text)
         )
 
 
@@ -121,19 +121,29 @@ class ServiceResponse:
         return encode_head(self.status, self.date, f"Content-Length: {size}") + self.body
 
 
-def encode_head(status: int, date: str, *more: str, kind: str = "application/json") -> bytes:
+def encode_head(
+    status: int, date: str, *more_headers: str, kind: str = "application/json"
+) -> bytes:
     reason = REASON.get(status, "Word")
-    lines = [f"HTTP/1.1 {status} {reason}", f"Date: {date}", f"Content-Type: {kind}", *more]
+    lines = [f"HTTP/1.1 {status} {reason}", f"Date: {date}", f"Content-Type: {kind}", *more_headers]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-def build_page(status: int, date: str, body: bytes, *more: str, kind: str = "text/html") -> bytes:
-    return encode_head(status, date, f"Content-Length: {len(body)}", *more, kind=kind) + body
+def build_page(
+    status: int, date: str, body: bytes, *more_headers: str, kind: str = "text/html"
+) -> bytes:
+    return (
+        encode_head(status, date, f"Content-Length: {len(body)}", *more_headers, kind=kind) + body
+    )
 
 
-def build_error(status: int, date: str, *more: str, code: str = "internal_server_error") -> bytes:
-    told = {"ok": False, "errors": [{"code": code, "message": "Something went wrong"}]}
-    return build_page(status, date, json.dumps(told).encode(), *more, kind="application/json")
+def build_error(
+    status: int, date: str, *more_headers: str, code: str = "internal_server_error"
+) -> bytes:
+    body = {"ok": False, "errors": [{"code": code, "message": "Something went wrong"}]}
+    return build_page(
+        status, date, json.dumps(body).encode(), *more_headers, kind="application/json"
+    )
 
 
 class RecordingService:
@@ -141,16 +151,16 @@ class RecordingService:
         self.service = service
         self.requests: list[ReceivedRequest] = []
         self.faults: list[PlannedFault] = []
-        self.weather: Callable[[ReceivedRequest], PlannedFault | None] = lambda _heard: None
-        self.lacks: list[tuple[str, str]] = []
+        self.choose_fault: Callable[[ReceivedRequest], PlannedFault | None] = lambda _request: None
+        self.missing_endpoints: list[tuple[str, str]] = []
         """Methods and paths that it does not serve."""
         self.watchers: list[Callable[[ReceivedRequest, Stage], None]] = []
         self.port = 0
-        self._face = RequestHandler(service)
+        self._handler = RequestHandler(service)
         self._tls = tls
         self._server: asyncio.Server | None = None
-        self._serving: set[asyncio.Task[None]] = set()
-        self._late: set[asyncio.Task[Any]] = set()
+        self._connection_tasks: set[asyncio.Task[None]] = set()
+        self._late_tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def url(self) -> str:
@@ -167,59 +177,59 @@ class RecordingService:
         if self._server:
             self._server.close()
             self._server = None
-        for task in self._serving:
+        for task in self._connection_tasks:
             task.cancel()
-        await asyncio.gather(*self._serving, return_exceptions=True)
+        await asyncio.gather(*self._connection_tasks, return_exceptions=True)
 
-    async def end(self) -> None:
+    async def shut_down(self) -> None:
         await self.close()
-        for task in self._late:
+        for task in self._late_tasks:
             task.cancel()
-        await asyncio.gather(*self._late, return_exceptions=True)
+        await asyncio.gather(*self._late_tasks, return_exceptions=True)
 
     @property
     def is_idle(self) -> bool:
         """Whether no received request is still waiting to be executed."""
-        return not self._late
+        return not self._late_tasks
 
-    def add_fault(self, behaviour: str, method: str = "*", path: str = "*", **more: Any) -> None:
+    def add_fault(self, behaviour: str, method: str = "*", path: str = "*", **options: Any) -> None:
         assert behaviour in BEHAVIOURS
-        self.faults.append(PlannedFault(behaviour, method, path, **more))
+        self.faults.append(PlannedFault(behaviour, method, path, **options))
 
     # Records
 
     def list_writes(
-        self, method: str = "*", path: str = "*", about: str = ""
+        self, method: str = "*", path: str = "*", text: str = ""
     ) -> list[ReceivedRequest]:
-        wanted = PlannedFault("", method, path, about)
+        pattern = PlannedFault("", method, path, text)
         return [
-            request for request in self.requests if request.is_write and wanted.matches(request)
+            request for request in self.requests if request.is_write and pattern.matches(request)
         ]
 
     def list_executed_writes(
-        self, method: str = "*", path: str = "*", about: str = ""
+        self, method: str = "*", path: str = "*", text: str = ""
     ) -> list[ReceivedRequest]:
-        return [request for request in self.list_writes(method, path, about) if request.is_done]
+        return [request for request in self.list_writes(method, path, text) if request.is_done]
 
     @property
     def list_starts(self) -> Counter[str]:
         """How many times each batch was started."""
-        return Counter(start.batch_id for start in self.service.batch_starts)
+        return Counter(batch_start.batch_id for batch_start in self.service.batch_starts)
 
     # Connections
 
     def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(self._serve(reader, writer))
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
+        self._connection_tasks.add(task)
+        task.add_done_callback(self._connection_tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while not writer.is_closing():
                 request = await self._read_request(reader)
-                misdeed = self._find_fault(request)
+                fault = self._find_fault(request)
                 self._notify(request, "seen")
-                await self._apply_fault(request, misdeed, writer)
+                await self._apply_fault(request, fault, writer)
         except (asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
             pass
         finally:
@@ -237,61 +247,63 @@ class RecordingService:
         return request
 
     def _find_fault(self, request: ReceivedRequest) -> PlannedFault | None:
-        if any(PlannedFault("404", *lacked).matches(request) for lacked in self.lacks):
+        if any(
+            PlannedFault("404", *endpoint).matches(request) for endpoint in self.missing_endpoints
+        ):
             return PlannedFault("404")
-        for misdeed in self.faults:
-            if misdeed.matches(request):
-                if misdeed.skips:
-                    misdeed.skips -= 1
+        for fault in self.faults:
+            if fault.matches(request):
+                if fault.skip_count:
+                    fault.skip_count -= 1
                     return None
-                misdeed.times -= 1
-                if misdeed.times <= 0:
-                    self.faults.remove(misdeed)
-                request.behaviour = misdeed.behaviour
-                return misdeed
-        misdeed = self.weather(request)
-        request.behaviour = misdeed.behaviour if misdeed else ""
-        return misdeed
+                fault.times -= 1
+                if fault.times <= 0:
+                    self.faults.remove(fault)
+                request.behaviour = fault.behaviour
+                return fault
+        fault = self.choose_fault(request)
+        request.behaviour = fault.behaviour if fault else ""
+        return fault
 
     def _notify(self, request: ReceivedRequest, stage: Stage) -> None:
         for watcher in list(self.watchers):
             watcher(request, stage)
 
     async def _apply_fault(
-        self, request: ReceivedRequest, misdeed: PlannedFault | None, writer: asyncio.StreamWriter
+        self, request: ReceivedRequest, fault: PlannedFault | None, writer: asyncio.StreamWriter
     ) -> None:
-        if misdeed is None:
-            answer = await self._execute(request)
-            writer.write(answer.encode())
+        if fault is None:
+            response = await self._execute(request)
+            writer.write(response.encode())
             await writer.drain()
-            request.answered = True
+            request.is_answered = True
             self._notify(request, "answered")
             return
-        if misdeed.behaviour == "late":
+        if fault.behaviour == "late":
             # The sender may have disconnected long ago.
-            late = asyncio.ensure_future(self._execute_late(request, misdeed))
-            self._late.add(late)
-            late.add_done_callback(self._late.discard)
+            late_task = asyncio.ensure_future(self._execute_late(request, fault))
+            self._late_tasks.add(late_task)
+            late_task.add_done_callback(self._late_tasks.discard)
             await asyncio.Event().wait()
-        executes = misdeed.executes and misdeed.behaviour not in NEVER_EXECUTE
-        answer = await self._execute(request) if executes else self._build_empty_response()
-        await BEHAVIOURS[misdeed.behaviour](answer, misdeed, writer)
+        executes = fault.executes and fault.behaviour not in NEVER_EXECUTE
+        response = await self._execute(request) if executes else self._build_empty_response()
+        await BEHAVIOURS[fault.behaviour](response, fault, writer)
 
-    async def _execute_late(self, request: ReceivedRequest, misdeed: PlannedFault) -> None:
-        if misdeed.due is None:
-            await asyncio.sleep(misdeed.seconds)
+    async def _execute_late(self, request: ReceivedRequest, fault: PlannedFault) -> None:
+        if fault.due_event is None:
+            await asyncio.sleep(fault.seconds)
         else:
-            await misdeed.due.wait()
+            await fault.due_event.wait()
         await self._execute(request)
 
     async def _execute(self, request: ReceivedRequest) -> ServiceResponse:
         sent_request = SentRequest(request.method, request.target, request.headers, request.body)
-        answered: Any = await self._face.handle(sent_request)  # type: ignore[arg-type]
-        request.status = answered.status
-        body = bytes(answered.body)
+        response: Any = await self._handler.handle(sent_request)  # type: ignore[arg-type]
+        request.status = response.status
+        body = bytes(response.body)
         request.created_id = _extract_created_id(request, json.loads(body))
         self._notify(request, "executed")
-        return ServiceResponse(answered.status, body, answered.headers["Date"])
+        return ServiceResponse(response.status, body, response.headers["Date"])
 
     def _build_empty_response(self) -> ServiceResponse:
         return ServiceResponse(200, b'{"ok":true}', formatdate(self.service.clock(), usegmt=True))
@@ -301,8 +313,8 @@ def _extract_created_id(request: ReceivedRequest, body: dict[str, Any]) -> str |
     if request.method != "POST" or request.target.endswith(("generate-quote", "start-processing")):
         return None
     for name in CREATED_OBJECTS:
-        if isinstance(created := body.get(name), dict):
-            return str(created.get("recipientAccountId") or created.get("id"))
+        if isinstance(created_object := body.get(name), dict):
+            return str(created_object.get("recipientAccountId") or created_object.get("id"))
     return None
 
 
@@ -310,72 +322,74 @@ def _extract_created_id(request: ReceivedRequest, body: dict[str, Any]) -> str |
 
 
 async def _reset_connection(
-    _answer: ServiceResponse, _misdeed: PlannedFault, writer: asyncio.StreamWriter
+    _response: ServiceResponse, _fault: PlannedFault, writer: asyncio.StreamWriter
 ) -> None:
     writer.transport.abort()
 
 
 async def _close_connection(
-    _answer: ServiceResponse, _misdeed: PlannedFault, writer: asyncio.StreamWriter
+    _response: ServiceResponse, _fault: PlannedFault, writer: asyncio.StreamWriter
 ) -> None:
     writer.close()
 
 
 async def _wait_forever(
-    _answer: ServiceResponse, _misdeed: PlannedFault, _writer: asyncio.StreamWriter
+    _response: ServiceResponse, _fault: PlannedFault, _writer: asyncio.StreamWriter
 ) -> None:
     await asyncio.Event().wait()
 
 
 async def _respond_slowly(
-    answer: ServiceResponse, misdeed: PlannedFault, writer: asyncio.StreamWriter
+    response: ServiceResponse, fault: PlannedFault, writer: asyncio.StreamWriter
 ) -> None:
-    await asyncio.sleep(misdeed.seconds)
-    writer.write(answer.encode())
+    await asyncio.sleep(fault.seconds)
+    writer.write(response.encode())
 
 
 async def _respond_late(
-    answer: ServiceResponse, misdeed: PlannedFault, writer: asyncio.StreamWriter
+    response: ServiceResponse, fault: PlannedFault, writer: asyncio.StreamWriter
 ) -> None:
-    assert misdeed.due is not None
-    await misdeed.due.wait()
-    writer.write(answer.encode())
+    assert fault.due_event is not None
+    await fault.due_event.wait()
+    writer.write(response.encode())
 
 
 async def _respond_in_drips(
-    answer: ServiceResponse, _misdeed: PlannedFault, writer: asyncio.StreamWriter
+    response: ServiceResponse, _fault: PlannedFault, writer: asyncio.StreamWriter
 ) -> None:
-    for byte in answer.encode():
+    for byte in response.encode():
         writer.write(bytes([byte]))
         await writer.drain()
         await asyncio.sleep(0.02)
 
 
 async def _cut_chunked_body(
-    answer: ServiceResponse, _misdeed: PlannedFault, writer: asyncio.StreamWriter
+    response: ServiceResponse, _fault: PlannedFault, writer: asyncio.StreamWriter
 ) -> None:
-    half = answer.body[: len(answer.body) // 2]
-    chunk = f"{len(half):x}\r\n".encode() + half + b"\r\n"
-    writer.write(encode_head(answer.status, answer.date, "Transfer-Encoding: chunked") + chunk)
+    first_half = response.body[: len(response.body) // 2]
+    chunk = f"{len(first_half):x}\r\n".encode() + first_half + b"\r\n"
+    writer.write(encode_head(response.status, response.date, "Transfer-Encoding: chunked") + chunk)
     await writer.drain()
     writer.close()
 
 
-def _respond_with(make: Callable[[ServiceResponse], bytes], *, closes: bool = False) -> Any:
-    async def say(
-        answer: ServiceResponse, _misdeed: PlannedFault, writer: asyncio.StreamWriter
+def _respond_with(
+    encode: Callable[[ServiceResponse], bytes], *, closes_connection: bool = False
+) -> Any:
+    async def send_bytes(
+        response: ServiceResponse, _fault: PlannedFault, writer: asyncio.StreamWriter
     ) -> None:
-        writer.write(make(answer))
+        writer.write(encode(response))
         await writer.drain()
-        if closes:
+        if closes_connection:
             writer.close()
 
-    return say
+    return send_bytes
 
 
-def _cut_in_half(answer: ServiceResponse) -> bytes:
+def _cut_in_half(response: ServiceResponse) -> bytes:
     return ServiceResponse(
-        answer.status, answer.body[: len(answer.body) // 2], answer.date
+        response.status, response.body[: len(response.body) // 2], response.date
     ).encode()
 
 
@@ -390,37 +404,41 @@ BEHAVIOURS: dict[str, Any] = {
     "parked": _respond_late,
     "drip": _respond_in_drips,
     "half json": _respond_with(_cut_in_half),
-    "too long": _respond_with(lambda one: one.encode(declared=len(one.body) + 10)),
+    "too long": _respond_with(lambda response: response.encode(declared=len(response.body) + 10)),
     "too long, closed": _respond_with(
-        lambda one: one.encode(declared=len(one.body) + 10), closes=True
+        lambda response: response.encode(declared=len(response.body) + 10), closes_connection=True
     ),
-    "too short": _respond_with(lambda one: one.encode(declared=len(one.body) - 3)),
+    "too short": _respond_with(lambda response: response.encode(declared=len(response.body) - 3)),
     "no length": _respond_with(
-        lambda one: encode_head(one.status, one.date, "Connection: close") + one.body[:-3],
-        closes=True,
+        lambda response: (
+            encode_head(response.status, response.date, "Connection: close") + response.body[:-3]
+        ),
+        closes_connection=True,
     ),
     "cut chunked": _cut_chunked_body,
-    "empty 200": _respond_with(lambda one: build_page(200, one.date, b"")),
-    "not http": _respond_with(lambda _one: b"SSH-2.0-OpenSSH_9.2\r\n", closes=True),
-    "html 200": _respond_with(lambda one: build_page(200, one.date, HTML)),
-    "html 502": _respond_with(lambda one: build_page(502, one.date, HTML)),
-    "html 504": _respond_with(lambda one: build_page(504, one.date, HTML)),
+    "empty 200": _respond_with(lambda response: build_page(200, response.date, b"")),
+    "not http": _respond_with(lambda _response: b"SSH-2.0-OpenSSH_9.2\r\n", closes_connection=True),
+    "html 200": _respond_with(lambda response: build_page(200, response.date, HTML)),
+    "html 502": _respond_with(lambda response: build_page(502, response.date, HTML)),
+    "html 504": _respond_with(lambda response: build_page(504, response.date, HTML)),
     "redirect 302": _respond_with(
-        lambda one: build_page(302, one.date, b"", "Location: /v1/recipients")
+        lambda response: build_page(302, response.date, b"", "Location: /v1/recipients")
     ),
     "redirect 307": _respond_with(
-        lambda one: build_page(307, one.date, b"", "Location: /v1/recipients")
+        lambda response: build_page(307, response.date, b"", "Location: /v1/recipients")
     ),
-    "500 json": _respond_with(lambda one: build_error(500, one.date)),
-    "500 empty": _respond_with(lambda one: build_page(500, one.date, b"")),
-    "503 json": _respond_with(lambda one: build_error(503, one.date)),
-    "503 empty": _respond_with(lambda one: build_page(503, one.date, b"")),
+    "500 json": _respond_with(lambda response: build_error(500, response.date)),
+    "500 empty": _respond_with(lambda response: build_page(500, response.date, b"")),
+    "503 json": _respond_with(lambda response: build_error(503, response.date)),
+    "503 empty": _respond_with(lambda response: build_page(503, response.date, b"")),
     "partner": _respond_with(
-        lambda one: build_error(500, one.date, code="partner_integration_error")
+        lambda response: build_error(500, response.date, code="partner_integration_error")
     ),
-    "404": _respond_with(lambda one: build_error(404, one.date, code="not_found")),
+    "404": _respond_with(lambda response: build_error(404, response.date, code="not_found")),
     "429": _respond_with(
-        lambda one: build_error(429, one.date, "Retry-After: 1", code="rate_limit_exceeded")
+        lambda response: build_error(
+            429, response.date, "Retry-After: 1", code="rate_limit_exceeded"
+        )
     ),
 }
 """Faults by name. The request is executed first, unless the fault says otherwise."""
@@ -432,12 +450,12 @@ NEVER_EXECUTE = frozenset({"reset before", "hang before", "404", "429"})
 async def open_recording_service(
     service: Service, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[RecordingService]:
-    judge = RecordingService(service, tls)
-    await judge.open()
+    recorder = RecordingService(service, tls)
+    await recorder.open()
     try:
-        yield judge
+        yield recorder
     finally:
-        await judge.end()
+        await recorder.shut_down()
 
 
 def count_targets(requests: Iterable[ReceivedRequest]) -> Counter[tuple[str, str]]:

@@ -45,7 +45,7 @@ LONG_TEXT_COUNT = 400
 """Too few payments for slices, but the text of the answer is long."""
 RECIPIENT_PATH = "/v1/recipients/R-BENCHABC00000001"
 TIME_PATTERN = re.compile(
-    rf'"(createdAt|updatedAt)":"(?!{re.escape(large_batch_bodies.MADE)}")[^"]*"'
+    rf'"(createdAt|updatedAt)":"(?!{re.escape(large_batch_bodies.CREATED_AT)}")[^"]*"'
 )
 ID_PATTERN = re.compile(r"\b[BP]-[A-Za-z0-9]{6,}\b")
 
@@ -57,18 +57,18 @@ class LargeBatchService(LargeBatchConnection):
     refusal: dict[str, Any] | None
     refused_prefix: bytes
 
-    def answer(self, head: bytes, body: bytes) -> bytes:
+    def respond(self, head: bytes, body: bytes) -> bytes:
         type(self).bodies.append(body)
         if self.refusal and head.startswith(self.refused_prefix):
             return json.dumps(self.refusal).encode()
         if b"/generate-quote " in head:
             return b'{"ok":true}'
-        return super().answer(head, body)
+        return super().respond(head, body)
 
 
 @asynccontextmanager
 async def open_service_of_large_batches(
-    refuses: dict[str, Any] | None = None, refused: bytes = b"POST /v1/batches "
+    refusal_body: dict[str, Any] | None = None, refused_prefix: bytes = b"POST /v1/batches "
 ) -> AsyncIterator[tuple[str, list[bytes]]]:
     bodies: list[bytes] = []
 
@@ -76,7 +76,11 @@ async def open_service_of_large_batches(
         counts = []  # noqa: RUF012 - each service has its own
         barely = (1,)  # so that its summary is read
 
-    ThisService.bodies, ThisService.refusal, ThisService.refused_prefix = bodies, refuses, refused
+    ThisService.bodies, ThisService.refusal, ThisService.refused_prefix = (
+        bodies,
+        refusal_body,
+        refused_prefix,
+    )
     server = await asyncio.get_running_loop().create_server(ThisService, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", bodies
@@ -88,7 +92,7 @@ def normalize_ids_and_times(text: str) -> str:
     """Replaces alias ids, which depend on the gateway's key, and the gateway's own times."""
     names: dict[str, str] = {}
     undated = TIME_PATTERN.sub(r'"\1":"now"', text)
-    return ID_PATTERN.sub(lambda found: names.setdefault(found[0], f"id {len(names)}"), undated)
+    return ID_PATTERN.sub(lambda match: names.setdefault(match[0], f"id {len(names)}"), undated)
 
 
 async def create_read_and_quote(
@@ -100,19 +104,19 @@ async def create_read_and_quote(
         open_service_of_large_batches() as (url, bodies),
         open_gateway(folder, url, **sections) as gateway,
     ):
-        created = await gateway.request("POST", "/v1/batches", data=data)
-        responses = [created]
-        if created.status == 200:
+        create_response = await gateway.request("POST", "/v1/batches", data=data)
+        responses = [create_response]
+        if create_response.status == 200:
             responses.append(
-                await gateway.request("GET", f"/v1/batches/{created.body['batch']['id']}")
+                await gateway.request("GET", f"/v1/batches/{create_response.body['batch']['id']}")
             )
             responses.append(
                 await gateway.request(
-                    "POST", f"/v1/batches/{created.body['batch']['id']}/generate-quote"
+                    "POST", f"/v1/batches/{create_response.body['batch']['id']}/generate-quote"
                 )
             )
         return [
-            f"{answer.status} {normalize_ids_and_times(answer.text)}" for answer in responses
+            f"{response.status} {normalize_ids_and_times(response.text)}" for response in responses
         ], bodies
 
 
@@ -123,13 +127,13 @@ async def edit_large_batch(folder: Path, **sections: Any) -> tuple[list[str], li
         open_service_of_large_batches() as (url, bodies),
         open_gateway(folder, url, **sections) as gateway,
     ):
-        created = await gateway.request(
+        create_response = await gateway.request(
             "POST", "/v1/batches", data=large_batch_bodies.build_create_body(COUNT, 1)
         )
-        path = f"/v1/batches/{created.body['batch']['id']}"
-        whole = await gateway.request("GET", path)
-        ids = [payment["id"] for payment in whole.body["batch"]["payments"]["payments"]]
-        responses = [whole]
+        path = f"/v1/batches/{create_response.body['batch']['id']}"
+        batch_response = await gateway.request("GET", path)
+        ids = [payment["id"] for payment in batch_response.body["batch"]["payments"]["payments"]]
+        responses = [batch_response]
         for data in (
             large_batch_bodies.build_updates(ids, "alike"),
             large_batch_bodies.build_updates([*reversed(ids[:-1]), "P-1"], "alike"),
@@ -146,7 +150,7 @@ async def edit_large_batch(folder: Path, **sections: Any) -> tuple[list[str], li
             await gateway.request("GET", path),
         ]
     return [
-        f"{answer.status} {normalize_ids_and_times(answer.text)}" for answer in responses
+        f"{response.status} {normalize_ids_and_times(response.text)}" for response in responses
     ], bodies
 
 
@@ -158,16 +162,16 @@ async def test_large_changes_are_equal_in_slices_and_at_once(
     at_once = await edit_large_batch(tmp_path / "at once")
     assert by_slices[0] == at_once[0]
     assert by_slices[1] == at_once[1]
-    assert [answer[:3] for answer in by_slices[0]] == ["200"] * 3 + ["406"] + ["200"] * 9
-    drafted = json.loads(by_slices[0][8].partition(" ")[2])["batch"]
-    assert drafted["totalPayments"] == len(drafted["payments"]["payments"]) == 2 * COUNT - 1
+    assert [response[:3] for response in by_slices[0]] == ["200"] * 3 + ["406"] + ["200"] * 9
+    draft = json.loads(by_slices[0][8].partition(" ")[2])["batch"]
+    assert draft["totalPayments"] == len(draft["payments"]["payments"]) == 2 * COUNT - 1
 
 
 def build_body_with_payments(**changes: Any) -> bytes:
     """Builds a large body in which some payments are replaced: ``_3`` is the fourth."""
     body = json.loads(large_batch_bodies.build_create_body(COUNT, 1))
-    for place, payment in changes.items():
-        body["payments"][int(place[1:])] = payment
+    for position, payment in changes.items():
+        body["payments"][int(position[1:])] = payment
     return json.dumps(body, ensure_ascii=False).encode()
 
 
@@ -208,13 +212,13 @@ async def test_large_batch_is_equal_in_slices_and_at_once(
 
 
 async def test_refusal_of_a_large_batch_names_the_fields_of_the_client(tmp_path: Path) -> None:
-    wrong = {
+    error = {
         "code": "invalid_field",
         "message": "payments[1500].amount is odd",
         "field": "payments[1500].amount",
     }
     async with (
-        open_service_of_large_batches({"ok": False, "errors": [wrong]}) as (url, _bodies),
+        open_service_of_large_batches({"ok": False, "errors": [error]}) as (url, _bodies),
         open_gateway(tmp_path, url) as gateway,
     ):
         response = await gateway.request(
@@ -231,19 +235,19 @@ async def test_refusal_of_a_large_batch_names_the_fields_of_the_client(tmp_path:
 
 
 async def test_refusal_of_a_large_change_names_the_ids_of_the_client(tmp_path: Path) -> None:
-    known = "P-BENCHABCDEFGH00000007"
-    odd = {"code": "invalid_field", "message": f"{known} is odd"}
-    refused = open_service_of_large_batches({"ok": False, "errors": [odd]}, b"PATCH ")
-    async with refused as (url, bodies), open_gateway(tmp_path, url) as gateway:
+    payment_id = "P-BENCHABCDEFGH00000007"
+    error = {"code": "invalid_field", "message": f"{payment_id} is odd"}
+    service = open_service_of_large_batches({"ok": False, "errors": [error]}, b"PATCH ")
+    async with service as (url, bodies), open_gateway(tmp_path, url) as gateway:
         path, ids = await create_and_read(gateway)
         async with open_store(gateway.settings.state) as store:
             # An imported id, which answers use unless the client used another id.
-            owner = Tenant(KEY["merchant"], KEY["environment"])
-            await save_legacy_ids(store, owner, {"P-OLD": known}, imported=True)
+            tenant = Tenant(KEY["merchant"], KEY["environment"])
+            await save_legacy_ids(store, tenant, {"P-OLD": payment_id}, imported=True)
         response = await gateway.request(
             "PATCH", path, data=large_batch_bodies.build_updates(ids, "alike")
         )
-    assert known.encode() in bodies[-1]
+    assert payment_id.encode() in bodies[-1]
     assert response.status == 406
     assert [error["message"] for error in response.body["errors"]] == [f"{ids[7]} is odd"]
 
@@ -256,15 +260,15 @@ async def test_large_change_naming_a_payment_twice_is_refused(
         open_gateway(tmp_path, url) as gateway,
     ):
         path, ids = await create_and_read(gateway)
-        named = [*reversed(ids), "P-BENCHABCDEFGH00000007", ids[9], "P-none"]
+        payment_ids = [*reversed(ids), "P-BENCHABCDEFGH00000007", ids[9], "P-none"]
         response = await gateway.request(
-            "PATCH", path, data=large_batch_bodies.build_updates(named, "alike")
+            "PATCH", path, data=large_batch_bodies.build_updates(payment_ids, "alike")
         )
     assert response.status == 406
-    told = [
+    errors = [
         (error["field"], error["message"].partition(" ")[2]) for error in response.body["errors"]
     ]
-    assert told == [
+    assert errors == [
         (f"update_payments[{COUNT}].id", "is named more than once."),
         (f"update_payments[{COUNT + 1}].id", "is named more than once."),
         (f"update_payments[{COUNT + 2}].id", "is not a payment of this batch."),
@@ -273,12 +277,12 @@ async def test_large_change_naming_a_payment_twice_is_refused(
 
 async def create_and_read(gateway: GatewayUnderTest) -> tuple[str, list[str]]:
     """Creates a large batch; returns its path and the client's ids of its payments."""
-    created = await gateway.request(
+    create_response = await gateway.request(
         "POST", "/v1/batches", data=large_batch_bodies.build_create_body(COUNT, 1)
     )
-    path = f"/v1/batches/{created.body['batch']['id']}"
-    shown = (await gateway.request("GET", path)).body["batch"]["payments"]["payments"]
-    return path, [entry["id"] for entry in shown]
+    path = f"/v1/batches/{create_response.body['batch']['id']}"
+    payments = (await gateway.request("GET", path)).body["batch"]["payments"]["payments"]
+    return path, [entry["id"] for entry in payments]
 
 
 class GatedExecutor(ThreadPoolExecutor):
@@ -289,11 +293,11 @@ class GatedExecutor(ThreadPoolExecutor):
         self.answer_count = threading.Semaphore(0)
         self.started_count = 0
 
-    def submit(self, work: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:  # type: ignore[override]
+    def submit(self, function: Callable[..., Any], /, *args: Any, **keywords: Any) -> Future[Any]:  # type: ignore[override]
         def run_after_answer() -> Any:
             assert self.answer_count.acquire(timeout=30), "nobody was served meanwhile"
             self.started_count += 1
-            return work(*args, **named)
+            return function(*args, **keywords)
 
         return super().submit(run_after_answer)
 
@@ -313,18 +317,18 @@ async def test_others_are_served_between_the_steps_of_a_large_request(
         open_service_of_large_batches() as (url, _bodies),
         open_gateway(tmp_path, url) as gateway,
     ):
-        asking = asyncio.ensure_future(send_requests(gateway))
-        created = await gateway.request(
+        other_requests = asyncio.ensure_future(send_requests(gateway))
+        create_response = await gateway.request(
             "POST", "/v1/batches", data=large_batch_bodies.build_create_body(COUNT, 1)
         )
-        assert created.status == 200, created.text
-        written, executor.started_count = executor.started_count, 0
-        read = await gateway.request("GET", f"/v1/batches/{created.body['batch']['id']}")
+        assert create_response.status == 200, create_response.text
+        step_count, executor.started_count = executor.started_count, 0
+        read = await gateway.request("GET", f"/v1/batches/{create_response.body['batch']['id']}")
         assert read.body["batch"]["totalPayments"] == COUNT
-        asking.cancel()
+        other_requests.cancel()
     executor.shutdown()
     # Reading, checking, digests, every step of the flow, writing, the journal's texts; and back.
-    assert written > 15
+    assert step_count > 15
     assert executor.started_count > 5
 
 
@@ -338,26 +342,26 @@ async def test_large_batch_of_a_disconnected_client_is_created_once(
         open_service_of_large_batches() as (url, bodies),
         open_gateway(tmp_path, url) as gateway,
     ):
-        sending = asyncio.ensure_future(gateway.request("POST", "/v1/batches", data=data))
+        abandoned_request = asyncio.ensure_future(gateway.request("POST", "/v1/batches", data=data))
         while executor.started_count < 4:
             assert (await gateway.request("GET", RECIPIENT_PATH)).status == 200
             executor.answer_count.release()
-        sending.cancel()
+        abandoned_request.cancel()
         with suppress(asyncio.CancelledError):
-            await sending
+            await abandoned_request
         executor.answer_count.release(10_000)
-        retried = await gateway.request("POST", "/v1/batches", data=data)
-        assert retried.status == 200, retried.text
-        assert retried.body["batch"]["totalPayments"] == COUNT
+        retry_response = await gateway.request("POST", "/v1/batches", data=data)
+        assert retry_response.status == 200, retry_response.text
+        assert retry_response.body["batch"]["totalPayments"] == COUNT
     executor.shutdown()
     assert sum(b'"amount"' in body for body in bodies) == 1
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def state(request: pytest.FixtureRequest) -> State:
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, State)
-    return found
+    state_settings = request.getfixturevalue(request.param)
+    assert isinstance(state_settings, State)
+    return state_settings
 
 
 @pytest.fixture
@@ -377,9 +381,9 @@ async def test_slices_of_a_change_are_unpacked_in_another_thread(
     state: State, tmp_path: Path, record_unpack_threads: set[int]
 ) -> None:
     """One transaction writes more aliases than the database has row locks for."""
-    where = {"url": state.url, "encryption_key_file": state.encryption_key_file}
-    told, _bodies = await edit_large_batch(tmp_path / "house", state=where)
-    assert sum(answer.startswith("200") for answer in told) == len(told) - 1
+    state_section = {"url": state.url, "encryption_key_file": state.encryption_key_file}
+    summaries, _bodies = await edit_large_batch(tmp_path / "gateway", state=state_section)
+    assert sum(response.startswith("200") for response in summaries) == len(summaries) - 1
     assert record_unpack_threads
     assert threading.get_ident() not in record_unpack_threads
 
@@ -387,11 +391,11 @@ async def test_slices_of_a_change_are_unpacked_in_another_thread(
 async def test_slices_are_unpacked_in_another_thread(
     state: State, tmp_path: Path, record_unpack_threads: set[int]
 ) -> None:
-    where = {"url": state.url, "encryption_key_file": state.encryption_key_file}
-    told, _bodies = await create_read_and_quote(
-        tmp_path / "house", large_batch_bodies.build_create_body(COUNT, 1), state=where
+    state_section = {"url": state.url, "encryption_key_file": state.encryption_key_file}
+    summaries, _bodies = await create_read_and_quote(
+        tmp_path / "gateway", large_batch_bodies.build_create_body(COUNT, 1), state=state_section
     )
-    assert [answer[:3] for answer in told] == ["200"] * 3
+    assert [response[:3] for response in summaries] == ["200"] * 3
     assert record_unpack_threads
     assert threading.get_ident() not in record_unpack_threads
 
@@ -399,11 +403,11 @@ async def test_slices_are_unpacked_in_another_thread(
 async def test_large_change_is_computed_outside_of_transactions(
     state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    transactions, unpacked = list[str](), list[str]()
+    transactions, unpacked_in = list[str](), list[str]()
     real_apply, unpack = ObjectStateStore.apply_changes, CompressedSequence.read_slice
 
     def record_unpack(self: CompressedSequence, number: int) -> list[Any]:
-        unpacked.extend(transactions)
+        unpacked_in.extend(transactions)
         return unpack(self, number)
 
     async def record_apply(self: ObjectStateStore, *arguments: Any) -> None:
@@ -411,10 +415,10 @@ async def test_large_change_is_computed_outside_of_transactions(
         await real_apply(self, *arguments)
         transactions.pop()
 
-    where = {"url": state.url, "encryption_key_file": state.encryption_key_file}
+    state_section = {"url": state.url, "encryption_key_file": state.encryption_key_file}
     async with (
         open_service_of_large_batches() as (url, _bodies),
-        open_gateway(tmp_path, url, state=where) as gateway,
+        open_gateway(tmp_path, url, state=state_section) as gateway,
     ):
         path, ids = await create_and_read(gateway)
         monkeypatch.setattr(CompressedSequence, "read_slice", record_unpack)
@@ -423,7 +427,7 @@ async def test_large_change_is_computed_outside_of_transactions(
             "PATCH", path, data=large_batch_bodies.build_updates(ids, "alike")
         )
     assert response.status == 200
-    assert unpacked == []
+    assert unpacked_in == []
 
 
 async def test_large_request_is_released_from_memory(
@@ -431,12 +435,12 @@ async def test_large_request_is_released_from_memory(
 ) -> None:
     executions: list[Callable[[], OperationExecution | None]] = []
 
-    def record_execution(self: Journal, *its: Any) -> OperationExecution:
-        made = real_course(self, *its)
-        executions.append(ref(made))
-        return made
+    def record_execution(self: Journal, *arguments: Any) -> OperationExecution:
+        execution = original_execution(self, *arguments)
+        executions.append(ref(execution))
+        return execution
 
-    real_course = Journal.start_execution
+    original_execution = Journal.start_execution
     monkeypatch.setattr(Journal, "start_execution", record_execution)
     async with (
         open_service_of_large_batches() as (url, _bodies),
@@ -462,13 +466,15 @@ async def test_progress_of_a_large_request_is_logged(
     ):
         headers = {"X-Request-Id": "large-1"}
         data = large_batch_bodies.build_create_body(COUNT, 1)
-        created = await gateway.request("POST", "/v1/batches", data=data, headers=headers)
-        assert created.status == 200
-        await gateway.request("GET", f"/v1/batches/{created.body['batch']['id']}", headers=headers)
-    written = capsys.readouterr()
-    said = written.out + written.err
+        create_response = await gateway.request("POST", "/v1/batches", data=data, headers=headers)
+        assert create_response.status == 200
+        await gateway.request(
+            "GET", f"/v1/batches/{create_response.body['batch']['id']}", headers=headers
+        )
+    captured = capsys.readouterr()
+    output = captured.out + captured.err
     steps = re.findall(
-        r"step['\"=: ]+(\w+)", "\n".join(line for line in said.splitlines() if "large" in line)
+        r"step['\"=: ]+(\w+)", "\n".join(line for line in output.splitlines() if "large" in line)
     )
     assert steps == [
         "translating_request",
@@ -476,22 +482,22 @@ async def test_progress_of_a_large_request_is_logged(
         *["receiving_response"] * 3,
         "sending_response",
     ]
-    assert "Royalties" not in said
+    assert "Royalties" not in output
 
 
 async def lose_create(setup: Any, data: bytes) -> GatewayResponse:
     setup.add_fault("POST", "/v1/batches", close="after")
-    first: GatewayResponse = await setup.house.request("POST", "/v1/batches", data=data)
-    assert first.status == 500
-    assert "unknown" in first.body["errors"][0]["message"]
-    return first
+    response: GatewayResponse = await setup.gateway.request("POST", "/v1/batches", data=data)
+    assert response.status == 500
+    assert "unknown" in response.body["errors"][0]["message"]
+    return response
 
 
 async def test_retry_of_a_large_batch_in_doubt_gets_the_found_batch(
     tmp_path: Path,
 ) -> None:
     async with open_gateway_with_faults(tmp_path, seconds=20) as setup:
-        recipient = await create_recipient(setup.house)
+        recipient = await create_recipient(setup.gateway)
         payments = [
             {"recipient": {"id": recipient}, "sourceAmount": f"{number}.00", "memo": "x" * 150}
             for number in range(1, COUNT)
@@ -499,9 +505,9 @@ async def test_retry_of_a_large_batch_in_doubt_gets_the_found_batch(
         data = json.dumps({"sourceCurrency": "USD", "payments": payments}).encode()
         await lose_create(setup, data)
         assert len(await load_piece_holders(tmp_path)) == 1, "the journal has what was asked"
-        retried = await setup.house.request("POST", "/v1/batches", data=data)
-        assert retried.status == 200, retried.text
-        assert retried.body["batch"]["totalPayments"] == COUNT - 1
+        retry_response = await setup.gateway.request("POST", "/v1/batches", data=data)
+        assert retry_response.status == 200, retry_response.text
+        assert retry_response.body["batch"]["totalPayments"] == COUNT - 1
         assert setup.service.creation_counts["batch"] == 1
         await wait_until_async(partial(has_no_journal_pieces, tmp_path))
 
@@ -530,17 +536,17 @@ async def test_long_answer_is_replayed_unchanged(tmp_path: Path) -> None:
         open_service_of_large_batches() as (url, bodies),
         open_gateway(tmp_path, url) as gateway,
     ):
-        created = await gateway.request(
+        create_response = await gateway.request(
             "POST", "/v1/batches", data=large_batch_bodies.build_create_body(COUNT, 1)
         )
-        path = f"/v1/batches/{created.body['batch']['id']}/generate-quote"
+        path = f"/v1/batches/{create_response.body['batch']['id']}/generate-quote"
         headers = {"Idempotency-Key": "of this quote"}
-        first = await gateway.request("POST", path, headers=headers)
-        assert len(first.text) > json_codec.LARGE_BYTES
-        quoted = len(bodies)
-        retried = await gateway.request("POST", path, headers=headers)
-        assert retried.text == first.text
-        assert len(bodies) == quoted
+        first_response = await gateway.request("POST", path, headers=headers)
+        assert len(first_response.text) > json_codec.LARGE_BYTES
+        quote_count = len(bodies)
+        retry_response = await gateway.request("POST", path, headers=headers)
+        assert retry_response.text == first_response.text
+        assert len(bodies) == quote_count
         assert any(holder.startswith("answer ") for holder in await load_piece_holders(tmp_path))
 
 
@@ -549,11 +555,11 @@ async def test_long_answer_is_deleted_once_the_client_has_it(
     tmp_path: Path,
 ) -> None:
     async with open_gateway_with_faults(tmp_path, seconds=20) as setup:
-        recipient = await create_recipient(setup.house)
-        batch = await create_batch(setup.house, recipient, *["1.00"] * COUNT)
+        recipient = await create_recipient(setup.gateway)
+        batch = await create_batch(setup.gateway, recipient, *["1.00"] * COUNT)
         path = f"/v1/batches/{batch}/generate-quote"
         setup.add_fault("POST", path.replace(batch, "*"), close="after")
-        assert (await setup.house.request("POST", path)).status == 500
+        assert (await setup.gateway.request("POST", path)).status == 500
 
         async def is_settled() -> bool:
             return any(
@@ -561,9 +567,9 @@ async def test_long_answer_is_deleted_once_the_client_has_it(
             )
 
         await wait_until_async(is_settled)
-        retried = await setup.house.request("POST", path)
-        assert retried.body["batch"]["totalPayments"] == COUNT
-        assert len(retried.text) > json_codec.LARGE_BYTES
+        retry_response = await setup.gateway.request("POST", path)
+        assert retry_response.body["batch"]["totalPayments"] == COUNT
+        assert len(retry_response.text) > json_codec.LARGE_BYTES
         await wait_until_async(partial(has_no_journal_pieces, tmp_path))
 
 
@@ -585,13 +591,15 @@ async def test_long_legacy_answer_is_stored_in_pieces(tmp_path: Path) -> None:
 
         await wait_until_async(has_switched)
         legacy.requests.clear()
-        path, named = "/v1/batches/B-LEGACY0000000001/generate-quote", {"Idempotency-Key": "mine"}
-        first = await setup.gateway.request("POST", path, headers=named)
-        assert len(first.text) > json_codec.LARGE_BYTES
+        path, headers = "/v1/batches/B-LEGACY0000000001/generate-quote", {"Idempotency-Key": "mine"}
+        first_response = await setup.gateway.request("POST", path, headers=headers)
+        assert len(first_response.text) > json_codec.LARGE_BYTES
         assert [holder.startswith("answer ") for holder in await load_piece_holders(tmp_path)] == [
             True
         ]
-        assert (await setup.gateway.request("POST", path, headers=named)).text == first.text
+        assert (
+            await setup.gateway.request("POST", path, headers=headers)
+        ).text == first_response.text
         assert len(legacy.requests) == 1
         await setup.gateway.request("POST", path)
         assert len(legacy.requests) == 2
@@ -611,10 +619,10 @@ async def test_long_answer_without_idempotency_key_is_not_stored(
         open_service_of_large_batches() as (url, _bodies),
         open_gateway(tmp_path, url) as gateway,
     ):
-        created = await gateway.request(
+        create_response = await gateway.request(
             "POST", "/v1/batches", data=large_batch_bodies.build_create_body(count, 1)
         )
-        path = f"/v1/batches/{created.body['batch']['id']}/generate-quote"
+        path = f"/v1/batches/{create_response.body['batch']['id']}/generate-quote"
         assert len((await gateway.request("POST", path)).text) > json_codec.LARGE_BYTES
         await wait_until_async(partial(has_no_journal_pieces, tmp_path))
 
@@ -630,16 +638,16 @@ async def test_large_list_of_changes_is_applied(tmp_path: Path) -> None:
             for number in range(1, COUNT)
         ]
         body = {"sourceCurrency": "USD", "payments": payments[:1]}
-        created = await gateway.request("POST", "/v1/batches", body)
-        path = f"/v1/batches/{created.body['batch']['id']}"
-        changed = await gateway.request("PATCH", path, {"payments": payments[1:]})
-        assert changed.body == {"ok": True, "object": "updated"}
+        create_response = await gateway.request("POST", "/v1/batches", body)
+        path = f"/v1/batches/{create_response.body['batch']['id']}"
+        change_response = await gateway.request("PATCH", path, {"payments": payments[1:]})
+        assert change_response.body == {"ok": True, "object": "updated"}
         batch_body = (await gateway.request("GET", path)).body["batch"]
         assert batch_body["totalPayments"] == COUNT - 1
         assert batch_body["amount"] == f"{COUNT * (COUNT - 1) // 2}.00"
-        gone = [{"id": payment["id"]} for payment in batch_body["payments"]["payments"][1:]]
-        removed = await gateway.request(
-            "PATCH", path, {"remove_payments": gone, "padding": "x" * json_codec.LARGE_BYTES}
+        removals = [{"id": payment["id"]} for payment in batch_body["payments"]["payments"][1:]]
+        removal_response = await gateway.request(
+            "PATCH", path, {"remove_payments": removals, "padding": "x" * json_codec.LARGE_BYTES}
         )
-        assert removed.body == {"ok": True, "object": "updated"}
+        assert removal_response.body == {"ok": True, "object": "updated"}
         assert (await gateway.request("GET", path)).body["batch"]["totalPayments"] == 1

@@ -41,7 +41,7 @@ from tests.recording_service import (
 from tests.running_gateway import KEY, GatewayResponse, build_settings, import_api_keys
 from tests.signed_requests import SigningClient
 from tests.sockets import wait_until
-from tests.state import operations_by_state
+from tests.state import count_operations_by_state
 
 CLIENT = SigningClient()
 TIMEOUT_SECONDS = 5
@@ -54,8 +54,8 @@ WITH_EACH_DATABASE = pytest.mark.parametrize("state", ["sqlite", "postgres"], in
 
 @pytest.fixture
 def state(request: pytest.FixtureRequest) -> State:
-    found: State = request.getfixturevalue(request.param)
-    return found
+    state_settings: State = request.getfixturevalue(request.param)
+    return state_settings
 
 
 @dataclass(slots=True)
@@ -64,11 +64,11 @@ class GatewayInstance:
     session: aiohttp.ClientSession
 
     async def request(
-        self, method: str, path: str, body: Any = None, **more: Any
+        self, method: str, path: str, body: Any = None, **options: Any
     ) -> GatewayResponse:
         """Sends a request; returns status 500 if there was no answer."""
-        more |= {} if body is None else {"json": body}
-        response = await request_gateway(self.session, self.process, method, path, **more)
+        options |= {} if body is None else {"json": body}
+        response = await request_gateway(self.session, self.process, method, path, **options)
         return response or GatewayResponse(500, {}, "no answer", None)
 
     async def request_signed(self, method: str, path: str, body: Any) -> GatewayResponse:
@@ -83,7 +83,7 @@ class GatewayInstance:
 class GatewayPair:
     """Two instances with one database; with SQLite both are one process."""
 
-    judge: RecordingService
+    recorder: RecordingService
     forker: GatewayForker
     settings: Settings
     folder: Path
@@ -94,8 +94,8 @@ class GatewayPair:
     @property
     def current_recipient(self) -> str:
         """The service's id of the recipient that all batches pay."""
-        (only,) = self.judge.service.find_or_create_tenant().recipients
-        return only
+        (recipient,) = self.recorder.service.find_or_create_tenant().recipients
+        return recipient
 
     @property
     def is_one(self) -> bool:
@@ -119,30 +119,32 @@ async def open_pair(folder: Path, state: State, *, lists: bool) -> AsyncIterator
     timeout = aiohttp.ClientTimeout(total=30)
     async with (
         open_forker() as setup,
-        open_recording_service(service) as judge,
+        open_recording_service(service) as recorder,
         aiohttp.ClientSession(timeout=timeout) as session,
     ):
-        judge.lacks += UNSUPPORTED_EDITS
-        inferred = "auto" if lists else "avoid"
+        recorder.missing_endpoints += UNSUPPORTED_EDITS
+        inferred_mode = "auto" if lists else "avoid"
         settings = build_settings(
             folder,
-            judge.url,
+            recorder.url,
             state=state.model_dump(mode="json", exclude_unset=True),
-            upstream={"timeout_seconds": TIMEOUT_SECONDS, "inferred_operations": inferred},
+            upstream={"timeout_seconds": TIMEOUT_SECONDS, "inferred_operations": inferred_mode},
         )
         await import_api_keys(settings, [KEY])
 
-        async def start() -> GatewayInstance:
+        async def start_instance() -> GatewayInstance:
             return GatewayInstance(await setup.start(settings, folder, GONE_SECONDS), session)
 
-        first = await start()
-        second = first if state.url.startswith("sqlite") else await start()
-        pair = GatewayPair(judge, setup, settings, folder, first, second)
-        pair.recipient = await create_recipient(first)  # type: ignore[arg-type]
+        first_instance = await start_instance()
+        second_instance = (
+            first_instance if state.url.startswith("sqlite") else await start_instance()
+        )
+        pair = GatewayPair(recorder, setup, settings, folder, first_instance, second_instance)
+        pair.recipient = await create_recipient(first_instance)  # type: ignore[arg-type]
         yield pair
 
 
-# What meets
+# Concurrent requests
 
 
 @dataclass
@@ -164,7 +166,7 @@ class ChangedBatch:
 
     async def note_superseded(self) -> None:
         for upstream in await self.pair.load_superseded():
-            self.superseded_at.setdefault(upstream, len(self.pair.judge.requests))
+            self.superseded_at.setdefault(upstream, len(self.pair.recorder.requests))
 
 
 async def create_changed_batch(pair: GatewayPair) -> ChangedBatch:
@@ -187,9 +189,9 @@ class BatchRequest:
     path: str
     body: Callable[[ChangedBatch], Any] = lambda _draft: None
     adds: str = ""
-    removes: str = ""
-    deletes: bool = False
-    starts: bool = False
+    removed_amount: str = ""
+    is_deletion: bool = False
+    is_start: bool = False
     is_signed: bool = False
     """Whether it is a request of the current interface on the service's current batch."""
 
@@ -204,22 +206,22 @@ class BatchRequest:
 
     def apply(self, draft: ChangedBatch) -> None:
         """Applies the confirmed changes to the expected batch."""
-        draft.amounts = (draft.amounts | {self.adds}) - {self.removes, ""}
-        draft.is_deleted = draft.is_deleted or self.deletes
-        draft.is_started = draft.is_started or self.starts
+        draft.amounts = (draft.amounts | {self.adds}) - {self.removed_amount, ""}
+        draft.is_deleted = draft.is_deleted or self.is_deletion
+        draft.is_started = draft.is_started or self.is_start
 
 
 def _build_payment(amount: str) -> Callable[[ChangedBatch], Any]:
     return lambda draft: {"recipient": {"id": draft.pair.recipient}, "sourceAmount": amount}
 
 
-START_REQUEST = BatchRequest("POST", "/start-processing", starts=True)
+START_REQUEST = BatchRequest("POST", "/start-processing", is_start=True)
 FIRST_REQUESTS = {
     "start": START_REQUEST,
     "quote": BatchRequest("POST", "/generate-quote"),
     "summary": BatchRequest("GET", "/summary"),
     "add": BatchRequest("POST", "/payments", _build_payment("14.00"), adds="14.00"),
-    "delete": BatchRequest("DELETE", "", deletes=True),
+    "delete": BatchRequest("DELETE", "", is_deletion=True),
 }
 """Requests to the first process, which is delayed."""
 
@@ -230,7 +232,7 @@ def _build_signed_payment(draft: ChangedBatch) -> Any:
 
 
 SIGNED_REQUESTS = {
-    "signed start": BatchRequest("POST", "/start-processing", starts=True, is_signed=True),
+    "signed start": BatchRequest("POST", "/start-processing", is_start=True, is_signed=True),
     "signed quote": BatchRequest("POST", "/generate-quote", is_signed=True),
     "signed add": BatchRequest(
         "POST", "/payments", _build_signed_payment, adds="16.00", is_signed=True
@@ -242,25 +244,25 @@ ON_CREATED_DRAFT = ("add", "delete", *SIGNED_REQUESTS)
 """Requests whose draft was created before, so that there is a batch to write to."""
 
 SECOND_REQUESTS = {
-    "remove": BatchRequest("DELETE", "/payments/{removed}", removes="12.00"),
+    "remove": BatchRequest("DELETE", "/payments/{removed}", removed_amount="12.00"),
     "add": BatchRequest("POST", "/payments", _build_payment("15.00"), adds="15.00"),
     "change": BatchRequest(
         "PATCH",
         "",
         lambda draft: {"remove_payments": [{"id": draft.payments["12.00"]}]},
-        removes="12.00",
+        removed_amount="12.00",
     ),
-    "delete": BatchRequest("DELETE", "", deletes=True),
+    "delete": BatchRequest("DELETE", "", is_deletion=True),
 }
 """Concurrent requests to the second process."""
 
 
-async def prepare_batch(pair: GatewayPair, first: str) -> ChangedBatch:
+async def prepare_batch(pair: GatewayPair, first_name: str) -> ChangedBatch:
     draft = await create_changed_batch(pair)
-    if first in ON_CREATED_DRAFT:
+    if first_name in ON_CREATED_DRAFT:
         response = await FIRST_REQUESTS["quote"].send(pair.first, draft)
         assert response.status == 200, response.text
-        draft.upstream = list(pair.judge.service.find_or_create_tenant().batches)[-1]
+        draft.upstream = list(pair.recorder.service.find_or_create_tenant().batches)[-1]
     return draft
 
 
@@ -269,68 +271,74 @@ async def prepare_batch(pair: GatewayPair, first: str) -> ChangedBatch:
 
 async def check_payout(draft: ChangedBatch) -> None:
     """Starts the batch if it is not started, and checks the payments."""
-    pair, judge = draft.pair, draft.pair.judge
+    pair, recorder = draft.pair, draft.pair.recorder
     if not draft.is_started:
         response = await START_REQUEST.send(pair.second, draft)
         assert response.status == (404 if draft.is_deleted else 200), response.text
         draft.is_started = not draft.is_deleted
-    for upstream, heard in draft.superseded_at.items():
-        late = [
-            entry for entry in judge.requests[heard:] if entry.is_write and upstream in entry.target
+    for upstream, request_count in draft.superseded_at.items():
+        late_requests = [
+            entry
+            for entry in recorder.requests[request_count:]
+            if entry.is_write and upstream in entry.target
         ]
-        assert not late, f"sent to a superseded batch: {late}"
-    started = [started_batch.batch_id for started_batch in judge.service.batch_starts]
-    judge.service.batch_starts.clear()
-    assert not {*started} & await pair.load_superseded()
+        assert not late_requests, f"sent to a superseded batch: {late_requests}"
+    started_ids = [started_batch.batch_id for started_batch in recorder.service.batch_starts]
+    recorder.service.batch_starts.clear()
+    assert not {*started_ids} & await pair.load_superseded()
     if not draft.is_started:
-        assert not started
+        assert not started_ids
         return
-    (upstream,) = started
-    batch = judge.service.require_batch(upstream)
-    paid = {str(payment.terms.source_amount) for payment in batch.payments.values()}
-    assert paid == draft.amounts
-    assert len(batch.payments) == len(paid)
+    (upstream,) = started_ids
+    batch = recorder.service.require_batch(upstream)
+    paid_amounts = {str(payment.terms.source_amount) for payment in batch.payments.values()}
+    assert paid_amounts == draft.amounts
+    assert len(batch.payments) == len(paid_amounts)
 
 
 def check_response(draft: ChangedBatch, change: BatchRequest, response: GatewayResponse) -> None:
-    refused = (400,) if change.is_signed else (404, 406)
-    assert response.status in (200, *refused), response.text
+    refused_statuses = (400,) if change.is_signed else (404, 406)
+    assert response.status in (200, *refused_statuses), response.text
     if response.status == 200:
         change.apply(draft)
 
 
 @WITH_EACH_DATABASE
-@pytest.mark.parametrize("first", FIRST_REQUESTS)
+@pytest.mark.parametrize("first_name", FIRST_REQUESTS)
 async def test_change_during_an_upstream_call_of_another_request(
-    state: State, first: str, tmp_path: Path
+    state: State, first_name: str, tmp_path: Path
 ) -> None:
     """Each answer to the first process is delayed until the second one's change is done or waits."""
     async with open_pair(tmp_path, state, lists=False) as pair:
-        for second in ("remove", "delete") if first in SIGNED_REQUESTS else SECOND_REQUESTS:
+        for second_name in (
+            ("remove", "delete") if first_name in SIGNED_REQUESTS else SECOND_REQUESTS
+        ):
             for number in itertools.count():
-                if not await _run_concurrently(pair, first, second, number):
+                if not await _run_concurrently(pair, first_name, second_name, number):
                     break
             assert number > 0
 
 
-async def _run_concurrently(pair: GatewayPair, first: str, second: str, number: int) -> bool:
+async def _run_concurrently(
+    pair: GatewayPair, first_name: str, second_name: str, number: int
+) -> bool:
     """Returns False if the first process makes no more than ``number`` calls."""
-    draft = await prepare_batch(pair, first)
-    parked = PlannedFault("parked", skips=number, due=asyncio.Event())
-    pair.judge.faults.append(parked)
-    one = asyncio.ensure_future(FIRST_REQUESTS[first].send(pair.first, draft))
-    await wait_until(lambda: one.done() or parked not in pair.judge.faults)
-    is_met = parked not in pair.judge.faults
-    pair.judge.faults.clear()
-    other = asyncio.ensure_future(SECOND_REQUESTS[second].send(pair.second, draft))
-    await asyncio.wait([other], timeout=0.4)
-    if other.done():
+    draft = await prepare_batch(pair, first_name)
+    parked_fault = PlannedFault("parked", skip_count=number, due_event=asyncio.Event())
+    pair.recorder.faults.append(parked_fault)
+    first_task = asyncio.ensure_future(FIRST_REQUESTS[first_name].send(pair.first, draft))
+    await wait_until(lambda: first_task.done() or parked_fault not in pair.recorder.faults)
+    is_met = parked_fault not in pair.recorder.faults
+    pair.recorder.faults.clear()
+    second_task = asyncio.ensure_future(SECOND_REQUESTS[second_name].send(pair.second, draft))
+    await asyncio.wait([second_task], timeout=0.4)
+    if second_task.done():
         await draft.note_superseded()
-    assert parked.due is not None
-    parked.due.set()
+    assert parked_fault.due_event is not None
+    parked_fault.due_event.set()
     for change, response in (
-        (FIRST_REQUESTS[first], await one),
-        (SECOND_REQUESTS[second], await other),
+        (FIRST_REQUESTS[first_name], await first_task),
+        (SECOND_REQUESTS[second_name], await second_task),
     ):
         check_response(draft, change, response)
     await check_payout(draft)
@@ -350,11 +358,11 @@ class SignalAtStage:
     signal: signal.Signals
     seconds: float = 0.0
     is_sent: asyncio.Event = field(default_factory=asyncio.Event)
-    _heard: int = -1
+    _call_index: int = -1
 
-    def __call__(self, heard: ReceivedRequest, stage: Stage) -> None:
-        self._heard += stage == "seen"
-        if self._heard == self.number and stage == self.stage and not self.is_sent.is_set():
+    def __call__(self, request: ReceivedRequest, stage: Stage) -> None:
+        self._call_index += stage == "seen"
+        if self._call_index == self.number and stage == self.stage and not self.is_sent.is_set():
             self.is_sent.set()
             asyncio.get_running_loop().call_later(self.seconds, self.child.kill, self.signal)
 
@@ -374,15 +382,15 @@ SIGNAL_POINTS: list[tuple[int, Stage, float]] = [
 
 
 async def _request_and_signal(
-    pair: GatewayPair, draft: ChangedBatch, first: str, blow: SignalAtStage
+    pair: GatewayPair, draft: ChangedBatch, first_name: str, stage_signal: SignalAtStage
 ) -> asyncio.Future[GatewayResponse]:
-    pair.judge.watchers.append(blow)
-    one = asyncio.ensure_future(FIRST_REQUESTS[first].send(pair.first, draft))
+    pair.recorder.watchers.append(stage_signal)
+    first_task = asyncio.ensure_future(FIRST_REQUESTS[first_name].send(pair.first, draft))
     async with asyncio.timeout(20):
-        await blow.is_sent.wait()
-    pair.judge.watchers.clear()
-    await asyncio.sleep(blow.seconds + 0.01)
-    return one
+        await stage_signal.is_sent.wait()
+    pair.recorder.watchers.clear()
+    await asyncio.sleep(stage_signal.seconds + 0.01)
+    return first_task
 
 
 async def _request_until_answered(
@@ -400,76 +408,76 @@ async def _request_until_answered(
 
 
 @pytest.mark.parametrize("state", ["postgres"], indirect=True)
-@pytest.mark.parametrize("first", ["start", "quote"])
-@pytest.mark.parametrize("second", SECOND_REQUESTS)
+@pytest.mark.parametrize("first_name", ["start", "quote"])
+@pytest.mark.parametrize("second_name", SECOND_REQUESTS)
 async def test_change_while_another_process_is_paused(
-    state: State, first: str, second: str, tmp_path: Path
+    state: State, first_name: str, second_name: str, tmp_path: Path
 ) -> None:
     async with open_pair(tmp_path, state, lists=False) as pair:
         for number, stage, seconds in SIGNAL_POINTS:
-            draft = await prepare_batch(pair, first)
-            blow = SignalAtStage(pair.first.process, number, stage, signal.SIGSTOP, seconds)
-            one = await _request_and_signal(pair, draft, first, blow)
-            other = asyncio.ensure_future(
-                _request_until_answered(pair.second, SECOND_REQUESTS[second], draft)
+            draft = await prepare_batch(pair, first_name)
+            stage_signal = SignalAtStage(pair.first.process, number, stage, signal.SIGSTOP, seconds)
+            first_task = await _request_and_signal(pair, draft, first_name, stage_signal)
+            second_task = asyncio.ensure_future(
+                _request_until_answered(pair.second, SECOND_REQUESTS[second_name], draft)
             )
-            await asyncio.wait([other], timeout=0.8)
-            if other.done():
+            await asyncio.wait([second_task], timeout=0.8)
+            if second_task.done():
                 await draft.note_superseded()
             pair.first.process.kill(signal.SIGCONT)
-            check_response(draft, FIRST_REQUESTS[first], await one)
-            check_response(draft, SECOND_REQUESTS[second], await other)
+            check_response(draft, FIRST_REQUESTS[first_name], await first_task)
+            check_response(draft, SECOND_REQUESTS[second_name], await second_task)
             await check_payout(draft)
 
 
 @pytest.mark.parametrize("state", ["postgres"], indirect=True)
-@pytest.mark.parametrize("first", SIGNED_REQUESTS)
+@pytest.mark.parametrize("first_name", SIGNED_REQUESTS)
 async def test_change_while_a_signed_write_is_paused(
-    state: State, first: str, tmp_path: Path
+    state: State, first_name: str, tmp_path: Path
 ) -> None:
     """The pause is timed, because no earlier upstream call precedes a signed write."""
     async with open_pair(tmp_path, state, lists=False) as pair:
         for milliseconds in range(0, 14, 2):
-            draft = await prepare_batch(pair, first)
-            one = asyncio.ensure_future(FIRST_REQUESTS[first].send(pair.first, draft))
+            draft = await prepare_batch(pair, first_name)
+            first_task = asyncio.ensure_future(FIRST_REQUESTS[first_name].send(pair.first, draft))
             await asyncio.sleep(milliseconds / 1000)
             pair.first.process.kill(signal.SIGSTOP)
-            other = asyncio.ensure_future(
+            second_task = asyncio.ensure_future(
                 _request_until_answered(pair.second, SECOND_REQUESTS["remove"], draft)
             )
-            await asyncio.wait([other], timeout=0.5)
-            if other.done():
+            await asyncio.wait([second_task], timeout=0.5)
+            if second_task.done():
                 await draft.note_superseded()
             pair.first.process.kill(signal.SIGCONT)
-            check_response(draft, FIRST_REQUESTS[first], await one)
-            check_response(draft, SECOND_REQUESTS["remove"], await other)
+            check_response(draft, FIRST_REQUESTS[first_name], await first_task)
+            check_response(draft, SECOND_REQUESTS["remove"], await second_task)
             await check_payout(draft)
 
 
 @WITH_EACH_DATABASE
-@pytest.mark.parametrize("first", ["start", "quote"])
-@pytest.mark.parametrize("second", ["remove", "delete"])
+@pytest.mark.parametrize("first_name", ["start", "quote"])
+@pytest.mark.parametrize("second_name", ["remove", "delete"])
 async def test_change_after_another_process_was_killed(
-    state: State, first: str, second: str, tmp_path: Path
+    state: State, first_name: str, second_name: str, tmp_path: Path
 ) -> None:
     async with open_pair(tmp_path, state, lists=True) as pair:
         for number, stage, seconds in _iterate_kill_points():
-            draft = await prepare_batch(pair, first)
-            blow = SignalAtStage(pair.first.process, number, stage, signal.SIGKILL, seconds)
-            one = await _request_and_signal(pair, draft, first, blow)
-            assert (await one).status in (200, 500)
+            draft = await prepare_batch(pair, first_name)
+            stage_signal = SignalAtStage(pair.first.process, number, stage, signal.SIGKILL, seconds)
+            first_task = await _request_and_signal(pair, draft, first_name, stage_signal)
+            assert (await first_task).status in (200, 500)
             if pair.is_one:
                 await pair.restart()
             check_response(
                 draft,
-                SECOND_REQUESTS[second],
-                await _request_until_answered(pair.second, SECOND_REQUESTS[second], draft),
+                SECOND_REQUESTS[second_name],
+                await _request_until_answered(pair.second, SECOND_REQUESTS[second_name], draft),
             )
             await draft.note_superseded()
             check_response(
                 draft,
-                FIRST_REQUESTS[first],
-                await _request_until_answered(pair.second, FIRST_REQUESTS[first], draft),
+                FIRST_REQUESTS[first_name],
+                await _request_until_answered(pair.second, FIRST_REQUESTS[first_name], draft),
             )
             await check_payout(draft)
             if not pair.is_one:
@@ -487,13 +495,13 @@ async def test_operation_finished_by_another_process_is_replayed(
     """No process is sending the answer: a retry must not wait for one."""
     async with open_pair(tmp_path, state, lists=True) as pair:
         draft = await prepare_batch(pair, "add")
-        blow = SignalAtStage(pair.first.process, 2, "seen", signal.SIGKILL)
-        quoting = await _request_and_signal(pair, draft, "quote", blow)
-        assert (await quoting).status == 500
-        heard = len(pair.judge.requests)
+        stage_signal = SignalAtStage(pair.first.process, 2, "seen", signal.SIGKILL)
+        quote_task = await _request_and_signal(pair, draft, "quote", stage_signal)
+        assert (await quote_task).status == 500
+        request_count = len(pair.recorder.requests)
 
         async def is_finished() -> bool:
-            return (await operations_by_state(pair.settings))["done"] == 1
+            return (await count_operations_by_state(pair.settings))["done"] == 1
 
         await wait_until_async(is_finished)
         await pair.restart()
@@ -501,4 +509,4 @@ async def test_operation_finished_by_another_process_is_replayed(
         assert (response.status, response.headers.get("Idempotent-Replayed")) == (200, "true"), (
             response.text
         )
-        assert not [entry for entry in pair.judge.requests[heard:] if entry.is_write]
+        assert not [entry for entry in pair.recorder.requests[request_count:] if entry.is_write]

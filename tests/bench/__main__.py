@@ -1,7 +1,7 @@
 """``python -m tests.bench``: measures the gateway beside other proxies in one run.
 
-Everybody is asked the same, in turns: each round has every contestant once for each work, so that
-what else the machine does meanwhile meets all of them.
+All contestants get the same requests, in turns: each round measures every contestant once for each workload, so
+that other load of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.bench import (
     shadow_traffic,
 )
 from tests.bench.contestant_processes import Contestant
-from tests.bench.figures import DIRECT, Measured, Round, compute_percentile
+from tests.bench.figures import DIRECT, Round, RoundsByWorkload, compute_percentile
 from tests.bench.workloads import WORKLOADS, Workload
 
 MIN_REQUESTS = 4
@@ -42,88 +42,104 @@ VARYING_FIELDS = frozenset({"id"})
 """Fields whose values differ between gateways."""
 
 
-async def measure(one: Contestant, work: Workload, seconds: float) -> Round:
-    alone = await load.run_clients(one.port, work, 1, seconds * SINGLE_CLIENT_SHARE)
-    before = machine.read_cpu_seconds(one.pid)
-    heard = await load.run_clients(one.port, work, work.clients, seconds, MIN_REQUESTS)
-    used = machine.read_cpu_seconds(one.pid) - before
-    count = len(heard.took)
+async def measure(contestant: Contestant, workload: Workload, seconds: float) -> Round:
+    single_client_result = await load.run_clients(
+        contestant.port, workload, 1, seconds * SINGLE_CLIENT_SHARE
+    )
+    cpu_before = machine.read_cpu_seconds(contestant.pid)
+    result = await load.run_clients(
+        contestant.port, workload, workload.clients, seconds, MIN_REQUESTS
+    )
+    cpu_seconds = machine.read_cpu_seconds(contestant.pid) - cpu_before
+    count = len(result.durations)
     return Round(
-        alone_p50=compute_percentile(alone.took, 50),
-        cpu=1e6 * used / count,
-        per_second=count / heard.seconds,
-        p50=compute_percentile(heard.took, 50),
-        p99=compute_percentile(heard.took, 99),
+        alone_p50=compute_percentile(single_client_result.durations, 50),
+        cpu=1e6 * cpu_seconds / count,
+        per_second=count / result.seconds,
+        p50=compute_percentile(result.durations, 50),
+        p99=compute_percentile(result.durations, 99),
     )
 
 
-async def measure_service(port: int, work: Workload, seconds: float) -> Round:
-    heard = await load.run_clients(port, work, 1, seconds * SINGLE_CLIENT_SHARE)
-    return Round(alone_p50=compute_percentile(heard.took, 50))
+async def measure_service(port: int, workload: Workload, seconds: float) -> Round:
+    result = await load.run_clients(port, workload, 1, seconds * SINGLE_CLIENT_SHARE)
+    return Round(alone_p50=compute_percentile(result.durations, 50))
 
 
 async def run_rounds(
     contestants: Sequence[Contestant],
     service_port: int,
-    works: Sequence[Workload],
+    workloads: Sequence[Workload],
     options: argparse.Namespace,
-) -> Measured:
-    names = [DIRECT, *(one.name for one in contestants)]
-    measured: dict[tuple[str, str], list[Round]] = {
-        (work.name, name): [] for work in works for name in names
+) -> RoundsByWorkload:
+    names = [DIRECT, *(contestant.name for contestant in contestants)]
+    rounds_by_workload: dict[tuple[str, str], list[Round]] = {
+        (workload.name, name): [] for workload in workloads for name in names
     }
     for number in range(1, options.rounds + 1):
-        for work in works:
-            print(f"round {number} of {options.rounds}: {work.name}", flush=True)
-            found = await measure_service(service_port, work, options.seconds)
-            measured[work.name, DIRECT].append(found)
-            for one in contestants:
-                found = await measure(one, work, options.seconds)
-                measured[work.name, one.name].append(found)
-    return measured
+        for workload in workloads:
+            print(f"round {number} of {options.rounds}: {workload.name}", flush=True)
+            round_result = await measure_service(service_port, workload, options.seconds)
+            rounds_by_workload[workload.name, DIRECT].append(round_result)
+            for contestant in contestants:
+                round_result = await measure(contestant, workload, options.seconds)
+                rounds_by_workload[workload.name, contestant.name].append(round_result)
+    return rounds_by_workload
 
 
-async def warm_up(contestants: Sequence[Contestant], works: Sequence[Workload]) -> None:
-    for one in contestants:
-        print(f"warming up {one.name}", flush=True)
-        for work in works:
-            least = 2 * work.among if work.among < 1000 else 1
+async def warm_up(contestants: Sequence[Contestant], workloads: Sequence[Workload]) -> None:
+    for contestant in contestants:
+        print(f"warming up {contestant.name}", flush=True)
+        for workload in workloads:
+            min_requests = 2 * workload.number_count if workload.number_count < 1000 else 1
             await load.run_clients(
-                one.port, work, work.clients, 0.6 if work.clients > 2 else 0, least
+                contestant.port,
+                workload,
+                workload.clients,
+                0.6 if workload.clients > 2 else 0,
+                min_requests,
             )
 
 
-async def check_same_answers(contestants: Sequence[Contestant], works: Sequence[Workload]) -> None:
+async def check_same_answers(
+    contestants: Sequence[Contestant], workloads: Sequence[Workload]
+) -> None:
     """Checks that all translating contestants answer alike, or the comparison means nothing."""
-    for work in works:
-        answers = {
-            one.name: _remove_varying(json.loads(await load.fetch_once(one.port, work)))
-            for one in contestants
-            if one.name != contestant_processes.PASSING
+    for workload in workloads:
+        responses = {
+            contestant.name: _remove_varying(
+                json.loads(await load.fetch_once(contestant.port, workload))
+            )
+            for contestant in contestants
+            if contestant.name != contestant_processes.PASSING
         }
-        expected = answers[contestant_processes.GATEWAY]
-        for name, answer in answers.items():
-            if answer != expected:
-                raise SystemExit(f"{name} answers {work.name} with\n{answer}\nand not\n{expected}")
+        expected_response = responses[contestant_processes.GATEWAY]
+        for name, response in responses.items():
+            if response != expected_response:
+                raise SystemExit(
+                    f"{name} answers {workload.name} with\n{response}\nand not\n{expected_response}"
+                )
 
 
 def _remove_varying(value: Any) -> Any:
     """Drops ids and request numbers, which differ."""
     if isinstance(value, dict):
         return {
-            name: _remove_varying(one) for name, one in value.items() if name not in VARYING_FIELDS
+            name: _remove_varying(item)
+            for name, item in value.items()
+            if name not in VARYING_FIELDS
         }
     if isinstance(value, list):
-        return [_remove_varying(one) for one in value]
+        return [_remove_varying(item) for item in value]
     return value if not isinstance(value, str) else value.rstrip("0123456789")
 
 
 async def run_bench(options: argparse.Namespace) -> None:
-    _server, beside = machine.select_cores()
-    where = "pinned: servers on one core, load and service on another"
-    print(where if machine.is_pinned() else "not pinned: everything shares what there is")
+    _server, client_cores = machine.select_cores()
+    placement = "pinned: servers on one core, load and service on another"
+    print(placement if machine.is_pinned() else "not pinned: everything shares what there is")
     print(f"load before: {os.getloadavg()[0]:.2f}", flush=True)
-    with tempfile.TemporaryDirectory() as name, machine.pin_to_cores(beside):
+    with tempfile.TemporaryDirectory() as name, machine.pin_to_cores(client_cores):
         async with (
             contestant_processes.start_service() as port,
             contestant_processes.start_contestants(Path(name), port, options.postgres) as (
@@ -131,20 +147,30 @@ async def run_bench(options: argparse.Namespace) -> None:
                 missing,
             ),
         ):
-            works = [work for work in WORKLOADS if work.name in (options.only or work.name)]
-            await check_same_answers(contestants, works)
-            await warm_up(contestants, works)
-            measured = await run_rounds(contestants, port, works, options)
+            workloads = [
+                workload
+                for workload in WORKLOADS
+                if workload.name in (options.only or workload.name)
+            ]
+            await check_same_answers(contestants, workloads)
+            await warm_up(contestants, workloads)
+            rounds_by_workload = await run_rounds(contestants, port, workloads, options)
             goals = [await logging_cost.measure_share(Path(name) / "telling", port, options.rounds)]
-        scaled = f"left out: several workers: {missing.get(contestant_processes.ON_POSTGRES)}"
+        scaling_table = (
+            f"left out: several workers: {missing.get(contestant_processes.ON_POSTGRES)}"
+        )
         if options.postgres:
             folder = Path(name) / contestant_processes.ON_POSTGRES
-            scaled = await scaling.run_bench(folder, options.rounds, options.seconds, options.redis)
-    print(f"\n{report.format_table(measured, missing, goals)}")
-    print(f"\n{scaled}")
-    told = {"rounds": options.rounds, "seconds": options.seconds}
+            scaling_table = await scaling.run_bench(
+                folder, options.rounds, options.seconds, options.redis
+            )
+    print(f"\n{report.format_table(rounds_by_workload, missing, goals)}")
+    print(f"\n{scaling_table}")
+    document = {"rounds": options.rounds, "seconds": options.seconds}
     report.write_report(
-        options.output, measured, report.build_document(measured, missing, told, goals)
+        options.output,
+        rounds_by_workload,
+        report.build_document(rounds_by_workload, missing, document, goals),
     )
     print(f"\n{options.output}/bench.json and bench.svg have it too")
 
@@ -166,7 +192,7 @@ def main() -> None:
     parser.add_argument(
         "--only",
         action="append",
-        choices=[work.name for work in WORKLOADS],
+        choices=[workload.name for workload in WORKLOADS],
         help="this work alone; may be given again for more",
     )
     parser.add_argument("--postgres", help="URL of an empty database, to be measured too")

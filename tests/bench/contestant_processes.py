@@ -17,8 +17,8 @@ from tests.bench import machine, nginx
 from tests.bench.workloads import ACCESS_KEY, API_KEY, SECRET_KEY
 from tests.processes import find_free_port, is_listening, run_installed_command, run_serve
 
-ROOM = Path(__file__).parent
-PROJECT = ROOM.parent.parent
+FOLDER = Path(__file__).parent
+PROJECT = FOLDER.parent.parent
 INSTALLED = PROJECT / ".bench"
 START_SECONDS = 60
 
@@ -54,11 +54,11 @@ class Contestant:
 
 
 @asynccontextmanager
-async def find_process(port: int, *words: str, **variables: str) -> AsyncIterator[int]:
+async def find_process(port: int, *arguments: str, **variables: str) -> AsyncIterator[int]:
     """The id of the process that listens on the port."""
     with (INSTALLED / "output").open("ab") as output:
         running = await asyncio.create_subprocess_exec(
-            *words,
+            *arguments,
             cwd=PROJECT,
             env={**os.environ, **variables},
             stdout=output,
@@ -68,7 +68,7 @@ async def find_process(port: int, *words: str, **variables: str) -> AsyncIterato
         async with asyncio.timeout(START_SECONDS):
             while not is_listening(port):
                 if running.returncode is not None:
-                    raise SystemExit(f"{words[0]} has ended; see {INSTALLED / 'output'}")
+                    raise SystemExit(f"{arguments[0]} has ended; see {INSTALLED / 'output'}")
                 await asyncio.sleep(0.05)
         yield running.pid
     finally:
@@ -78,18 +78,20 @@ async def find_process(port: int, *words: str, **variables: str) -> AsyncIterato
 
 
 @asynccontextmanager
-async def start_service(late: float = 0.0) -> AsyncIterator[int]:
+async def start_service(delay_seconds: float = 0.0) -> AsyncIterator[int]:
     port = find_free_port()
-    words = (sys.executable, "-m", "tests.bench.service", str(port), str(late))
-    async with find_process(port, *words):
+    arguments = (sys.executable, "-m", "tests.bench.service", str(port), str(delay_seconds))
+    async with find_process(port, *arguments):
         yield port
 
 
-async def prepare_gateway(folder: Path, service_port: int, state: str, more: str = "") -> None:
+async def prepare_gateway(
+    folder: Path, service_port: int, state: str, extra_sections: str = ""
+) -> None:
     """Prepares a gateway's folder: its configuration with ``more``, its database and one key."""
     folder.mkdir()
-    written = CONFIGURATION.format(port=service_port, state=state, more=more)
-    (folder / "gateway.toml").write_text(written)
+    configuration = CONFIGURATION.format(port=service_port, state=state, more=extra_sections)
+    (folder / "gateway.toml").write_text(configuration)
     key = {
         "merchant": "bench",
         "environment": "sandbox",
@@ -117,12 +119,12 @@ def point_at_service(service_port: int, configuration: str) -> str:
     )
 
 
-async def run_command(folder: Path, *words: str, stdin: str = "") -> None:
-    ended = await asyncio.to_thread(
-        run_installed_command, *words, folder=folder, stdin=stdin, seconds=60
+async def run_command(folder: Path, *arguments: str, stdin: str = "") -> None:
+    process = await asyncio.to_thread(
+        run_installed_command, *arguments, folder=folder, stdin=stdin, seconds=60
     )
-    if ended.returncode:
-        raise SystemExit(f"{' '.join(words)}: {ended.stderr}")
+    if process.returncode:
+        raise SystemExit(f"{' '.join(arguments)}: {process.stderr}")
 
 
 class Contestants:
@@ -138,31 +140,37 @@ class Contestants:
     async def passing(self) -> None:
         port = find_free_port()
         module = "tests.bench.contestants.passing"
-        words = (sys.executable, "-m", module, str(port), str(self._service_port))
-        await self._process(PASSING, port, *words)
+        arguments = (sys.executable, "-m", module, str(port), str(self._service_port))
+        await self._process(PASSING, port, *arguments)
 
     async def fastapi(self) -> None:
         python, port = INSTALLED / "python" / "bin" / "python", find_free_port()
         if not python.exists():
             self.missing[FASTAPI] = "it is not installed; make bench installs it into .bench"
             return
-        words = ("-m", "uvicorn", "--app-dir", str(ROOM / "contestants"), "fastapi_gateway:app")
-        await self._process(FASTAPI, port, str(python), *words, "--port", str(port))
+        arguments = (
+            "-m",
+            "uvicorn",
+            "--app-dir",
+            str(FOLDER / "contestants"),
+            "fastapi_gateway:app",
+        )
+        await self._process(FASTAPI, port, str(python), *arguments, "--port", str(port))
 
     async def node(self) -> None:
         node, port = shutil.which("node"), find_free_port()
         if node is None or not (INSTALLED / "node_modules").exists():
             self.missing[NODE] = "there is no Node, or npm could not install it into .bench"
             return
-        await self._process(NODE, port, node, str(ROOM / "contestants" / "fastify_gateway.cjs"))
+        await self._process(NODE, port, node, str(FOLDER / "contestants" / "fastify_gateway.cjs"))
 
     async def nginx(self) -> None:
         port = find_free_port()
-        words = nginx.prepare_nginx(self._folder / "nginx", port, self._service_port)
-        if isinstance(words, str):
-            self.missing[NGINX] = words
+        arguments = nginx.prepare_nginx(self._folder / "nginx", port, self._service_port)
+        if isinstance(arguments, str):
+            self.missing[NGINX] = arguments
             return
-        await self._process(NGINX, port, *words)
+        await self._process(NGINX, port, *arguments)
 
     async def gateways(self, postgres: str | None) -> None:
         await self._gateway(GATEWAY, "sqlite:///gateway.db")
@@ -172,16 +180,16 @@ class Contestants:
             self.missing[ON_POSTGRES] = "POSTGRES=postgresql://… names an empty database for it"
 
     async def _gateway(self, name: str, state: str) -> None:
-        opening = start_gateway(name, self._folder / name, self._service_port, state)
-        self.started.append(await self._stack.enter_async_context(opening))
+        gateway_context = start_gateway(name, self._folder / name, self._service_port, state)
+        self.started.append(await self._stack.enter_async_context(gateway_context))
 
-    async def _process(self, name: str, port: int, *words: str) -> None:
+    async def _process(self, name: str, port: int, *arguments: str) -> None:
         variables = {
             "SERVICE": f"http://127.0.0.1:{self._service_port}",
             "PORT": str(port),
             "NODE_PATH": str(INSTALLED / "node_modules"),
         }
-        pid = await self._stack.enter_async_context(find_process(port, *words, **variables))
+        pid = await self._stack.enter_async_context(find_process(port, *arguments, **variables))
         self.started.append(Contestant(name, port, pid))
 
 

@@ -28,40 +28,47 @@ TICK = 0.001
 
 class DelayTask:
     def __init__(self) -> None:
-        self.held = 0.0
-        self.clock = 0.0
+        self.held_seconds = 0.0
+        self.wall_seconds = 0.0
 
     async def tick(self) -> None:
-        last, used = time.perf_counter(), time.process_time()
+        last_tick, last_cpu_seconds = time.perf_counter(), time.process_time()
         while True:
             await asyncio.sleep(TICK)
-            now, since = time.perf_counter(), time.process_time()
-            gap = now - last - TICK
-            self.clock = max(self.clock, gap)
-            self.held = max(self.held, min(gap, since - used))
-            last, used = now, since
+            current_time, cpu_seconds = time.perf_counter(), time.process_time()
+            gap = current_time - last_tick - TICK
+            self.wall_seconds = max(self.wall_seconds, gap)
+            self.held_seconds = max(self.held_seconds, min(gap, cpu_seconds - last_cpu_seconds))
+            last_tick, last_cpu_seconds = current_time, cpu_seconds
 
     def report_delays(self) -> None:
-        print(json.dumps({"held": 1000 * self.held, "clock": 1000 * self.clock}), flush=True)
-        self.held = self.clock = 0.0
+        print(
+            json.dumps({"held": 1000 * self.held_seconds, "clock": 1000 * self.wall_seconds}),
+            flush=True,
+        )
+        self.held_seconds = self.wall_seconds = 0.0
 
 
 async def serve() -> None:
-    told, ticking, loop = install_shutdown_event(), DelayTask(), asyncio.get_running_loop()
+    shutdown_event, delay_task, loop = (
+        install_shutdown_event(),
+        DelayTask(),
+        asyncio.get_running_loop(),
+    )
     logs.configure_logging()
     async with run_gateway(load_settings(Path("gateway.toml"))) as running:
         tune_memory()
-        ticks = asyncio.ensure_future(ticking.tick())
+        tick_task = asyncio.ensure_future(delay_task.tick())
 
-        def asked() -> None:
+        def report_on_request() -> None:
             if not os.read(sys.stdin.fileno(), 1024):
                 loop.remove_reader(sys.stdin.fileno())
-            ticking.report_delays()
+            delay_task.report_delays()
 
-        loop.add_reader(sys.stdin.fileno(), asked)
+        loop.add_reader(sys.stdin.fileno(), report_on_request)
         print(format_start_message(running.url, running.admin_url), flush=True)
-        await told.wait()
-        ticks.cancel()
+        await shutdown_event.wait()
+        tick_task.cancel()
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ class Round:
     p99: float = 0.0
 
 
-Measured = Mapping[tuple[str, str], Sequence[Round]]
+RoundsByWorkload = Mapping[tuple[str, str], Sequence[Round]]
 """By workload and contestant."""
 
 
@@ -36,15 +36,20 @@ class Distribution:
     most: float
 
 
-def summarize(rounds: Sequence[Round], what: str) -> Distribution:
-    values = [getattr(one, what) for one in rounds]
+def summarize(rounds: Sequence[Round], figure: str) -> Distribution:
+    values = [getattr(round_result, figure) for round_result in rounds]
     return Distribution(median(values), min(values), max(values))
 
 
-def compute_percentile(took: Sequence[float], of_hundred: int) -> float:
+def compute_percentile(durations: Sequence[float], of_hundred: int) -> float:
     """A percentile, in milliseconds."""
-    ordered = sorted(took)
-    return 1000 * ordered[min(len(ordered) - 1, len(ordered) * of_hundred // 100)]
+    sorted_durations = sorted(durations)
+    return (
+        1000
+        * sorted_durations[
+            min(len(sorted_durations) - 1, len(sorted_durations) * of_hundred // 100)
+        ]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,39 +65,50 @@ class Goal:
         return self.measured <= self.goal if self.at_most else self.measured >= self.goal
 
 
-def list_goals(measured: Measured) -> list[Goal]:
-    held: list[Goal] = []
-    for work in WORKLOADS:
-        for other, at_least in ((PASSING, 0.5 if work.enters else 0.8), (FASTAPI, 10), (NODE, 0.5)):
-            if (work.name, other) in measured:
-                ratio = _compute_cpu(measured, work, other) / _compute_cpu(measured, work, GATEWAY)
-                what = f"{work.name}: requests per CPU second, against {other}"
-                held.append(Goal(what, ratio, at_least))
-    return [*held, *_compute_added_latency(measured)]
+def list_goals(rounds_by_workload: RoundsByWorkload) -> list[Goal]:
+    goals: list[Goal] = []
+    for workload in WORKLOADS:
+        for contestant, at_least in (
+            (PASSING, 0.5 if workload.enters else 0.8),
+            (FASTAPI, 10),
+            (NODE, 0.5),
+        ):
+            if (workload.name, contestant) in rounds_by_workload:
+                ratio = _compute_cpu(rounds_by_workload, workload, contestant) / _compute_cpu(
+                    rounds_by_workload, workload, GATEWAY
+                )
+                description = f"{workload.name}: requests per CPU second, against {contestant}"
+                goals.append(Goal(description, ratio, at_least))
+    return [*goals, *_compute_added_latency(rounds_by_workload)]
 
 
-def _compute_cpu(measured: Measured, work: Workload, name: str) -> float:
-    return summarize(measured[work.name, name], "cpu").median
+def _compute_cpu(rounds_by_workload: RoundsByWorkload, workload: Workload, name: str) -> float:
+    return summarize(rounds_by_workload[workload.name, name], "cpu").median
 
 
-def _compute_added_latency(measured: Measured) -> Iterable[Goal]:
+def _compute_added_latency(rounds_by_workload: RoundsByWorkload) -> Iterable[Goal]:
     """For reads only: a write waits for the disk."""
-    for work in WORKLOADS:
-        if work.enters or (work.name, DIRECT) not in measured:
+    for workload in WORKLOADS:
+        if workload.enters or (workload.name, DIRECT) not in rounds_by_workload:
             continue
-        direct, passing, own = (
-            summarize(measured[work.name, name], "alone_p50").median
+        service_p50, passing_p50, gateway_p50 = (
+            summarize(rounds_by_workload[workload.name, name], "alone_p50").median
             for name in (DIRECT, PASSING, GATEWAY)
         )
-        what = f"{work.name}: p50 added to a client alone, against {PASSING}"
-        yield Goal(what, (own - direct) / (passing - direct), 1.3, at_most=True)
+        description = f"{workload.name}: p50 added to a client alone, against {PASSING}"
+        yield Goal(
+            description,
+            (gateway_p50 - service_p50) / (passing_p50 - service_p50),
+            1.3,
+            at_most=True,
+        )
 
 
-def compute_durable_writes(measured: Measured) -> dict[str, float]:
+def compute_durable_writes(rounds_by_workload: RoundsByWorkload) -> dict[str, float]:
     """Writes per second, each with a commit before it is sent and after its response."""
-    found = {}
-    for work in WORKLOADS:
+    rates = {}
+    for workload in WORKLOADS:
         for name in (GATEWAY, ON_POSTGRES):
-            if work.enters and (rounds := measured.get((work.name, name))):
-                found[f"{work.name}, {name}"] = summarize(rounds, "per_second").median
-    return found
+            if workload.enters and (rounds := rounds_by_workload.get((workload.name, name))):
+                rates[f"{workload.name}, {name}"] = summarize(rounds, "per_second").median
+    return rates

@@ -19,7 +19,7 @@ _PARTS = [a + b for a in "bcdfghjklmnprstvwyz" for b in "aeiou"]
 _SPELL = Random(1)
 _WORDS = ["".join(_SPELL.choices(_PARTS, k=_SPELL.randint(1, 4))) for _ in range(5000)]
 
-MADE = "2026-03-01T10:00:00.000Z"
+CREATED_AT = "2026-03-01T10:00:00.000Z"
 BATCH_ID = "B-BENCHBIGBATCH{:08}"
 
 
@@ -31,22 +31,22 @@ def _encode(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _build_memo(one: int, memos: Memos) -> str:
-    alike = MEMO.format(one)
+def _build_memo(number: int, memos: Memos) -> str:
+    similar_memo = MEMO.format(number)
     if memos == "alike":
-        return alike
-    words = " ".join(Random(one).choices(_WORDS, k=len(alike) // 2))
-    return words[: len(alike)]
+        return similar_memo
+    text = " ".join(Random(number).choices(_WORDS, k=len(similar_memo) // 2))
+    return text[: len(similar_memo)]
 
 
 def build_payments(count: int, memos: Memos = "alike") -> list[dict[str, Any]]:
     return [
         {
-            "recipient": {"id": _build_recipient(one)},
-            "sourceAmount": f"{one % 900 + 1}.{one % 100:02}",
-            "memo": _build_memo(one, memos),
+            "recipient": {"id": _build_recipient(number)},
+            "sourceAmount": f"{number % 900 + 1}.{number % 100:02}",
+            "memo": _build_memo(number, memos),
         }
-        for one in range(count)
+        for number in range(count)
     ]
 
 
@@ -66,8 +66,8 @@ def build_updates(ids: Sequence[str], memos: Memos) -> bytes:
     return _encode(
         {
             "update_payments": [
-                {"id": id_, "sourceAmount": one["sourceAmount"], "memo": one["memo"]}
-                for id_, one in both
+                {"id": id_, "sourceAmount": number["sourceAmount"], "memo": number["memo"]}
+                for id_, number in both
             ]
         }
     )
@@ -77,14 +77,14 @@ def build_removal(id_: str) -> bytes:
     return _encode({"remove_payments": [{"id": id_}]})
 
 
-def _build_shown_payment(one: int, memos: Memos) -> dict[str, Any]:
-    amount = f"{one % 900 + 1}.{one % 100:02}"
+def _build_shown_payment(number: int, memos: Memos) -> dict[str, Any]:
+    amount = f"{number % 900 + 1}.{number % 100:02}"
     return {
-        "id": f"P-BENCHABCDEFGH{one:08}",
+        "id": f"P-BENCHABCDEFGH{number:08}",
         "recipient": {
-            "id": _build_recipient(one),
-            "email": f"payee{one}@example.com",
-            "name": f"Payee {one}",
+            "id": _build_recipient(number),
+            "email": f"payee{number}@example.com",
+            "name": f"Payee {number}",
             "status": "active",
             "country": "US",
         },
@@ -92,11 +92,11 @@ def _build_shown_payment(one: int, memos: Memos) -> dict[str, Any]:
         "sourceAmount": amount,
         "targetAmount": amount,
         "fees": "1.00",
-        "memo": _build_memo(one, memos),
+        "memo": _build_memo(number, memos),
         "sourceCurrency": "USD",
         "targetCurrency": "USD",
-        "createdAt": MADE,
-        "updatedAt": MADE,
+        "createdAt": CREATED_AT,
+        "updatedAt": CREATED_AT,
     }
 
 
@@ -107,8 +107,8 @@ def _build_batch(count: int, number: int) -> dict[str, Any]:
         "totalPayments": count,
         "currency": "USD",
         "description": f"March {number}",
-        "createdAt": MADE,
-        "updatedAt": MADE,
+        "createdAt": CREATED_AT,
+        "updatedAt": CREATED_AT,
     }
 
 
@@ -119,5 +119,5 @@ def build_create_response(count: int, number: int) -> bytes:
 
 @lru_cache(maxsize=4)
 def build_summary(count: int, number: int, memos: Memos = "alike") -> bytes:
-    shown = [_build_shown_payment(one, memos) for one in range(count)]
-    return _encode({"ok": True, "batch": {**_build_batch(count, number), "payments": shown}})
+    payments = [_build_shown_payment(number, memos) for number in range(count)]
+    return _encode({"ok": True, "batch": {**_build_batch(count, number), "payments": payments}})

@@ -14,7 +14,7 @@ from tests.bench.service import ServiceConnection, build_response
 
 _BATCH = re.compile(rb"GET /v1/batch/[^/ ]*?(\d{8})/summary")
 
-_NAMED = re.compile(rb"BIGBATCH(\d{8})")
+_BATCH_PAYMENT_ID = re.compile(rb"BIGBATCH(\d{8})")
 _REMOVES = b'"remove_payments":[{'
 _MISSING = b'{"ok":false,"errors":[{"code":"not_found","message":"Not found."}]}'
 
@@ -27,26 +27,26 @@ class LargeBatchConnection(ServiceConnection):
     """Payments per batch, in the order of creation."""
     memos: ClassVar[large_batch_bodies.Memos] = "alike"
 
-    def answer(self, head: bytes, body: bytes) -> bytes:
+    def respond(self, head: bytes, body: bytes) -> bytes:
         if head.startswith(b"POST /v1/batches "):
             self.counts.append(body.count(b'"recipient"'))
             return large_batch_bodies.build_create_response(self.counts[-1], len(self.counts))
         if head.startswith(b"PATCH /v1/batches/"):
             return self.apply_change(head, body)
-        if found := _BATCH.match(head):
-            number = int(found[1])
+        if match := _BATCH.match(head):
+            number = int(match[1])
             return large_batch_bodies.build_summary(self.counts[number - 1], number, self.memos)
         return build_response(head, body)
 
-    def _send(self, answered: bytes) -> None:
-        is_missing = answered.endswith(_MISSING)
-        super()._send(answered.replace(b"200 OK", b"404 No", 1) if is_missing else answered)
+    def _send(self, response: bytes) -> None:
+        is_missing = response.endswith(_MISSING)
+        super()._send(response.replace(b"200 OK", b"404 No", 1) if is_missing else response)
 
     def apply_change(self, head: bytes, body: bytes) -> bytes:
         """Payments can be added and changed, not removed."""
         if _REMOVES in body:
             return _MISSING
-        number = int(_NAMED.findall(head)[0])
+        number = int(_BATCH_PAYMENT_ID.findall(head)[0])
         self.counts[number - 1] += body.count(b'"recipient"')
         return b'{"ok":true,"object":"updated"}'
 

@@ -41,56 +41,60 @@ ACTIVE = b'"status":"active"'
 class RecipientService:
     """Recipients by update date: the dates, in milliseconds, and the texts in the same order.
 
-    ``archived`` has those that were archived, where they are listed for that status.
+    ``archive_service`` holds the archived recipients, if they are listed for that status.
     """
 
     dates: list[int]
     texts: list[bytes]
-    archived: RecipientService | None = None
+    archive_service: RecipientService | None = None
     calls: int = 0
     rows: int = 0
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self.calls += 1
         query = dict(parse_qsl(request.raw_path.partition("?")[2]))
-        its = (
-            (self.archived or RecipientService([], []))
+        source = (
+            (self.archive_service or RecipientService([], []))
             if query.get("status") == "archived"
             else self
         )
-        begin = bisect_left(its.dates, _format_date(query.get("startDate", "0001-01-01T00:00:00Z")))
-        end = bisect_right(its.dates, _format_date(query.get("endDate", "9999-01-01T00:00:00Z")))
+        begin = bisect_left(
+            source.dates, _format_date(query.get("startDate", "0001-01-01T00:00:00Z"))
+        )
+        end_index = bisect_right(
+            source.dates, _format_date(query.get("endDate", "9999-01-01T00:00:00Z"))
+        )
         page, size = int(query.get("page", "1")), min(int(query.get("pageSize", "10")), 1000)
-        places: Sequence[int] = range(begin, end)
-        places = places[::-1] if query.get("sortBy") == "desc" else places
-        shown = places[(page - 1) * size : page * size]
-        self.rows += len(shown)
-        meta = {"page": page, "pages": -(-len(places) // size), "records": len(places)}
-        rows = b",".join(its.texts[place] for place in shown)
-        body = b'{"ok":true,"recipients":[%b],"meta":%b}' % (rows, json.dumps(meta).encode())
+        matches: Sequence[int] = range(begin, end_index)
+        matches = matches[::-1] if query.get("sortBy") == "desc" else matches
+        page_indexes = matches[(page - 1) * size : page * size]
+        self.rows += len(page_indexes)
+        page_info = {"page": page, "pages": -(-len(matches) // size), "records": len(matches)}
+        rows = b",".join(source.texts[index] for index in page_indexes)
+        body = b'{"ok":true,"recipients":[%b],"meta":%b}' % (rows, json.dumps(page_info).encode())
         return web.Response(body=body, content_type="application/json")
 
-    def change(self, place: int) -> None:
+    def change(self, index: int) -> None:
         """Makes this recipient the most recently updated."""
-        self._move(place, self, b"")
+        self._move(index, self, b"")
 
-    def find_match_from(self, place: int) -> int:
+    def find_match_from(self, index: int) -> int:
         """The first match from an offset on."""
         rows = (
-            (number, json.loads(self.texts[number])) for number in range(place, len(self.texts))
+            (number, json.loads(self.texts[number])) for number in range(index, len(self.texts))
         )
         return next(number for number, row in rows if SEARCHED in row["name"].casefold())
 
-    def archive(self, place: int) -> None:
+    def archive(self, index: int) -> None:
         """Sets a status as the simulator does: the recipient is then listed under it only, with a new date."""
-        self._move(place, self.archived or RecipientService([], []), b'"archived"')
+        self._move(index, self.archive_service or RecipientService([], []), b'"archived"')
 
-    def _move(self, place: int, into: RecipientService, status: bytes) -> None:
-        text, old = self.texts.pop(place), self.dates.pop(place)
-        new = max([self.dates[-1], *into.dates[-1:]]) + MILLISECONDS_APART
+    def _move(self, index: int, target: RecipientService, status: bytes) -> None:
+        text, old = self.texts.pop(index), self.dates.pop(index)
+        new = max([self.dates[-1], *target.dates[-1:]]) + MILLISECONDS_APART
         text = text.replace(_build_recipient_text(old), _build_recipient_text(new))
-        into.dates.append(new)
-        into.texts.append(text.replace(ACTIVE, b'"status":' + status) if status else text)
+        target.dates.append(new)
+        target.texts.append(text.replace(ACTIVE, b'"status":' + status) if status else text)
 
 
 def _format_date(text: str) -> int:
@@ -104,22 +108,22 @@ def _build_recipient_text(date: int) -> bytes:
 def build_service(n: int) -> RecipientService:
     service = Service(seed=1)
     service.seed_recipients(min(n, VARIED), seed=7)
-    world = service.find_or_create_tenant()
-    varied = [views.build_recipient(world, each) for each in world.recipients.values()]
-    first = _format_date("2020-01-01T00:00:00Z")
-    made = RecipientService([], [])
+    tenant = service.find_or_create_tenant()
+    varied = [views.build_recipient(tenant, recipient) for recipient in tenant.recipients.values()]
+    first_date = _format_date("2020-01-01T00:00:00Z")
+    recipient_service = RecipientService([], [])
     for number in range(n):
         row = varied[number % len(varied)]
-        date = first + number * MILLISECONDS_APART
-        shown = {
+        date = first_date + number * MILLISECONDS_APART
+        rows_by_id = {
             **row,
             "id": f"R-{number:016d}",
             "status": "active",
             "updatedAt": _build_recipient_text(date).decode(),
         }
-        made.dates.append(date)
-        made.texts.append(encode_json(shown))
-    return made
+        recipient_service.dates.append(date)
+        recipient_service.texts.append(encode_json(rows_by_id))
+    return recipient_service
 
 
 @dataclass(slots=True)
@@ -150,47 +154,56 @@ async def _start_gateway(
 
 
 async def measure_size(n: int) -> Growth:
-    its, growth = build_service(n), Growth(n)
+    service, growth = build_service(n), Growth(n)
 
-    async def measure_queries(gateway: GatewayUnderTest, what: str, times: int = 1) -> Any:
-        calls, began = its.calls, time.perf_counter()
+    async def measure_queries(gateway: GatewayUnderTest, description: str, times: int = 1) -> Any:
+        calls, start_time = service.calls, time.perf_counter()
         for _ in range(times):
-            got = await gateway.request("GET", QUESTION)
-            assert got.status == 200, got.text
-        seconds = (time.perf_counter() - began) / times
-        growth.costs[what] = Cost((its.calls - calls) / times, seconds)
-        return got.body
+            response = await gateway.request("GET", QUESTION)
+            assert response.status == 200, response.text
+        seconds = (time.perf_counter() - start_time) / times
+        growth.costs[description] = Cost((service.calls - calls) / times, seconds)
+        return response.body
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        async with _start_gateway(folder, its, index=False) as gateway:
+        async with _start_gateway(folder, service, index=False) as gateway:
             read = await measure_queries(gateway, "read each time")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        async with _start_gateway(folder, its, index=True) as gateway:
-            kept = await measure_queries(gateway, "first, with an index")
-            assert kept == read, "the index answers otherwise"
+        async with _start_gateway(folder, service, index=True) as gateway:
+            indexed_response = await measure_queries(gateway, "first, with an index")
+            assert indexed_response == read, "the index answers otherwise"
             await measure_queries(gateway, "warm", WARM)
-            its.change(n // 3)
+            service.change(n // 3)
             await measure_queries(gateway, "one changed elsewhere")
-            its.archived = RecipientService([], [])
-            its.archive(its.find_match_from(n // 2))
-            kept = await measure_queries(gateway, "one archived elsewhere")
-            its.archived = None
-            its.archive(its.find_match_from(n // 5))
-            without = await measure_queries(gateway, "the same, where the archive is not listed")
-            records = [one["meta"]["records"] for one in (read, kept, without)]
-            assert records == [records[0] - gone for gone in range(3)], "who is archived is shown"
+            service.archive_service = RecipientService([], [])
+            service.archive(service.find_match_from(n // 2))
+            indexed_response = await measure_queries(gateway, "one archived elsewhere")
+            service.archive_service = None
+            service.archive(service.find_match_from(n // 5))
+            unlisted_response = await measure_queries(
+                gateway, "the same, where the archive is not listed"
+            )
+            records = [
+                response["meta"]["records"]
+                for response in (read, indexed_response, unlisted_response)
+            ]
+            assert records == [records[0] - archived_count for archived_count in range(3)], (
+                "who is archived is shown"
+            )
             await measure_queries(gateway, "warm again", WARM)
     return growth
 
 
-def format_table(grown_: Sequence[Growth]) -> str:
-    names = [*grown_[0].costs]
+def format_table(growths: Sequence[Growth]) -> str:
+    names = [*growths[0].costs]
     rows = [["recipients", *names], ["---"] * (len(names) + 1)]
-    for one in grown_:
-        cells = [f"{cost.calls:g} ({_format_seconds(cost.seconds)})" for cost in one.costs.values()]
-        rows.append([f"{one.recipients:,}", *cells])
+    for growth in growths:
+        cells = [
+            f"{cost.calls:g} ({_format_seconds(cost.seconds)})" for cost in growth.costs.values()
+        ]
+        rows.append([f"{growth.recipients:,}", *cells])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -200,10 +213,10 @@ def _format_seconds(seconds: float) -> str:
 
 async def run_bench(sizes: Sequence[int]) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    done = []
+    growths = []
     for size in sizes:
         print(f"{size:,} recipients", flush=True)
-        done.append(await measure_size(size))
+        growths.append(await measure_size(size))
     print(
-        f"\nCalls of the service for one question (and how long it took):\n\n{format_table(done)}"
+        f"\nCalls of the service for one question (and how long it took):\n\n{format_table(growths)}"
     )

@@ -27,44 +27,52 @@ GOAL = 15.0
 async def measure_share(folder: Path, service_port: int, rounds: int) -> Goal:
     """In percent, the median of all pairs."""
     await contestant_processes.prepare_gateway(folder, service_port, "sqlite:///gateway.db")
-    found: list[float] = []
+    shares: list[float] = []
     with machine.pin_to_cores(machine.select_cores()[0]):
-        opening = run_serve(
+        gateway_context = run_serve(
             folder,
             seconds=contestant_processes.START_SECONDS,
             command=[sys.executable, "-m", "tests.bench.unlogged_gateway"],
             variables={"PYTHONPATH": str(contestant_processes.PROJECT)},
         )
-        running = await opening.__aenter__()
+        running = await gateway_context.__aenter__()
     try:
         pid = running.process.pid
-        await load.run_clients(running.port, READ, READ.clients, 1, least=2 * READ.among)
+        await load.run_clients(
+            running.port, READ, READ.clients, 1, min_requests=2 * READ.number_count
+        )
         for number in range(1, rounds + 1):
             print(f"round {number} of {rounds}: log and metrics", flush=True)
-            found += await _measure_pairs(running.port, pid)
+            shares += await _measure_pairs(running.port, pid)
     finally:
-        await opening.__aexit__(None, None, None)
-    what = f"{READ.name}: share of log and metrics in its CPU time"
-    return Goal(what, median(found), GOAL, at_most=True, unit=" %")
+        await gateway_context.__aexit__(None, None, None)
+    description = f"{READ.name}: share of log and metrics in its CPU time"
+    return Goal(description, median(shares), GOAL, at_most=True, unit=" %")
 
 
 async def _measure_pairs(port: int, pid: int) -> list[float]:
     """The share for each pair of measurements, under constant load."""
-    heard, found = load.LoadResult(), []
-    lasts = PAIRS * 2 * (SECONDS + HEARD_SECONDS) + 2  # the load must outlast the measurements
-    asking = asyncio.ensure_future(load.run_clients(port, READ, READ.clients, lasts, heard=heard))
+    result, shares = load.LoadResult(), []
+    load_seconds = (
+        PAIRS * 2 * (SECONDS + HEARD_SECONDS) + 2
+    )  # the load must outlast the measurements
+    load_task = asyncio.ensure_future(
+        load.run_clients(port, READ, READ.clients, load_seconds, result=result)
+    )
     for _ in range(PAIRS):
-        whole = await _measure_cpu(pid, heard)
-        found.append(100 * (1 - await _measure_cpu(pid, heard) / whole))
-    await asking
-    return found
+        full_cost = await _measure_cpu(pid, result)
+        shares.append(100 * (1 - await _measure_cpu(pid, result) / full_cost))
+    await load_task
+    return shares
 
 
-async def _measure_cpu(pid: int, heard: load.LoadResult) -> float:
+async def _measure_cpu(pid: int, result: load.LoadResult) -> float:
     """CPU seconds per request; switches to the other variant afterwards."""
-    count, before = len(heard.took), machine.read_precise_cpu_seconds(pid)
+    count_before, cpu_before = len(result.durations), machine.read_precise_cpu_seconds(pid)
     await asyncio.sleep(SECONDS)
-    used = (machine.read_precise_cpu_seconds(pid) - before) / max(1, len(heard.took) - count)
+    cpu_seconds = (machine.read_precise_cpu_seconds(pid) - cpu_before) / max(
+        1, len(result.durations) - count_before
+    )
     os.kill(pid, signal.SIGUSR1)
     await asyncio.sleep(HEARD_SECONDS)
-    return used
+    return cpu_seconds

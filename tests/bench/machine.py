@@ -14,43 +14,43 @@ def read_cpu_seconds(pid: int) -> float:
     """User and system time of a process, its threads and its children, including ended ones."""
     stat = Path(f"/proc/{pid}/stat").read_text()
     fields = stat.rpartition(")")[2].split()
-    own = sum(map(int, fields[11:15])) / _TICK
-    return own + sum(map(read_cpu_seconds, _list_children(pid)))
+    own_seconds = sum(map(int, fields[11:15])) / _TICK
+    return own_seconds + sum(map(read_cpu_seconds, _list_children(pid)))
 
 
 def read_precise_cpu_seconds(pid: int) -> float:
     """The same for running threads, more precise than ticks of 10 ms: for short measurements."""
     threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(one.read_text().split()[0]) for one in threads) / 1e9
+    return sum(int(file.read_text().split()[0]) for file in threads) / 1e9
 
 
 def _list_children(pid: int) -> list[int]:
-    found: list[int] = []
+    child_ids: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        found += map(int, (task / "children").read_text().split())
-    return found
+        child_ids += map(int, (task / "children").read_text().split())
+    return child_ids
 
 
 def select_cores() -> tuple[set[int], set[int]]:
     """Cores for the server, and for load and service; the same core if there is only one."""
     if not hasattr(os, "sched_getaffinity"):
         return set(), set()
-    there = sorted(os.sched_getaffinity(0))
-    return {there[0]}, set(there[1:2] or there)
+    available_cores = sorted(os.sched_getaffinity(0))
+    return {available_cores[0]}, set(available_cores[1:2] or available_cores)
 
 
 @contextmanager
-def pin_to_cores(where: set[int]) -> Iterator[None]:
+def pin_to_cores(cores: set[int]) -> Iterator[None]:
     """Pins processes that start within the context to these cores."""
-    if not where:
+    if not cores:
         yield
         return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, where)
+    original_cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        os.sched_setaffinity(0, original_cores)
 
 
 def is_pinned() -> bool:

@@ -1,7 +1,7 @@
 """Requests per second of one worker and of two on one database, measured alternately.
 
-And what CPU time each request takes of all processes of the gateway together: what workers cost each
-other shows there also where they share cores with the load.
+It also measures the CPU time of all processes of the gateway per request, which shows the overhead of several
+workers even if they share cores with the load.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WORKERS = (1, 2)
 ENOUGH = 4
 """Cores: two for workers, and two for load and service."""
 
-MORE = """[limits]
+LIMITS_SECTION = """[limits]
 url = "{redis}"
 requests_per_hour = 1_000_000_000
 """
@@ -44,8 +44,12 @@ def _select_cores() -> tuple[set[int], set[int]]:
     """Cores for workers, and for load and service; None if there are too few to separate them."""
     if not hasattr(os, "sched_getaffinity"):
         return set(), set()
-    there = sorted(os.sched_getaffinity(0))
-    return (set(there[:2]), set(there[2:])) if len(there) >= ENOUGH else (set(), set())
+    available_cores = sorted(os.sched_getaffinity(0))
+    return (
+        (set(available_cores[:2]), set(available_cores[2:]))
+        if len(available_cores) >= ENOUGH
+        else (set(), set())
+    )
 
 
 def _is_redis_available(redis: str) -> bool:
@@ -56,9 +60,13 @@ def _is_redis_available(redis: str) -> bool:
 
 
 @asynccontextmanager
-async def _start_gateway(folder: Path, made: str, workers: int) -> AsyncIterator[tuple[int, int]]:
+async def _start_gateway(
+    folder: Path, configuration: str, workers: int
+) -> AsyncIterator[tuple[int, int]]:
     """Port and process of a gateway with some workers, on the database in another gateway's ``folder``."""
-    (folder / "gateway.toml").write_text(made.replace("[server]", f"[server]\nworkers = {workers}"))
+    (folder / "gateway.toml").write_text(
+        configuration.replace("[server]", f"[server]\nworkers = {workers}")
+    )
     async with run_serve(folder, seconds=contestant_processes.START_SECONDS) as running:
         yield running.port, running.process.pid
 
@@ -67,40 +75,42 @@ async def run_bench(folder: Path, rounds: int, seconds: float, redis: str) -> st
     """Lines for the report; ``folder`` belongs to a gateway on PostgreSQL that has ended."""
     if not _is_redis_available(redis):
         return f"left out: several workers: there is no Redis at {redis}; --redis names another"
-    server, beside = _select_cores()
-    made = (folder / "gateway.toml").read_text().partition("[limits]")[0] + MORE.format(redis=redis)
-    found = {workers: WorkerResult() for workers in WORKERS}
-    with machine.pin_to_cores(beside):
+    server_cores, client_cores = _select_cores()
+    configuration = (folder / "gateway.toml").read_text().partition("[limits]")[
+        0
+    ] + LIMITS_SECTION.format(redis=redis)
+    results = {workers: WorkerResult() for workers in WORKERS}
+    with machine.pin_to_cores(client_cores):
         async with AsyncExitStack() as stack:
             service_port = await stack.enter_async_context(contestant_processes.start_service())
-            made = contestant_processes.point_at_service(service_port, made)
+            configuration = contestant_processes.point_at_service(service_port, configuration)
             gateways = {}
             for workers in WORKERS:
-                with machine.pin_to_cores(server):
-                    opening = _start_gateway(folder, made, workers)
-                    gateways[workers] = await stack.enter_async_context(opening)
+                with machine.pin_to_cores(server_cores):
+                    gateway_context = _start_gateway(folder, configuration, workers)
+                    gateways[workers] = await stack.enter_async_context(gateway_context)
             for port, _pid in gateways.values():
-                await load.run_clients(port, READ, CLIENTS, 1, least=2 * READ.among)
+                await load.run_clients(port, READ, CLIENTS, 1, min_requests=2 * READ.number_count)
             for number in range(1, rounds + 1):
                 print(f"round {number} of {rounds}: workers", flush=True)
                 for workers, (port, pid) in gateways.items():
-                    before = machine.read_cpu_seconds(pid)
-                    heard = await load.run_clients(port, READ, CLIENTS, seconds)
-                    used = machine.read_cpu_seconds(pid) - before
-                    found[workers].per_second.append(len(heard.took) / heard.seconds)
-                    found[workers].cpu.append(1e6 * used / len(heard.took))
-    return format_table(found, is_apart=bool(server))
+                    cpu_before = machine.read_cpu_seconds(pid)
+                    result = await load.run_clients(port, READ, CLIENTS, seconds)
+                    cpu_seconds = machine.read_cpu_seconds(pid) - cpu_before
+                    results[workers].per_second.append(len(result.durations) / result.seconds)
+                    results[workers].cpu.append(1e6 * cpu_seconds / len(result.durations))
+    return format_table(results, is_apart=bool(server_cores))
 
 
-def format_table(found: dict[int, WorkerResult], *, is_apart: bool) -> str:
-    one = found[WORKERS[0]]
+def format_table(results: dict[int, WorkerResult], *, is_apart: bool) -> str:
+    single_worker = results[WORKERS[0]]
     title = f"{READ.name}, PostgreSQL"
     lines = [f"{title:<28}{'requests/s':>24}{'':9}{'CPU µs/request':>22}"]
-    for workers, its in found.items():
+    for workers, result in results.items():
         name = f"{workers} worker{'s' if workers > 1 else ''}"
-        times = median(its.per_second) / median(one.per_second)
+        times = median(result.per_second) / median(single_worker.per_second)
         lines.append(
-            f"  {name:<26}{_format_result(its.per_second):>24}{times:>8.2f}×{_format_result(its.cpu):>22}"
+            f"  {name:<26}{_format_result(result.per_second):>24}{times:>8.2f}×{_format_result(result.cpu):>22}"
         )
     if not is_apart:
         lines.append(
@@ -110,5 +120,5 @@ def format_table(found: dict[int, WorkerResult], *, is_apart: bool) -> str:
     return "\n".join(lines)
 
 
-def _format_result(found: Sequence[float]) -> str:
-    return f"{median(found):,.0f} ({min(found):,.0f} to {max(found):,.0f})"
+def _format_result(values: Sequence[float]) -> str:
+    return f"{median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"

@@ -1,7 +1,7 @@
 """``python -m tests.bench.service PORT [SECONDS]``: the service, as cheap as Python allows.
 
-It answers at once, or so many seconds late. It checks no signature and knows nothing; its answers have the shapes of the real ones. What it is
-asked under legacy paths (by what passes requests on as they came) it answers alike.
+It responds at once, or after a delay. It checks no signature and stores nothing; its responses have the shapes of
+real ones. It responds in the same way to legacy paths, which the pass-through contestants send.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ _numbers = itertools.count(1)
 
 
 @lru_cache(maxsize=1)
-def _format_date(second: int) -> bytes:
-    return formatdate(second, usegmt=True).encode()
+def _format_date(seconds: int) -> bytes:
+    return formatdate(seconds, usegmt=True).encode()
 
 
 def build_response(head: bytes, body: bytes) -> bytes:
     line = head.partition(b"\r\n")[0]
     if line.startswith(b"POST /v1/batches"):
         return insert_number(BATCH_ANSWERS[body.count(b'"recipient"')], next(_numbers))
-    found = _RECIPIENT.search(line)
-    if found is None:
+    match = _RECIPIENT.search(line)
+    if match is None:
         return LIST_ANSWER
     if line.startswith(b"POST"):
         return ACCOUNT_ANSWER
     recipient = NEW_ANSWER if b"NEW" in line else RECIPIENT_ANSWER
-    return insert_number(recipient, int(found[1]))
+    return insert_number(recipient, int(match[1]))
 
 
 class ServiceConnection(asyncio.Protocol):
-    def __init__(self, late: float = 0.0) -> None:
-        self._late = late
+    def __init__(self, delay_seconds: float = 0.0) -> None:
+        self._delay_seconds = delay_seconds
         self._transport: asyncio.Transport
         self._data = bytearray()
         self._head = b""
-        self._rest = 0
+        self._body_length = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
@@ -67,36 +67,38 @@ class ServiceConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._data += data
         while self._has_complete_request():
-            said = self.answer(self._head, bytes(self._data[: self._rest]))
-            del self._data[: self._rest]
+            response = self.respond(self._head, bytes(self._data[: self._body_length]))
+            del self._data[: self._body_length]
             self._head = b""
-            self._send(_HEAD % (_format_date(int(time.time())), len(said)) + said)
+            self._send(_HEAD % (_format_date(int(time.time())), len(response)) + response)
 
-    def _send(self, answered: bytes) -> None:
-        if self._late:
-            asyncio.get_running_loop().call_later(self._late, self._transport.write, answered)
+    def _send(self, response: bytes) -> None:
+        if self._delay_seconds:
+            asyncio.get_running_loop().call_later(
+                self._delay_seconds, self._transport.write, response
+            )
         else:
-            self._transport.write(answered)
+            self._transport.write(response)
 
-    def answer(self, head: bytes, body: bytes) -> bytes:
+    def respond(self, head: bytes, body: bytes) -> bytes:
         return build_response(head, body)
 
     def _has_complete_request(self) -> bool:
         if not self._head:
-            end = self._data.find(b"\r\n\r\n")
-            if end < 0:
+            head_end = self._data.find(b"\r\n\r\n")
+            if head_end < 0:
                 return False
-            self._head = bytes(self._data[:end])
-            del self._data[: end + 4]
+            self._head = bytes(self._data[:head_end])
+            del self._data[: head_end + 4]
             length = _LENGTH.search(self._head)
-            self._rest = int(length[1]) if length else 0
-        return len(self._data) >= self._rest
+            self._body_length = int(length[1]) if length else 0
+        return len(self._data) >= self._body_length
 
 
-async def serve(port: int, late: float = 0.0) -> None:
+async def serve(port: int, delay_seconds: float = 0.0) -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
-        lambda: ServiceConnection(late), "127.0.0.1", port, backlog=512
+        lambda: ServiceConnection(delay_seconds), "127.0.0.1", port, backlog=512
     )
     await server.serve_forever()
 

@@ -1,8 +1,8 @@
 """Measures how shadow traffic affects the client's latency, whatever the other service does.
 
-A client asks for a recipient every few milliseconds; its key is translated, or compared with a
-legacy service that answers at once, late, or not at all. All are asked in turns, so that what else
-the machine does meets each of them.
+A client reads a recipient every few milliseconds; its key is translated, or compared with a legacy service that
+responds at once, late, or not at all. All are measured in turns, so that other load of the machine affects
+each of them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tests.bench.workloads import WORKLOADS
 from tests.processes import find_free_port, run_serve
 
 READ = WORKLOADS[0]
-EVERY = 0.01
-LATE = 1.0
+REQUEST_INTERVAL_SECONDS = 0.01
+LEGACY_DELAY_SECONDS = 1.0
 GOAL_MS = 1.0
 
-COMPARED = """legacy_base_url = "http://127.0.0.1:{port}"
+COMPARING_SECTIONS = """legacy_base_url = "http://127.0.0.1:{port}"
 [comparing]
 answers = "current"
 """
@@ -40,19 +40,23 @@ class MeasuredGateway:
     p50: list[float] = field(default_factory=list)
     p99: list[float] = field(default_factory=list)
 
-    async def ask(self, seconds: float) -> None:
-        heard = await load.run_clients(self.gateway.port, READ, 1, seconds, every=EVERY)
-        self.p50.append(compute_percentile(heard.took, 50))
-        self.p99.append(compute_percentile(heard.took, 99))
+    async def measure_latency(self, seconds: float) -> None:
+        result = await load.run_clients(
+            self.gateway.port, READ, 1, seconds, interval_seconds=REQUEST_INTERVAL_SECONDS
+        )
+        self.p50.append(compute_percentile(result.durations, 50))
+        self.p99.append(compute_percentile(result.durations, 99))
 
 
 @asynccontextmanager
 async def _start_gateway(
-    name: str, folder: Path, service_port: int, other: int | None
+    name: str, folder: Path, service_port: int, legacy_port: int | None
 ) -> AsyncIterator[Contestant]:
-    more = "" if other is None else COMPARED.format(port=other)
-    await contestant_processes.prepare_gateway(folder, service_port, "sqlite:///gateway.db", more)
-    if other is not None:
+    extra_sections = "" if legacy_port is None else COMPARING_SECTIONS.format(port=legacy_port)
+    await contestant_processes.prepare_gateway(
+        folder, service_port, "sqlite:///gateway.db", extra_sections
+    )
+    if legacy_port is not None:
         await contestant_processes.run_command(
             folder, "modes", "set", "--merchant", "bench", "--yes", "compare"
         )
@@ -66,36 +70,42 @@ async def run_bench(rounds: int, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as folder, machine.pin_to_cores(machine.select_cores()[1]):
         async with AsyncExitStack() as stack:
             port = await stack.enter_async_context(contestant_processes.start_service())
-            others = {
+            legacy_ports = {
                 "without a comparison": None,
                 "compared with one that answers at once": port,
-                f"compared with one that answers after {LATE:g} s": (
-                    await stack.enter_async_context(contestant_processes.start_service(LATE))
+                f"compared with one that answers after {LEGACY_DELAY_SECONDS:g} s": (
+                    await stack.enter_async_context(
+                        contestant_processes.start_service(LEGACY_DELAY_SECONDS)
+                    )
                 ),
                 "compared with one that is not there": find_free_port(),
             }
-            sides = []
-            for name, other in others.items():
-                opening = _start_gateway(name, Path(folder, str(len(sides))), port, other)
-                sides.append(MeasuredGateway(await stack.enter_async_context(opening)))
-            for side in sides:
-                await load.run_clients(side.gateway.port, READ, 1, 0, least=READ.among)
+            gateways = []
+            for name, legacy_port in legacy_ports.items():
+                gateway_context = _start_gateway(
+                    name, Path(folder, str(len(gateways))), port, legacy_port
+                )
+                gateways.append(MeasuredGateway(await stack.enter_async_context(gateway_context)))
+            for gateway in gateways:
+                await load.run_clients(
+                    gateway.gateway.port, READ, 1, 0, min_requests=READ.number_count
+                )
             for number in range(1, rounds + 1):
                 print(f"round {number} of {rounds}", flush=True)
-                for side in sides:
-                    await side.ask(seconds)
-    print(f"\n{format_table(sides)}")
+                for gateway in gateways:
+                    await gateway.measure_latency(seconds)
+    print(f"\n{format_table(gateways)}")
 
 
-def format_table(sides: list[MeasuredGateway]) -> str:
+def format_table(gateways: list[MeasuredGateway]) -> str:
     """Medians of the rounds, and how far each p99 exceeds the first contestant's."""
     lines = [f"{'':<44}{'p50 ms':>9}{'p99 ms':>9}{'added to p99':>15}"]
-    without = median(sides[0].p99)
-    for side in sides:
-        p50, p99 = median(side.p50), median(side.p99)
-        line = f"{side.gateway.name:<44}{p50:>9.2f}{p99:>9.2f}"
-        if side is not sides[0]:
-            mark = "met" if p99 - without <= GOAL_MS else "NOT MET"
-            line += f"{p99 - without:>12.2f} ms  (goal: ≤ {GOAL_MS:g} ms)  {mark}"
+    baseline_p99 = median(gateways[0].p99)
+    for gateway in gateways:
+        p50, p99 = median(gateway.p50), median(gateway.p99)
+        line = f"{gateway.gateway.name:<44}{p50:>9.2f}{p99:>9.2f}"
+        if gateway is not gateways[0]:
+            verdict = "met" if p99 - baseline_p99 <= GOAL_MS else "NOT MET"
+            line += f"{p99 - baseline_p99:>12.2f} ms  (goal: ≤ {GOAL_MS:g} ms)  {verdict}"
         lines.append(line)
     return "\n".join(lines)

@@ -19,19 +19,19 @@ class NullMetric:
     def dec(self) -> None: ...
 
 
-def do_nothing(*_args: object, **_named: object) -> None: ...
+def do_nothing(*_args: object, **_keywords: object) -> None: ...
 
 
 # The line of a request, and in it the request's metrics; calls of the service; requests in flight.
 _places = [(handler, "_log"), (metrics, "count_call"), (metrics, "in_flight")]
-_others = [do_nothing, do_nothing, NullMetric()]
+_replacements = [do_nothing, do_nothing, NullMetric()]
 
 
 def toggle_logging(*_: object) -> None:
     for number, (module, name) in enumerate(_places):
-        own = getattr(module, name)
-        setattr(module, name, _others[number])
-        _others[number] = own
+        original = getattr(module, name)
+        setattr(module, name, _replacements[number])
+        _replacements[number] = original
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Workloads: the requests, and the service's responses, the same bytes for every contestant.
 
-``~~~~~~~~`` in them is a number, and each write has one for itself. Two writes are never the same: a
-gateway that knows a retry when it sees one would rightly do nothing.
+``~~~~~~~~`` in them is replaced by a number, which is unique for each write, because a gateway that recognises
+retries would not execute an identical write again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Workload:
     clients: int = 16
     enters: bool = False
     """Whether it writes, and so uses the database."""
-    among: int = 10**8
+    number_count: int = 10**8
     """How many different numbers there are; for reads, as many as a merchant's frequently read objects."""
 
     @property
@@ -82,7 +82,7 @@ PAYOUT = {
 METHODS = f"/v1/recipients/{NEW_ID}/payout-methods"
 
 WORKLOADS = (
-    Workload("recipient", "GET", f"/v1/recipients/{RECIPIENT_ID}", among=200),
+    Workload("recipient", "GET", f"/v1/recipients/{RECIPIENT_ID}", number_count=200),
     Workload("list of 10", "GET", "/v1/recipients?page=1"),
     Workload("payout method", "POST", METHODS, _encode(PAYOUT), enters=True),
     *map(_build_batch, SIZES),
@@ -105,7 +105,7 @@ ACCOUNT = {
     "bankRegionCode": "TX",
     "bankPostalCode": "73301",
 }
-MADE, CHANGED = "2026-03-01T10:00:00.000Z", "2026-03-02T08:00:00.000Z"
+CREATED_AT, UPDATED_AT = "2026-03-01T10:00:00.000Z", "2026-03-02T08:00:00.000Z"
 
 
 def _build_recipient(id_: str, accounts: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def _build_recipient(id_: str, accounts: list[Mapping[str, Any]]) -> dict[str, A
         "lastName": "Lovelace",
         "status": "active",
         "complianceStatus": "verified",
-        "compliance": {"status": "verified", "checkedAt": CHANGED},
+        "compliance": {"status": "verified", "checkedAt": UPDATED_AT},
         "avatarUrl": "https://images.example/R-1.png",
         "language": "en",
         "dob": "1990-12-10",
@@ -144,8 +144,8 @@ def _build_recipient(id_: str, accounts: list[Mapping[str, Any]]) -> dict[str, A
         "accounts": accounts,
         "tags": ["vip"],
         "contactEmails": ["ops@example.com"],
-        "createdAt": MADE,
-        "updatedAt": CHANGED,
+        "createdAt": CREATED_AT,
+        "updatedAt": UPDATED_AT,
     }
 
 
@@ -172,10 +172,10 @@ def _build_payment(number: int) -> dict[str, Any]:
         "memo": "March",
         "sourceCurrency": "USD",
         "targetCurrency": "USD",
-        "compliance": {"status": "verified", "checkedAt": CHANGED},
+        "compliance": {"status": "verified", "checkedAt": UPDATED_AT},
         "processedAt": None,
-        "createdAt": MADE,
-        "updatedAt": MADE,
+        "createdAt": CREATED_AT,
+        "updatedAt": CREATED_AT,
         "method": "bank-transfer",
     }
 
@@ -191,8 +191,8 @@ def _build_batch_response(size: int) -> dict[str, Any]:
         "description": f"March {NUMBER.decode()}",
         "sentAt": None,
         "completedAt": None,
-        "createdAt": MADE,
-        "updatedAt": MADE,
+        "createdAt": CREATED_AT,
+        "updatedAt": CREATED_AT,
         "payments": [_build_payment(number) for number in range(size)],
     }
 

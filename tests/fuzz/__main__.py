@@ -1,7 +1,7 @@
 """Runs a target under atheris: ``python -m tests.fuzz flows -max_total_time=60``.
 
-The corpus that is kept is replayed; what else is found goes to ``.fuzz``, a failure too, which
-belongs into the corpus together with what mends it.
+The stored corpus is replayed; new inputs and failures are written to ``.fuzz``. Add a failure to the corpus
+together with its fix.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ def main() -> None:
     name, *options = sys.argv[1:]
     with atheris.instrument_imports(include=["gateway", "mappings"]):
         target = importlib.import_module(f"tests.fuzz.{name}")
-    found = Path(".fuzz") / name
-    found.mkdir(parents=True, exist_ok=True)
-    words = HERE / f"{name}.dict"
-    options += ["-artifact_prefix=.fuzz/", *([f"-dict={words}"] if words.exists() else [])]
-    corpus = [str(found), str(HERE / "corpus" / name)]
+    findings_folder = Path(".fuzz") / name
+    findings_folder.mkdir(parents=True, exist_ok=True)
+    dictionary = HERE / f"{name}.dict"
+    options += [
+        "-artifact_prefix=.fuzz/",
+        *([f"-dict={dictionary}"] if dictionary.exists() else []),
+    ]
+    corpus = [str(findings_folder), str(HERE / "corpus" / name)]
     atheris.Setup([sys.argv[0], *options, *corpus], target.check)
     atheris.Fuzz()
 

@@ -1,7 +1,7 @@
 """The translation: whatever the body and the service's responses, only permitted calls are made.
 
-The bytes choose an operation, what is odd in its body (or the whole body), its query, and which of
-its steps fail, and how. An imagined service answers the others.
+The bytes choose an operation, the malformed values in its body (or the whole body), its query, and which of
+its steps fail, and how. An example service responds to the other steps.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from mappings.failures import (
 from tests import malformed_values
 from tests.fuzz.choices import Choices
 
-MOST_STEPS = 400
+MAX_STEPS = 400
 ALL = (*OPERATIONS, *UNLISTED)
 TARGETS = TargetBuilder(Vocabulary())
 NAMES = {
@@ -66,33 +66,43 @@ FAILURES = (
     lambda: Unknown("lost"),
 )
 
-_WHOM = {"id": "R-EXAMPLE", "name": "Ada Example", "email": "ada@example.com"}
-_MADE = "2026-01-01T00:00:00.000Z"
-_SENT = {
+_PAYEE = {"id": "R-EXAMPLE", "name": "Ada Example", "email": "ada@example.com"}
+_CREATED_AT = "2026-01-01T00:00:00.000Z"
+_SENT_BATCH = {
     "phase": "sent",
     "version": 1,
     "upstream": "B-EXAMPLE",
     "currency": "USD",
-    "createdAt": _MADE,
+    "createdAt": _CREATED_AT,
 }
 _ENTRIES = {
     "entries": [
-        {"id": "P-EXAMPLE0", "recipient": _WHOM, "sourceAmount": "100.00", "createdAt": _MADE},
-        {"id": "P-EXAMPLE1", "recipient": _WHOM, "targetAmount": "100.00", "targetCurrency": "EUR"},
+        {
+            "id": "P-EXAMPLE0",
+            "recipient": _PAYEE,
+            "sourceAmount": "100.00",
+            "createdAt": _CREATED_AT,
+        },
+        {
+            "id": "P-EXAMPLE1",
+            "recipient": _PAYEE,
+            "targetAmount": "100.00",
+            "targetCurrency": "EUR",
+        },
     ]
 }
 STATES: tuple[Mapping[tuple[str, str], Mapping[str, Any]], ...] = (
     {},
-    {("batch", "B-EXAMPLE"): _SENT, ("payments", "B-EXAMPLE"): _ENTRIES},
-    {("batch", "B-EXAMPLE"): {**_SENT, "upstream": None, "phase": "draft"},
+    {("batch", "B-EXAMPLE"): _SENT_BATCH, ("payments", "B-EXAMPLE"): _ENTRIES},
+    {("batch", "B-EXAMPLE"): {**_SENT_BATCH, "upstream": None, "phase": "draft"},
      ("payments", "B-EXAMPLE"): _ENTRIES},
-    {("batch", "B-EXAMPLE"): {**_SENT, "phase": "editing", "since": _MADE}},
-    {("batch", "B-EXAMPLE"): {**_SENT, "phase": "deleted"}},
+    {("batch", "B-EXAMPLE"): {**_SENT_BATCH, "phase": "editing", "since": _CREATED_AT}},
+    {("batch", "B-EXAMPLE"): {**_SENT_BATCH, "phase": "deleted"}},
     {("recipient", "R-EXAMPLE"): {"status": "disabled", "holdup": {"limit": 5, "active": True}}},
     {("recipient", "R-EXAMPLE"): {"deleted": True, "still_there": True}},
     {("country", "DE"): {"account_number": True}},
 )  # fmt: skip
-"""Object states that may be stored at the beginning."""
+"""Object states that may be stored before the flow starts."""
 
 
 def check(data: bytes) -> None:
@@ -119,11 +129,11 @@ def check(data: bytes) -> None:
         problems=problems,
     )
     try:
-        answer = _play_flow(operation.flow(request), request, choices)
+        result = _play_flow(operation.flow(request), request, choices)
     except Failure as failure:
         _assert_legacy(failure)
     else:
-        json_codec.dumps(dict(answer.body))
+        json_codec.dumps(dict(result.body))
 
 
 def _build_id(operation: Operation) -> str:
@@ -142,16 +152,16 @@ def _choose_body(operation: Operation, choices: Choices) -> tuple[Any, tuple[Pro
             )
         except json_codec.JsonError:
             raise Invalid(Problem("invalid_field", "no JSON")) from None
-    whole = [
+    bodies = [
         body
         for method, path, body in malformed_values.OPERATIONS
         if _is_call(operation, method, path)
     ]
-    body = choices.choose(whole)
+    body = choices.choose(bodies)
     for _ in range(choices.choose_number(4)):
-        place = choices.choose(list(malformed_values.iterate_paths(body)))
+        location = choices.choose(list(malformed_values.iterate_paths(body)))
         body = malformed_values.replace_at(
-            body, place, choices.choose(malformed_values.MALFORMED_VALUES)
+            body, location, choices.choose(malformed_values.MALFORMED_VALUES)
         )
     text = malformed_values.dump_json(body)
     for name, id_ in NAMES.items():
@@ -170,7 +180,9 @@ def _is_call(operation: Operation, method: str, path: str) -> bool:
 def _choose_query(operation: Operation, choices: Choices) -> dict[str, str]:
     names = list(getattr(operation.query_shape, "__annotations__", {}))
     texts = [
-        one for one in malformed_values.MALFORMED_VALUES if isinstance(one, str) and one.strip()
+        value
+        for value in malformed_values.MALFORMED_VALUES
+        if isinstance(value, str) and value.strip()
     ]
     return (
         {choices.choose(names): choices.choose(texts) for _ in range(choices.choose_number(4))}
@@ -180,44 +192,52 @@ def _choose_query(operation: Operation, choices: Choices) -> dict[str, str]:
 
 
 def _play_flow(flow: Flow, request: Request, choices: Choices) -> Answer:
-    imagined, given, failure = ExampleService(request.body), None, None
-    ledger = ObjectStates(choices.choose(STATES))
-    for _ in range(MOST_STEPS):
+    example_service, step_result, failure = ExampleService(request.body), None, None
+    object_states = ObjectStates(choices.choose(STATES))
+    for _ in range(MAX_STEPS):
         try:
-            step = flow.throw(failure) if failure else flow.send(given)
+            step = flow.throw(failure) if failure else flow.send(step_result)
         except StopIteration as stop:
-            answer: Answer = stop.value
-            assert isinstance(answer, Answer)
-            return answer
+            result: Answer = stop.value
+            assert isinstance(result, Answer)
+            return result
         if request.problems and isinstance(step, Call) and not step.is_read:
             raise Invalid(*request.problems)
         _assert_may_be_made(step, request)
         failure = _choose_failure(step, choices)
-        given = None if failure else _choose_result(step, imagined, ledger, choices)
+        step_result = (
+            None if failure else _choose_result(step, example_service, object_states, choices)
+        )
     raise AssertionError("a flow that does not end")
 
 
 class ObjectStates:
     """The object state of one flow."""
 
-    def __init__(self, facts: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
-        self._facts = {place: dict(known) for place, known in facts.items()}
+    def __init__(self, states: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
+        self._states = {key: dict(state) for key, state in states.items()}
 
     def recall(self, step: LoadFacts) -> dict[str, Any]:
         if step.id is not None:
-            return dict(self._facts.get((step.kind, step.id), {}))
+            return dict(self._states.get((step.kind, step.id), {}))
         if step.kind == "abandoned":
             aliases = self.recall(LoadFacts("alias"))
-            return {id_: known for id_, known in aliases.items() if known.get("abandoned")}
-        those = {id_: known for (kind, id_), known in self._facts.items() if kind == step.kind}
-        return {id_: known for id_, known in those.items() if step.ids is None or id_ in step.ids}
+            return {id_: state for id_, state in aliases.items() if state.get("abandoned")}
+        states_of_kind = {
+            id_: state for (kind, id_), state in self._states.items() if kind == step.kind
+        }
+        return {
+            id_: state
+            for id_, state in states_of_kind.items()
+            if step.ids is None or id_ in step.ids
+        }
 
     def record(self, step: CompareAndSet) -> None:
-        for one in step.members:
-            known = {**self._facts.get((one.kind, one.id), {}), **one.facts}
-            json_codec.dumps(known)  # stored facts must be JSON
-            self._facts[one.kind, one.id] = {
-                name: fact for name, fact in known.items() if fact is not None
+        for member in step.members:
+            state = {**self._states.get((member.kind, member.id), {}), **member.facts}
+            json_codec.dumps(state)  # stored facts must be JSON
+            self._states[member.kind, member.id] = {
+                name: value for name, value in state.items() if value is not None
             }
 
 
@@ -232,18 +252,19 @@ def _choose_failure(step: Step, choices: Choices) -> Failure | None:
 
 
 def _choose_result(
-    step: Step, imagined: ExampleService, ledger: ObjectStates, choices: Choices
+    step: Step, example_service: ExampleService, object_states: ObjectStates, choices: Choices
 ) -> Any:
     if isinstance(step, LoadFacts):
-        return {} if step.kind == "legacy id" else ledger.recall(step)
+        return {} if step.kind == "legacy id" else object_states.recall(step)
     if isinstance(step, CompareAndSet):
-        return ledger.record(step)
-    given = imagined.answer_step(step)
+        return object_states.record(step)
+    result = example_service.answer_step(step)
     if isinstance(step, Parallel):
         return [
-            choices.choose(FAILURES)() if choices.choose_number(12) == 1 else one for one in given
+            choices.choose(FAILURES)() if choices.choose_number(12) == 1 else entry
+            for entry in result
         ]
-    return given
+    return result
 
 
 # Properties of every call
@@ -262,29 +283,31 @@ def _assert_may_be_made(step: Step, request: Request) -> None:
 
 
 def _assert_exact_and_unmasked(call: Call, request: Request) -> None:
-    sent = {value for name, value in _iterate_leaves(request.body) if name in AMOUNTS}
+    client_amounts = {value for name, value in _iterate_leaves(request.body) if name in AMOUNTS}
     for name, value in _iterate_leaves(call.body):
         if name in AMOUNTS:
             assert isinstance(value, str), "an amount travels as text"
-            assert value in sent or value == "100.00", "no amount that the client did not write"
+            assert value in client_amounts or value == "100.00", (
+                "no amount that the client did not write"
+            )
         if name in UNMASKED:
             assert "*" not in str(value), name
 
 
 def _iterate_leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
-        for key, one in value.items():
-            yield from _iterate_leaves(one, key)
+        for key, item in value.items():
+            yield from _iterate_leaves(item, key)
     elif isinstance(value, list):
-        for one in value:
-            yield from _iterate_leaves(one, name)
+        for item in value:
+            yield from _iterate_leaves(item, name)
     else:
         yield name, value
 
 
 def _assert_legacy(failure: Failure) -> None:
-    told = errors.translate_failure(failure)
-    assert told.status in {*errors.STATUS_BY_CODE.values(), 413}
-    assert told.problems
-    assert all(one.code in errors.STATUS_BY_CODE for one in told.problems)
-    json_codec.dumps(told.build_body())
+    problem_response = errors.translate_failure(failure)
+    assert problem_response.status in {*errors.STATUS_BY_CODE.values(), 413}
+    assert problem_response.problems
+    assert all(problem.code in errors.STATUS_BY_CODE for problem in problem_response.problems)
+    json_codec.dumps(problem_response.build_body())

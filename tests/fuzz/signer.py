@@ -32,40 +32,42 @@ ORIGIN = "http://service.example/prefix"
 def check(data: bytes) -> None:
     choices = Choices(data)
     method = choices.choose(("GET", "POST", "PATCH", "DELETE", "put"))
-    form = choices.choose(("path", "path-and-query"))
+    target_form = choices.choose(("path", "path-and-query"))
     length = choices.choose_number(64)
-    rest = choices.take_rest()
-    visible = bytes(0x21 + one % 94 for one in rest[:length])
-    target, body = f"/v1/{visible.decode()}", rest[length:]
+    remaining_bytes = choices.take_rest()
+    visible_characters = bytes(0x21 + byte % 94 for byte in remaining_bytes[:length])
+    target, body = f"/v1/{visible_characters.decode()}", remaining_bytes[length:]
     if not TARGET_PATTERN.fullmatch(target):
         return  # never sent: ``Upstream.send`` refuses it
-    sent = URL(f"{ORIGIN}{target.removesuffix('?')}", encoded=True).raw_path_qs
-    if sent != "/prefix" + target.removesuffix("?"):
-        return  # never sent: ``SingleSend.sign_and_verify_fence`` refuses what would be sent otherwise than it is signed
-    signed = format_signed_target(form, target.removesuffix("?"))
+    sent_target = URL(f"{ORIGIN}{target.removesuffix('?')}", encoded=True).raw_path_qs
+    if sent_target != "/prefix" + target.removesuffix("?"):
+        return  # never sent_target: ``SingleSend.sign_and_verify_fence`` refuses what would be sent_target otherwise than it is signed_target
+    signed_target = format_signed_target(target_form, target.removesuffix("?"))
     headers = build_signature_headers(
-        CREDENTIALS, CurrentWords(), stamp=STAMP, method=method, target=signed, body=body
+        CREDENTIALS, CurrentWords(), stamp=STAMP, method=method, target=signed_target, body=body
     )
-    assert build_string_to_sign(STAMP, method, signed, body) == (
-        b"%d\n%s\n%s\n%s\n" % (STAMP, method.upper().encode(), signed.encode(), body)
+    assert build_string_to_sign(STAMP, method, signed_target, body) == (
+        b"%d\n%s\n%s\n%s\n" % (STAMP, method.upper().encode(), signed_target.encode(), body)
     )
-    on_the_wire = sent.removeprefix("/prefix")
-    assert _is_accepted(headers, method, on_the_wire, body, form)
-    changed = bytes([*body[:-1], body[-1] ^ 1]) if body else b"\0"
-    assert not _is_accepted(headers, method, on_the_wire, changed, form)
+    on_the_wire = sent_target.removeprefix("/prefix")
+    assert _is_accepted(headers, method, on_the_wire, body, target_form)
+    changed_body = bytes([*body[:-1], body[-1] ^ 1]) if body else b"\0"
+    assert not _is_accepted(headers, method, on_the_wire, changed_body, target_form)
     assert (
-        compute_signature(KeyedHmac(b"secret-u"), STAMP, method, signed, body)
+        compute_signature(KeyedHmac(b"secret-u"), STAMP, method, signed_target, body)
         not in headers["Authorization"]
     )
 
 
-def _is_accepted(headers: dict[str, str], method: str, target: str, body: bytes, form: str) -> bool:
-    part = select_signed_target(
-        target, ServiceOptions(signed_target="path" if form == "path" else "path-and-query")
+def _is_accepted(
+    headers: dict[str, str], method: str, target: str, body: bytes, target_form: str
+) -> bool:
+    signed_target = select_signed_target(
+        target, ServiceOptions(signed_target="path" if target_form == "path" else "path-and-query")
     )
     try:
         authenticate_request(
-            KEYS, Vocabulary(), headers, now=STAMP, method=method, target=part, body=body
+            KEYS, Vocabulary(), headers, now=STAMP, method=method, target=signed_target, body=body
         )
     except ApiError:
         return False

@@ -15,31 +15,35 @@ def check(data: bytes) -> None:
     except json_codec.JsonError:
         return
     _check_is_json(value)
-    written = json_codec.dumps(value)
-    again = json_codec.loads(written)
-    assert again == value
-    assert json_codec.dumps(again) == written, "a second writing differs"
+    encoded = json_codec.dumps(value)
+    decoded_again = json_codec.loads(encoded)
+    assert decoded_again == value
+    assert json_codec.dumps(decoded_again) == encoded, "a second writing differs"
     # Another decoder gets the same value, except for numbers.
-    other = json.loads(data.decode("utf-8-sig"), parse_float=Decimal, parse_constant=_refuse)
-    assert _are_equal(value, other)
+    reference_value = json.loads(
+        data.decode("utf-8-sig"), parse_float=Decimal, parse_constant=_refuse
+    )
+    assert _are_equal(value, reference_value)
 
 
 def _check_is_json(value: Any) -> None:
     assert value is None or isinstance(value, str | int | Decimal | dict | list), type(value)
-    for one in (
+    for item in (
         value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     ):
-        _check_is_json(one)
+        _check_is_json(item)
 
 
-def _are_equal(ours: Any, theirs: Any) -> bool:
-    if isinstance(ours, dict):
-        return list(ours) == list(theirs) and all(
-            _are_equal(ours[name], theirs[name]) for name in ours
+def _are_equal(value: Any, reference_value: Any) -> bool:
+    if isinstance(value, dict):
+        return list(value) == list(reference_value) and all(
+            _are_equal(value[name], reference_value[name]) for name in value
         )
-    if isinstance(ours, list):
-        return len(ours) == len(theirs) and all(map(_are_equal, ours, theirs))
-    return bool(ours == theirs) and isinstance(ours, bool) == isinstance(theirs, bool)
+    if isinstance(value, list):
+        return len(value) == len(reference_value) and all(map(_are_equal, value, reference_value))
+    return bool(value == reference_value) and isinstance(value, bool) == isinstance(
+        reference_value, bool
+    )
 
 
 def _refuse(word: str) -> Any:

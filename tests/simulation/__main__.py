@@ -19,20 +19,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", default="0:200", help="one, or from:to")
     parser.add_argument("--shown", action="store_true", help="tells everything that happens")
-    asked = parser.parse_args()
-    first, _, last = asked.seeds.partition(":")
-    seeds = range(int(first), int(last or int(first) + 1))
+    options = parser.parse_args()
+    first_seed, _, last_seed = options.seeds.partition(":")
+    seeds = range(int(first_seed), int(last_seed or int(first_seed) + 1))
     counts: Counter[str] = Counter()
-    began, bad = time.process_time(), 0
+    start_time, failed_count = time.process_time(), 0
     for seed in seeds:
-        result = play_seed(seed, shown=asked.shown)
+        result = play_seed(seed, is_printed=options.shown)
         counts.update(result.counts)
         if result.problems:
-            bad += 1
+            failed_count += 1
             say(f"seed {seed}: " + "\n    ".join(result.problems))
-    seconds = time.process_time() - began
-    say(f"{len(seeds)} seeds, {bad} with faults, {seconds:.0f} s: {dict(counts)}")
-    return 1 if bad else 0
+    seconds = time.process_time() - start_time
+    say(f"{len(seeds)} seeds, {failed_count} with faults, {seconds:.0f} s: {dict(counts)}")
+    return 1 if failed_count else 0
 
 
 if __name__ == "__main__":

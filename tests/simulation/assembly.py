@@ -73,8 +73,8 @@ class LegacyRequest:
 
     def __str__(self) -> str:
         body = self.body or {}
-        about = body.get("email") or body.get("description") or self.ids.get("id", "")
-        return f"{self.operation} {about} {self.idempotency or ''}".rstrip()
+        subject = body.get("email") or body.get("description") or self.ids.get("id", "")
+        return f"{self.operation} {subject} {self.idempotency or ''}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Response:
 
 
 class ClientConnection:
-    """A client's connection; ``heard`` is None if it ended without a response."""
+    """A client's connection; ``response`` is None if it was closed without one."""
 
     def __init__(self) -> None:
         self.response: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
@@ -98,7 +98,7 @@ class ClientConnection:
         self.is_disconnected = True
         self.on_disconnect()
 
-    def cut(self) -> None:
+    def close(self) -> None:
         if not self.response.done():
             self.response.set_result(None)
 
@@ -117,16 +117,16 @@ class _Call:
     has_left: bool = False
     sent_at: float = 0.0
 
-    def build_failure(self, why: str) -> Unreachable | Unknown:
+    def build_failure(self, reason: str) -> Unreachable | Unknown:
         if self.is_write and self.has_left:
-            return Unknown(why, age_seconds=asyncio.get_running_loop().time() - self.sent_at)
-        return Unreachable(why)
+            return Unknown(reason, age_seconds=asyncio.get_running_loop().time() - self.sent_at)
+        return Unreachable(reason)
 
 
 class SimulatedUpstream:
-    """Stands for the HTTP client of one process, and keeps its promises.
+    """Replaces the HTTP client of one process, with the same guarantees.
 
-    A write is sent once and stamped when it leaves; a write that left without a response is Unknown.
+    A write is sent once and signed when it is sent; a sent write without a response raises Unknown.
     """
 
     timeout_seconds = TIMEOUT_SECONDS
@@ -139,7 +139,7 @@ class SimulatedUpstream:
     async def send(
         self,
         environment: str,
-        pair: Credentials,
+        credentials: Credentials,
         method: str,
         target: str,
         body: bytes | None,
@@ -148,11 +148,11 @@ class SimulatedUpstream:
         write: bool,
         fence: Fence | None = None,
     ) -> Reply:
-        call = _Call(pair, method, target, body or b"", write, fence, may_repeat=not write)
-        began = asyncio.get_running_loop().time()
+        call = _Call(credentials, method, target, body or b"", write, fence, may_repeat=not write)
+        start_time = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self.timeout_seconds):
-                status, body_bytes, date = await self._answer(call, environment)
+                status, body_bytes, date = await self._send_with_correction(call, environment)
         except TimeoutError:
             raise call.build_failure("no answer in time") from None
         except ConnectionFailed:
@@ -160,24 +160,24 @@ class SimulatedUpstream:
         finally:
             await self._process.step()
         headers = CIMultiDictProxy(CIMultiDict({"Date": date}))
-        return Reply(status, headers, body_bytes, asyncio.get_running_loop().time() - began, 1)
+        return Reply(status, headers, body_bytes, asyncio.get_running_loop().time() - start_time, 1)
 
-    async def _answer(self, call: _Call, environment: str) -> tuple[int, bytes, str]:
-        correction, other = self.clock.offset(environment), False
+    async def _send_with_correction(self, call: _Call, environment: str) -> tuple[int, bytes, str]:
+        correction, has_retried = self.clock.offset(environment), False
         while True:
             status, body, date = await self._attempt(call, correction)
-            seen = measure_skew({"Date": date}, self.clock.wall(), self._network_time(call))
-            if status == 401 and not other:
-                new = self.clock.select_retry_correction(environment, seen, correction)
-                if new is not None:
-                    correction, other = new, True
+            skew = measure_skew({"Date": date}, self.clock.wall(), self._network_time(call))
+            if status == 401 and not has_retried:
+                new_correction = self.clock.select_retry_correction(environment, skew, correction)
+                if new_correction is not None:
+                    correction, has_retried = new_correction, True
                     if call.fence:
                         await call.fence.verify_fence()
                     continue
-            if other and status < 500 and status not in (401, 429):
+            if has_retried and status < 500 and status not in (401, 429):
                 self.clock.record_proven(environment, correction)
-            elif 200 <= status < 300 and seen:
-                self.clock.record_accepted(environment, seen)
+            elif 200 <= status < 300 and skew:
+                self.clock.record_accepted(environment, skew)
             return status, body, date
 
     def _network_time(self, call: _Call) -> float:
@@ -194,7 +194,7 @@ class SimulatedUpstream:
             call.has_left, call.sent_at = True, asyncio.get_running_loop().time()
             request = SentRequest(call.method, call.target, headers, call.body)
             try:
-                answered = await self._network.send(request, call.sent_at)
+                response = await self._network.send(request, call.sent_at)
             except ConnectionFailed:
                 if not call.may_repeat:
                     raise
@@ -202,10 +202,10 @@ class SimulatedUpstream:
             else:
                 if (call.method, call.target) == ("POST", "/v1/batches"):
                     self._network.maybe_interrupt(self._process)
-                return answered
+                return response
 
     def _sign(self, call: _Call, correction: float) -> CIMultiDict[str]:
-        signed = build_signature_headers(
+        signature_headers = build_signature_headers(
             call.credentials,
             SIGNATURE_HEADERS,
             stamp=int(self.clock.wall() + correction),
@@ -214,7 +214,7 @@ class SimulatedUpstream:
             body=call.body,
         )
         kind = {"Content-Type": "application/json"} if call.body else {}
-        return CIMultiDict({**signed, **kind})
+        return CIMultiDict({**signature_headers, **kind})
 
 
 @dataclass
@@ -224,46 +224,53 @@ class Gateway:
     state: SimulatedStore
     report_problem: Callable[[str], None]
     lease_seconds: float
-    serving: dict[asyncio.Task[None], None] = field(default_factory=dict)
+    request_tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)
     is_open: bool = False
 
     async def open(self, ids: random.Random) -> None:
         store, process = self.state, self.process
         clock = ServiceClock(process.wall, process.monotonic)
-        wire: Any = SimulatedUpstream(process, self.network, clock)
-        ledger = ObjectStateStore(store)
+        upstream: Any = SimulatedUpstream(process, self.network, clock)
+        object_states = ObjectStateStore(store)
         self._clock = clock
         self._ids = ids
         self._journal = Journal(
-            store, ledger, clock, self.lease_seconds, lambda: f"{ids.getrandbits(128):032x}"
+            store, object_states, clock, self.lease_seconds, lambda: f"{ids.getrandbits(128):032x}"
         )
-        self._settler = OutcomePolicy(self._journal, clock)
-        inferred = OptionalEndpoints("auto", CapabilityCache(ledger), process.wall)
-        self._player = FlowExecutor(
-            wire, ledger, Vocabulary(), inferred, recent_reads=RecentReads(), policy=self._settler
+        self._outcome_policy = OutcomePolicy(self._journal, clock)
+        optional_endpoints = OptionalEndpoints("auto", CapabilityCache(object_states), process.wall)
+        self._executor = FlowExecutor(
+            upstream,
+            object_states,
+            Vocabulary(),
+            optional_endpoints,
+            recent_reads=RecentReads(),
+            policy=self._outcome_policy,
         )
         instances = Heartbeats(store, self._journal.instance, self.lease_seconds, process.monotonic)
-        self._settling = WriteReconciler(
-            store, self._journal, self._player, self._settler, instances
+        self._reconciler = WriteReconciler(
+            store, self._journal, self._executor, self._outcome_policy, instances
         )
-        self._once = IdempotencyGuard(self._journal, self._player, self._settling, PATIENCE_SECONDS)
-        await self._settling.__aenter__()
+        self._idempotency_guard = IdempotencyGuard(
+            self._journal, self._executor, self._reconciler, PATIENCE_SECONDS
+        )
+        await self._reconciler.__aenter__()
         self.is_open = True
 
     async def close(self) -> None:
         """Waits for requests in flight."""
         self.is_open = False
-        if self.serving:
-            await asyncio.wait(list(self.serving), timeout=MAX_SHUTDOWN_SECONDS)
-        await self._settling.__aexit__()
+        if self.request_tasks:
+            await asyncio.wait(list(self.request_tasks), timeout=MAX_SHUTDOWN_SECONDS)
+        await self._reconciler.__aexit__()
         self.process.kill()
 
     def accept(self, request: LegacyRequest, connection: ClientConnection) -> None:
         self.network.log(self._journal.instance[:4], "takes", request)
         task = self.process.start_task(self._serve(request, connection))
-        self.serving[task] = None
-        task.add_done_callback(self.serving.pop)
-        task.add_done_callback(lambda _task: connection.cut())
+        self.request_tasks[task] = None
+        task.add_done_callback(self.request_tasks.pop)
+        task.add_done_callback(lambda _task: connection.close())
 
     async def _serve(self, request: LegacyRequest, connection: ClientConnection) -> None:
         caller = Caller(API_KEY, "a request")
@@ -278,57 +285,59 @@ class Gateway:
                 )
                 await self.process.step()
                 if finished:
-                    self._once.record_delivery(finished)
+                    self._idempotency_guard.record_delivery(finished)
         finally:
             if finished and not self.process.is_dead:
-                self._once.stop_delivery(finished)
+                self._idempotency_guard.stop_delivery(finished)
 
     def _note_disconnect(self, caller: Caller) -> None:
-        """The server learns of it before anything else from that client."""
+        """Records a disconnect, which the server notices before any later request of that client."""
         caller.is_disconnected = True
         if caller.execution and not self.process.is_dead:
             self.process.start_task(self._record_disconnect(caller.execution))
 
-    async def _record_disconnect(self, course: OperationExecution) -> None:
+    async def _record_disconnect(self, execution: OperationExecution) -> None:
         with suppress(StoreUnavailable):
-            await self._once.record_disconnect(course)
+            await self._idempotency_guard.record_disconnect(execution)
 
     async def _answer_or_error(
         self, request: LegacyRequest, caller: Caller
     ) -> tuple[LegacyResponse, OperationRecord | None]:
         try:
-            return await self._answer(request, caller)
+            return await self._build_answer(request, caller)
         except Failure as failure:
             return await _build_refusal(failure), None
         except StoreUnavailable:
             return INTERNAL_ERROR, None
-        except Exception as error:  # noqa: BLE001 - a client would get 500, and so does this one
+        except Exception as error:  # noqa: BLE001 - a client would get 500, too
             self.report_problem(f"{request.operation} was answered by {error!r}")
             return INTERNAL_ERROR, None
 
-    async def _answer(
-        self, asked: LegacyRequest, caller: Caller
+    async def _build_answer(
+        self, legacy_request: LegacyRequest, caller: Caller
     ) -> tuple[LegacyResponse, OperationRecord | None]:
-        operation = OPERATIONS_BY_NAME[asked.operation]
+        operation = OPERATIONS_BY_NAME[legacy_request.operation]
         body, problems = None, ()
         if operation.body_shape is not None:
-            body, problems = field_types.parse_body(operation.body_shape, asked.body)
+            body, problems = field_types.parse_body(operation.body_shape, legacy_request.body)
         request = Request(
             now=datetime.fromtimestamp(self.process.wall(), UTC),
             seed=f"{self._ids.getrandbits(96):024x}",
-            ids=asked.ids,
+            ids=legacy_request.ids,
             body=body,
             problems=problems,
         )
         if not operation.is_write:
-            answer = await self._player.execute(operation.flow(request), caller, problems)
-            return await _build_success(answer), None
-        wanted = WriteRequest(operation, request, caller, asked.idempotency, problems)
-        return await self._once.answer(wanted, _build_success, _build_refusal)
+            result = await self._executor.execute(operation.flow(request), caller, problems)
+            return await _build_success(result), None
+        write_request = WriteRequest(
+            operation, request, caller, legacy_request.idempotency, problems
+        )
+        return await self._idempotency_guard.answer(write_request, _build_success, _build_refusal)
 
 
-async def _build_success(answer: Answer) -> LegacyResponse:
-    return responses.build_success_response(answer.body)
+async def _build_success(result: Answer) -> LegacyResponse:
+    return responses.build_success_response(result.body)
 
 
 async def _build_refusal(failure: Failure) -> LegacyResponse:
@@ -353,9 +362,9 @@ async def start_gateway(
         report_problem,
         lease_seconds,
     )
-    start = process.start_task(gateway.open(random.Random(random_source.randrange(1 << 30))))
+    start_task = process.start_task(gateway.open(random.Random(random_source.randrange(1 << 30))))
     try:
-        await start
+        await start_task
     except (ProcessKilled, asyncio.CancelledError, StoreUnavailable):
         process.kill()
     return gateway

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 async def list_problems(
-    simulation: Simulation, stories: Sequence[Scenario], at_rest: float
+    simulation: Simulation, scenarios: Sequence[Scenario], at_rest: float
 ) -> list[str]:
     problems = await _wait_until_settled(simulation, at_rest)
-    for story in stories:
-        problems += story.list_problems()
+    for scenario in scenarios:
+        problems += scenario.list_problems()
     problems += [f"forbidden change of {change}" for change in take_forbidden_changes()]
     problems += _check_started_once(simulation.network)
     problems += compare_with_service(list_writes(simulation.connection), simulation.network)
@@ -36,9 +36,9 @@ async def list_problems(
 async def _wait_until_settled(simulation: Simulation, seconds: float) -> list[str]:
     """Waits until no operation is open; returns those that remain."""
     loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
+    deadline = loop.time() + seconds
     while remaining := list_open_operations(simulation.connection):
-        if loop.time() >= end:
+        if loop.time() >= deadline:
             break
         await asyncio.sleep(10)
     simulation.counts["left"] = len(remaining)
@@ -46,18 +46,28 @@ async def _wait_until_settled(simulation: Simulation, seconds: float) -> list[st
 
 
 def _check_started_once(network: Network) -> Iterator[str]:
-    for id_, times in Counter(start.batch_id for start in network.service.batch_starts).items():
+    for id_, times in Counter(
+        batch_start.batch_id for batch_start in network.service.batch_starts
+    ).items():
         if times > 1:
             yield f"{id_} was started {times} times"
 
 
-def compare_with_service(lines: list[StoredWrite], network: Network) -> Iterator[str]:
+def compare_with_service(stored_writes: list[StoredWrite], network: Network) -> Iterator[str]:
     """Differences between the journal and the service."""
     executed_counts = Counter(
-        _build_target(one.method, one.path) for one in network.list_executed_writes()
+        _build_target(request.method, request.path) for request in network.list_executed_writes()
     )
-    known_counts = Counter((line.method, line.path) for line in lines if line.is_executed)
-    open_counts = Counter((line.method, line.path) for line in lines if line.may_exist)
+    known_counts = Counter(
+        (stored_write.method, stored_write.path)
+        for stored_write in stored_writes
+        if stored_write.is_executed
+    )
+    open_counts = Counter(
+        (stored_write.method, stored_write.path)
+        for stored_write in stored_writes
+        if stored_write.may_exist
+    )
     for target, times in executed_counts.items():
         if (
             not target[1].endswith(UNVERIFIABLE_SUFFIXES)
@@ -67,26 +77,37 @@ def compare_with_service(lines: list[StoredWrite], network: Network) -> Iterator
     for target, times in known_counts.items():
         if times > executed_counts[target]:
             yield f"marked as executed, and was not: {target}"
-    claimed_counts = Counter(line.object_id for line in lines if line.object_id)
+    claimed_counts = Counter(
+        stored_write.object_id for stored_write in stored_writes if stored_write.object_id
+    )
     yield from (
         f"{id_} is claimed by {times}" for id_, times in claimed_counts.items() if times > 1
     )
     created_requests = {
-        one.created_id: one for one in network.list_executed_writes() if one.created_id
+        request.created_id: request
+        for request in network.list_executed_writes()
+        if request.created_id
     }
     yield from (
         f"{id_} is claimed, and was not made"
         for id_ in claimed_counts.keys() - created_requests.keys()
     )
-    for id_, one in created_requests.items():
-        if id_ not in claimed_counts and not open_counts[_build_target(one.method, one.path)]:
+    for id_, request in created_requests.items():
+        if (
+            id_ not in claimed_counts
+            and not open_counts[_build_target(request.method, request.path)]
+        ):
             yield f"{id_} was made, and nobody knows"
     yield from (
-        f"{one.batch_id} was started, and nobody knows it"
-        for one in network.service.batch_starts
-        if one.batch_id not in claimed_counts
+        f"{request.batch_id} was started, and nobody knows it"
+        for request in network.service.batch_starts
+        if request.batch_id not in claimed_counts
     )
-    yield from (f"lost: {line}" for line in lines if line.is_open and not line.has_open_operation)
+    yield from (
+        f"lost: {stored_write}"
+        for stored_write in stored_writes
+        if stored_write.is_open and not stored_write.has_open_operation
+    )
 
 
 def _build_target(method: str, path: str) -> tuple[str, str]:

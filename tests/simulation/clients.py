@@ -17,11 +17,11 @@ MAX_WAIT_SECONDS = 15.0
 
 
 class ClientEnvironment(Protocol):
-    is_calm: bool
+    is_undisturbed: bool
     gateways: Sequence[Gateway]
     counts: Counter[str]
 
-    def log(self, *what: Any) -> None:
+    def log(self, *words: Any) -> None:
         """Records an event in the trace."""
 
 
@@ -29,21 +29,21 @@ async def request_until_answered(
     environment: ClientEnvironment,
     request: LegacyRequest,
     random_source: random.Random,
-    at: int = 0,
+    gateway_index: int = 0,
 ) -> Response | None:
     """Retries until the response is neither 500 nor 429; None if the client gives up.
 
-    Most attempts go to the gateway ``at``.
+    Most attempts go to the gateway at ``gateway_index``.
     """
-    tries = 0
-    while tries < MAX_TRIES:
-        at = (
-            at
+    undisturbed_tries = 0
+    while undisturbed_tries < MAX_TRIES:
+        gateway_index = (
+            gateway_index
             if random_source.random() < 0.6
             else random_source.randrange(len(environment.gateways))
         )
         response = await _request_once(
-            environment.gateways[at % len(environment.gateways)],
+            environment.gateways[gateway_index % len(environment.gateways)],
             request,
             environment,
             random_source,
@@ -51,15 +51,19 @@ async def request_until_answered(
         environment.log(f"{request} was answered {response.status if response else 'nothing'}")
         if response and response.status not in (429, 500):
             return response
-        tries += environment.is_calm
-        await asyncio.sleep(_choose_pause(response, random_source, calm=environment.is_calm))
+        undisturbed_tries += environment.is_undisturbed
+        await asyncio.sleep(
+            _choose_pause(response, random_source, is_undisturbed=environment.is_undisturbed)
+        )
     return None
 
 
-def _choose_pause(response: Response | None, random_source: random.Random, *, calm: bool) -> float:
-    if response and calm and "Retry-After" in response.headers:
+def _choose_pause(
+    response: Response | None, random_source: random.Random, *, is_undisturbed: bool
+) -> float:
+    if response and is_undisturbed and "Retry-After" in response.headers:
         return float(response.headers["Retry-After"])
-    return random_source.choice((0.0, 0.0, 0.1, 0.5, 2.0, 5.0)) + (3.0 if calm else 0.0)
+    return random_source.choice((0.0, 0.0, 0.1, 0.5, 2.0, 5.0)) + (3.0 if is_undisturbed else 0.0)
 
 
 async def _request_once(
@@ -73,13 +77,13 @@ async def _request_once(
         return None
     connection = ClientConnection()
     gateway.accept(request, connection)
-    patience = (
+    max_wait_seconds = (
         MAX_WAIT_SECONDS
-        if environment.is_calm
+        if environment.is_undisturbed
         else random_source.choice((0.01, 0.05, 0.3, 2.0, 8.0, 30.0))
     )
     try:
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(max_wait_seconds):
             return await asyncio.shield(connection.response)
     except TimeoutError:
         if connection.response.done():  # the response arrived at the same moment

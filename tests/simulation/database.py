@@ -50,8 +50,8 @@ class MemoryDatabase(Database):
         self._connection = connection
 
     def _choose_fault(self) -> Fault:
-        dice = self._process.random_source
-        return dice.choice(("before", "after")) if dice.random() < self.fault_rate else None
+        rng = self._process.random_source
+        return rng.choice(("before", "after")) if rng.random() < self.fault_rate else None
 
     async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:
         await self._process.step()
@@ -99,8 +99,8 @@ def open_database() -> sqlite3.Connection:
     """Opens the database that all seeds use, one after another."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     engine = create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
-    with engine.begin() as migrating:
-        migrate(migrating, "memory")
+    with engine.begin() as migration_connection:
+        migrate(migration_connection, "memory")
     store = SimulatedStore(Process(random.Random(0)), connection, shared=False)
     asyncio.run(import_keys(store, parse_key_lines(json.dumps(KEY).encode())))
     watch_transitions(connection, forbidden_changes)
@@ -141,7 +141,7 @@ def is_superseded(connection: sqlite3.Connection, batch: str) -> bool:
     """Whether this upstream batch is superseded, by the committed rows."""
     query = "SELECT facts FROM object_states WHERE kind = 'alias' AND id = ?"
     rows = connection.execute(query, (batch,)).fetchall()
-    return any(json.loads(facts).get("abandoned") for (facts,) in rows)
+    return any(json.loads(state_text).get("abandoned") for (state_text,) in rows)
 
 
 def empty_database(connection: sqlite3.Connection) -> None:

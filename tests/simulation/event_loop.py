@@ -38,15 +38,15 @@ class _TimeJumpSelector(selectors.SelectSelector):
 
 class SimulatedEventLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
-        self._jumps = _TimeJumpSelector()
-        super().__init__(self._jumps)
+        self._time_jumps = _TimeJumpSelector()
+        super().__init__(self._time_jumps)
         self.set_task_factory(_create_task)  # type: ignore[arg-type]
         self.problems: list[str] = []
         """Exceptions of tasks that nobody awaited."""
         self.set_exception_handler(self._record_exception)
 
     def time(self) -> float:
-        return self._jumps.now
+        return self._time_jumps.now
 
     def _record_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

@@ -18,7 +18,7 @@ from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.retry_matching import RetryMatcher
 from mappings import batch_locks, batches
 from mappings.batch_views import Batch
-from tests.simulation.network import FATES
+from tests.simulation.network import FAULTY_DELIVERIES
 from tests.simulation.scenarios import create_recipient, start_contested_batch
 
 
@@ -32,25 +32,27 @@ def _retry_is_new_request() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _write_is_recorded_after_sending() -> Iterator[tuple[Any, str, Any]]:
-    async def enter(course: OperationExecution, call: Any) -> None:
-        alike, now = (
-            course.journal.digest_call(call),
-            course.journal.service_time(course.operation_record.tenant.environment),
+    async def enter_unrecorded(execution: OperationExecution, call: Any) -> None:
+        call_digest, now = (
+            execution.journal.digest_call(call),
+            execution.journal.service_time(execution.operation_record.tenant.environment),
         )
-        write = Write(course._position, call.method, call.path, alike, now)
-        course.writes[write.number] = write
-        course.is_sending = True
+        write = Write(execution._position, call.method, call.path, call_digest, now)
+        execution.writes[write.number] = write
+        execution.is_sending = True
 
-    async def sent(player: FlowExecutor, call: Any, caller: Any, course: OperationExecution) -> Any:
-        await enter(course, call)
+    async def send_then_record(
+        executor: FlowExecutor, call: Any, caller: Any, execution: OperationExecution
+    ) -> Any:
+        await enter_unrecorded(execution, call)
         try:
-            given = await player._perform_cached_call(call, caller)
+            result = await executor._perform_cached_call(call, caller)
         finally:
-            await course._save_checkpoint(new_write=course.writes[course._position])
-        course.record_response(call, given)
-        return given
+            await execution._save_checkpoint(new_write=execution.writes[execution._position])
+        execution.record_response(call, result)
+        return result
 
-    yield FlowExecutor, "_enter_and_send", sent
+    yield FlowExecutor, "_enter_and_send", send_then_record
 
 
 def _unseen_write_counts_as_absent() -> Iterator[tuple[Any, str, Any]]:
@@ -59,15 +61,15 @@ def _unseen_write_counts_as_absent() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _object_of_another_write_is_claimed() -> Iterator[tuple[Any, str, Any]]:
-    async def none(*_: Any) -> set[str]:
+    async def load_no_ids(*_: Any) -> set[str]:
         return set()
 
-    async def alone(*_: Any) -> list[Any]:
+    async def list_no_rivals(*_: Any) -> list[Any]:
         return []
 
     yield CheckpointWriter, "_check_claims", _do_nothing
-    yield OperationRepository, "load_claimed_ids", none
-    yield OperationRepository, "list_rivals", alone
+    yield OperationRepository, "load_claimed_ids", load_no_ids
+    yield OperationRepository, "list_rivals", list_no_rivals
 
 
 def _lost_fence_is_ignored() -> Iterator[tuple[Any, str, Any]]:
@@ -75,16 +77,16 @@ def _lost_fence_is_ignored() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _unanswered_write_counts_as_refused() -> Iterator[tuple[Any, str, Any]]:
-    plain = OperationExecution.record_response
+    original_method = OperationExecution.record_response
 
-    async def left(course: OperationExecution, _why: str) -> None:
-        for number, write in list(course.writes.items()):
-            course.writes[number] = replace(write, state="unsent")
-            course._unsaved_outcomes.append(course.writes[number])
-        await course.close("undone")
+    async def close_as_unsent(execution: OperationExecution, _reason: str) -> None:
+        for number, write in list(execution.writes.items()):
+            execution.writes[number] = replace(write, state="unsent")
+            execution._unsaved_outcomes.append(execution.writes[number])
+        await execution.close("undone")
 
-    yield OperationExecution, "leave_in_doubt", left
-    yield OperationExecution, "record_response", plain
+    yield OperationExecution, "leave_in_doubt", close_as_unsent
+    yield OperationExecution, "record_response", original_method
 
 
 def _idempotency_key_is_ignored() -> Iterator[tuple[Any, str, Any]]:
@@ -93,51 +95,60 @@ def _idempotency_key_is_ignored() -> Iterator[tuple[Any, str, Any]]:
 
 def _batch_is_written_without_lock() -> Iterator[tuple[Any, str, Any]]:
     """Starts and quotes take no lock, and the record of a write checks nothing that it names."""
-    plain = batch_locks.acquire_batch_lock
+    original_lock = batch_locks.acquire_batch_lock
 
-    def acquire_batch_lock(batch: Batch, phase: str, *more: Any) -> Any:
+    def acquire_batch_lock(batch: Batch, phase: str, *arguments: Any) -> Any:
         if phase not in ("starting", "quoting"):
-            yield from plain(batch, phase, *more)
+            yield from original_lock(batch, phase, *arguments)
 
     yield batches, "acquire_batch_lock", acquire_batch_lock
     yield operation_execution, "_build_superseded_check", lambda _call: []
 
 
-def _select_fates(*names: str) -> tuple[Any, ...]:
-    return tuple(fate for fate in FATES if fate.name in names)
+def _select_deliveries(*names: str) -> tuple[Any, ...]:
+    return tuple(delivery for delivery in FAULTY_DELIVERIES if delivery.name in names)
 
 
-_RESPONSES_LOST = {"network": 0.5, "fates": _select_fates("lost after", "silent", "half json")}
+_RESPONSES_LOST = {
+    "network": 0.5,
+    "deliveries": _select_deliveries("lost after", "silent", "half json"),
+}
 _REQUESTS_LATE = {
     "kinds": (create_recipient,),
-    "stories": 16,
-    "twins": 0.0,
+    "scenarios": 16,
+    "duplicate_rate": 0.0,
     "keys": 0.0,
     "network": 0.6,
-    "fates": _select_fates("cut, and late"),
+    "deliveries": _select_deliveries("cut, and late"),
 }
-_PROCESSES_PAUSED = {"gateways": 2, "holds": 1.0, "kills": 0.0, "storm": 60.0, "at_rest": 150.0}
-_TWO_CLIENTS = {"kinds": (create_recipient,), "twins": 1.0, "keys": 0.0, "at_rest": 150.0}
+_PROCESSES_PAUSED = {
+    "gateways": 2,
+    "pause_rate": 1.0,
+    "kill_rate": 0.0,
+    "disturbance_seconds": 60.0,
+    "at_rest": 150.0,
+}
+_TWO_CLIENTS = {"kinds": (create_recipient,), "duplicate_rate": 1.0, "keys": 0.0, "at_rest": 150.0}
 _BATCH_CONTESTED = {
     "gateways": 2,
-    "stories": 3,
+    "scenarios": 3,
     "kinds": (start_contested_batch,),
-    "snags": 1.0,
+    "interruption_rate": 1.0,
     "network": 0.0,
     "state": 0.0,
-    "kills": 0.0,
+    "kill_rate": 0.0,
     "keys": 0.0,
-    "switches": {"inferred": False, "answers": "full"},
+    "service_options": {"inferred": False, "answers": "full"},
 }
 
 MISTAKES: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = {
-    _retry_is_new_request: {**_RESPONSES_LOST, **_TWO_CLIENTS, "twins": 0.0},
-    _write_is_recorded_after_sending: {"kills": 1.0},
+    _retry_is_new_request: {**_RESPONSES_LOST, **_TWO_CLIENTS, "duplicate_rate": 0.0},
+    _write_is_recorded_after_sending: {"kill_rate": 1.0},
     _unseen_write_counts_as_absent: _REQUESTS_LATE,
     _object_of_another_write_is_claimed: {
         **_TWO_CLIENTS,
         "network": 0.6,
-        "fates": _select_fates("lost after", "lost before"),
+        "deliveries": _select_deliveries("lost after", "lost before"),
     },
     _lost_fence_is_ignored: _PROCESSES_PAUSED,
     _unanswered_write_counts_as_refused: _RESPONSES_LOST,
@@ -151,11 +162,13 @@ MISTAKES: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = {
 def apply_mistake(mistake: Callable[[], Iterator[tuple[Any, str, Any]]]) -> Iterator[None]:
     """Applies a mistake to the product for the time of the context."""
     changes = list(mistake())
-    before = [(holder, attribute, getattr(holder, attribute)) for holder, attribute, _ in changes]
+    originals = [
+        (holder, attribute, getattr(holder, attribute)) for holder, attribute, _ in changes
+    ]
     try:
         for holder, attribute, replacement in changes:
             setattr(holder, attribute, replacement)
         yield
     finally:
-        for holder, attribute, original in before:
+        for holder, attribute, original in originals:
             setattr(holder, attribute, original)

@@ -32,49 +32,54 @@ class ConnectionFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class Delivery:
     """What happens to a request and its response.
 
-    It comes after ``travels`` seconds, or not at all; its sender sees the connection fail (``cut``
-    before it comes, ``dropped`` after), or is answered by ``says``, or hears nothing (``silent``).
+    The request arrives after ``request_delay`` seconds and is executed if ``is_executed``. The sender sees the
+    connection fail (``fails_before`` the request arrives or ``fails_after``), gets the response that
+    ``build_response`` returns after ``response_delay`` seconds, or gets none (``is_silent``).
     """
 
     name: str
-    executes: bool = True
-    travels: tuple[float, float] = (0.0, 0.02)
-    cut: bool = False
-    dropped: bool = False
-    silent: bool = False
-    answers: tuple[float, float] = (0.0, 0.02)
-    says: Callable[[int, bytes], tuple[int, bytes]] = lambda status, body: (status, body)
+    is_executed: bool = True
+    request_delay: tuple[float, float] = (0.0, 0.02)
+    fails_before: bool = False
+    fails_after: bool = False
+    is_silent: bool = False
+    response_delay: tuple[float, float] = (0.0, 0.02)
+    build_response: Callable[[int, bytes], tuple[int, bytes]] = lambda status, body: (status, body)
 
 
 def _replace_response(status: int, body: bytes) -> Callable[[int, bytes], tuple[int, bytes]]:
     return lambda _status, _body: (status, body)
 
 
-DELIVERED = Fate("well")
-FATES = (
-    Fate("lost before", executes=False, cut=True),
-    Fate("lost before", executes=False, cut=True),
-    Fate("silent, not done", executes=False, silent=True),
-    Fate("lost after", dropped=True),
-    Fate("lost after", dropped=True),
-    Fate("lost after", dropped=True),
-    Fate("silent", silent=True),
-    Fate("slow", answers=(1.0, 10.0)),
-    Fate("late", travels=(1.0, 45.0)),
-    Fate("cut, and late", travels=(0.5, 40.0), cut=True),
-    Fate("half json", says=lambda status, body: (status, body[: len(body) // 2])),
-    Fate("empty", says=_replace_response(200, b"")),
-    Fate("html", says=_replace_response(200, HTML)),
-    Fate("502", says=_replace_response(502, HTML)),
-    Fate("504, not done", executes=False, says=_replace_response(504, HTML)),
-    Fate("500", says=_replace_response(500, INTERNAL_ERROR_BODY)),
-    Fate("500, not done", executes=False, says=_replace_response(500, INTERNAL_ERROR_BODY)),
-    Fate("503, not done", executes=False, says=_replace_response(503, b"")),
-    Fate("429", executes=False, says=_replace_response(429, RATE_LIMIT_BODY)),
-    Fate("302", says=_replace_response(302, b"")),
+DELIVERED = Delivery("well")
+FAULTY_DELIVERIES = (
+    Delivery("lost before", is_executed=False, fails_before=True),
+    Delivery("lost before", is_executed=False, fails_before=True),
+    Delivery("silent, not done", is_executed=False, is_silent=True),
+    Delivery("lost after", fails_after=True),
+    Delivery("lost after", fails_after=True),
+    Delivery("lost after", fails_after=True),
+    Delivery("silent", is_silent=True),
+    Delivery("slow", response_delay=(1.0, 10.0)),
+    Delivery("late", request_delay=(1.0, 45.0)),
+    Delivery("cut, and late", request_delay=(0.5, 40.0), fails_before=True),
+    Delivery("half json", build_response=lambda status, body: (status, body[: len(body) // 2])),
+    Delivery("empty", build_response=_replace_response(200, b"")),
+    Delivery("html", build_response=_replace_response(200, HTML)),
+    Delivery("502", build_response=_replace_response(502, HTML)),
+    Delivery("504, not done", is_executed=False, build_response=_replace_response(504, HTML)),
+    Delivery("500", build_response=_replace_response(500, INTERNAL_ERROR_BODY)),
+    Delivery(
+        "500, not done",
+        is_executed=False,
+        build_response=_replace_response(500, INTERNAL_ERROR_BODY),
+    ),
+    Delivery("503, not done", is_executed=False, build_response=_replace_response(503, b"")),
+    Delivery("429", is_executed=False, build_response=_replace_response(429, RATE_LIMIT_BODY)),
+    Delivery("302", build_response=_replace_response(302, b"")),
 )
 
 
@@ -85,75 +90,90 @@ class Network:
     requests: list[ReceivedRequest] = field(default_factory=list)
     fault_rate: float = 0.0
     """Share of the requests that meet a fault."""
-    fates: Sequence[Fate] = FATES
+    deliveries: Sequence[Delivery] = FAULTY_DELIVERIES
     pause_rate: float = 0.0
     """Share of batch creates after which the process is paused or killed."""
     is_superseded: Callable[[str], bool] = lambda _batch: False
     """Whether this upstream batch is superseded, so that nothing may be written to it."""
     problems: list[str] = field(default_factory=list)
-    log: Callable[..., None] = lambda *_told: None
-    _late: dict[asyncio.Task[None], None] = field(default_factory=dict)
+    log: Callable[..., None] = lambda *_words: None
+    _delivery_tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._face = RequestHandler(self.service)
+        self._handler = RequestHandler(self.service)
         self._lists = self.service.options.inferred
 
     def send(self, request: SentRequest, sent_at: float) -> asyncio.Future[tuple[int, bytes, str]]:
         """Sends a request, which continues even if its sender dies."""
-        fate = (
-            self.random_source.choice(self.fates)
+        delivery = (
+            self.random_source.choice(self.deliveries)
             if self.random_source.random() < self.fault_rate
             else DELIVERED
         )
-        if fate.name == "500" and request.raw_path == "/v1/batches" and not self._lists:
-            # Nothing else shows whether it was executed, so that the service's 500 must be true.
-            fate = replace(fate, executes=False)
-        received = ReceivedRequest(
+        if delivery.name == "500" and request.raw_path == "/v1/batches" and not self._lists:
+            # Without lists nothing shows whether it was executed, so that a 500 must mean that it was not.
+            delivery = replace(delivery, is_executed=False)
+        recorded_request = ReceivedRequest(
             len(self.requests), request.method, request.raw_path, request.headers, request.data, 0
         )
-        received.behaviour = fate.name
-        self.requests.append(received)
-        self.log("sent", received.number, received.method, received.path, fate.name)
+        recorded_request.behaviour = delivery.name
+        self.requests.append(recorded_request)
+        self.log(
+            "sent",
+            recorded_request.number,
+            recorded_request.method,
+            recorded_request.path,
+            delivery.name,
+        )
         reply = asyncio.get_running_loop().create_future()
-        task = asyncio.get_running_loop().create_task(self._deliver(request, received, fate, reply))
-        self._late[task] = None
-        task.add_done_callback(self._late.pop)
+        task = asyncio.get_running_loop().create_task(
+            self._deliver(request, recorded_request, delivery, reply)
+        )
+        self._delivery_tasks[task] = None
+        task.add_done_callback(self._delivery_tasks.pop)
         return reply
 
     async def _deliver(
         self,
         request: SentRequest,
-        received: ReceivedRequest,
-        fate: Fate,
+        recorded_request: ReceivedRequest,
+        delivery: Delivery,
         reply: asyncio.Future[Any],
     ) -> None:
-        if fate.cut:
+        if delivery.fails_before:
             _fail(reply)
-        await asyncio.sleep(self.random_source.uniform(*fate.travels))
+        await asyncio.sleep(self.random_source.uniform(*delivery.request_delay))
         status, body = 0, b""
-        if fate.executes:
-            status, body = await self._execute(request, received)
-        if fate.dropped:
+        if delivery.is_executed:
+            status, body = await self._execute(request, recorded_request)
+        if delivery.fails_after:
             _fail(reply)
-        if fate.silent or reply.done():
+        if delivery.is_silent or reply.done():
             return
-        await asyncio.sleep(self.random_source.uniform(*fate.answers))
+        await asyncio.sleep(self.random_source.uniform(*delivery.response_delay))
         if not reply.done():
             date = formatdate(self.service.clock(), usegmt=True)
-            reply.set_result((*fate.says(status, body), date))
+            reply.set_result((*delivery.build_response(status, body), date))
 
-    async def _execute(self, request: SentRequest, received: ReceivedRequest) -> tuple[int, bytes]:
-        response: Any = await self._face.handle(request)  # type: ignore[arg-type]
-        received.status, body = response.status, bytes(response.body)
-        received.age = self.service.clock() - float(
+    async def _execute(
+        self, request: SentRequest, recorded_request: ReceivedRequest
+    ) -> tuple[int, bytes]:
+        response: Any = await self._handler.handle(request)  # type: ignore[arg-type]
+        recorded_request.status, body = response.status, bytes(response.body)
+        recorded_request.age = self.service.clock() - float(
             request.headers[SIGNATURE_HEADERS.timestamp_header]
         )
-        received.created_id = _extract_created_id(received, json.loads(body))
-        self.log("done", received.number, received.status)
-        named = _BATCH_PATH.match(received.path)
-        if received.is_write and received.is_done and named and self.is_superseded(named[1]):
+        recorded_request.created_id = _extract_created_id(recorded_request, json.loads(body))
+        self.log("done", recorded_request.number, recorded_request.status)
+        match = _BATCH_PATH.match(recorded_request.path)
+        if (
+            recorded_request.is_write
+            and recorded_request.is_done
+            and match
+            and self.is_superseded(match[1])
+        ):
             self.problems.append(
-                f"{received.method} {received.path} was sent to a superseded batch"
+                f"{recorded_request.method} {recorded_request.path} was sent to a superseded batch"
             )
         return response.status, body
 
@@ -161,17 +181,17 @@ class Network:
         """Pauses or kills a process that has just created a batch."""
         if not self.pause_rate or self.random_source.random() >= self.pause_rate:
             return
-        step = process.steps + self.random_source.choice((2, 3, 4, 5, 6, 8, 12, 20))
+        step_number = process.steps + self.random_source.choice((2, 3, 4, 5, 6, 8, 12, 20))
         if self.random_source.random() < 0.4:
-            process.dies_at = step
+            process.dies_at = step_number
         else:
-            process.holds_at = step, self.random_source.choice((0.1, 0.8, 3.0))
+            process.holds_at = step_number, self.random_source.choice((0.1, 0.8, 3.0))
 
     @property
     def is_idle(self) -> bool:
-        return not self._late
+        return not self._delivery_tasks
 
-    def list_executed_writes(self, method: str = "*", about: str = "") -> list[ReceivedRequest]:
+    def list_executed_writes(self, method: str = "*", text: str = "") -> list[ReceivedRequest]:
         """The writes that were executed and succeeded."""
         return [
             request
@@ -179,7 +199,7 @@ class Network:
             if request.is_write
             and request.is_done
             and method in ("*", request.method)
-            and request.is_about(about)
+            and request.contains_text(text)
         ]
 
 
@@ -192,19 +212,21 @@ def _fail(reply: asyncio.Future[Any]) -> None:
         reply.exception()  # mark as retrieved: the sender may be dead
 
 
-def _extract_created_id(received: ReceivedRequest, body: dict[str, Any]) -> str | None:
-    if received.method != "POST" or received.target.endswith(
+def _extract_created_id(recorded_request: ReceivedRequest, body: dict[str, Any]) -> str | None:
+    if recorded_request.method != "POST" or recorded_request.target.endswith(
         ("generate-quote", "start-processing")
     ):
         return None
     for name in CREATED_OBJECTS:
-        if isinstance(created := body.get(name), dict):
-            return str(created.get("recipientAccountId") or created.get("id"))
+        if isinstance(created_object := body.get(name), dict):
+            return str(created_object.get("recipientAccountId") or created_object.get("id"))
     return None
 
 
-def build_service(dice: random.Random, **switches: Any) -> Service:
+def build_service(rng: random.Random, **service_options: Any) -> Service:
     def clock() -> float:
         return EPOCH + asyncio.get_running_loop().time()
 
-    return Service(options=ServiceOptions(**switches), clock=clock, seed=dice.randrange(1 << 30))
+    return Service(
+        options=ServiceOptions(**service_options), clock=clock, seed=rng.randrange(1 << 30)
+    )

@@ -26,8 +26,8 @@ class ProcessKilled(BaseException):
 class Process:
     """``step`` is called wherever a real process would wait for I/O."""
 
-    def __init__(self, dice: random.Random) -> None:
-        self.random_source = dice
+    def __init__(self, rng: random.Random) -> None:
+        self.random_source = rng
         self.is_dead = False
         self.steps = 0
         self.dies_at: int | None = None

@@ -22,23 +22,26 @@ class Scenario:
 
     environment: ClientEnvironment
     network: Network
-    mark: str
+    tag: str
     payee: str
     random_source: random.Random
-    twins: float
+    duplicate_rate: float
     keys: float
     checks: list[Callable[[], str | None]] = field(default_factory=list)
     history: list[str] = field(default_factory=list)
 
     async def request_concurrently(
-        self, request: LegacyRequest, times: int = 1, at: int = 0
+        self, request: LegacyRequest, times: int = 1, gateway_index: int = 0
     ) -> list[Response | None]:
         """Sends a request from several clients at once; without an Idempotency-Key each counts as its own."""
         return list(
             await asyncio.gather(
                 *(
                     clients.request_until_answered(
-                        self.environment, request, random.Random(self.random_source.random()), at
+                        self.environment,
+                        request,
+                        random.Random(self.random_source.random()),
+                        gateway_index,
                     )
                     for _ in range(times)
                 )
@@ -55,12 +58,12 @@ class Scenario:
     def _choose_key(self, operation: str) -> str | None:
         is_post = operation.startswith(("create", "start", "generate"))
         has_one = is_post and self.random_source.random() < self.keys
-        return f"{self.mark} {operation}" if has_one else None
+        return f"{self.tag} {operation}" if has_one else None
 
     def list_problems(self) -> Iterator[str]:
         for check in self.checks:
             if problem := check():
-                yield f"{self.mark} ({', '.join(self.history)}): {problem}"
+                yield f"{self.tag} ({', '.join(self.history)}): {problem}"
 
     # At the service
 
@@ -69,145 +72,167 @@ class Scenario:
         return [
             [account.fields["emailAddress"] for account in recipient.accounts]
             for recipient in self.network.service.find_or_create_tenant().recipients.values()
-            if recipient.fields["email"] == f"{self.mark}@example.com" and not recipient.is_archived
+            if recipient.fields["email"] == f"{self.tag}@example.com" and not recipient.is_archived
         ]
 
     def list_batches(self) -> list[Batch]:
         batches = self.network.service.find_or_create_tenant().batches.values()
-        return [batch for batch in batches if batch.description == self.mark]
+        return [batch for batch in batches if batch.description == self.tag]
 
     def list_starts(self) -> list[str]:
-        ours = {start.id for start in self.list_batches()}
+        batch_ids = {batch_start.id for batch_start in self.list_batches()}
         return [
-            start.batch_id for start in self.network.service.batch_starts if start.batch_id in ours
+            batch_start.batch_id
+            for batch_start in self.network.service.batch_starts
+            if batch_start.batch_id in batch_ids
         ]
 
 
-def build_person(mark: str, **more: Any) -> dict[str, Any]:
-    name = {"firstName": "Ada", "lastName": mark.title()}
-    return {"type": "individual", **name, "email": f"{mark}@example.com", **more}
+def build_person(tag: str, **fields: Any) -> dict[str, Any]:
+    name = {"firstName": "Ada", "lastName": tag.title()}
+    return {"type": "individual", **name, "email": f"{tag}@example.com", **fields}
 
 
-def build_wallet(mark: str) -> dict[str, Any]:
+def build_wallet(tag: str) -> dict[str, Any]:
     return {
         "primary": {"method": "wallet", "currency": "USD"},
-        "accounts": {"wallet": {"address": f"{mark}@wallet.example.com"}},
+        "accounts": {"wallet": {"address": f"{tag}@wallet.example.com"}},
     }
 
 
-async def create_recipient(story: Scenario) -> None:
+async def create_recipient(scenario: Scenario) -> None:
     """One client, or two that send the same request at once."""
-    mark, dice = story.mark, story.random_source
-    has_payout = dice.random() < 0.6
-    body = build_person(mark, payout=build_wallet(mark)) if has_payout else build_person(mark)
-    key = mark if dice.random() < story.keys else None
-    twins = 2 if dice.random() < story.twins else 1
+    tag, rng = scenario.tag, scenario.random_source
+    has_payout = rng.random() < 0.6
+    body = build_person(tag, payout=build_wallet(tag)) if has_payout else build_person(tag)
+    key = tag if rng.random() < scenario.keys else None
+    duplicate_rate = 2 if rng.random() < scenario.duplicate_rate else 1
     request = LegacyRequest("create_recipient", {}, body, key)
-    ends = await story.request_concurrently(request, twins)
-    story.history.append(f"create_recipient {[end and end.status for end in ends]}")
-    most = 1 if key else twins
-    account = [f"{mark}@wallet.example.com"] if has_payout else []
+    responses = await scenario.request_concurrently(request, duplicate_rate)
+    scenario.history.append(
+        f"create_recipient {[response and response.status for response in responses]}"
+    )
+    max_count = 1 if key else duplicate_rate
+    account = [f"{tag}@wallet.example.com"] if has_payout else []
 
     def check() -> str | None:
-        recipients = story.list_accounts()
-        if any(end is None or end.status != 200 for end in ends):
-            return f"never told: {[end and end.data for end in ends]}"
-        told_ids = {json.loads(end.data)["recipient"]["id"] for end in ends if end}
+        recipients = scenario.list_accounts()
+        if any(end is None or end.status != 200 for end in responses):
+            return f"never told: {[end and end.data for end in responses]}"
+        reported_ids = {json.loads(end.data)["recipient"]["id"] for end in responses if end}
         # Either of two identical recipients is a right answer.
-        if not len(told_ids) <= len(recipients) <= most or any(
-            one != account for one in recipients
+        if not len(reported_ids) <= len(recipients) <= max_count or any(
+            recipient_accounts != account for recipient_accounts in recipients
         ):
-            return f"told of {len(told_ids)}, there is {recipients}"
+            return f"told of {len(reported_ids)}, there is {recipients}"
         return None
 
-    story.checks.append(check)
+    scenario.checks.append(check)
 
 
-async def start_edited_batch(story: Scenario) -> None:
+async def start_edited_batch(scenario: Scenario) -> None:
     """Creates a batch, may edit and quote it, and starts it."""
-    dice, mark = story.random_source, story.mark
-    amounts = [f"{dice.randrange(10, 99)}.00" for _ in range(dice.choice((1, 1, 2)))]
-    payments = [_build_payment(story, amount) for amount in amounts]
-    body = {"sourceCurrency": "USD", "description": mark, "payments": payments}
-    created = await story.request_body("create_batch", body)
-    if created is None:
-        story.checks.append(lambda: _check_at_most_one(story))
+    rng, tag = scenario.random_source, scenario.tag
+    amounts = [f"{rng.randrange(10, 99)}.00" for _ in range(rng.choice((1, 1, 2)))]
+    payments = [_build_payment(scenario, amount) for amount in amounts]
+    body = {"sourceCurrency": "USD", "description": tag, "payments": payments}
+    created_body = await scenario.request_body("create_batch", body)
+    if created_body is None:
+        scenario.checks.append(lambda: _check_at_most_one(scenario))
         return
-    batch = created["batch"]["id"]
-    if dice.random() < 0.5:
-        amounts = await _edit_batch(story, batch, amounts)
-    if dice.random() < 0.5:
-        await story.request_body(dice.choice(("generate_quote", "read_batch_summary")), id=batch)
-    starts = await _start_batch(story, batch)
-    story.checks.append(lambda: _check_paid_once(story, amounts, starts))
+    batch = created_body["batch"]["id"]
+    if rng.random() < 0.5:
+        amounts = await _edit_batch(scenario, batch, amounts)
+    if rng.random() < 0.5:
+        await scenario.request_body(rng.choice(("generate_quote", "read_batch_summary")), id=batch)
+    start_responses = await _start_batch(scenario, batch)
+    scenario.checks.append(lambda: _check_paid_once(scenario, amounts, start_responses))
 
 
-def _build_payment(story: Scenario, amount: str) -> dict[str, Any]:
-    return {"recipient": {"id": story.payee}, "sourceAmount": amount}
+def _build_payment(scenario: Scenario, amount: str) -> dict[str, Any]:
+    return {"recipient": {"id": scenario.payee}, "sourceAmount": amount}
 
 
-async def _edit_batch(story: Scenario, batch: str, amounts: list[str]) -> list[str]:
+async def _edit_batch(scenario: Scenario, batch: str, amounts: list[str]) -> list[str]:
     """The amounts after the edit."""
-    change = story.random_source.choice(("add", "amount", "amount", "remove"))
+    change = scenario.random_source.choice(("add", "amount", "amount", "remove"))
     if change == "add":
-        added = await story.request_body("create_payment", _build_payment(story, "5.00"), id=batch)
-        return [*amounts, "5.00"] if added else amounts
-    whole = await story.request_body("read_batch", id=batch)
-    if whole is None:
+        add_body = await scenario.request_body(
+            "create_payment", _build_payment(scenario, "5.00"), id=batch
+        )
+        return [*amounts, "5.00"] if add_body else amounts
+    batch_body = await scenario.request_body("read_batch", id=batch)
+    if batch_body is None:
         return amounts
-    payment = whole["batch"]["payments"]["payments"][0]
-    others = [one["sourceAmount"] for one in whole["batch"]["payments"]["payments"][1:]]
+    payment = batch_body["batch"]["payments"]["payments"][0]
+    other_amounts = [
+        payment_body["sourceAmount"]
+        for payment_body in batch_body["batch"]["payments"]["payments"][1:]
+    ]
     ids = {"id": batch, "payment": payment["id"]}
     if change == "amount":
-        done = await story.request_body("update_payment", {"sourceAmount": "7.00"}, **ids)
-        return [*others, "7.00"] if done else amounts
-    if not others:
+        changed_body = await scenario.request_body(
+            "update_payment", {"sourceAmount": "7.00"}, **ids
+        )
+        return [*other_amounts, "7.00"] if changed_body else amounts
+    if not other_amounts:
         return amounts
-    done = await story.request_body("delete_payment", **ids)
-    return others if done else amounts
+    changed_body = await scenario.request_body("delete_payment", **ids)
+    return other_amounts if changed_body else amounts
 
 
-async def _start_batch(story: Scenario, batch: str) -> list[Response | None]:
-    twins = 2 if story.random_source.random() < story.twins else 1
-    key = f"{story.mark} start" if story.random_source.random() < story.keys else None
-    ends = await story.request_concurrently(
-        LegacyRequest("start_batch", {"id": batch}, None, key), twins
+async def _start_batch(scenario: Scenario, batch: str) -> list[Response | None]:
+    duplicate_rate = 2 if scenario.random_source.random() < scenario.duplicate_rate else 1
+    key = f"{scenario.tag} start" if scenario.random_source.random() < scenario.keys else None
+    responses = await scenario.request_concurrently(
+        LegacyRequest("start_batch", {"id": batch}, None, key), duplicate_rate
     )
-    story.history.append(f"start_batch {[end and end.status for end in ends]}")
-    return ends
+    scenario.history.append(
+        f"start_batch {[response and response.status for response in responses]}"
+    )
+    return responses
 
 
-async def start_contested_batch(story: Scenario) -> None:
+async def start_contested_batch(scenario: Scenario) -> None:
     """Edits a batch, so that it may be a draft, then starts, quotes and edits it concurrently."""
-    dice, mark = story.random_source, story.mark
+    rng, tag = scenario.random_source, scenario.tag
     amounts = ["11.00", "12.00", "13.00"]
-    payments = [_build_payment(story, amount) for amount in amounts]
-    body = {"sourceCurrency": "USD", "description": mark, "payments": payments}
-    created = await story.request_body("create_batch", body)
-    whole = created and await story.request_body("read_batch", id=created["batch"]["id"])
-    if whole is None:
-        story.checks.append(lambda: _check_at_most_one(story))
-        return
-    batch = created["batch"]["id"]
-    ids = {one["sourceAmount"]: one["id"] for one in whole["batch"]["payments"]["payments"]}
-    contest = _ContestedBatch(story, batch, ids, amounts)
-    await contest.edit_repeatedly("amount")
-    ways = dice.sample(("remove", "removes", "add", "again", "delete"), dice.choice((1, 2, 4)))
-    others = ("generate_quote", "read_batch_summary")
-    await asyncio.gather(
-        _start_batch(story, batch),
-        contest.edit_repeatedly(*ways),
-        *(story.request_body(other, id=batch) for other in others if dice.random() < 0.5),
+    payments = [_build_payment(scenario, amount) for amount in amounts]
+    body = {"sourceCurrency": "USD", "description": tag, "payments": payments}
+    created_body = await scenario.request_body("create_batch", body)
+    batch_body = created_body and await scenario.request_body(
+        "read_batch", id=created_body["batch"]["id"]
     )
-    ends = await _start_batch(story, batch)
-    story.checks.append(lambda: contest.find_problem(ends))
+    if batch_body is None:
+        scenario.checks.append(lambda: _check_at_most_one(scenario))
+        return
+    batch = created_body["batch"]["id"]
+    ids = {
+        payment["sourceAmount"]: payment["id"]
+        for payment in batch_body["batch"]["payments"]["payments"]
+    }
+    contested_batch = _ContestedBatch(scenario, batch, ids, amounts)
+    await contested_batch.edit_repeatedly("amount")
+    edits = rng.sample(("remove", "removes", "add", "again", "delete"), rng.choice((1, 2, 4)))
+    other_operations = ("generate_quote", "read_batch_summary")
+    await asyncio.gather(
+        _start_batch(scenario, batch),
+        contested_batch.edit_repeatedly(*edits),
+        *(
+            scenario.request_body(operation, id=batch)
+            for operation in other_operations
+            if rng.random() < 0.5
+        ),
+    )
+    start_responses = await _start_batch(scenario, batch)
+    scenario.checks.append(lambda: contested_batch.find_problem(start_responses))
 
 
 @dataclass
 class _ContestedBatch:
     """A batch that several clients change at once, and their responses."""
 
-    story: Scenario
+    scenario: Scenario
     batch: str
     ids: dict[str, str]
     """Its payments' ids by their first amounts."""
@@ -215,11 +240,11 @@ class _ContestedBatch:
     is_deleted: bool = False
     is_unanswered: bool = False
 
-    async def edit_repeatedly(self, *ways: str) -> None:
+    async def edit_repeatedly(self, *edits: str) -> None:
         """Edits in sequence by one client, mostly at another gateway than the starts."""
         ids, batch = self.ids, {"id": self.batch}
-        for edit in ways:
-            await asyncio.sleep(self.story.random_source.choice((0.0, 0.01, 0.05, 0.3)))
+        for edit in edits:
+            await asyncio.sleep(self.scenario.random_source.choice((0.0, 0.01, 0.05, 0.3)))
             match edit:
                 case "amount":
                     change = {"sourceAmount": "21.00"}
@@ -229,70 +254,87 @@ class _ContestedBatch:
                     change = {"update_payments": [{"id": ids["13.00"], "sourceAmount": "23.00"}]}
                     await self._edit("update_batch", batch, change, "13.00", "23.00")
                 case "remove" if "12.00" in self.amounts:
-                    its = {**batch, "payment": ids["12.00"]}
-                    await self._edit("delete_payment", its, None, "12.00", "")
+                    payment_ids = {**batch, "payment": ids["12.00"]}
+                    await self._edit("delete_payment", payment_ids, None, "12.00", "")
                 case "removes" if "12.00" in self.amounts:
                     change = {"remove_payments": [{"id": ids["12.00"]}]}
                     await self._edit("update_batch", batch, change, "12.00", "")
                 case "add":
-                    added = _build_payment(self.story, "14.00")
-                    await self._edit("create_payment", batch, added, "", "14.00")
+                    added_payment = _build_payment(self.scenario, "14.00")
+                    await self._edit("create_payment", batch, added_payment, "", "14.00")
                 case "delete":
                     self.is_deleted = await self._is_accepted("delete_batch", batch, None)
 
     async def _edit(
-        self, operation: str, ids: dict[str, str], body: Any, before: str, after: str
+        self, operation: str, ids: dict[str, str], body: Any, old_amount: str, new_amount: str
     ) -> None:
         if await self._is_accepted(operation, ids, body):
-            self.amounts = [one for one in (*self.amounts, after) if one not in (before, "")]
+            self.amounts = [
+                amount for amount in (*self.amounts, new_amount) if amount not in (old_amount, "")
+            ]
 
     async def _is_accepted(self, operation: str, ids: dict[str, str], body: Any) -> bool:
-        (response,) = await self.story.request_concurrently(
-            LegacyRequest(operation, ids, body), at=1
+        (response,) = await self.scenario.request_concurrently(
+            LegacyRequest(operation, ids, body), gateway_index=1
         )
-        self.story.history.append(f"{operation} {response and response.status}")
+        self.scenario.history.append(f"{operation} {response and response.status}")
         self.is_unanswered = self.is_unanswered or response is None
         return response is not None and response.status == 200
 
-    def find_problem(self, ends: list[Response | None]) -> str | None:
+    def find_problem(self, start_responses: list[Response | None]) -> str | None:
         """A contradiction between what was paid and the clients' responses."""
-        story, started = self.story, self.story.list_starts()
-        if len(started) > 1 or (self.is_deleted and started):
-            return f"{started} were started"
-        if self.is_unanswered or any(end is None for end in ends):
-            return None if _is_left_to_operator(story) else "nobody was told"
-        if not started:
-            return None if self.is_deleted else f"not started: {[end and end.data for end in ends]}"
-        (batch,) = [one for one in story.list_batches() if one.id == started[0]]
-        paid = sorted(str(one.amount) for one in batch.payments.values())
-        return None if paid == sorted(self.amounts) else f"paid {paid} for {sorted(self.amounts)}"
+        scenario, started_ids = self.scenario, self.scenario.list_starts()
+        if len(started_ids) > 1 or (self.is_deleted and started_ids):
+            return f"{started_ids} were started"
+        if self.is_unanswered or any(response is None for response in start_responses):
+            return None if _is_left_to_operator(scenario) else "nobody was told"
+        if not started_ids:
+            return (
+                None
+                if self.is_deleted
+                else f"not started: {[response and response.data for response in start_responses]}"
+            )
+        (batch,) = [
+            candidate for candidate in scenario.list_batches() if candidate.id == started_ids[0]
+        ]
+        paid_amounts = sorted(str(candidate.amount) for candidate in batch.payments.values())
+        return (
+            None
+            if paid_amounts == sorted(self.amounts)
+            else f"paid {paid_amounts} for {sorted(self.amounts)}"
+        )
 
 
-def _is_left_to_operator(story: Scenario) -> bool:
+def _is_left_to_operator(scenario: Scenario) -> bool:
     """Whether a batch was lost at a service without lists, and is left to the operator."""
-    return story.environment.counts["left"] > 0
+    return scenario.environment.counts["left"] > 0
 
 
-def _check_at_most_one(story: Scenario) -> str | None:
-    batches = story.list_batches()
-    if len(batches) > 1 or story.list_starts():
+def _check_at_most_one(scenario: Scenario) -> str | None:
+    batches = scenario.list_batches()
+    if len(batches) > 1 or scenario.list_starts():
         return f"{len(batches)} batches"
-    return None if _is_left_to_operator(story) else "nobody was told of the batch"
+    return None if _is_left_to_operator(scenario) else "nobody was told of the batch"
 
 
 def _check_paid_once(
-    story: Scenario, amounts: list[str], ends: list[Response | None]
+    scenario: Scenario, amounts: list[str], start_responses: list[Response | None]
 ) -> str | None:
-    started = story.list_starts()
-    if len(started) > 1:
-        return f"{started} were started"
-    if any(end is None for end in ends):
-        return None if _is_left_to_operator(story) else "nobody was told of the start"
-    if not any(end and end.status == 200 for end in ends) or not started:
-        return f"not started: {[end and end.data for end in ends]}"
-    (batch,) = [one for one in story.list_batches() if one.id == started[0]]
-    paid = sorted(str(one.amount) for one in batch.payments.values())
-    return None if paid == sorted(amounts) else f"paid {paid} for {sorted(amounts)}"
+    started_ids = scenario.list_starts()
+    if len(started_ids) > 1:
+        return f"{started_ids} were started"
+    if any(response is None for response in start_responses):
+        return None if _is_left_to_operator(scenario) else "nobody was told of the start"
+    if (
+        not any(response and response.status == 200 for response in start_responses)
+        or not started_ids
+    ):
+        return f"not started: {[response and response.data for response in start_responses]}"
+    (batch,) = [
+        candidate for candidate in scenario.list_batches() if candidate.id == started_ids[0]
+    ]
+    paid_amounts = sorted(str(candidate.amount) for candidate in batch.payments.values())
+    return None if paid_amounts == sorted(amounts) else f"paid {paid_amounts} for {sorted(amounts)}"
 
 
 Kind = Callable[[Scenario], Awaitable[None]]

@@ -20,7 +20,7 @@ from tests.simulation import checks
 from tests.simulation.assembly import LEASE_SECONDS, Gateway, start_gateway
 from tests.simulation.database import empty_database, is_superseded, open_database
 from tests.simulation.event_loop import SimulatedEventLoop
-from tests.simulation.network import FATES, Fate, Network, build_service
+from tests.simulation.network import FAULTY_DELIVERIES, Delivery, Network, build_service
 from tests.simulation.process import ProcessKilled
 from tests.simulation.scenarios import SCENARIOS, Kind, Scenario, build_person, build_wallet
 
@@ -33,40 +33,40 @@ class Conditions:
     """The conditions of a seed."""
 
     gateways: int
-    stories: int
-    storm: float
+    scenarios: int
+    disturbance_seconds: float
     network: float
     state: float
-    kills: float
-    holds: float
-    jumps: tuple[float, ...]
-    switches: Mapping[str, Any]
-    fates: tuple[Fate, ...] = FATES
+    kill_rate: float
+    pause_rate: float
+    clock_jumps: tuple[float, ...]
+    service_options: Mapping[str, Any]
+    deliveries: tuple[Delivery, ...] = FAULTY_DELIVERIES
     kinds: tuple[Kind, ...] = SCENARIOS
-    snags: float = 0.0
+    interruption_rate: float = 0.0
     """Share of batch creates after which the process is paused or killed."""
-    twins: float = 0.3
+    duplicate_rate: float = 0.3
     """Share of requests that two clients send at once."""
     keys: float = 0.25
     at_rest: float = 800.0
     """Seconds of simulated time after which nothing may be in doubt that can be reconciled."""
 
     @classmethod
-    def draw(cls, dice: random.Random) -> Conditions:
+    def draw(cls, rng: random.Random) -> Conditions:
         return cls(
-            gateways=dice.choice((1, 2, 2)),
-            stories=dice.choice((1, 1, 2)),
-            storm=dice.choice((2.0, 5.0, 10.0)),
-            network=dice.choice((0.0, 0.1, 0.3, 0.6)),
-            state=dice.choice((0.0, 0.0, 0.0, 0.03, 0.1)),
-            kills=dice.choice((0.0, 0.3, 1.0)),
-            holds=dice.choice((0.0, 0.0, 0.0, 0.3)),
-            jumps=dice.choice((*(((),) * 20), (29.0, -29.0), (31.0, -31.0), (300.0, -300.0))),
-            switches={
-                "inferred": dice.random() < 0.5,
-                "answers": dice.choice(("full", "bare")),
+            gateways=rng.choice((1, 2, 2)),
+            scenarios=rng.choice((1, 1, 2)),
+            disturbance_seconds=rng.choice((2.0, 5.0, 10.0)),
+            network=rng.choice((0.0, 0.1, 0.3, 0.6)),
+            state=rng.choice((0.0, 0.0, 0.0, 0.03, 0.1)),
+            kill_rate=rng.choice((0.0, 0.3, 1.0)),
+            pause_rate=rng.choice((0.0, 0.0, 0.0, 0.3)),
+            clock_jumps=rng.choice((*(((),) * 20), (29.0, -29.0), (31.0, -31.0), (300.0, -300.0))),
+            service_options={
+                "inferred": rng.random() < 0.5,
+                "answers": rng.choice(("full", "bare")),
             },
-            snags=dice.choice((0.0, 0.3, 1.0)),
+            interruption_rate=rng.choice((0.0, 0.3, 1.0)),
         )
 
 
@@ -86,23 +86,23 @@ class Simulation:
     network: Network
     connection: sqlite3.Connection
     lease_seconds: float = LEASE_SECONDS
-    is_calm: bool = False
+    is_undisturbed: bool = False
     gateways: list[Gateway] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     trace: Any = field(default_factory=hashlib.sha256)
     is_printed: bool = False
 
-    def log(self, *what: Any) -> None:
+    def log(self, *words: Any) -> None:
         now = asyncio.get_running_loop().time()
-        line = f"{now:.4f} {' '.join(map(str, what))}"
+        line = f"{now:.4f} {' '.join(map(str, words))}"
         self.trace.update(line.encode())
         if self.is_printed:
             sys.stdout.write(f"{line}\n")
 
     # Gateways
 
-    async def start_gateway(self, at: int) -> None:
+    async def start_gateway(self, gateway_index: int) -> None:
         gateway = await start_gateway(
             self.network,
             self.connection,
@@ -111,35 +111,39 @@ class Simulation:
             shared=self.conditions.gateways > 1,
             lease_seconds=self.lease_seconds,
         )
-        gateway.state.memory_database.fault_rate = 0.0 if self.is_calm else self.conditions.state
-        if at < len(self.gateways):
-            gateway.process.clock_offset_seconds = self.gateways[at].process.clock_offset_seconds
-            self.gateways[at] = gateway
+        gateway.state.memory_database.fault_rate = (
+            0.0 if self.is_undisturbed else self.conditions.state
+        )
+        if gateway_index < len(self.gateways):
+            gateway.process.clock_offset_seconds = self.gateways[
+                gateway_index
+            ].process.clock_offset_seconds
+            self.gateways[gateway_index] = gateway
         else:
             self.gateways.append(gateway)
-        self.log("open", at)
+        self.log("open", gateway_index)
 
-    async def _disturb(self, at: int) -> None:
+    async def _disturb(self, gateway_index: int) -> None:
         """Kills, stops and pauses one gateway, and replaces it."""
-        dice, temper = self.random_source, self.conditions
-        while not self.is_calm:
-            gateway = self.gateways[at]
-            if dice.random() < temper.kills:
-                gateway.process.dies_at = gateway.process.steps + dice.randrange(1, 120)
-            await asyncio.sleep(dice.uniform(0.05, 3.0))
+        rng, conditions = self.random_source, self.conditions
+        while not self.is_undisturbed:
+            gateway = self.gateways[gateway_index]
+            if rng.random() < conditions.kill_rate:
+                gateway.process.dies_at = gateway.process.steps + rng.randrange(1, 120)
+            await asyncio.sleep(rng.uniform(0.05, 3.0))
             if gateway.process.is_dead:
                 self.counts["kills"] += 1
-            elif dice.random() < temper.kills * 0.2:
+            elif rng.random() < conditions.kill_rate * 0.2:
                 await self._shut_down(gateway)
-            if dice.random() < temper.holds:
-                gateway.process.hold(dice.uniform(3, 60))
+            if rng.random() < conditions.pause_rate:
+                gateway.process.hold(rng.uniform(3, 60))
                 self.counts["holds"] += 1
-            if temper.jumps and dice.random() < 0.3:
-                gateway.process.clock_offset_seconds += dice.choice(temper.jumps)
+            if conditions.clock_jumps and rng.random() < 0.3:
+                gateway.process.clock_offset_seconds += rng.choice(conditions.clock_jumps)
                 self.counts["jumps"] += 1
             if gateway.process.is_dead:
-                await asyncio.sleep(dice.choice((0.0, 0.1, 2.0, 10.0)))
-                await self.start_gateway(at)
+                await asyncio.sleep(rng.choice((0.0, 0.1, 2.0, 10.0)))
+                await self.start_gateway(gateway_index)
 
     async def _shut_down(self, gateway: Gateway) -> None:
         self.counts["ends"] += 1
@@ -147,72 +151,87 @@ class Simulation:
             await gateway.process.start_task(gateway.close())
         gateway.process.kill()
 
-    async def calm(self) -> None:
-        self.is_calm, self.network.fault_rate, self.network.pause_rate = True, 0.0, 0.0
-        for at, gateway in enumerate(self.gateways):
+    async def stop_disturbances(self) -> None:
+        self.is_undisturbed, self.network.fault_rate, self.network.pause_rate = True, 0.0, 0.0
+        for gateway_index, gateway in enumerate(self.gateways):
             gateway.state.memory_database.fault_rate, gateway.process.dies_at = 0.0, None
-            while self.gateways[at].process.is_dead or not self.gateways[at].is_open:
-                await self.start_gateway(at)
+            while (
+                self.gateways[gateway_index].process.is_dead
+                or not self.gateways[gateway_index].is_open
+            ):
+                await self.start_gateway(gateway_index)
         self.log("calm")
 
     # Scenarios
 
-    def _build_story(self, mark: str, payee: str) -> Scenario:
-        dice, temper = random.Random(self.random_source.random()), self.conditions
-        return Scenario(self, self.network, mark, payee, dice, twins=temper.twins, keys=temper.keys)
+    def _build_scenario(self, tag: str, payee: str) -> Scenario:
+        rng, conditions = random.Random(self.random_source.random()), self.conditions
+        return Scenario(
+            self,
+            self.network,
+            tag,
+            payee,
+            rng,
+            duplicate_rate=conditions.duplicate_rate,
+            keys=conditions.keys,
+        )
 
     async def create_payee(self) -> str:
-        story = self._build_story("payee", "")
+        scenario = self._build_scenario("payee", "")
         address = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
         body = build_person("payee", address=address, payout=build_wallet("payee"))
-        return str((await story.request_body("create_recipient", body))["recipient"]["id"])
+        return str((await scenario.request_body("create_recipient", body))["recipient"]["id"])
 
-    async def play(self) -> list[Scenario]:
-        self.is_calm = True
-        for at in range(self.conditions.gateways):
-            await self.start_gateway(at)
+    async def run(self) -> list[Scenario]:
+        self.is_undisturbed = True
+        for gateway_index in range(self.conditions.gateways):
+            await self.start_gateway(gateway_index)
         payee = await self.create_payee()
-        self.is_calm, self.network.fault_rate = False, self.conditions.network
-        self.network.pause_rate = self.conditions.snags
+        self.is_undisturbed, self.network.fault_rate = False, self.conditions.network
+        self.network.pause_rate = self.conditions.interruption_rate
         for gateway in self.gateways:
             gateway.state.memory_database.fault_rate = self.conditions.state
-        disturbances = [
-            asyncio.create_task(self._disturb(at)) for at in range(self.conditions.gateways)
+        disturbance_tasks = [
+            asyncio.create_task(self._disturb(gateway_index))
+            for gateway_index in range(self.conditions.gateways)
         ]
-        names = [f"story-{number}-end" for number in range(self.conditions.stories)]
-        stories = [self._build_story(name, payee) for name in names]
+        names = [f"story-{number}-end" for number in range(self.conditions.scenarios)]
+        scenarios = [self._build_scenario(name, payee) for name in names]
         kinds = self.conditions.kinds
-        tasks = [asyncio.create_task(self.random_source.choice(kinds)(story)) for story in stories]
-        await asyncio.sleep(self.conditions.storm)
-        self.is_calm = True
-        await asyncio.gather(*disturbances)
-        await self.calm()
+        tasks = [
+            asyncio.create_task(self.random_source.choice(kinds)(scenario))
+            for scenario in scenarios
+        ]
+        await asyncio.sleep(self.conditions.disturbance_seconds)
+        self.is_undisturbed = True
+        await asyncio.gather(*disturbance_tasks)
+        await self.stop_disturbances()
         async with asyncio.timeout(MAX_SECONDS):
             await asyncio.gather(*tasks)
-        return stories
+        return scenarios
 
 
 async def _play_seed(
-    seed: int, connection: sqlite3.Connection, changes: Mapping[str, Any], *, shown: bool
+    seed: int, connection: sqlite3.Connection, changes: Mapping[str, Any], *, is_printed: bool
 ) -> Result:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     random.seed(seed)  # for the random numbers of the product
-    conditions = replace(Conditions.draw(dice), **changes)
+    conditions = replace(Conditions.draw(rng), **changes)
     network = Network(
-        build_service(dice, **conditions.switches),
-        random.Random(dice.random()),
-        fates=conditions.fates,
+        build_service(rng, **conditions.service_options),
+        random.Random(rng.random()),
+        deliveries=conditions.deliveries,
     )
-    simulation = Simulation(seed, dice, conditions, network, connection, is_printed=shown)
+    simulation = Simulation(seed, rng, conditions, network, connection, is_printed=is_printed)
     empty_database(connection)
     network.log, network.is_superseded = simulation.log, partial(is_superseded, connection)
-    if shown:
+    if is_printed:
         sys.stdout.write(f"{conditions}\n")
     lines: list[Mapping[str, Any]] = []
     _capture_log(lines)
     try:
-        stories = await simulation.play()
-        simulation.problems += await checks.list_problems(simulation, stories, conditions.at_rest)
+        scenarios = await simulation.run()
+        simulation.problems += await checks.list_problems(simulation, scenarios, conditions.at_rest)
     except TimeoutError:
         simulation.problems.append("clients wait for ever")
     for gateway in simulation.gateways:
@@ -226,11 +245,11 @@ async def _play_seed(
 
 
 def _capture_log(lines: list[Mapping[str, Any]]) -> None:
-    def note(_logger: Any, _method: str, line: Any) -> Any:
+    def record_line(_logger: Any, _method: str, line: Any) -> Any:
         lines.append(dict(line))
         raise structlog.DropEvent
 
-    structlog.configure(processors=[note], cache_logger_on_first_use=False)
+    structlog.configure(processors=[record_line], cache_logger_on_first_use=False)
 
 
 def _is_unforeseen(line: Mapping[str, Any]) -> bool:
@@ -238,7 +257,7 @@ def _is_unforeseen(line: Mapping[str, Any]) -> bool:
     return "raised_at" in line
 
 
-def play_seed(seed: int, *, shown: bool = False, **changes: Any) -> Result:
+def play_seed(seed: int, *, is_printed: bool = False, **changes: Any) -> Result:
     """Plays a seed; the result depends on nothing else.
 
     ``changes`` replace fields of its conditions.
@@ -247,7 +266,9 @@ def play_seed(seed: int, *, shown: bool = False, **changes: Any) -> Result:
     loop = SimulatedEventLoop()
     asyncio.set_event_loop(loop)
     try:
-        result = loop.run_until_complete(_play_seed(seed, connection, changes, shown=shown))
+        result = loop.run_until_complete(
+            _play_seed(seed, connection, changes, is_printed=is_printed)
+        )
         result.problems += loop.problems
         return result
     finally:

@@ -24,15 +24,18 @@ class Tally:
 
     def compute_percentile(self, of_hundred: int) -> float:
         """A percentile, in milliseconds."""
-        ordered = sorted(self.seconds) or [float("nan")]
-        return 1000 * ordered[min(len(ordered) - 1, len(ordered) * of_hundred // 100)]
+        sorted_seconds = sorted(self.seconds) or [float("nan")]
+        return (
+            1000
+            * sorted_seconds[min(len(sorted_seconds) - 1, len(sorted_seconds) * of_hundred // 100)]
+        )
 
     @property
-    def answered(self) -> int:
+    def success_count(self) -> int:
         return self.statuses[200]
 
     @property
-    def others(self) -> int:
+    def neither_count(self) -> int:
         """Requests that were neither answered nor given Retry-After."""
         return self.statuses.total() - self.statuses[200] - self.statuses[500] + self.without_wait
 
@@ -75,12 +78,12 @@ class LoadClients:
 
     async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Whether the connection may be used again."""
-        began = time.monotonic()
+        start_time = time.monotonic()
         writer.write(self._data)
         status, head = await read_response(reader)
         self.tally.statuses[status] += 1
         if status == 200:
-            self.tally.seconds.append(time.monotonic() - began)
+            self.tally.seconds.append(time.monotonic() - start_time)
         elif b"\r\nretry-after:" not in head:
             self.tally.without_wait += 1
             await asyncio.sleep(0.05)
@@ -101,49 +104,49 @@ class IdleConnections:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._there: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-        self._dripping: asyncio.Task[None] | None = None
+        self._connections: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._slow_sender: asyncio.Task[None] | None = None
 
-    async def connect(self, saying: Iterable[bytes]) -> None:
+    async def connect(self, first_bytes: Iterable[bytes]) -> None:
         # In groups, so that they are accepted and do not wait in the kernel's queue.
-        batch: list[bytes] = []
-        for said in [*saying, None]:
-            if said is not None:
-                batch.append(said)
-            if len(batch) == 100 or said is None:
-                await asyncio.gather(*map(self._connect_one, batch))
-                batch.clear()
-        self._dripping = asyncio.ensure_future(self._send_slowly())
+        group: list[bytes] = []
+        for data in [*first_bytes, None]:
+            if data is not None:
+                group.append(data)
+            if len(group) == 100 or data is None:
+                await asyncio.gather(*map(self._connect_one, group))
+                group.clear()
+        self._slow_sender = asyncio.ensure_future(self._send_slowly())
 
-    async def _connect_one(self, said: bytes) -> None:
+    async def _connect_one(self, data: bytes) -> None:
         with suppress(OSError):
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-            writer.write(said)
-            self._there.append((reader, writer))
+            writer.write(data)
+            self._connections.append((reader, writer))
 
     async def _send_slowly(self) -> None:
         while True:
             await asyncio.sleep(0.5)
-            for _reader, writer in self._there:
+            for _reader, writer in self._connections:
                 if not writer.is_closing():
                     writer.write(b"x")
 
     @property
     def count_open(self) -> int:
-        return sum(not (reader.at_eof() or reader.exception()) for reader, _ in self._there)
+        return sum(not (reader.at_eof() or reader.exception()) for reader, _ in self._connections)
 
     async def wait_until_closed(self, seconds: float) -> float | None:
         """Seconds until all were closed; None if some were not."""
-        began = time.monotonic()
+        start_time = time.monotonic()
         while self.count_open:
-            if time.monotonic() - began > seconds:
+            if time.monotonic() - start_time > seconds:
                 return None
             await asyncio.sleep(0.05)
-        return time.monotonic() - began
+        return time.monotonic() - start_time
 
     def disconnect(self) -> None:
-        if self._dripping:
-            self._dripping.cancel()
-        for _, writer in self._there:
+        if self._slow_sender:
+            self._slow_sender.cancel()
+        for _, writer in self._connections:
             writer.transport.abort()
-        self._there.clear()
+        self._connections.clear()

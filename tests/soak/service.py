@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import suppress
 
 BALANCE = b'{"ok":true,"balances":{"EUR":{"primary":true,"amount":"1.00","currency":"EUR","type":"service","accountNumber":null}}}'
-ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
+RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
     len(BALANCE),
     BALANCE,
 )
@@ -43,7 +43,7 @@ class Service:
                 self.request_counts[key] += 1
                 if seconds := self.slow.get(key):
                     await asyncio.sleep(seconds)
-                writer.write(ANSWER)
+                writer.write(RESPONSE)
                 await writer.drain()
         self._writers.discard(writer)
         writer.close()

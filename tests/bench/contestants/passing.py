@@ -1,6 +1,6 @@
-"""``python -m tests.bench.contestants.passing PORT SERVICE_PORT``: passes on, and does nothing else.
+"""``python -m tests.bench.contestants.passing PORT SERVICE_PORT``: passes requests on, and does nothing else.
 
-What aiohttp costs by itself: a request is read, sent, its answer read and sent back.
+This measures the cost of aiohttp: a request is read and sent, its response is read and returned.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from aiohttp import web
 async def serve(port: int, service: str) -> None:
     async with aiohttp.ClientSession(auto_decompress=False) as session:
 
-        async def passed(request: web.BaseRequest) -> web.Response:
+        async def pass_on(request: web.BaseRequest) -> web.Response:
             data = await request.read() if request.body_exists else None
             headers = {"X-API-Key": request.headers["X-API-Key"]}
             async with session.request(
                 request.method, service + request.raw_path, data=data, headers=headers
-            ) as answer:
+            ) as response:
                 return web.Response(
-                    status=answer.status,
-                    body=await answer.read(),
+                    status=response.status,
+                    body=await response.read(),
                     headers={"Content-Type": "application/json"},
                 )
 
-        runner = web.ServerRunner(web.Server(passed, access_log=None))
+        runner = web.ServerRunner(web.Server(pass_on, access_log=None))
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", port).start()
         await asyncio.Event().wait()

@@ -52,9 +52,9 @@ async def open_held_service() -> AsyncIterator[HeldService]:
         counts = []  # noqa: RUF012 - each service has its own
         is_create = False
 
-        def answer(self, request_head: bytes, body: bytes) -> bytes:
+        def respond(self, request_head: bytes, body: bytes) -> bytes:
             self.is_create = request_head.startswith(b"POST /v1/batches ")
-            return super().answer(request_head, body)
+            return super().respond(request_head, body)
 
         def _send(self, answer: bytes) -> None:
             send_answer = partial(super()._send, answer)
