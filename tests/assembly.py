@@ -1,7 +1,7 @@
 """The parts of a gateway that translate requests and carry out writes, assembled without a server.
 
-Tests of internals take them apart; ``Parts.answer`` plays a whole legacy request in process, with anything
-that has the ``send`` of the HTTP client in place of the service.
+Tests of internals use the parts one by one; ``GatewayParts.answer_request`` executes a whole legacy request in
+process, with any object that has the ``send`` method of the HTTP client in place of the service.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from mappings import errors
 from mappings.failures import Failure, Invalid
 from tests.state import KEY, create_database
 
-PATIENCE = 1
+WAIT_SECONDS = 1
 
 Exchange = Callable[[str, str, bytes | None], tuple[int, str, dict[str, str]]]
 """Method, target and body of a call to status, body and headers of its response."""
 
 
 class InProcessUpstream:
-    """Stands for the HTTP client: a function answers its calls, and every call gets an answer."""
+    """Replaces the HTTP client: a function returns the response to each call."""
 
     timeout_seconds = 5.0
 
@@ -66,7 +66,7 @@ class InProcessUpstream:
     async def send(
         self,
         _environment: str,
-        _pair: Credentials,
+        _credentials: Credentials,
         method: str,
         target: str,
         body: bytes | None,
@@ -84,17 +84,17 @@ class InProcessUpstream:
 @dataclass
 class GatewayParts:
     store: Store
-    ledger: ObjectStateStore
+    object_states: ObjectStateStore
     journal: Journal
-    player: FlowExecutor
-    settling: WriteReconciler
+    executor: FlowExecutor
+    reconciler: WriteReconciler
     guard: IdempotencyGuard
     ids: AliasIds
 
     async def answer_request(
         self, settings: Settings, tenant: Tenant, method: str, target: str, body: Any = None
     ) -> LegacyResponse:
-        """What a client of this tenant gets, past authentication and rate limits."""
+        """The response to a client of this tenant, after authentication and rate limits."""
         data = b"" if body is None else json.dumps(body).encode()
         headers = {"X-API-Key": KEY["api_key"]}
         if data:
@@ -105,27 +105,27 @@ class GatewayParts:
         context.slot = LoadShedder(settings.load).create_slot(str(tenant))
         try:
             path = target.partition("?")[0]
-            matched = Routes(settings.vocabulary.build_vocabulary()).match(path)
-            operation = matched.route.operations.get(method) if matched else None
-            if matched is None or operation is None:
+            match = Routes(settings.vocabulary.build_vocabulary()).match(path)
+            operation = match.route.operations.get(method) if match else None
+            if match is None or operation is None:
                 raise Invalid(errors.NOT_FOUND)
             context.operation = operation
             if not operation.is_keyless:
                 context.caller = Caller(_api_key(tenant), context.request_id)
             values = await codec.decode_and_validate_body(request, context, data)
-            legacy_request = await codec.build_request(request, context, matched.ids, values)
+            legacy_request = await codec.build_request(request, context, match.ids, values)
             if context.caller is None or not operation.is_write:
                 flow = operation.flow(legacy_request)
-                answer = await self.player.execute(flow, context.caller, legacy_request.problems)
-                return await codec.build_response(context, answer)
-            wanted = WriteRequest(
+                result = await self.executor.execute(flow, context.caller, legacy_request.problems)
+                return await codec.build_response(context, result)
+            write_request = WriteRequest(
                 operation, legacy_request, context.caller, None, legacy_request.problems
             )
-            answered, refused = (
+            build_response, build_failure = (
                 partial(codec.build_response, context),
                 partial(codec.build_failure_response, context),
             )
-            return (await self.guard.answer(wanted, answered, refused))[0]
+            return (await self.guard.answer(write_request, build_response, build_failure))[0]
         except Failure as failure:
             return await codec.build_failure_response(context, failure)
         finally:
@@ -147,44 +147,57 @@ def assemble_parts(
     upstream: Any,
     *,
     clock: ServiceClock | None = None,
-    learned: CapabilityCache | None = None,
-    rows: Callable[[Store, ObjectStateStore, Journal], OperationRepository] | None = None,
+    capabilities: CapabilityCache | None = None,
+    build_repository: Callable[[Store, ObjectStateStore, Journal], OperationRepository]
+    | None = None,
 ) -> GatewayParts:
-    """``rows`` replaces the repository of the journal."""
+    """``build_repository`` replaces the repository of the journal."""
     clock = clock or ServiceClock()
-    ledger, ids = ObjectStateStore(store), AliasIds(store, settings.legacy.stand_ins)
-    journal = Journal(store, ledger, clock)
-    journal.operations = rows(store, ledger, journal) if rows else journal.operations
-    settler = OutcomePolicy(journal, clock)
-    indexes = RecipientCaches(settings.lists)
-    player = FlowExecutor(
+    object_states, ids = ObjectStateStore(store), AliasIds(store, settings.legacy.stand_ins)
+    journal = Journal(store, object_states, clock)
+    journal.operations = (
+        build_repository(store, object_states, journal) if build_repository else journal.operations
+    )
+    outcome_policy = OutcomePolicy(journal, clock)
+    recipient_caches = RecipientCaches(settings.lists)
+    executor = FlowExecutor(
         upstream,
-        ledger,
+        object_states,
         settings.vocabulary.build_vocabulary(),
         OptionalEndpoints(
-            settings.upstream.inferred_operations, learned or CapabilityCache(ledger)
+            settings.upstream.inferred_operations, capabilities or CapabilityCache(object_states)
         ),
-        recent_reads=RecentReads(on_change=indexes.record_change),
-        policy=settler,
+        recent_reads=RecentReads(on_change=recipient_caches.record_change),
+        policy=outcome_policy,
         listing=ListReader(
-            indexes if settings.lists.index else None, ids.compute_recipient_legacy_ids
+            recipient_caches if settings.lists.index else None, ids.compute_recipient_legacy_ids
         ),
     )
-    settling = WriteReconciler(store, journal, player, settler, Heartbeats(store, journal.instance))
-    once = IdempotencyGuard(journal, player, settling, PATIENCE)
-    return GatewayParts(store, ledger, journal, player, settling, once, ids)
+    reconciler = WriteReconciler(
+        store, journal, executor, outcome_policy, Heartbeats(store, journal.instance)
+    )
+    guard = IdempotencyGuard(journal, executor, reconciler, WAIT_SECONDS)
+    return GatewayParts(store, object_states, journal, executor, reconciler, guard, ids)
 
 
 @asynccontextmanager
 async def open_gateway_parts(
     settings: Settings,
-    rows: Callable[[Store, ObjectStateStore, Journal], OperationRepository] | None = None,
+    build_repository: Callable[[Store, ObjectStateStore, Journal], OperationRepository]
+    | None = None,
 ) -> AsyncIterator[GatewayParts]:
     """Parts in front of a service over HTTP."""
     clock = ServiceClock()
     async with open_store(create_database(settings.state)) as store:
-        learned = await load_capabilities(
+        capabilities = await load_capabilities(
             ObjectStateStore(store), settings.environments.select_configured()
         )
-        async with open_upstream(settings, clock=clock, capabilities=learned) as upstream:
-            yield assemble_parts(settings, store, upstream, clock=clock, learned=learned, rows=rows)
+        async with open_upstream(settings, clock=clock, capabilities=capabilities) as upstream:
+            yield assemble_parts(
+                settings,
+                store,
+                upstream,
+                clock=clock,
+                capabilities=capabilities,
+                build_repository=build_repository,
+            )

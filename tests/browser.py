@@ -23,7 +23,7 @@ QUIET = [
     "--disable-sync",
 ]
 
-NONE = "no Chromium: tests/browser.sh installs one, CHROMIUM names one"
+NO_BROWSER = "no Chromium: tests/browser.sh installs one, CHROMIUM names one"
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def open_browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         path = _find_browser() or playwright.chromium.executable_path
         if not Path(path).exists():
-            (pytest.fail if os.environ.get("CI") else pytest.skip)(NONE)
+            (pytest.fail if os.environ.get("CI") else pytest.skip)(NO_BROWSER)
         browser = playwright.chromium.launch(executable_path=path, args=QUIET)
         try:
             yield browser

@@ -15,7 +15,7 @@ PASSPORT = "CANARYPASSPORT77"
 IBAN = "DE89370400440532013000"
 ACCOUNT = "7203914486"
 EMAIL = "canary.mail@canary-mail.example"
-FIRST, LAST, COMPANY = "Canaryfirst", "Canarylast", "Canary Company"
+FIRST_NAME, LAST_NAME, COMPANY = "Canaryfirst", "Canarylast", "Canary Company"
 STREET, PHONE, DOB, REFERENCE = "Canary Street 12", "+15550147963", "1971-03-29", "canary-ref-55"
 CITY, POSTAL, BANK_ADDRESS = "Canaryville", "CNRY-7714", "Canary Bank Road 9"
 CPF = "52998224725"
@@ -29,8 +29,8 @@ PERSONAL = (
     IBAN,
     ACCOUNT,
     EMAIL,
-    FIRST,
-    LAST,
+    FIRST_NAME,
+    LAST_NAME,
     COMPANY,
     STREET,
     PHONE,
@@ -48,8 +48,8 @@ CANARIES = (*SECRETS, *PERSONAL)
 
 PERSON = {
     "type": "individual",
-    "firstName": FIRST,
-    "lastName": LAST,
+    "firstName": FIRST_NAME,
+    "lastName": LAST_NAME,
     "name": COMPANY,
     "email": EMAIL,
     "referenceId": REFERENCE,
@@ -70,7 +70,7 @@ BANK = {
     "country": "US",
     "accountNum": ACCOUNT,
     "routing": "021000021",
-    "name": FIRST,
+    "name": FIRST_NAME,
     "bankAddress": BANK_ADDRESS,
     "bankCity": CITY,
     "bankPostalCode": POSTAL,
@@ -80,7 +80,7 @@ PAYOUT = {"primary": {"method": "bank", "currency": "USD"}, "accounts": {"bank":
 GERMAN = {
     "primary": {"method": "bank", "currency": "EUR"},
     "accounts": {
-        "bank": {"country": "DE", "iban": IBAN, "name": LAST},
+        "bank": {"country": "DE", "iban": IBAN, "name": LAST_NAME},
         "wallet": {"address": WALLET_ADDRESS},
     },
     "autoswitch": {"limit": 5, "active": True},
@@ -88,17 +88,17 @@ GERMAN = {
 BRAZILIAN = {
     "primary": {"method": "bank", "currency": "BRL"},
     "accounts": {
-        "bank": {"country": "BR", "accountNum": ACCOUNT, "governmentId": CPF, "name": LAST}
+        "bank": {"country": "BR", "accountNum": ACCOUNT, "governmentId": CPF, "name": LAST_NAME}
     },
 }
 
 HEADERS = [
     f"Authorization: Bearer {SECRET_KEY}",
     f"Cookie: session={API_KEY}; email={EMAIL}",
-    f"User-Agent: {FIRST}/{SSN}",
+    f"User-Agent: {FIRST_NAME}/{SSN}",
     f"Referer: https://shop.example/?email={EMAIL}&iban={IBAN}",
     f"Origin: https://{EMAIL.partition('@')[2]}",
-    f"X-Forwarded-For: {LAST}, {ACCOUNT}",
+    f"X-Forwarded-For: {LAST_NAME}, {ACCOUNT}",
     f"X-Own: {' '.join(CANARIES)}",
     f"{API_KEY}: {SECRET_KEY}",
     f"Content-Type: {PASSPORT}/{IBAN}",
@@ -128,9 +128,9 @@ def build_batch(recipient: str) -> dict[str, Any]:
 
 def build_query(*names: str) -> str:
     """A query string with canaries in these parameters and in unknown ones."""
-    values = (EMAIL, STREET, LAST, SSN, DOB, IBAN, ACCOUNT, PASSPORT)
-    given = [*zip(names, values, strict=False), (API_KEY, SECRET_KEY), ("page", SSN)]
-    return "&".join(f"{name}={quote(value)}" for name, value in given)
+    values = (EMAIL, STREET, LAST_NAME, SSN, DOB, IBAN, ACCOUNT, PASSPORT)
+    pairs = [*zip(names, values, strict=False), (API_KEY, SECRET_KEY), ("page", SSN)]
+    return "&".join(f"{name}={quote(value)}" for name, value in pairs)
 
 
 def list_requests(objects: Objects) -> list[tuple[str, str, Any]]:
@@ -186,5 +186,10 @@ def list_requests(objects: Objects) -> list[tuple[str, str, Any]]:
 def assert_no_canary(text: str, canaries: tuple[str, ...] = CANARIES) -> None:
     small = text.lower()
     for canary in canaries:
-        for spelled in (canary, quote(canary), quote(canary, safe=""), json.dumps(canary)[1:-1]):
-            assert spelled.lower() not in small, canary
+        for encoded_canary in (
+            canary,
+            quote(canary),
+            quote(canary, safe=""),
+            json.dumps(canary)[1:-1],
+        ):
+            assert encoded_canary.lower() not in small, canary

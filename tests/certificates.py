@@ -34,29 +34,33 @@ class Authority:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a test's authority")])
-        made = self._builder(self._name, self._key, DAY).add_extension(
+        builder = self._builder(self._name, self._key, DAY).add_extension(
             x509.BasicConstraints(ca=True, path_length=None), critical=True
         )
         key_id = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
-        signed = made.add_extension(key_id, critical=False).sign(self._key, hashes.SHA256())
+        certificate = builder.add_extension(key_id, critical=False).sign(self._key, hashes.SHA256())
         self.file = folder / "authority.pem"
-        self.file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
     def build_client_context(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=self.file)
 
-    def issue(self, name: str, *, lasts: timedelta = DAY) -> CertificatePair:
-        """Issues a certificate for 127.0.0.1 and localhost; a negative ``lasts`` makes an expired one."""
+    def issue(self, name: str, *, lifetime: timedelta = DAY) -> CertificatePair:
+        """Issues a certificate for 127.0.0.1 and localhost; a negative ``lifetime`` makes an expired one."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        made = self._builder(subject, key, lasts).add_extension(
+        builder = self._builder(subject, key, lifetime).add_extension(
             x509.SubjectAlternativeName(names), critical=False
         )
-        ours = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        signed = made.add_extension(ours, critical=False).sign(self._key, hashes.SHA256())
+        authority_key_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(
+            self._key.public_key()
+        )
+        certificate = builder.add_extension(authority_key_id, critical=False).sign(
+            self._key, hashes.SHA256()
+        )
         pair = CertificatePair(self._folder / f"{name}.pem", self._folder / f"{name}.key")
-        pair.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        pair.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
         pair.key.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,
@@ -67,15 +71,15 @@ class Authority:
         return pair
 
     def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, lasts: timedelta
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, lifetime: timedelta
     ) -> x509.CertificateBuilder:
-        end = datetime.now(UTC) + lasts
+        not_after = datetime.now(UTC) + lifetime
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(end - 30 * DAY)
-            .not_valid_after(end)
+            .not_valid_before(not_after - 30 * DAY)
+            .not_valid_after(not_after)
         )

@@ -7,7 +7,7 @@ YOUNG_OBJECTS = 10_000
 
 
 def pytest_collection_finish() -> None:
-    """What thousands of tests are made of stays: to look through it for garbage takes its time."""
+    """Freezes the collected tests, because the garbage collector would traverse thousands of them again and again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)

@@ -34,7 +34,7 @@ BANK = {
 }
 
 SHOP = Tenant("demo", "sandbox")
-OTHERS = ("northwind", "a-merchant-with-a-rather-long-name", "kiosk")
+OTHER_MERCHANTS = ("northwind", "a-merchant-with-a-rather-long-name", "kiosk")
 
 OPERATIONS = {
     "list_recipients": 60,
@@ -80,25 +80,27 @@ class ConsoleClient:
         self, path: str, fields: Mapping[str, str], *, word: str | None = None, **headers: str
     ) -> Answer:
         """Sends a form of the page that was fetched last; ``word`` replaces its CSRF token."""
-        sent = {"Origin": self.url, "Sec-Fetch-Site": "same-origin", **headers}
-        sent = {name.replace("_", "-"): value for name, value in sent.items() if value}
+        sent_headers = {"Origin": self.url, "Sec-Fetch-Site": "same-origin", **headers}
+        sent_headers = {
+            name.replace("_", "-"): value for name, value in sent_headers.items() if value
+        }
         data = {**fields, "csrf": await self.load_csrf_token() if word is None else word}
-        return await self._request("POST", path, headers=sent, data=data)
+        return await self._request("POST", path, headers=sent_headers, data=data)
 
     async def load_csrf_token(self) -> str:
         """The CSRF token of the page's forms."""
         page = await self.get("/explain")
-        found = re.search('name="csrf" value="([0-9a-f]{64})"', page.text)
-        if found is None:
-            found = re.search('name="csrf" value="([0-9a-f]{64})"', (await self.get("/login")).text)
-        assert found
-        return found[1]
+        match = re.search('name="csrf" value="([0-9a-f]{64})"', page.text)
+        if match is None:
+            match = re.search('name="csrf" value="([0-9a-f]{64})"', (await self.get("/login")).text)
+        assert match
+        return match[1]
 
-    async def _request(self, method: str, path: str, **more: Any) -> Answer:
+    async def _request(self, method: str, path: str, **options: Any) -> Answer:
         async with self.session.request(
-            method, self.url + path, allow_redirects=False, **more
-        ) as answer:
-            return Answer(answer.status, answer.headers, await answer.text())
+            method, self.url + path, allow_redirects=False, **options
+        ) as response:
+            return Answer(response.status, response.headers, await response.text())
 
 
 @asynccontextmanager
@@ -117,17 +119,17 @@ async def open_console(
     )
     assert simulator.legacy
     environment = {"base_url": simulator.url, "legacy_base_url": simulator.legacy.url}
-    named = {"environments": {KEY["environment"]: environment}, **sections}
+    all_sections = {"environments": {KEY["environment"]: environment}, **sections}
     try:
-        async with open_gateway(folder, simulator.url, **named) as gateway:
+        async with open_gateway(folder, simulator.url, **all_sections) as gateway:
             yield ConsoleUnderTest(gateway, simulator)
     finally:
         await simulator.stop()
 
 
-async def fill_history(seen: ConsoleUnderTest, folder: Path) -> None:
+async def fill_history(console: ConsoleUnderTest, folder: Path) -> None:
     """Adds data for every page."""
-    gateway = seen.gateway
+    gateway = console.gateway
     await gateway.import_key(
         api_key="a-key-that-is-nearly-used-up", name="nightly", requests_per_hour=12
     )
@@ -138,10 +140,10 @@ async def fill_history(seen: ConsoleUnderTest, folder: Path) -> None:
                 **KEY,
                 "merchant": name,
                 "api_key": f"api-key-of-{name}",
-                "access_key": f"AK{at}",
+                "access_key": f"AK{position}",
                 "name": name,
             }
-            for at, name in enumerate(OTHERS)
+            for position, name in enumerate(OTHER_MERCHANTS)
         ],
     )
     async with open_store(gateway.settings.state) as store:
@@ -154,70 +156,76 @@ async def fill_history(seen: ConsoleUnderTest, folder: Path) -> None:
     recipient = await create_recipient(gateway)
     batch = await create_batch(gateway, recipient, "10.00")
     await gateway.request("DELETE", f"/v1/batches/{batch}")
-    seen.simulator.inject_fault(Fault("POST", "/v1/recipients/*/accounts", close="after"))
+    console.simulator.inject_fault(Fault("POST", "/v1/recipients/*/accounts", close="after"))
     with disable_immediate_read():
         await gateway.request("POST", f"/v1/recipients/{recipient}/payout-methods", BANK)
-    seen.simulator.inject_fault(Fault("GET", "*", status=500, times=2000))
+    console.simulator.inject_fault(Fault("GET", "*", status=500, times=2000))
 
 
 async def _add_history(store: Store) -> None:
-    dice = random.Random(4)
+    rng = random.Random(4)
     now = datetime.now(UTC)
     traffic: dict[Span, Traffic] = {}
-    owners = [SHOP, *(Tenant(name, "sandbox") for name in OTHERS)]
+    owners = [SHOP, *(Tenant(name, "sandbox") for name in OTHER_MERCHANTS)]
     began_at = find_span_start(now) - timedelta(hours=30)
     while began_at < now - SPAN_LENGTH:
         hour = began_at.hour + began_at.minute / 60
-        busy = 0.35 + 0.65 * math.sin(math.pi * hour / 24) ** 2
-        for weight, owner in zip((6, 3, 1, 0.3), owners, strict=True):
-            for operation, often in OPERATIONS.items():
-                requests = int(often * weight * busy * dice.uniform(0.6, 1.4))
+        load = 0.35 + 0.65 * math.sin(math.pi * hour / 24) ** 2
+        for weight, tenant in zip((6, 3, 1, 0.3), owners, strict=True):
+            for operation, share in OPERATIONS.items():
+                requests = int(share * weight * load * rng.uniform(0.6, 1.4))
                 if not requests:
                     continue
-                bad = (
+                error_share = (
                     0.3
                     if began_at > now - timedelta(hours=4) < began_at + SPAN_LENGTH * 3
                     else 0.004
                 )
-                service = requests * int(dice.uniform(60, 120) * (1 + 2 * bad))
-                traffic[Span(began_at, *owner, operation)] = Traffic(
+                service = requests * int(rng.uniform(60, 120) * (1 + 2 * error_share))
+                traffic[Span(began_at, *tenant, operation)] = Traffic(
                     requests,
-                    int(requests * dice.uniform(0, 0.06)),
-                    int(requests * bad * dice.random() * 2),
-                    service + requests * dice.randint(2, 5),
+                    int(requests * rng.uniform(0, 0.06)),
+                    int(requests * error_share * rng.random() * 2),
+                    service + requests * rng.randint(2, 5),
                     service,
-                    dice.randint(200, 900),
-                    _build_durations(requests, 3, dice),
-                    _build_durations(requests, service / requests, dice),
+                    rng.randint(200, 900),
+                    _build_durations(requests, 3, rng),
+                    _build_durations(requests, service / requests, rng),
                 )
         began_at += SPAN_LENGTH
-    await add_usage(store, _build_usage(owners, now, dice), traffic)
+    await add_usage(store, _build_usage(owners, now, rng), traffic)
 
 
-def _build_durations(requests: int, ms: float, dice: random.Random) -> Durations:
+def _build_durations(requests: int, ms: float, rng: random.Random) -> Durations:
     """Most durations near ``ms``, a few much longer."""
-    counted = Durations()
+    durations = Durations()
     for _ in range(requests):
-        counted.count(ms * dice.lognormvariate(0, 0.4) * (4 if dice.random() < 0.02 else 1))
-    return counted
+        durations.count(ms * rng.lognormvariate(0, 0.4) * (4 if rng.random() < 0.02 else 1))
+    return durations
 
 
 def _build_usage(
-    owners: list[Tenant], now: datetime, dice: random.Random
+    owners: list[Tenant], now: datetime, rng: random.Random
 ) -> dict[UsageKey, UsageCounts]:
     counts: dict[UsageKey, UsageCounts] = {}
-    for back in range(59, -1, -1):
-        at = now - timedelta(days=back)
-        for number, owner in enumerate(owners):
-            if number == 3 and back < 12:
+    for days_ago in range(59, -1, -1):
+        recorded_at = now - timedelta(days=days_ago)
+        for number, tenant in enumerate(owners):
+            if number == 3 and days_ago < 12:
                 continue
-            key = "demo-sandbox" if owner == SHOP else owner.merchant
-            for operation, often in OPERATIONS.items():
+            key = "demo-sandbox" if tenant == SHOP else tenant.merchant
+            for operation, frequency in OPERATIONS.items():
                 name = "" if operation == "signed" else key
-                share = (60 - back) / 60 if operation == "signed" else (back + 20) / 80
-                requests = int(often * (4 - number) * share * dice.uniform(20, 30))
-                counts[UsageKey(*owner, name, operation, at.date())] = UsageCounts(
-                    requests, requests // 40, requests // 900, requests * 90, requests * 85, at, at
+                share = (60 - days_ago) / 60 if operation == "signed" else (days_ago + 20) / 80
+                requests = int(frequency * (4 - number) * share * rng.uniform(20, 30))
+                counts[UsageKey(*tenant, name, operation, recorded_at.date())] = UsageCounts(
+                    requests,
+                    requests // 40,
+                    requests // 900,
+                    requests * 90,
+                    requests * 85,
+                    recorded_at,
+                    recorded_at,
                 )
     return counts
 
@@ -244,16 +252,14 @@ async def _add_comparisons(store: Store) -> None:
 
 @contextmanager
 def run_in_other_loop(build: Callable[[], Any]) -> Iterator[Any]:
-    """What an asynchronous context gives, in a thread with a loop of its own: Playwright has one
-    of its own here.
-    """
+    """Enters an asynchronous context in a thread with its own event loop, because Playwright runs one here."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     manager = build()
 
-    def wait(work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, loop).result(60)
+    def wait(awaitable: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(awaitable, loop).result(60)
 
     try:
         yield wait(manager.__aenter__())
@@ -268,6 +274,6 @@ def run_in_other_loop(build: Callable[[], Any]) -> Iterator[Any]:
 async def open_filled_console(
     folder: Path, **sections: Mapping[str, Any]
 ) -> AsyncIterator[ConsoleUnderTest]:
-    async with open_console(folder, **sections) as seen:
-        await fill_history(seen, folder)
-        yield seen
+    async with open_console(folder, **sections) as console:
+        await fill_history(console, folder)
+        yield console

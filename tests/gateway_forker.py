@@ -1,10 +1,10 @@
 """Forks gateways that tests start, kill and advance in time: ``python -m tests.gateway_forker``.
 
-It reads a line of JSON on standard input for each gateway that is to run, and forks one: what has
-been imported once need not be again. SIGUSR1 puts a gateway's monotonic clock a minute ahead, so
-that nobody has to wait for the time after which a stamp is refused; the product has no such thing.
+It reads a line of JSON on standard input for each gateway and forks it, so that modules are imported only
+once. SIGUSR1 advances a gateway's monotonic clock by a minute, so that no test has to wait for the time after
+which a stamp is refused; the product has no such signal.
 
-    {"name", "settings": {sections}, "lease_seconds"?}   asks for one
+    {"name", "settings": {sections}, "lease_seconds"?}   requests a gateway
     {"name", "pid", "port"}                             it accepts connections
     {"name", "pid", "code"}                             it has ended; code is negative for a signal
 """
@@ -92,8 +92,8 @@ def main() -> None:
     waiting = b""
     while True:
         with contextlib.suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
-                pid, status = ended
+            while (exit_status := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+                pid, status = exit_status
                 code = os.waitstatus_to_exitcode(status)
                 write_event({"name": names.pop(pid), "pid": pid, "code": code})
         if not select.select([0], [], [], POLL_SECONDS)[0]:

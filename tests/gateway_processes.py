@@ -109,7 +109,7 @@ async def open_forker() -> AsyncIterator[GatewayForker]:
         stdout=asyncio.subprocess.PIPE,
     )
     forker = GatewayForker(running)
-    reading = asyncio.create_task(forker.read_events())
+    reader_task = asyncio.create_task(forker.read_events())
     try:
         yield forker
     finally:
@@ -120,18 +120,20 @@ async def open_forker() -> AsyncIterator[GatewayForker]:
         running.stdin.close()
         async with asyncio.timeout(TIMEOUT_SECONDS):
             await running.wait()
-            await reading
+            await reader_task
 
 
 async def request_gateway(
-    session: aiohttp.ClientSession, child: GatewayProcess, method: str, path: str, **more: Any
+    session: aiohttp.ClientSession, child: GatewayProcess, method: str, path: str, **options: Any
 ) -> GatewayResponse | None:
     """The response; None if there was none."""
-    headers = {"X-API-Key": KEY["api_key"], **more.pop("headers", {})}
+    headers = {"X-API-Key": KEY["api_key"], **options.pop("headers", {})}
     try:
-        async with session.request(method, child.url + path, headers=headers, **more) as answer:
-            text = await answer.text()
-            return GatewayResponse(answer.status, answer.headers, text, json.loads(text))
+        async with session.request(
+            method, child.url + path, headers=headers, **options
+        ) as response:
+            text = await response.text()
+            return GatewayResponse(response.status, response.headers, text, json.loads(text))
     except aiohttp.ClientError:
         return None
 

@@ -30,23 +30,23 @@ class GatewayBetween:
     legacy_url: str
     clock: AdjustableClock
 
-    async def run_command(self, *words: str, code: int = 0) -> str:
-        return (await run_command(self.folder, *words, code=code)).output
+    async def run_command(self, *arguments: str, code: int = 0) -> str:
+        return (await run_command(self.folder, *arguments, code=code)).output
 
-    async def run_json_command(self, *words: str, code: int = 0) -> Any:
-        return json.loads((await run_command(self.folder, *words, "--json", code=code)).stdout)
+    async def run_json_command(self, *arguments: str, code: int = 0) -> Any:
+        return json.loads((await run_command(self.folder, *arguments, "--json", code=code)).stdout)
 
     async def set_mode(self, mode: str, *groups: str) -> None:
         """Sets the key's mode and waits until the gateway applies it."""
-        chosen = [word for group in groups for word in ("--group", group)]
-        await self.run_command("modes", "set", "--key", KEY_NAME, *chosen, mode, "--yes")
+        group_options = [argument for group in groups for argument in ("--group", group)]
+        await self.run_command("modes", "set", "--key", KEY_NAME, *group_options, mode, "--yes")
         probe = {"balances": "/v1/profile/balances", "recipients": "/v1/recipients"}
         path = probe.get((groups or ("balances",))[0], "/v1/batches")
 
         async def has_switched() -> bool:
-            before = self.count_legacy_calls()
+            count_before = self.count_legacy_calls()
             assert (await self.gateway.request("GET", path)).status == 200
-            return (self.count_legacy_calls() > before) is (mode == "forward")
+            return (self.count_legacy_calls() > count_before) is (mode == "forward")
 
         await wait_until_async(has_switched)
 
@@ -56,8 +56,8 @@ class GatewayBetween:
     def count_current_calls(self, method: str = "*", path: str = "*") -> int:
         return len(self.current.list_requests(method, path))
 
-    def add_legacy_fault(self, method: str, path: str, **what: Any) -> None:
-        self.legacy.faults.append(Fault(method, path, interface="legacy", **what))
+    def add_legacy_fault(self, method: str, path: str, **options: Any) -> None:
+        self.legacy.faults.append(Fault(method, path, interface="legacy", **options))
 
     async def request_legacy(self, method: str, path: str, body: Any = None) -> GatewayResponse:
         """The legacy service's own response."""
@@ -79,18 +79,28 @@ async def open_gateway_between(
     legacy_url: str | None = None,
     seconds: float = 2,
     sections: Mapping[str, Any] | None = None,
-    **switches: Any,
+    **service_options: Any,
 ) -> AsyncIterator[GatewayBetween]:
-    """With ``apart`` the two services share no state."""
-    current = Service(options=ServiceOptions(**switches), seed=1)
-    legacy = Service(options=ServiceOptions(**switches), seed=2) if has_two_services else current
-    first = await start_simulator(service=current, legacy_port=None if has_two_services else 0)
-    second = await start_simulator(service=legacy, legacy_port=0) if has_two_services else first
-    assert second.legacy is not None
-    legacy_address, clock = legacy_url or second.legacy.url, AdjustableClock()
-    environments = {"sandbox": {"base_url": first.url, "legacy_base_url": legacy_address}}
+    """With ``has_two_services`` the two services share no state."""
+    current = Service(options=ServiceOptions(**service_options), seed=1)
+    legacy = (
+        Service(options=ServiceOptions(**service_options), seed=2) if has_two_services else current
+    )
+    current_simulator = await start_simulator(
+        service=current, legacy_port=None if has_two_services else 0
+    )
+    legacy_simulator = (
+        await start_simulator(service=legacy, legacy_port=0)
+        if has_two_services
+        else current_simulator
+    )
+    assert legacy_simulator.legacy is not None
+    legacy_address, clock = legacy_url or legacy_simulator.legacy.url, AdjustableClock()
+    environments = {
+        "sandbox": {"base_url": current_simulator.url, "legacy_base_url": legacy_address}
+    }
     (folder / "gateway.toml").write_text(
-        f'[environments.sandbox]\nbase_url = "{first.url}"\nlegacy_base_url = "{legacy_address}"\n'
+        f'[environments.sandbox]\nbase_url = "{current_simulator.url}"\nlegacy_base_url = "{legacy_address}"\n'
         f'[state]\nurl = "sqlite:///{folder}/gateway.db"\n'
         f'encryption_key_file = "{folder}/gateway.key"\n'
     )
@@ -98,11 +108,11 @@ async def open_gateway_between(
     try:
         with log_to_file(folder):
             async with open_gateway(
-                folder, first.url, clock, **{**default_sections, **(sections or {})}
+                folder, current_simulator.url, clock, **{**default_sections, **(sections or {})}
             ) as gateway:
                 gateway.api_key = await gateway.import_key(api_key=API_KEY, name=KEY_NAME)
                 yield GatewayBetween(gateway, folder, current, legacy, legacy_address, clock)
     finally:
-        await first.stop()
+        await current_simulator.stop()
         if has_two_services:
-            await second.stop()
+            await legacy_simulator.stop()

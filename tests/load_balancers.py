@@ -29,7 +29,7 @@ def write_nginx_configuration(port: int, gateway_port: int, folder: Path) -> lis
     text = text.replace("127.0.0.1:8080", f"127.0.0.1:{gateway_port}")
     text = re.sub(r"listen 443 ssl;", f"listen 127.0.0.1:{port};", text)
     text = re.sub(r"\n\s+ssl_.*", "", text)
-    whole = f"""
+    full_configuration = f"""
 daemon off;
 pid {folder}/nginx.pid;
 error_log {folder}/nginx.log;
@@ -43,7 +43,7 @@ http {{
     {text}
 }}
 """
-    (folder / "nginx.conf").write_text(whole, "utf-8")
+    (folder / "nginx.conf").write_text(full_configuration, "utf-8")
     return ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")]
 
 

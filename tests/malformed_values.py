@@ -92,19 +92,19 @@ def iterate_paths(value: Any, parents: tuple[Any, ...] = ()) -> Iterator[tuple[A
         yield from iterate_paths(inner, (*parents, name))
 
 
-def replace_at(value: Any, place: tuple[Any, ...], replacement: Any) -> Any:
+def replace_at(value: Any, location: tuple[Any, ...], replacement: Any) -> Any:
     """A copy with a malformed value at a path; unchanged if the path no longer exists."""
-    if not place:
+    if not location:
         return replacement
-    changed = copy.deepcopy(value)
-    holder = changed
+    copied = copy.deepcopy(value)
+    holder = copied
     try:
-        for name in place[:-1]:
+        for name in location[:-1]:
             holder = holder[name]
-        holder[place[-1]] = replacement
+        holder[location[-1]] = replacement
     except (LookupError, TypeError):
         return value
-    return changed
+    return copied
 
 
 def dump_json(value: Any) -> str:
@@ -115,4 +115,4 @@ def dump_json(value: Any) -> str:
         return f"<number {len(numbers) - 1}>"
 
     text = json.dumps(value, default=encode_raw)
-    return re.sub(r'"<number (\d+)>"', lambda found: numbers[int(found[1])], text)
+    return re.sub(r'"<number (\d+)>"', lambda match: numbers[int(match[1])], text)

@@ -36,10 +36,10 @@ def parse_scrape(text: str) -> Scrape:
 
 
 async def fetch_metrics(session: aiohttp.ClientSession, admin_url: str) -> Scrape:
-    async with session.get(f"{admin_url}/metrics", headers={"Accept": ACCEPT}) as answer:
-        assert answer.status == 200
-        assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
-        return parse_scrape(await answer.text())
+    async with session.get(f"{admin_url}/metrics", headers={"Accept": ACCEPT}) as response:
+        assert response.status == 200
+        assert response.headers["Content-Type"].startswith("application/openmetrics-text")
+        return parse_scrape(await response.text())
 
 
 def measure_increase(after: Scrape, before: Scrape, name: str, **labels: str) -> float:

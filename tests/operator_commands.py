@@ -45,18 +45,18 @@ class OperatedGateway:
     clock: AdjustableClock
     folder: Path
 
-    def add_fault(self, method: str, path: str, **what: Any) -> None:
-        self.service.faults.append(Fault(method, path, **what))
+    def add_fault(self, method: str, path: str, **options: Any) -> None:
+        self.service.faults.append(Fault(method, path, **options))
 
     def count_calls(self, method: str, path: str) -> int:
         return len(self.service.list_requests(method, path))
 
-    async def run_command(self, *words: str, code: int = 0) -> Result:
-        return await run_command(self.folder, *words, code=code)
+    async def run_command(self, *arguments: str, code: int = 0) -> Result:
+        return await run_command(self.folder, *arguments, code=code)
 
-    async def run_json_command(self, *words: str, code: int = 0) -> Any:
+    async def run_json_command(self, *arguments: str, code: int = 0) -> Any:
         """The JSON document that a command prints with ``--json``."""
-        return json.loads((await self.run_command(*words, "--json", code=code)).stdout)
+        return json.loads((await self.run_command(*arguments, "--json", code=code)).stdout)
 
     async def age_sent_writes(self) -> None:
         """Advances every clock past the time in which a sent write could still be executed."""
@@ -70,11 +70,11 @@ class OperatedGateway:
             yield store
 
 
-async def run_command(folder: Path, *words: str, code: int = 0) -> Result:
+async def run_command(folder: Path, *arguments: str, code: int = 0) -> Result:
     """Runs a command with the folder's configuration."""
-    arguments = [*words, "--config", str(folder / "gateway.toml")]
-    result = await asyncio.to_thread(CliRunner().invoke, gateway, arguments)
-    assert result.exit_code == code, (words, result.exit_code, result.output, result.exception)
+    command_line = [*arguments, "--config", str(folder / "gateway.toml")]
+    result = await asyncio.to_thread(CliRunner().invoke, gateway, command_line)
+    assert result.exit_code == code, (arguments, result.exit_code, result.output, result.exception)
     return result
 
 
@@ -104,28 +104,28 @@ def read_log(folder: Path) -> str:
 @contextmanager
 def disable_immediate_read() -> Iterator[None]:
     """Keeps lost writes in doubt, as if the service could not be read right after them."""
-    before, executor.READ_BACK_SECONDS = executor.READ_BACK_SECONDS, 0.0
+    original_seconds, executor.READ_BACK_SECONDS = executor.READ_BACK_SECONDS, 0.0
     try:
         yield
     finally:
-        executor.READ_BACK_SECONDS = before
+        executor.READ_BACK_SECONDS = original_seconds
 
 
 @asynccontextmanager
 async def open_operated_gateway(
-    folder: Path, *, seconds: float = 3, sections: Any = None, **switches: Any
+    folder: Path, *, seconds: float = 3, sections: Any = None, **service_options: Any
 ) -> AsyncIterator[OperatedGateway]:
-    service = Service(options=ServiceOptions(**switches), seed=1)
+    service = Service(options=ServiceOptions(**service_options), seed=1)
     simulator: Simulator = await start_simulator(service=service)
-    ticks = AdjustableClock()
+    clock = AdjustableClock()
     write_configuration(folder, simulator.url)
     upstream = {"timeout_seconds": seconds, **(sections or {}).get("upstream", {})}
     try:
         with log_to_file(folder):
             all_sections = {**(sections or {}), "upstream": upstream}
-            async with open_gateway(folder, simulator.url, ticks, **all_sections) as gateway:
+            async with open_gateway(folder, simulator.url, clock, **all_sections) as gateway:
                 with disable_immediate_read():
-                    yield OperatedGateway(gateway, service, ticks, folder)
+                    yield OperatedGateway(gateway, service, clock, folder)
     finally:
         await simulator.stop()
 

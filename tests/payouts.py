@@ -30,15 +30,15 @@ async def open_gateway_and_service(
 
 
 async def request_successfully(
-    gateway: GatewayUnderTest, method: str, path: str, body: Any = None, **more: Any
+    gateway: GatewayUnderTest, method: str, path: str, body: Any = None, **options: Any
 ) -> Any:
     """The body of a response that must have status 200."""
-    response = await gateway.request(method, f"/v1{path}", body, **more)
+    response = await gateway.request(method, f"/v1{path}", body, **options)
     assert response.status == 200, (method, path, response.status, response.text)
     return response.body
 
 
-async def create_recipient(gateway: GatewayUnderTest, name: str = "ada", **more: Any) -> str:
+async def create_recipient(gateway: GatewayUnderTest, name: str = "ada", **options: Any) -> str:
     """Creates a recipient who can be paid; returns the legacy id."""
     body = {
         "type": "individual",
@@ -53,20 +53,22 @@ async def create_recipient(gateway: GatewayUnderTest, name: str = "ada", **more:
         },
         "payout": WALLET,
     }
-    created = await request_successfully(gateway, "POST", "/recipients", body, **more)
-    return str(created["recipient"]["id"])
+    response = await request_successfully(gateway, "POST", "/recipients", body, **options)
+    return str(response["recipient"]["id"])
 
 
 async def create_batch(
-    gateway: GatewayUnderTest, recipient: str, *amounts: str, **more: Any
+    gateway: GatewayUnderTest, recipient: str, *amounts: str, **options: Any
 ) -> str:
     payments = [{"recipient": {"id": recipient}, "sourceAmount": amount} for amount in amounts]
     body = {"sourceCurrency": "USD", "payments": payments}
     return str(
-        (await request_successfully(gateway, "POST", "/batches", body, **more))["batch"]["id"]
+        (await request_successfully(gateway, "POST", "/batches", body, **options))["batch"]["id"]
     )
 
 
-async def load_payment_ids(gateway: GatewayUnderTest, batch: str, **more: Any) -> list[str]:
-    batch_body = (await request_successfully(gateway, "GET", f"/batches/{batch}", **more))["batch"]
+async def load_payment_ids(gateway: GatewayUnderTest, batch: str, **options: Any) -> list[str]:
+    batch_body = (await request_successfully(gateway, "GET", f"/batches/{batch}", **options))[
+        "batch"
+    ]
     return [payment["id"] for payment in batch_body["payments"]["payments"]]

@@ -23,19 +23,21 @@ SECONDS = 60
 
 def build_environment(**variables: str) -> dict[str, str]:
     """This process's environment without the gateway's variables, plus these."""
-    own = {name: value for name, value in os.environ.items() if "PAYOUT_GATEWAY" not in name}
-    return {**own, **variables}
+    environment = {
+        name: value for name, value in os.environ.items() if "PAYOUT_GATEWAY" not in name
+    }
+    return {**environment, **variables}
 
 
 def find_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def is_listening(port: int) -> bool:
     """Whether something on this machine accepts connections to the port."""
-    with socket.socket() as knocking:
-        return knocking.connect_ex(("127.0.0.1", port)) == 0
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def run_installed_command(
@@ -54,14 +56,14 @@ def run_installed_command(
     )
 
 
-def build_configuration(base_url: str, *more: str) -> str:
+def build_configuration(base_url: str, *lines: str) -> str:
     """A gateway.toml with a sandbox, all files in its folder and ports chosen by the system."""
     return "\n".join(
         [
             "[server]\nport = 0\nadmin_port = 0",
             f'[environments.sandbox]\nbase_url = "{base_url}"',
             '[state]\nurl = "sqlite:///gateway.db"\nencryption_key_file = "gateway.key"',
-            *more,
+            *lines,
         ]
     )
 
@@ -89,10 +91,10 @@ class Process:
         """The log lines, each of which must be a JSON object."""
         with self.log.open("rb") as log:
             log.seek(self._read)
-            whole, _, _begun = log.read().rpartition(b"\n")
-        if whole:
-            self._lines += map(json.loads, whole.split(b"\n"))
-            self._read += len(whole) + 1
+            complete_lines, _, _partial_line = log.read().rpartition(b"\n")
+        if complete_lines:
+            self._lines += map(json.loads, complete_lines.split(b"\n"))
+            self._read += len(complete_lines) + 1
         return self._lines
 
     async def stop(self) -> int:

@@ -22,7 +22,7 @@ _FUNCTIONS = {
     *("rate", "increase", "histogram_quantile", "abs"),
 }
 _GROUPING = {"by", "without"}
-_WORDS = {"and", "or", "unless", "bool"}
+_KEYWORDS = {"and", "or", "unless", "bool"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def parse_promql(expression: str) -> ParsedExpression:
         elif token in _FUNCTIONS:
             if tokens.peek() not in ("(", *_GROUPING):
                 raise PromQLError(f"{token} is not called")
-        elif re.fullmatch(r"[A-Za-z_:][\w:]*", token) and token not in _WORDS:
+        elif re.fullmatch(r"[A-Za-z_:][\w:]*", token) and token not in _KEYWORDS:
             if tokens.peek() == "(":
                 raise PromQLError(f"{token} is no function that is known here")
             selectors.append(Selector(token, tuple(_parse_matchers(tokens))))
@@ -63,19 +63,19 @@ def parse_promql(expression: str) -> ParsedExpression:
 
 
 def _tokenize(expression: str) -> Iterator[str]:
-    at, expression = 0, expression.strip()
-    while at < len(expression):
-        found = _TOKEN.match(expression, at)
-        if found is None:
-            raise PromQLError(f"cannot be read from {expression[at:]!r} on")
-        at = found.end()
-        yield found[0].strip()
+    position, expression = 0, expression.strip()
+    while position < len(expression):
+        match = _TOKEN.match(expression, position)
+        if match is None:
+            raise PromQLError(f"cannot be read from {expression[position:]!r} on")
+        position = match.end()
+        yield match[0].strip()
 
 
 class _Tokens:
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
-        self._at = 0
+        self._position = 0
 
     def has_balanced_parentheses(self) -> bool:
         """Whether the parentheses are balanced."""
@@ -83,20 +83,20 @@ class _Tokens:
         return min(depths) == depths[-1] == 0
 
     def peek(self) -> str | None:
-        return self._tokens[self._at] if self._at < len(self._tokens) else None
+        return self._tokens[self._position] if self._position < len(self._tokens) else None
 
     def next(self) -> str | None:
         token = self.peek()
-        self._at += 1
+        self._position += 1
         return token
 
-    def read_parenthesized(self, opens: str, closes: str) -> Iterator[str]:
+    def read_parenthesized(self, opening: str, closing: str) -> Iterator[str]:
         """The tokens between a pair of parentheses, without commas."""
-        if self.next() != opens:
-            raise PromQLError(f"{opens} is missing")
-        while (token := self.next()) != closes:
+        if self.next() != opening:
+            raise PromQLError(f"{opening} is missing")
+        while (token := self.next()) != closing:
             if token is None:
-                raise PromQLError(f"{closes} is missing")
+                raise PromQLError(f"{closing} is missing")
             if token != ",":
                 yield token
 
@@ -104,10 +104,12 @@ class _Tokens:
 def _parse_matchers(tokens: _Tokens) -> Iterator[tuple[str, str, str]]:
     if tokens.peek() != "{":
         return
-    words = list(tokens.read_parenthesized("{", "}"))
-    if len(words) % 3:
-        raise PromQLError(f"no matchers: {words}")
-    for label, operator, value in zip(words[::3], words[1::3], words[2::3], strict=True):
+    matcher_tokens = list(tokens.read_parenthesized("{", "}"))
+    if len(matcher_tokens) % 3:
+        raise PromQLError(f"no matchers: {matcher_tokens}")
+    for label, operator, value in zip(
+        matcher_tokens[::3], matcher_tokens[1::3], matcher_tokens[2::3], strict=True
+    ):
         if operator not in ("=", "!=", "=~", "!~") or value[:1] != '"':
             raise PromQLError(f"no matcher: {label} {operator} {value}")
         yield label, operator, value[1:-1]

@@ -57,11 +57,11 @@ class GatewayUnderTest:
             data = json.dumps(body).encode()
             sent_headers.setdefault("Content-Type", "application/json")
         url = aiohttp.client.URL(self.running.url + path, encoded=True)
-        async with self.session.request(method, url, data=data, headers=sent_headers) as answer:
-            text = await answer.text()
-            is_json = answer.content_type == "application/json" and method != "HEAD"
+        async with self.session.request(method, url, data=data, headers=sent_headers) as response:
+            text = await response.text()
+            is_json = response.content_type == "application/json" and method != "HEAD"
             return GatewayResponse(
-                answer.status, answer.headers, text, json.loads(text) if is_json else None
+                response.status, response.headers, text, json.loads(text) if is_json else None
             )
 
     async def import_key(self, **changes: Any) -> str:
@@ -105,7 +105,7 @@ async def open_gateway(
 
 async def run_until_shutdown(
     settings: Settings,
-    started: Callable[[RunningGateway], None],
+    on_start: Callable[[RunningGateway], None],
     monotonic: Callable[[], float] = time.monotonic,
     lease_seconds: float | None = None,
 ) -> None:
@@ -114,7 +114,7 @@ async def run_until_shutdown(
     lease_seconds = LEASE_TTL_SECONDS if lease_seconds is None else lease_seconds
     running_gateway = run_gateway(settings, monotonic=monotonic, lease_seconds=lease_seconds)
     async with running_gateway as running:
-        started(running)
+        on_start(running)
         await shutdown.wait()
 
 

@@ -31,8 +31,8 @@ def sign_by_openssl(secret: str, stamp: object, method: str, target: str, body: 
     """The signature computed as by tests/signatures/make.sh."""
     text = f"{stamp}\n{method}\n{target}\n".encode() + body + b"\n"
     command = ["openssl", "dgst", "-sha256", "-hmac", secret]
-    said = subprocess.run(command, input=text, capture_output=True, check=True, timeout=10)
-    return said.stdout.decode().rpartition("= ")[2].strip()
+    process = subprocess.run(command, input=text, capture_output=True, check=True, timeout=10)
+    return process.stdout.decode().rpartition("= ")[2].strip()
 
 
 def sign_by_hand(secret: str, stamp: object, method: str, target: str, body: bytes = b"") -> str:
@@ -53,8 +53,8 @@ class SigningClient:
     def build_headers(
         self, method: str, target: str, body: bytes = b"", stamp: object = NOW
     ) -> list[str]:
-        signed = target if self.over_query else target.partition("?")[0]
-        headers = self.sign(self.secret_key, stamp, method, signed, body)
+        signed_target = target if self.over_query else target.partition("?")[0]
+        headers = self.sign(self.secret_key, stamp, method, signed_target, body)
         return [
             f"Authorization: {self.scheme} {self.access_key}:{headers}",
             f"X-SVC-Timestamp: {stamp}",
@@ -107,20 +107,20 @@ async def open_signed_gateway(
 
 
 async def send_raw(gateway: GatewayUnderTest, data: bytes) -> RawResponse:
-    answer = await exchange(gateway.running.port, data)
-    assert answer is not None, "closed without an answer"
-    return answer
+    response = await exchange(gateway.running.port, data)
+    assert response is not None, "closed without an answer"
+    return response
 
 
-def extract_error(answer: RawResponse) -> tuple[int, str]:
+def extract_error(response: RawResponse) -> tuple[int, str]:
     """Status and code of a refusal, which must have the form of the current document."""
-    assert answer.headers["content-type"] == "application/json; charset=utf-8"
-    assert set(answer.parse_json) == {"ok", "errors"}
-    assert answer.parse_json["ok"] is False
-    (error,) = answer.parse_json["errors"]
+    assert response.headers["content-type"] == "application/json; charset=utf-8"
+    assert set(response.parse_json) == {"ok", "errors"}
+    assert response.parse_json["ok"] is False
+    (error,) = response.parse_json["errors"]
     assert set(error) <= {"code", "message", "field"}
     assert error["message"]
-    return answer.status, error["code"]
+    return response.status, error["code"]
 
 
 INVALID_KEY = (401, "invalid_api_key")
@@ -147,17 +147,19 @@ class RecordedRequest:
         return {name.lower(): value for name, value in self.lines}
 
 
-Play = Callable[[RecordedRequest, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+RespondFunction = Callable[
+    [RecordedRequest, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
+]
 
 
 @dataclass(slots=True)
 class RawService:
-    """``play`` answers on each connection; tests may replace it."""
+    """``respond`` answers each request; tests may replace it."""
 
-    play: Play
+    respond: RespondFunction
     port: int = 0
     connections: int = 0
-    ended: int = 0
+    ended_count: int = 0
     requests: list[RecordedRequest] = field(default_factory=list)
 
     @property
@@ -166,30 +168,32 @@ class RawService:
 
     @property
     def only_request(self) -> RecordedRequest:
-        (one,) = self.requests
-        return one
+        (request,) = self.requests
+        return request
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         try:
             while not writer.is_closing():
-                written = await _read_request(reader)
-                self.requests.append(written)
-                await self.play(written, reader, writer)
+                request = await _read_request(reader)
+                self.requests.append(request)
+                await self.respond(request, reader, writer)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
-            self.ended += 1
+            self.ended_count += 1
             writer.close()
 
 
 async def _read_request(reader: asyncio.StreamReader) -> RecordedRequest:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    first, *lines = head[:-4].split("\r\n")
-    method, target, version = first.split(" ")
+    request_line, *header_lines = head[:-4].split("\r\n")
+    method, target, version = request_line.split(" ")
     assert version == "HTTP/1.1"
-    pairs = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+    pairs = [
+        (name, value.strip()) for name, _, value in (line.partition(":") for line in header_lines)
+    ]
     headers = {name.lower(): value for name, value in pairs}
     assert len(headers) == len(pairs), "a header was sent twice"
     assert "transfer-encoding" not in headers
@@ -198,21 +202,23 @@ async def _read_request(reader: asyncio.StreamReader) -> RecordedRequest:
     )
 
 
-def respond_with(data: bytes, *, closes: bool = False, resets: bool = False) -> Play:
+def respond_with(
+    data: bytes, *, closes_connection: bool = False, resets_connection: bool = False
+) -> RespondFunction:
     """Answers every request with these bytes, then continues, closes or resets."""
 
-    async def play(
+    async def respond(
         _: RecordedRequest, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         writer.write(data)
         await writer.drain()
-        if resets:
+        if resets_connection:
             await asyncio.sleep(0.05)  # let the bytes arrive before the reset
             reset(writer)
-        elif closes:
+        elif closes_connection:
             writer.close()
 
-    return play
+    return respond
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
@@ -231,8 +237,8 @@ EMPTY_LIST = build_response(body=b'{"ok":true,"balances":{}}')
 
 
 @asynccontextmanager
-async def open_raw_service(play: Play | None = None) -> AsyncIterator[RawService]:
-    recorder = RawService(play or respond_with(OK_BODY))
+async def open_raw_service(respond: RespondFunction | None = None) -> AsyncIterator[RawService]:
+    recorder = RawService(respond or respond_with(OK_BODY))
     tasks: set[asyncio.Task[None]] = set()
 
     def serve_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -52,17 +52,18 @@ class RawConnection:
             try:
                 return await self._read_response(bodiless=bodiless)
             except (asyncio.IncompleteReadError, ConnectionError) as error:
-                part = getattr(error, "partial", b"")
-                assert not part, f"an answer that is cut off: {part!r}"
+                partial_data = getattr(error, "partial", b"")
+                assert not partial_data, f"an answer that is cut off: {partial_data!r}"
                 return None
 
     async def _read_response(self, *, bodiless: bool) -> RawResponse:
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        first, *lines = head[:-4].split("\r\n")
+        status_line, *header_lines = head[:-4].split("\r\n")
         headers = {
-            name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)
+            name.lower(): value.strip()
+            for name, _, value in (x.partition(":") for x in header_lines)
         }
-        status = int(first.split(" ")[1])
+        status = int(status_line.split(" ")[1])
         length = 0 if bodiless or status == 100 else int(headers["content-length"])
         return RawResponse(status, headers, await self.reader.readexactly(length))
 
@@ -101,31 +102,33 @@ async def open_connection(port: int, host: str = "127.0.0.1") -> RawConnection:
     return RawConnection(*await asyncio.open_connection(host, port))
 
 
-async def exchange(port: int, data: bytes, *, ended: bool = False) -> RawResponse | None:
+async def exchange(port: int, data: bytes, *, ends_input: bool = False) -> RawResponse | None:
     """What a connection gets for these bytes: its first answer, or None for a clean close.
 
-    ``ended`` is that the client says at once that nothing more will come.
+    If ``ends_input``, the client closes its sending side at once.
     """
     async with await open_connection(port) as connection:
         await connection.send(data)
-        if ended:
+        if ends_input:
             connection.send_eof()
         return await connection.read_response()
 
 
-def assert_legacy(answer: RawResponse) -> None:
+def assert_legacy(response: RawResponse) -> None:
     """Checks for a legacy response: compact JSON that begins with ``ok``, allowed for any origin."""
-    assert answer.headers["content-type"] == "application/json; charset=utf-8"
-    assert answer.headers["access-control-allow-origin"] == "*"
-    done = answer.status == 200
-    assert answer.body.startswith(b'{"ok":true' if done else b'{"ok":false,"errors":[{"code":"')
-    compact = json.dumps(answer.parse_json, separators=(",", ":"), ensure_ascii=False)
-    assert answer.body == compact.encode()
+    assert response.headers["content-type"] == "application/json; charset=utf-8"
+    assert response.headers["access-control-allow-origin"] == "*"
+    is_success = response.status == 200
+    assert response.body.startswith(
+        b'{"ok":true' if is_success else b'{"ok":false,"errors":[{"code":"'
+    )
+    compact_json = json.dumps(response.parse_json, separators=(",", ":"), ensure_ascii=False)
+    assert response.body == compact_json.encode()
 
 
 async def wait_until(is_met: Callable[[], bool], seconds: float = TIMEOUT_SECONDS) -> None:
     """Waits until a condition holds; fails if it does not in time."""
-    end = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     while not is_met():
-        assert time.monotonic() < end, "it did not happen in time"
+        assert time.monotonic() < deadline, "it did not happen in time"
         await asyncio.sleep(0.01)

@@ -1,7 +1,7 @@
 """Sets up and reads the state of a gateway, so that tests depend on no table and no repository.
 
-Objects are what the gateway remembers between requests, by kind and id; ``facts`` is the JSON object that it
-keeps of one. Every function takes a gateway's settings and opens its database for that moment, also while
+Objects are the states that the gateway stores between requests, by kind and id; ``facts`` is the JSON object of
+one state. Every function takes a gateway's settings and opens its database for its duration, also while
 the gateway runs; ``open_state`` keeps it open for several steps.
 """
 
@@ -73,7 +73,7 @@ class StoredWrite:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was sent and has no proof of either outcome yet."""
+        """Whether it was sent and its outcome is not known yet."""
         return self.state == SENT
 
     @property
@@ -95,7 +95,7 @@ class OpenOperation:
 
     state: str
     operation: str
-    why: str | None
+    reason: str | None
     path: str | None
 
 
@@ -138,16 +138,16 @@ class State:
         await import_keys(self.store, parse_key_lines(data))
 
     async def put_objects(self, objects: Objects, tenant: Tenant = TENANT) -> None:
-        ledger = ObjectStateStore(self.store)
+        object_states = ObjectStateStore(self.store)
         for kind, facts_by_id in objects.items():
             for id_, facts in facts_by_id.items():
-                await ledger.compare_and_set(tenant, kind, id_, facts)
+                await object_states.compare_and_set(tenant, kind, id_, facts)
 
     async def list_objects(
         self, kinds: Iterable[str], tenant: Tenant = TENANT
     ) -> dict[str, dict[str, dict[str, Any]]]:
-        ledger = ObjectStateStore(self.store)
-        return {kind: await ledger.load_facts_by_id(tenant, kind) for kind in kinds}
+        object_states = ObjectStateStore(self.store)
+        return {kind: await object_states.load_facts_by_id(tenant, kind) for kind in kinds}
 
     async def list_writes(self) -> list[StoredWrite]:
         rows = await fetch(self.store, select_writes())
@@ -158,15 +158,15 @@ class State:
         return Counter(row.state for row in await fetch(self.store, select(operations.c.state)))
 
     async def age_writes(self, seconds: float) -> None:
-        """Makes every recorded write this much older."""
+        """Makes every recorded write older by so many seconds."""
         for row in await fetch(self.store, select(upstream_writes)):
             is_row = (
                 upstream_writes.c.operation_id == row.operation_id,
                 upstream_writes.c.number == row.number,
             )
-            earlier = row.recorded_at - timedelta(seconds=seconds)
+            aged_time = row.recorded_at - timedelta(seconds=seconds)
             await execute(
-                self.store, update(upstream_writes).where(*is_row).values(recorded_at=earlier)
+                self.store, update(upstream_writes).where(*is_row).values(recorded_at=aged_time)
             )
 
 
@@ -176,28 +176,28 @@ async def open_state(settings: Settings, *, create: bool = True) -> AsyncIterato
         yield State(store)
 
 
-async def given_objects(settings: Settings, objects: Objects, tenant: Tenant = TENANT) -> None:
+async def put_objects(settings: Settings, objects: Objects, tenant: Tenant = TENANT) -> None:
     async with open_state(settings) as state:
         await state.put_objects(objects, tenant)
 
 
-async def stored_objects(
+async def load_objects(
     settings: Settings, kinds: Iterable[str], tenant: Tenant = TENANT
 ) -> dict[str, dict[str, dict[str, Any]]]:
     async with open_state(settings) as state:
         return await state.list_objects(kinds, tenant)
 
 
-async def stored_writes(settings: Settings) -> list[StoredWrite]:
+async def load_writes(settings: Settings) -> list[StoredWrite]:
     async with open_state(settings, create=False) as state:
         return await state.list_writes()
 
 
-async def in_doubt_writes(settings: Settings) -> list[StoredWrite]:
-    return [write for write in await stored_writes(settings) if write.is_open]
+async def load_in_doubt_writes(settings: Settings) -> list[StoredWrite]:
+    return [write for write in await load_writes(settings) if write.is_open]
 
 
-async def operations_by_state(settings: Settings) -> Counter[str]:
+async def count_operations_by_state(settings: Settings) -> Counter[str]:
     async with open_state(settings, create=False) as state:
         return await state.count_operations()
 
@@ -209,7 +209,7 @@ _files_with_key: list[bytes] = []
 
 
 async def import_api_keys(settings: Settings, lines: list[dict[str, Any]]) -> None:
-    """Imports keys as the command line does; makes the database if there is none."""
+    """Imports keys as the command line does; creates the database if there is none."""
     files = database_files(settings.state)
     is_default = lines == [KEY] and files and not any(file.exists() for file in files)
     if is_default and _files_with_key:
@@ -230,15 +230,15 @@ def database_files(state: StateSettings) -> list[Path]:
 
 
 def create_database(state: StateSettings) -> StateSettings:
-    """Lays out the tables if there is no SQLite file yet, so that the first start migrates nothing."""
+    """Creates the tables if there is no SQLite file yet, so that the first start migrates nothing."""
     for file in database_files(state)[:1]:
         if not file.exists():
-            _write_private_file(file, _migrated_file())
+            _write_private_file(file, _build_migrated_file())
     return state
 
 
 @cache
-def _migrated_file() -> bytes:
+def _build_migrated_file() -> bytes:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "gateway.db"
         engine = create_engine(f"sqlite:///{file}")
@@ -257,41 +257,45 @@ def _write_private_file(file: Path, data: bytes) -> None:
 
 
 async def fetch(store: Store, statement: Any) -> list[Any]:
-    return await store.read(lambda tx: tx.fetch(statement))
+    return await store.read(lambda transaction: transaction.fetch(statement))
 
 
 async def execute(store: Store, *statements: Any) -> None:
     """Executes statements in one transaction."""
 
-    async def execute_all(tx: Transaction) -> None:
+    async def execute_all(transaction: Transaction) -> None:
         for statement in statements:
-            await tx.execute(statement)
+            await transaction.execute(statement)
 
     await store.write(execute_all)
 
 
 @contextmanager
-def recorded_statements(word: str = "") -> Iterator[list[tuple[str, list[Any]]]]:
-    """Records the SQLite statements that contain ``word``, with their parameters."""
-    recorded: list[tuple[str, list[Any]]] = []
-    real_fetch, real_execute = SqliteTransaction._fetch, SqliteTransaction._execute
+def record_statements(text: str = "") -> Iterator[list[tuple[str, list[Any]]]]:
+    """Records the SQLite statements that contain ``text``, with their parameters."""
+    statements: list[tuple[str, list[Any]]] = []
+    original_fetch, original_execute = SqliteTransaction._fetch, SqliteTransaction._execute
 
     def record(compiled: Any, parameter_sets: Sequence[Any]) -> None:
-        if word in compiled.text:
-            recorded.extend(
-                (compiled.text, compiled.build_arguments(each)) for each in parameter_sets
+        if text in compiled.text:
+            statements.extend(
+                (compiled.text, compiled.build_arguments(parameters)) for parameters in parameter_sets
             )
 
-    async def record_fetch(tx: SqliteTransaction, compiled: Any, parameter_sets: Any) -> Any:
+    async def record_fetch(
+        transaction: SqliteTransaction, compiled: Any, parameter_sets: Any
+    ) -> Any:
         record(compiled, parameter_sets)
-        return await real_fetch(tx, compiled, parameter_sets)
+        return await original_fetch(transaction, compiled, parameter_sets)
 
-    async def record_execute(tx: SqliteTransaction, compiled: Any, parameter_sets: Any) -> int:
+    async def record_execute(
+        transaction: SqliteTransaction, compiled: Any, parameter_sets: Any
+    ) -> int:
         record(compiled, parameter_sets)
-        return await real_execute(tx, compiled, parameter_sets)
+        return await original_execute(transaction, compiled, parameter_sets)
 
     with (
         patch.object(SqliteTransaction, "_fetch", record_fetch),
         patch.object(SqliteTransaction, "_execute", record_execute),
     ):
-        yield recorded
+        yield statements

@@ -46,15 +46,16 @@ EXAMPLE_IDS = {"recipients": "R-1", "batches": "B-1", "payments": "P-1", "countr
 def fill_path(path: str) -> str:
     """Returns an operation's path with example ids and the default vocabulary."""
     parts = path.split("/")
-    named = [
-        EXAMPLE_IDS[parts[place - 1]] if "{" in part else part for place, part in enumerate(parts)
+    path_parts = [
+        EXAMPLE_IDS[parts[position - 1]] if "{" in part else part
+        for position, part in enumerate(parts)
     ]
-    return "/v1" + re.sub("[<>]", "", "/".join(named))
+    return "/v1" + re.sub("[<>]", "", "/".join(path_parts))
 
 
 PATHS: dict[str, dict[str, Operation]] = {}
-for one in (*OPERATIONS, *UNLISTED):
-    PATHS.setdefault(fill_path(one.path), {})[one.method] = one
+for operation in (*OPERATIONS, *UNLISTED):
+    PATHS.setdefault(fill_path(operation.path), {})[operation.method] = operation
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -78,9 +79,9 @@ async def proxied_gateway(
     simulator: Simulator, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[GatewayUnderTest]:
     """A gateway that trusts the tests' address as a proxy."""
-    trusted = {"trusted_proxies": ["127.0.0.1"]}
+    server_section = {"trusted_proxies": ["127.0.0.1"]}
     folder = tmp_path_factory.mktemp("proxied")
-    async with open_gateway(folder, simulator.url, server=trusted) as gateway:
+    async with open_gateway(folder, simulator.url, server=server_section) as gateway:
         await import_other_keys(gateway)
         yield gateway
 
@@ -92,10 +93,10 @@ async def import_other_keys(gateway: GatewayUnderTest) -> None:
     await gateway.import_key(api_key=EXHAUSTED_KEY, name="used up", requests_per_hour=1)
     await gateway.import_key(api_key=REVOKED_KEY, name="revoked")
     async with open_store(gateway.settings.state) as store:
-        leaving = next(key for key in await load_listed_keys(store) if key.name == "revoked")
-        await revoke_key(store, leaving.id)
-    spent = build_request("GET", "/v1/recipients", f"X-API-Key: {EXHAUSTED_KEY}")
-    assert (await exchange(gateway.running.port, spent)) is not None
+        revoked_key = next(key for key in await load_listed_keys(store) if key.name == "revoked")
+        await revoke_key(store, revoked_key.id)
+    request_bytes = build_request("GET", "/v1/recipients", f"X-API-Key: {EXHAUSTED_KEY}")
+    assert (await exchange(gateway.running.port, request_bytes)) is not None
 
 
 def build_request(method: str, path: str, *headers: str) -> bytes:
@@ -146,20 +147,20 @@ def build_expected_answer(
     return refusal if operation else NOT_FOUND
 
 
-def summarize_answer(answer: RawResponse, method: str) -> tuple[int, str]:
+def summarize_answer(response: RawResponse, method: str) -> tuple[int, str]:
     if method == "HEAD":
-        return answer.status, "not_found"
-    assert_legacy(answer)
-    return answer.status, "" if answer.status == 200 else answer.code
+        return response.status, "not_found"
+    assert_legacy(response)
+    return response.status, "" if response.status == 200 else response.code
 
 
 async def request_on_connection(
     connection: RawConnection, method: str, path: str, headers: list[str]
 ) -> tuple[int, str]:
     await connection.send(build_request(method, path, *headers))
-    answer = await connection.read_response(bodiless=method == "HEAD")
-    assert answer is not None, (method, path)
-    return summarize_answer(answer, method)
+    response = await connection.read_response(bodiless=method == "HEAD")
+    assert response is not None, (method, path)
+    return summarize_answer(response, method)
 
 
 async def check_refused_everywhere(
@@ -169,8 +170,8 @@ async def check_refused_everywhere(
     calls = len(simulator.service.requests)
     connection = await open_connection(gateway.running.port)
     for method, path, operation in iterate_combinations():
-        answer = await request_on_connection(connection, method, path, headers)
-        assert answer == build_expected_answer(method, operation, refusal), (method, path)
+        response = await request_on_connection(connection, method, path, headers)
+        assert response == build_expected_answer(method, operation, refusal), (method, path)
         if method in ("BREW", "CONNECT"):
             await connection.close()
             connection = await open_connection(gateway.running.port)
@@ -179,10 +180,10 @@ async def check_refused_everywhere(
 
 
 async def test_matrix_covers_every_route() -> None:
-    matched = {path: Routes(Vocabulary()).match(path) for path in PATHS}
-    for path, found in matched.items():
-        assert found is not None
-        assert found.route.operations == PATHS[path]
+    matches = {path: Routes(Vocabulary()).match(path) for path in PATHS}
+    for path, match in matches.items():
+        assert match is not None
+        assert match.route.operations == PATHS[path]
     assert sum(len(operations) for operations in PATHS.values()) == len(OPERATIONS) + len(UNLISTED)
 
 
@@ -196,11 +197,11 @@ async def test_invalid_key_is_refused_on_every_path_and_method(
 FORGED_FORWARDED_FOR = ["198.51.100.1", "192.0.2.1, 198.51.100.1", "unknown", ""]
 
 
-@pytest.mark.parametrize("forwarded", FORGED_FORWARDED_FOR)
+@pytest.mark.parametrize("forwarded_for", FORGED_FORWARDED_FOR)
 async def test_client_address_behind_trusted_proxy_is_checked(
-    proxied_gateway: GatewayUnderTest, simulator: Simulator, forwarded: str
+    proxied_gateway: GatewayUnderTest, simulator: Simulator, forwarded_for: str
 ) -> None:
-    headers = [f"X-API-Key: {KEY_OF_OTHER_ADDRESS}", f"X-Forwarded-For: {forwarded}"]
+    headers = [f"X-API-Key: {KEY_OF_OTHER_ADDRESS}", f"X-Forwarded-For: {forwarded_for}"]
     await check_refused_everywhere(proxied_gateway, simulator, headers, NOT_AUTHORIZED)
 
 
@@ -235,9 +236,9 @@ async def test_refused_request_is_answered_without_reading_its_body(
     for method, path, operation in iterate_combinations():
         if operation is not None and operation.body_shape is not None:
             data = build_request(method, path, *headers, *waiting)
-            answer = await exchange(gateway.running.port, data)
-            assert answer is not None
-            assert summarize_answer(answer, method) == refusal
+            response = await exchange(gateway.running.port, data)
+            assert response is not None
+            assert summarize_answer(response, method) == refusal
     assert len(simulator.service.requests) == calls
 
 
@@ -245,12 +246,12 @@ async def test_oversized_body_is_refused_on_every_operation_with_body(
     gateway: GatewayUnderTest, simulator: Simulator
 ) -> None:
     calls = len(simulator.service.requests)
-    long = [f"X-API-Key: {API_KEY}", "Content-Length: 999999999", "Expect: 100-continue"]
+    headers = [f"X-API-Key: {API_KEY}", "Content-Length: 999999999", "Expect: 100-continue"]
     for method, path, operation in iterate_combinations():
         if operation is not None and operation.body_shape is not None:
-            answer = await exchange(gateway.running.port, build_request(method, path, *long))
-            assert answer is not None
-            assert summarize_answer(answer, method) == (413, "invalid_field")
+            response = await exchange(gateway.running.port, build_request(method, path, *headers))
+            assert response is not None
+            assert summarize_answer(response, method) == (413, "invalid_field")
     assert len(simulator.service.requests) == calls
 
 
@@ -261,9 +262,9 @@ async def test_unknown_path_is_answered_alike_with_any_key(
     calls = len(simulator.service.requests)
     for headers, _refusal in [*KEY_STATES.values(), (VALID_KEY_HEADERS[0], None)]:
         for method in ("GET", "POST", "DELETE", "OPTIONS"):
-            answer = await exchange(gateway.running.port, build_request(method, path, *headers))
-            assert answer is not None
-            assert summarize_answer(answer, method) == NOT_FOUND
+            response = await exchange(gateway.running.port, build_request(method, path, *headers))
+            assert response is not None
+            assert summarize_answer(response, method) == NOT_FOUND
     assert len(simulator.service.requests) == calls
 
 
@@ -272,13 +273,13 @@ async def test_preflight_lists_methods_without_calling_the_service(
 ) -> None:
     calls = len(simulator.service.requests)
     for path, operations in PATHS.items():
-        answer = await exchange(
+        response = await exchange(
             gateway.running.port, build_request("OPTIONS", path, "Origin: https://a.example")
         )
-        assert answer is not None
-        allowed = answer.headers["access-control-allow-methods"].split(", ")
+        assert response is not None
+        allowed = response.headers["access-control-allow-methods"].split(", ")
         assert sorted(allowed) == sorted([*operations, "OPTIONS"]), path
-        assert answer.headers["access-control-allow-headers"] == "X-API-Key, Content-Type"
+        assert response.headers["access-control-allow-headers"] == "X-API-Key, Content-Type"
     assert len(simulator.service.requests) == calls
 
 
@@ -287,9 +288,9 @@ async def test_preflight_lists_methods_without_calling_the_service(
 
 async def test_key_only_reaches_its_environment(tmp_path: Path) -> None:
     live_pair = ServiceCredentials("LIVEACCESSKEY", "live-secret-key", "demo", "live")
-    live = await start_simulator(service=Service(credentials=[live_pair], seed=2))
+    live_simulator = await start_simulator(service=Service(credentials=[live_pair], seed=2))
     sandbox = await start_simulator(service=Service(credentials=[DEMO_CREDENTIALS], seed=2))
-    environments = {"live": {"base_url": live.url}}
+    environments = {"live": {"base_url": live_simulator.url}}
     try:
         async with open_gateway(tmp_path, sandbox.url, environments=environments) as gateway:
             key = await gateway.import_key(
@@ -301,8 +302,8 @@ async def test_key_only_reaches_its_environment(tmp_path: Path) -> None:
             with_live = {"headers": {"X-API-Key": key}}
             recipient = await create_recipient(gateway)
             batch = await create_batch(gateway, recipient, "5.00")
-            seen = len(live.service.requests)
-            assert seen == 0, "a sandbox key makes no call of live"
+            request_count = len(live_simulator.service.requests)
+            assert request_count == 0, "a sandbox key makes no call of live"
             for path in (f"/v1/recipients/{recipient}", f"/v1/batches/{batch}"):
                 assert (await gateway.request("GET", path, **with_live)).status == 404
             assert (await request_successfully(gateway, "GET", "/batches", **with_live))[
@@ -318,7 +319,7 @@ async def test_key_only_reaches_its_environment(tmp_path: Path) -> None:
                 for row in (await request_successfully(gateway, "GET", "/batches"))["batches"]
             ] == [batch]
     finally:
-        await live.stop()
+        await live_simulator.stop()
         await sandbox.stop()
 
 
@@ -343,7 +344,7 @@ class UncomparableKey(str):
 
     __slots__ = ()
 
-    def _fail_on_comparison(self, *_others: object) -> NoReturn:
+    def _fail_on_comparison(self, *_arguments: object) -> NoReturn:
         raise AssertionError("an API key was compared")
 
     __eq__ = __ne__ = __lt__ = __gt__ = __le__ = __ge__ = _fail_on_comparison  # type: ignore[assignment]
@@ -356,5 +357,5 @@ class UncomparableKey(str):
 async def test_api_key_is_never_compared_as_text(gateway: GatewayUnderTest, key: str) -> None:
     async with open_store(gateway.settings.state) as store, ApiKeyStore(store) as keyring:
         for _known_by_now in range(3):
-            found = await keyring.find(UncomparableKey(key))
-            assert bool(found) == bool(str.__eq__(key, API_KEY))
+            api_key = await keyring.find(UncomparableKey(key))
+            assert bool(api_key) == bool(str.__eq__(key, API_KEY))

@@ -37,26 +37,26 @@ class BatchInDoubt:
         recipient = await create_recipient(setup.gateway)
         return cls(setup, recipient, await create_batch(setup.gateway, recipient, "10.00"))
 
-    def build_payment(self, amount: str, **more: Any) -> dict[str, Any]:
-        return {"recipient": {"id": self.recipient}, "sourceAmount": amount, **more}
+    def build_payment(self, amount: str, **options: Any) -> dict[str, Any]:
+        return {"recipient": {"id": self.recipient}, "sourceAmount": amount, **options}
 
-    async def add_payment(self, amount: str, **more: Any) -> GatewayResponse:
-        headers = more.pop("headers", {})
-        body = self.build_payment(amount, **more)
+    async def add_payment(self, amount: str, **options: Any) -> GatewayResponse:
+        headers = options.pop("headers", {})
+        body = self.build_payment(amount, **options)
         return await self.setup.gateway.request(
             "POST", f"{self.path}/payments", body, headers=headers
         )
 
-    async def lose_add(self, amount: str, close: str, **more: Any) -> None:
+    async def lose_add(self, amount: str, close: str, **options: Any) -> None:
         self.setup.add_fault("POST", ADD_PATH, close=close)
-        lost_response = await self.add_payment(amount, **more)
+        lost_response = await self.add_payment(amount, **options)
         assert lost_response.status == 500
         assert "is unknown" in lost_response.body["errors"][0]["message"]
 
     async def load_amounts(self) -> list[str]:
         batch_body = await request_successfully(self.setup.gateway, "GET", f"/batches/{self.batch}")
-        there = batch_body["batch"]["payments"]["payments"]
-        return sorted(entry["sourceAmount"] for entry in there)
+        payments = batch_body["batch"]["payments"]["payments"]
+        return sorted(entry["sourceAmount"] for entry in payments)
 
     async def is_settled(self) -> bool:
         return not (await self.setup.run_json_command("writes", "unsettled"))["writes"]
@@ -71,8 +71,8 @@ class BatchInDoubt:
 
     def list_paid_amounts(self) -> list[str]:
         """Returns the amounts that the service paid for the only started batch."""
-        (started,) = self.setup.service.batch_starts
-        payments = self.setup.service.require_batch(started.batch_id).payments.values()
+        (batch_start,) = self.setup.service.batch_starts
+        payments = self.setup.service.require_batch(batch_start.batch_id).payments.values()
         return sorted(str(payment.terms.source_amount) for payment in payments)
 
 
@@ -91,13 +91,16 @@ async def test_other_adds_proceed_while_one_is_in_doubt(
             assert (response.status, response.body["payment"]["sourceAmount"]) == (200, amount), (
                 response.text
             )
-        happened = ["11.00"] if close == "after" else []
-        assert await day.load_amounts() == ["10.00", *happened, "12.00", "13.00"]
+        executed_amounts = ["11.00"] if close == "after" else []
+        assert await day.load_amounts() == ["10.00", *executed_amounts, "12.00", "13.00"]
         await day.wait_until_settled()
-        assert await day.load_amounts() == ["10.00", *happened, "12.00", "13.00"]
+        assert await day.load_amounts() == ["10.00", *executed_amounts, "12.00", "13.00"]
         # The retry of the add in doubt.
-        again = await day.add_payment("11.00")
-        assert (again.status, again.body["payment"]["sourceAmount"]) == (200, "11.00"), again.text
+        retry_response = await day.add_payment("11.00")
+        assert (retry_response.status, retry_response.body["payment"]["sourceAmount"]) == (
+            200,
+            "11.00",
+        ), retry_response.text
         assert await day.load_amounts() == ["10.00", "11.00", "12.00", "13.00"]
         assert (await setup.run_json_command("reconcile"))["findings"] == []
         await day.start_batch()
@@ -112,31 +115,34 @@ async def test_other_writes_to_the_batch_are_refused_while_an_add_is_in_doubt(
         tmp_path, sections=build_upstream_section(mode), inferred=has_paths
     ) as setup:
         day = await BatchInDoubt.create(setup)
-        one, another = ({"Idempotency-Key": name} for name in ("one", "another"))
-        await day.lose_add("11.00", "after", headers=one)
+        same_key, other_key = ({"Idempotency-Key": name} for name in ("one", "another"))
+        await day.lose_add("11.00", "after", headers=same_key)
         assert (await day.add_payment("12.00")).status == 200
-        there = await load_payment_ids(setup.gateway, day.batch)
+        payment_ids = await load_payment_ids(setup.gateway, day.batch)
         writes = setup.service.list_requests("POST", "/v1/batches/*/*")
         setup.add_fault(
             "GET", "/v1/batch/*/summary", status=503, times=10_000
         )  # no write is reconciled
-        blocked: list[tuple[str, str, Any]] = [
+        blocked_writes: list[tuple[str, str, Any]] = [
             ("POST", "/generate-quote", None),
             ("POST", "/start-processing", None),
             ("DELETE", "", None),
             ("PATCH", "", {"payments": [day.build_payment("11.00")]}),
-            *(("PATCH", f"/payments/{id_}", {"sourceAmount": "1.00"}) for id_ in there),
-            *(("DELETE", f"/payments/{id_}", None) for id_ in there),
+            *(("PATCH", f"/payments/{id_}", {"sourceAmount": "1.00"}) for id_ in payment_ids),
+            *(("DELETE", f"/payments/{id_}", None) for id_ in payment_ids),
         ]
-        for method, path, body in blocked:
+        for method, path, body in blocked_writes:
             response = await setup.gateway.request(method, f"{day.path}{path}", body)
             assert response.status == 500, (method, path, response.text)
             assert int(response.headers["Retry-After"]) > 0
             assert "nothing of this request was done" in response.body["errors"][0]["message"]
-        for headers, says in ((one, "is unknown"), (another, "nothing of this request was done")):
-            same = await day.add_payment("11.00", headers=headers)
-            assert (same.status, int(same.headers["Retry-After"]) > 0) == (500, True)
-            assert says in same.body["errors"][0]["message"]
+        for headers, message in (
+            (same_key, "is unknown"),
+            (other_key, "nothing of this request was done"),
+        ):
+            response = await day.add_payment("11.00", headers=headers)
+            assert (response.status, int(response.headers["Retry-After"]) > 0) == (500, True)
+            assert message in response.body["errors"][0]["message"]
         assert setup.service.list_requests("POST", "/v1/batches/*/*") == writes
         assert setup.service.list_requests("PATCH", "/v1/batches/*") == []
         assert setup.service.list_requests("DELETE", "/v1/batches/*") == []
@@ -151,12 +157,16 @@ async def test_add_in_doubt_is_not_confused_with_one_of_the_same_amount(
     async with open_operated_gateway(tmp_path, answers=answers) as setup:
         day = await BatchInDoubt.create(setup)
         await day.lose_add("11.00", close, memo="first")
-        other = await day.add_payment("11.00", memo="second")
-        assert (other.status, other.body["payment"]["memo"]) == (200, "second"), other.text
+        other_response = await day.add_payment("11.00", memo="second")
+        assert (other_response.status, other_response.body["payment"]["memo"]) == (200, "second"), (
+            other_response.text
+        )
         await day.wait_until_settled()
-        again = await day.add_payment("11.00", memo="first")
-        assert (again.status, again.body["payment"]["memo"]) == (200, "first"), again.text
-        assert again.body["payment"]["id"] != other.body["payment"]["id"]
+        retry_response = await day.add_payment("11.00", memo="first")
+        assert (retry_response.status, retry_response.body["payment"]["memo"]) == (200, "first"), (
+            retry_response.text
+        )
+        assert retry_response.body["payment"]["id"] != other_response.body["payment"]["id"]
         assert await day.load_amounts() == ["10.00", "11.00", "11.00"]
         await day.start_batch()
         assert day.list_paid_amounts() == ["10.00", "11.00", "11.00"]
@@ -185,11 +195,16 @@ async def test_add_without_id_in_its_response_is_distinguished(tmp_path: Path) -
         day = await BatchInDoubt.create(setup)
         await day.lose_add("11.00", "before", memo="first")
         setup.add_fault("POST", ADD_PATH, status=200, body=b'{"ok":true}', executes=True)
-        other = await day.add_payment("11.00", memo="second")
-        assert (other.status, other.body["payment"]["memo"]) == (200, "second"), other.text
+        other_response = await day.add_payment("11.00", memo="second")
+        assert (other_response.status, other_response.body["payment"]["memo"]) == (200, "second"), (
+            other_response.text
+        )
         await day.wait_until_settled()
-        again = await day.add_payment("11.00", memo="first")
-        assert (again.status, "Idempotent-Replayed" in again.headers) == (200, False), again.text
+        retry_response = await day.add_payment("11.00", memo="first")
+        assert (retry_response.status, "Idempotent-Replayed" in retry_response.headers) == (
+            200,
+            False,
+        ), retry_response.text
         assert setup.service.creation_counts["payment"] == 3
         await day.start_batch()
         assert day.list_paid_amounts() == ["10.00", "11.00", "11.00"]
@@ -207,9 +222,12 @@ async def test_add_waits_for_others_no_longer_than_for_one_call(tmp_path: Path) 
             response = await day.add_payment(f"{number + 11}.00")
             return response.status, "Retry-After" in response.headers, loop.time() - started_at
 
-        outcomes = await asyncio.gather(*map(add_payment, range(12)))
-        added_count = sum(status == 200 for status, *_ in outcomes)
+        responses = await asyncio.gather(*map(add_payment, range(12)))
+        added_count = sum(status == 200 for status, *_ in responses)
         assert 0 < added_count < 12
-        assert {(status, retries) for status, retries, _ in outcomes} == {(200, False), (500, True)}
-        assert max(elapsed for *_, elapsed in outcomes) < 3 * seconds
+        assert {(status, retries) for status, retries, _ in responses} == {
+            (200, False),
+            (500, True),
+        }
+        assert max(elapsed for *_, elapsed in responses) < 3 * seconds
         assert len(await day.load_amounts()) == 1 + added_count

@@ -45,8 +45,8 @@ def real_scrape(tmp_path_factory: pytest.TempPathFactory) -> Scrape:
     """A scrape after an answer, a refusal, a write in doubt and a forwarded read."""
 
     async def run_requests() -> Scrape:
-        async with open_gateway_between(tmp_path_factory.mktemp("forwarded")) as there:
-            await there.set_mode("forward")
+        async with open_gateway_between(tmp_path_factory.mktemp("forwarded")) as forwarding:
+            await forwarding.set_mode("forward")
         async with open_operated_gateway(tmp_path_factory.mktemp("alerts")) as setup:
             await setup.gateway.request("GET", "/v1/recipients")
             await setup.gateway.request("GET", "/v1/nowhere")
@@ -62,16 +62,16 @@ def real_scrape(tmp_path_factory: pytest.TempPathFactory) -> Scrape:
 def test_expressions_use_only_metrics_labels_and_values_of_a_real_scrape(
     name: str, expression: str, real_scrape: Scrape
 ) -> None:
-    found = parse_promql(expression)
-    assert found.selectors, name
-    for selector in found.selectors:
+    parsed_expression = parse_promql(expression)
+    assert parsed_expression.selectors, name
+    for selector in parsed_expression.selectors:
         labels = PROMETHEUS_METRICS.get(selector.metric)
         if labels is None:
             samples = real_scrape.get_value(selector.metric)
             assert samples, f"{selector.metric} is in no scrape"
             labels = {label for sample in samples for label in sample.labels} | TARGET_LABELS
         assert {label for label, _, _ in selector.matchers} <= labels, selector
-        assert found.grouped_by - {"le"} <= labels, selector
+        assert parsed_expression.grouped_by - {"le"} <= labels, selector
         for label, operator, value in selector.matchers:
             if label in KNOWN_LABEL_VALUES and value != "$environment":
                 values = value.split("|") if operator in ("=~", "!~") else [value]
@@ -84,32 +84,32 @@ def test_every_alert_has_severity_and_annotations() -> None:
     for rule in list_alerts():
         assert rule["labels"]["severity"] in ("info", "warning", "critical")
         assert rule["annotations"].keys() == {"summary", "description"}
-        said = " ".join(rule["annotations"].values())
+        annotations = " ".join(rule["annotations"].values())
         grouped = parse_promql(rule["expr"]).grouped_by | {"instance", "environment"}
-        assert set(re.findall(r"\$labels\.(\w+)", said)) <= grouped
+        assert set(re.findall(r"\$labels\.(\w+)", annotations)) <= grouped
 
 
 def test_alerts_name_only_existing_commands() -> None:
     from gateway.cli import COMMANDS
 
     text = (DEPLOY / "prometheus/alerts.yml").read_text("utf-8")
-    named = re.findall(r"payout-gateway ([a-z][\w-]*)", text)
-    assert named
-    assert set(named) <= COMMANDS.keys()
+    command_names = re.findall(r"payout-gateway ([a-z][\w-]*)", text)
+    assert command_names
+    assert set(command_names) <= COMMANDS.keys()
 
 
 def test_dashboard_panels_do_not_overlap() -> None:
-    taken: set[tuple[int, int]] = set()
+    occupied_cells: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
-        at = panel["gridPos"]
-        assert at["x"] + at["w"] <= 24
+        position = panel["gridPos"]
+        assert position["x"] + position["w"] <= 24
         cells = {
             (x, y)
-            for x in range(at["x"], at["x"] + at["w"])
-            for y in range(at["y"], at["y"] + at["h"])
+            for x in range(position["x"], position["x"] + position["w"])
+            for y in range(position["y"], position["y"] + position["h"])
         }
-        assert not cells & taken, panel["title"]
-        taken |= cells
+        assert not cells & occupied_cells, panel["title"]
+        occupied_cells |= cells
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
 

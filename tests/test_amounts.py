@@ -122,7 +122,7 @@ AMOUNTS: dict[str, SentAmount | str] = {
     '"\u2167"': INVALID_CODE,
     '"\u00bd"': INVALID_CODE,
     '"\u4e00\u767e"': INVALID_CODE,
-    # Other writings of numbers, and what is none
+    # Other notations of numbers, and texts that are no numbers
     '"0x10"': INVALID_CODE,
     '"0b1"': INVALID_CODE,
     '"0o7"': INVALID_CODE,
@@ -189,7 +189,7 @@ def shorten(text: str) -> str:
 class OpenBatch:
     """A gateway with an open batch of one payment."""
 
-    house: GatewayUnderTest
+    gateway: GatewayUnderTest
     simulator: Simulator
     recipient: str
     batch: str
@@ -197,9 +197,9 @@ class OpenBatch:
 
     async def request(self, method: str, path: str, body: str) -> tuple[GatewayResponse, list[Any]]:
         """Returns the answer, and the bodies of the upstream writes."""
-        seen = len(self.simulator.service.requests)
-        response = await self.house.request(method, f"/v1{path}", data=body.encode())
-        calls = list(self.simulator.service.requests)[seen:]
+        request_count = len(self.simulator.service.requests)
+        response = await self.gateway.request(method, f"/v1{path}", data=body.encode())
+        calls = list(self.simulator.service.requests)[request_count:]
         return response, [call.body.decode() for call in calls if call.method != "GET"]
 
 
@@ -214,22 +214,22 @@ async def open_batch(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
 
 
 def assert_amount_answer(
-    answered: tuple[GatewayResponse, list[Any]],
+    response_and_calls: tuple[GatewayResponse, list[Any]],
     expected: SentAmount | str,
     field: str,
     sent_as: str,
 ) -> None:
-    response, bodies = answered
+    response, bodies = response_and_calls
     if isinstance(expected, SentAmount):
         assert response.status == (200 if expected.is_accepted else 406), response.text
         assert len(bodies) == 1
         assert f'"{sent_as}":"{expected.text}"' in bodies[0]
-        told = [] if expected.is_accepted else [("invalid_field", field)]
+        expected_errors = [] if expected.is_accepted else [("invalid_field", field)]
     else:
         assert (response.status, bodies) == (406, []), response.text
-        told = [(expected, field)]
+        expected_errors = [(expected, field)]
     errors = response.body.get("errors", [])
-    assert [(error["code"], error.get("field")) for error in errors] == told
+    assert [(error["code"], error.get("field")) for error in errors] == expected_errors
 
 
 @pytest.mark.parametrize(("amount", "expected"), AMOUNTS.items(), ids=map(shorten, AMOUNTS))
@@ -238,19 +238,19 @@ async def test_amount_is_sent_unchanged_or_refused_on_its_field(
 ) -> None:
     payment = f'{{"recipient":{{"id":"{open_batch.recipient}"}},"sourceAmount":{amount}}}'
     batch = f'{{"sourceCurrency":"USD","payments":[{payment}]}}'
-    created = await open_batch.request("POST", "/batches", batch)
-    assert_amount_answer(created, expected, "payments[0].sourceAmount", "amount")
-    added = await open_batch.request("POST", f"/batches/{open_batch.batch}/payments", payment)
-    assert_amount_answer(added, expected, "sourceAmount", "amount")
+    create_result = await open_batch.request("POST", "/batches", batch)
+    assert_amount_answer(create_result, expected, "payments[0].sourceAmount", "amount")
+    add_result = await open_batch.request("POST", f"/batches/{open_batch.batch}/payments", payment)
+    assert_amount_answer(add_result, expected, "sourceAmount", "amount")
     path = f"/batches/{open_batch.batch}/payments/{open_batch.payment}"
     await open_batch.request(
         "PATCH", path, '{"sourceAmount":"5.55"}'
     )  # an unchanged amount would not be sent
-    changed = await open_batch.request("PATCH", path, f'{{"sourceAmount":{amount}}}')
+    change_result = await open_batch.request("PATCH", path, f'{{"sourceAmount":{amount}}}')
     if expected == MISSING_CODE:
-        assert (changed[0].status, changed[1]) == (200, [])
+        assert (change_result[0].status, change_result[1]) == (200, [])
     else:
-        assert_amount_answer(changed, expected, "sourceAmount", "sourceAmount")
+        assert_amount_answer(change_result, expected, "sourceAmount", "sourceAmount")
 
 
 @pytest.mark.parametrize(
@@ -269,8 +269,8 @@ async def test_target_amount_follows_the_same_rules(open_batch: OpenBatch, amoun
         f"payments[0].{field}",
         "amount",
     )
-    added = await open_batch.request("POST", f"/batches/{open_batch.batch}/payments", payment)
-    assert_amount_answer(added, expected, field, "amount")
+    add_result = await open_batch.request("POST", f"/batches/{open_batch.batch}/payments", payment)
+    assert_amount_answer(add_result, expected, field, "amount")
 
 
 @pytest.mark.parametrize("amount", INVALID_JSON_NUMBERS)
@@ -300,8 +300,8 @@ async def test_conflicting_amounts_are_refused(
 ) -> None:
     payment = f'{{"recipient":{{"id":"{open_batch.recipient}"}},{amounts}}}'
     code = "empty_field" if field == "targetCurrency" else "invalid_field"
-    added = await open_batch.request("POST", f"/batches/{open_batch.batch}/payments", payment)
-    assert_amount_answer(added, code, field, "")
+    add_result = await open_batch.request("POST", f"/batches/{open_batch.batch}/payments", payment)
+    assert_amount_answer(add_result, code, field, "")
     path = f"/batches/{open_batch.batch}/payments/{open_batch.payment}"
     assert_amount_answer(await open_batch.request("PATCH", path, f"{{{amounts}}}"), code, field, "")
 

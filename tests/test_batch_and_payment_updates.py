@@ -28,38 +28,40 @@ SERVICE_OPTIONS = {
 
 @dataclass(slots=True)
 class GatewayAndService:
-    house: GatewayUnderTest
+    gateway: GatewayUnderTest
     service: Service
     recipient_id: str
 
     async def create_batch(self, *payments: dict[str, Any], **fields: Any) -> str:
-        paid = [{"recipient": {"id": self.recipient_id}, **payment} for payment in payments]
-        body = {"sourceCurrency": "USD", "payments": paid, **fields}
+        payment_bodies = [
+            {"recipient": {"id": self.recipient_id}, **payment} for payment in payments
+        ]
+        body = {"sourceCurrency": "USD", "payments": payment_bodies, **fields}
         return str(
-            (await request_successfully(self.house, "POST", "/batches", body))["batch"]["id"]
+            (await request_successfully(self.gateway, "POST", "/batches", body))["batch"]["id"]
         )
 
     async def load_batch(self, batch: str) -> dict[str, Any]:
-        return dict((await request_successfully(self.house, "GET", f"/batches/{batch}"))["batch"])
+        return dict((await request_successfully(self.gateway, "GET", f"/batches/{batch}"))["batch"])
 
     async def load_payments(self, batch: str) -> list[dict[str, Any]]:
         return list((await self.load_batch(batch))["payments"]["payments"])
 
     async def load_shown_value(self, batch: str, name: str) -> Any:
         """A field of a batch, wherever it is shown."""
-        listed = (await request_successfully(self.house, "GET", f"/batches?search={batch}"))[
-            "batches"
-        ]
-        summary = (await request_successfully(self.house, "GET", f"/batches/{batch}/summary"))[
+        listed_batches = (
+            await request_successfully(self.gateway, "GET", f"/batches?search={batch}")
+        )["batches"]
+        summary = (await request_successfully(self.gateway, "GET", f"/batches/{batch}/summary"))[
             "batchSummary"
         ]
-        found = {str(entry[name] or ""): entry[name] for entry in (*listed, summary)}
-        found |= {str(entry[name] or ""): entry[name] for entry in [await self.load_batch(batch)]}
-        assert len(found) == 1, found
-        return next(iter(found))
+        values = {str(entry[name] or ""): entry[name] for entry in (*listed_batches, summary)}
+        values |= {str(entry[name] or ""): entry[name] for entry in [await self.load_batch(batch)]}
+        assert len(values) == 1, values
+        return next(iter(values))
 
     async def patch_batch(self, batch: str, body: Any) -> None:
-        assert await request_successfully(self.house, "PATCH", f"/batches/{batch}", body) == {
+        assert await request_successfully(self.gateway, "PATCH", f"/batches/{batch}", body) == {
             "ok": True,
             "object": "updated",
         }
@@ -92,20 +94,20 @@ async def test_description_is_changed_and_cleared_everywhere(
 ) -> None:
     batch = await gateway_and_service.create_batch({"sourceAmount": "5.00"}, description="April")
     assert await gateway_and_service.load_shown_value(batch, "description") == "April"
-    for sent, shown in (
+    for description, expected in (
         ("May", "May"),
         ("June", "June"),
         ("", "June"),
         (None, ""),
         ("July", "July"),
     ):
-        await gateway_and_service.patch_batch(batch, {"description": sent})
-        assert await gateway_and_service.load_shown_value(batch, "description") == shown
-    started = await request_successfully(
-        gateway_and_service.house, "POST", f"/batches/{batch}/start-processing"
+        await gateway_and_service.patch_batch(batch, {"description": description})
+        assert await gateway_and_service.load_shown_value(batch, "description") == expected
+    start_body = await request_successfully(
+        gateway_and_service.gateway, "POST", f"/batches/{batch}/start-processing"
     )
-    assert started["batch"]["description"] == "July"
-    response = await gateway_and_service.house.request(
+    assert start_body["batch"]["description"] == "July"
+    response = await gateway_and_service.gateway.request(
         "PATCH", f"/v1/batches/{batch}", {"description": "late"}
     )
     assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_status")
@@ -126,22 +128,22 @@ async def test_description_is_changed_with_payments_and_in_a_draft(
     batch = await gateway_and_service.create_batch({"sourceAmount": "5.00"}, description="April")
     await gateway_and_service.patch_batch(batch, {"description": "May"})
     (payment,) = await gateway_and_service.load_payments(batch)
-    changed = {"id": payment["id"], "sourceAmount": "6.00"}
+    changed_payment = {"id": payment["id"], "sourceAmount": "6.00"}
     await gateway_and_service.patch_batch(
-        batch, {"description": "June", "update_payments": [changed]}
+        batch, {"description": "June", "update_payments": [changed_payment]}
     )
     assert await gateway_and_service.load_shown_value(batch, "description") == "June"
-    more = {"recipient": {"id": gateway_and_service.recipient_id}, "sourceAmount": "9.00"}
-    await gateway_and_service.patch_batch(batch, {"payments": [more]})
+    added_payment = {"recipient": {"id": gateway_and_service.recipient_id}, "sourceAmount": "9.00"}
+    await gateway_and_service.patch_batch(batch, {"payments": [added_payment]})
     assert await gateway_and_service.load_shown_value(batch, "description") == "June"
     assert [entry["sourceAmount"] for entry in await gateway_and_service.load_payments(batch)] == [
         "6.00",
         "9.00",
     ]
-    await gateway_and_service.patch_batch(batch, {"payments": [more], "description": None})
+    await gateway_and_service.patch_batch(batch, {"payments": [added_payment], "description": None})
     assert await gateway_and_service.load_shown_value(batch, "description") == ""
-    made = [*gateway_and_service.service.find_or_create_tenant().batches.values()][-1]
-    assert (made.description, len(made.payments)) == ("", 3), "the service has it as it is shown"
+    draft = [*gateway_and_service.service.find_or_create_tenant().batches.values()][-1]
+    assert (draft.description, len(draft.payments)) == ("", 3), "the service has it as it is shown"
 
 
 async def test_description_changed_elsewhere_is_shown(
@@ -149,8 +151,8 @@ async def test_description_changed_elsewhere_is_shown(
 ) -> None:
     batch = await gateway_and_service.create_batch({"sourceAmount": "5.00"}, description="April")
     await gateway_and_service.patch_batch(batch, {"description": "May"})
-    (real,) = gateway_and_service.service.find_or_create_tenant().batches.values()
-    real.description = "by the dashboard"
+    (service_batch,) = gateway_and_service.service.find_or_create_tenant().batches.values()
+    service_batch.description = "by the dashboard"
     assert await gateway_and_service.load_shown_value(batch, "description") == "by the dashboard"
     await gateway_and_service.patch_batch(batch, {"description": "June"})
     assert await gateway_and_service.load_shown_value(batch, "description") == "June"
@@ -162,12 +164,14 @@ async def test_currency_is_changed_only_without_payments(
     batch = await gateway_and_service.create_batch()
     await gateway_and_service.patch_batch(batch, {"sourceCurrency": "EUR"})
     assert await gateway_and_service.load_shown_value(batch, "currency") == "EUR"
-    more = {"recipient": {"id": gateway_and_service.recipient_id}, "sourceAmount": "9.00"}
-    await gateway_and_service.patch_batch(batch, {"sourceCurrency": "CAD", "payments": [more]})
+    added_payment = {"recipient": {"id": gateway_and_service.recipient_id}, "sourceAmount": "9.00"}
+    await gateway_and_service.patch_batch(
+        batch, {"sourceCurrency": "CAD", "payments": [added_payment]}
+    )
     assert await gateway_and_service.load_shown_value(batch, "currency") == "CAD"
     (payment,) = await gateway_and_service.load_payments(batch)
     assert payment["sourceCurrency"] == "CAD"
-    response = await gateway_and_service.house.request(
+    response = await gateway_and_service.gateway.request(
         "PATCH", f"/v1/batches/{batch}", {"sourceCurrency": "USD"}
     )
     assert (response.status, response.body["errors"][0]["field"]) == (406, "sourceCurrency")
@@ -175,14 +179,14 @@ async def test_currency_is_changed_only_without_payments(
     await gateway_and_service.patch_batch(batch, {"sourceCurrency": "CAD"})
     assert await gateway_and_service.load_shown_value(batch, "currency") == "CAD"
     await request_successfully(
-        gateway_and_service.house, "POST", f"/batches/{batch}/start-processing"
+        gateway_and_service.gateway, "POST", f"/batches/{batch}/start-processing"
     )
-    started = [
+    batch_starts = [
         row
         for row in gateway_and_service.service.find_or_create_tenant().batches.values()
         if row.state != "open"
     ]
-    assert [(entry.currency, len(entry.payments)) for entry in started] == [("CAD", 1)]
+    assert [(entry.currency, len(entry.payments)) for entry in batch_starts] == [("CAD", 1)]
 
 
 async def test_refused_currency_leaves_the_batch_unchanged(
@@ -192,13 +196,13 @@ async def test_refused_currency_leaves_the_batch_unchanged(
     fault = Fault("POST", "/v1/batches", status=400, body=CURRENCY_REFUSAL)
     gateway_and_service.service.faults.append(fault)
     body = {"sourceCurrency": "XXX", "description": "May"}
-    response = await gateway_and_service.house.request("PATCH", f"/v1/batches/{batch}", body)
+    response = await gateway_and_service.gateway.request("PATCH", f"/v1/batches/{batch}", body)
     assert (response.status, response.body["errors"][0]["field"]) == (406, "sourceCurrency")
     assert await gateway_and_service.load_shown_value(batch, "currency") == "USD"
     assert await gateway_and_service.load_shown_value(batch, "description") == "April"
-    more = {"recipient": {"id": gateway_and_service.recipient_id}, "sourceAmount": "9.00"}
+    added_payment = {"recipient": {"id": gateway_and_service.recipient_id}, "sourceAmount": "9.00"}
     await request_successfully(
-        gateway_and_service.house, "POST", f"/batches/{batch}/payments", more
+        gateway_and_service.gateway, "POST", f"/batches/{batch}/payments", added_payment
     )
 
 
@@ -213,10 +217,14 @@ async def test_currency_change_in_doubt_creates_one_batch(tmp_path: Path) -> Non
         setup = GatewayAndService(gateway, service, await create_recipient(gateway))
         batch = await setup.create_batch()
         service.faults.append(Fault("POST", "/v1/batches", close="after"))
-        more = {"recipient": {"id": setup.recipient_id}, "sourceAmount": "9.00"}
-        await setup.patch_batch(batch, {"sourceCurrency": "EUR", "payments": [more]})
-        (listed,) = (await request_successfully(gateway, "GET", "/batches"))["batches"]
-        assert (listed["id"], listed["currency"], listed["amount"]) == (batch, "EUR", "9.00")
+        added_payment = {"recipient": {"id": setup.recipient_id}, "sourceAmount": "9.00"}
+        await setup.patch_batch(batch, {"sourceCurrency": "EUR", "payments": [added_payment]})
+        (listed_batch,) = (await request_successfully(gateway, "GET", "/batches"))["batches"]
+        assert (listed_batch["id"], listed_batch["currency"], listed_batch["amount"]) == (
+            batch,
+            "EUR",
+            "9.00",
+        )
         assert len(service.find_or_create_tenant().batches) == 2, (
             "the one that is superseded, and the other"
         )
@@ -227,7 +235,7 @@ async def test_partly_refused_change_leaves_the_batch_unchanged(
 ) -> None:
     batch = await gateway_and_service.create_batch({"sourceAmount": "5.00"}, description="April")
     body = {"description": "May", "sourceCurrency": "EUR", "payments": [{"sourceAmount": "1.5"}]}
-    response = await gateway_and_service.house.request("PATCH", f"/v1/batches/{batch}", body)
+    response = await gateway_and_service.gateway.request("PATCH", f"/v1/batches/{batch}", body)
     assert response.status == 406
     assert {error["field"] for error in response.body["errors"]} == {
         "sourceCurrency",
@@ -243,23 +251,30 @@ async def test_batch_sent_back_changes_only_changed_fields(
     batch = await gateway_and_service.create_batch(
         {"sourceAmount": "5.00", "memo": "one"}, EURO_PAYMENT, description="April"
     )
-    before = await gateway_and_service.load_batch(batch)
-    sent = len(gateway_and_service.list_writes())
-    await gateway_and_service.patch_batch(batch, before)
+    original = await gateway_and_service.load_batch(batch)
+    write_count = len(gateway_and_service.list_writes())
+    await gateway_and_service.patch_batch(batch, original)
     await gateway_and_service.patch_batch(
-        batch, {**before, "payments": before["payments"]["payments"]}
+        batch, {**original, "payments": original["payments"]["payments"]}
     )
-    assert len(gateway_and_service.list_writes()) == sent
-    assert await gateway_and_service.load_batch(batch) == before
-    changed = {**before["payments"]["payments"][1], "memo": "changed"}
-    page = {**before["payments"], "payments": [before["payments"]["payments"][0], changed]}
-    await gateway_and_service.patch_batch(batch, {**before, "description": "May", "payments": page})
-    after = await gateway_and_service.load_batch(batch)
-    assert after["description"] == "May"
-    assert [payment["memo"] for payment in after["payments"]["payments"]] == ["one", "changed"]
+    assert len(gateway_and_service.list_writes()) == write_count
+    assert await gateway_and_service.load_batch(batch) == original
+    changed_payment = {**original["payments"]["payments"][1], "memo": "changed"}
+    page = {
+        **original["payments"],
+        "payments": [original["payments"]["payments"][0], changed_payment],
+    }
+    await gateway_and_service.patch_batch(
+        batch, {**original, "description": "May", "payments": page}
+    )
+    updated = await gateway_and_service.load_batch(batch)
+    assert updated["description"] == "May"
+    assert [payment["memo"] for payment in updated["payments"]["payments"]] == ["one", "changed"]
     amounts = [
         (payment["sourceAmount"], two["targetAmount"], two["targetCurrency"])
-        for payment, two in (whole["payments"]["payments"] for whole in (before, after))
+        for payment, two in (
+            batch_body["payments"]["payments"] for batch_body in (original, updated)
+        )
     ]
     assert amounts == [("5.00", "7.00", "EUR")] * 2
 
@@ -271,7 +286,7 @@ async def load_payment(
     gateway_and_service: GatewayAndService, batch: str, payment: str
 ) -> dict[str, Any]:
     read = await request_successfully(
-        gateway_and_service.house, "GET", f"/batches/{batch}/payments/{payment}"
+        gateway_and_service.gateway, "GET", f"/batches/{batch}/payments/{payment}"
     )
     return dict(read["payment"])
 
@@ -280,21 +295,21 @@ async def test_payment_sent_back_is_unchanged(gateway_and_service: GatewayAndSer
     batch = await gateway_and_service.create_batch(
         {"sourceAmount": "5.00", "memo": "one"}, EURO_PAYMENT, {"sourceAmount": "8"}
     )
-    listed = await gateway_and_service.load_payments(batch)
-    sent = len(gateway_and_service.list_writes())
-    for entry in listed:
+    payments = await gateway_and_service.load_payments(batch)
+    write_count = len(gateway_and_service.list_writes())
+    for entry in payments:
         path = f"/batches/{batch}/payments/{entry['id']}"
-        await request_successfully(gateway_and_service.house, "PATCH", path, entry)
+        await request_successfully(gateway_and_service.gateway, "PATCH", path, entry)
         await request_successfully(
-            gateway_and_service.house,
+            gateway_and_service.gateway,
             "PATCH",
             path,
             await load_payment(gateway_and_service, batch, entry["id"]),
         )
         numbers = {"sourceAmount": float(entry["sourceAmount"]), "memo": entry["memo"]}
-        await request_successfully(gateway_and_service.house, "PATCH", path, numbers)
-    assert len(gateway_and_service.list_writes()) == sent
-    assert await gateway_and_service.load_payments(batch) == listed
+        await request_successfully(gateway_and_service.gateway, "PATCH", path, numbers)
+    assert len(gateway_and_service.list_writes()) == write_count
+    assert await gateway_and_service.load_payments(batch) == payments
 
 
 async def test_one_amount_of_a_payment_sent_back_is_changed(
@@ -304,28 +319,28 @@ async def test_one_amount_of_a_payment_sent_back_is_changed(
     source, target = await gateway_and_service.load_payments(batch)
     path = f"/batches/{batch}/payments"
     await request_successfully(
-        gateway_and_service.house,
+        gateway_and_service.gateway,
         "PATCH",
         f"{path}/{source['id']}",
         {**source, "sourceAmount": "6.00"},
     )
     await request_successfully(
-        gateway_and_service.house,
+        gateway_and_service.gateway,
         "PATCH",
         f"{path}/{target['id']}",
         {**target, "targetAmount": "8.00"},
     )
-    after = await gateway_and_service.load_payments(batch)
-    assert [after[0]["sourceAmount"], after[1]["targetAmount"]] == ["6.00", "8.00"]
-    assert after[1]["targetCurrency"] == "EUR"
-    to_dollars = {**after[1], "targetCurrency": "USD"}
+    payments = await gateway_and_service.load_payments(batch)
+    assert [payments[0]["sourceAmount"], payments[1]["targetAmount"]] == ["6.00", "8.00"]
+    assert payments[1]["targetCurrency"] == "EUR"
+    to_dollars = {**payments[1], "targetCurrency": "USD"}
     await request_successfully(
-        gateway_and_service.house, "PATCH", f"{path}/{target['id']}", to_dollars
+        gateway_and_service.gateway, "PATCH", f"{path}/{target['id']}", to_dollars
     )
-    after = await gateway_and_service.load_payments(batch)
-    assert (after[1]["targetAmount"], after[1]["targetCurrency"]) == ("8.00", "USD")
-    both = {**after[0], "sourceAmount": "7.00", "targetAmount": "7.50"}
-    response = await gateway_and_service.house.request("PATCH", f"/v1{path}/{source['id']}", both)
+    payments = await gateway_and_service.load_payments(batch)
+    assert (payments[1]["targetAmount"], payments[1]["targetCurrency"]) == ("8.00", "USD")
+    both = {**payments[0], "sourceAmount": "7.00", "targetAmount": "7.50"}
+    response = await gateway_and_service.gateway.request("PATCH", f"/v1{path}/{source['id']}", both)
     assert (response.status, response.body["errors"][0]["field"]) == (406, "targetAmount")
 
 
@@ -333,23 +348,25 @@ async def test_shown_amounts_of_the_service_are_accepted_unchanged(
     gateway_and_service: GatewayAndService,
 ) -> None:
     batch = await gateway_and_service.create_batch({"sourceAmount": "5.00"})
-    real = next(iter(gateway_and_service.service.find_or_create_tenant().payments.values()))
-    real.overrides = {"targetAmount": "1.625", "targetCurrency": "KWD"}
-    (shown,) = await gateway_and_service.load_payments(batch)
-    assert shown["targetAmount"] == "1.625"
-    path = f"/batches/{batch}/payments/{shown['id']}"
-    await request_successfully(gateway_and_service.house, "PATCH", path, shown)
-    await gateway_and_service.patch_batch(batch, {"update_payments": [shown]})
-    for wrong in ("1.626", "1.5", "0", "1e3", "-5.00"):
-        response = await gateway_and_service.house.request(
-            "PATCH", f"/v1{path}", {**shown, "targetAmount": wrong}
+    service_payment = next(
+        iter(gateway_and_service.service.find_or_create_tenant().payments.values())
+    )
+    service_payment.overrides = {"targetAmount": "1.625", "targetCurrency": "KWD"}
+    (shown_payment,) = await gateway_and_service.load_payments(batch)
+    assert shown_payment["targetAmount"] == "1.625"
+    path = f"/batches/{batch}/payments/{shown_payment['id']}"
+    await request_successfully(gateway_and_service.gateway, "PATCH", path, shown_payment)
+    await gateway_and_service.patch_batch(batch, {"update_payments": [shown_payment]})
+    for wrong_amount in ("1.626", "1.5", "0", "1e3", "-5.00"):
+        response = await gateway_and_service.gateway.request(
+            "PATCH", f"/v1{path}", {**shown_payment, "targetAmount": wrong_amount}
         )
         assert (response.status, response.body["errors"][0]["field"]) == (406, "targetAmount"), (
-            wrong
+            wrong_amount
         )
-        body = {"update_payments": [{**shown, "targetAmount": wrong}]}
-        response = await gateway_and_service.house.request("PATCH", f"/v1/batches/{batch}", body)
-        assert response.status == 406, wrong
+        body = {"update_payments": [{**shown_payment, "targetAmount": wrong_amount}]}
+        response = await gateway_and_service.gateway.request("PATCH", f"/v1/batches/{batch}", body)
+        assert response.status == 406, wrong_amount
         assert response.body["errors"][0]["field"] == "update_payments[0].targetAmount"
 
 
@@ -361,20 +378,22 @@ async def test_null_clears_a_memo_and_empty_text_keeps_it(
     )
     first, second = [payment["id"] for payment in await gateway_and_service.load_payments(batch)]
     path = f"/batches/{batch}/payments/{first}"
-    for sent, shown in (("", "one"), ("new", "new"), (None, ""), (None, ""), ("again", "again")):
-        await request_successfully(gateway_and_service.house, "PATCH", path, {"memo": sent})
-        assert ((await load_payment(gateway_and_service, batch, first))["memo"] or "") == shown
+    for memo, expected in (("", "one"), ("new", "new"), (None, ""), (None, ""), ("again", "again")):
+        await request_successfully(gateway_and_service.gateway, "PATCH", path, {"memo": memo})
+        assert ((await load_payment(gateway_and_service, batch, first))["memo"] or "") == expected
     await gateway_and_service.patch_batch(
         batch, {"update_payments": [{"id": second, "memo": None}]}
     )
     memos = [payment["memo"] or "" for payment in await gateway_and_service.load_payments(batch)]
     assert memos == ["again", ""]
-    received = await request_successfully(
-        gateway_and_service.house, "GET", f"/recipients/{gateway_and_service.recipient_id}/payments"
+    payment_list = await request_successfully(
+        gateway_and_service.gateway,
+        "GET",
+        f"/recipients/{gateway_and_service.recipient_id}/payments",
     )
-    assert sorted(payment["memo"] or "" for payment in received["payments"]) == ["", "again"]
+    assert sorted(payment["memo"] or "" for payment in payment_list["payments"]) == ["", "again"]
     await request_successfully(
-        gateway_and_service.house, "POST", f"/batches/{batch}/generate-quote"
+        gateway_and_service.gateway, "POST", f"/batches/{batch}/generate-quote"
     )
     assert [
         payment["memo"] or "" for payment in await gateway_and_service.load_payments(batch)
@@ -397,21 +416,24 @@ async def test_unchanged_update_does_not_block_other_changes(
             "sourceAmount": f"{amount}.00",
         }
 
-    for turn in range(10, 40, 10):
-        adding = f"/batches/{batch}/payments"
+    for minute in range(10, 40, 10):
+        payments_path = f"/batches/{batch}/payments"
         await asyncio.gather(
             *(
                 request_successfully(
-                    gateway_and_service.house, "POST", adding, build_payment(turn + number)
+                    gateway_and_service.gateway,
+                    "POST",
+                    payments_path,
+                    build_payment(minute + number),
                 )
                 for number in range(3)
             ),
             *(gateway_and_service.patch_batch(batch, {"description": "April"}) for _ in range(3)),
             *(
-                request_successfully(gateway_and_service.house, "PATCH", path, payment)
+                request_successfully(gateway_and_service.gateway, "PATCH", path, payment)
                 for _ in range(3)
             ),
         )
         async with asyncio.timeout(2):
-            await gateway_and_service.patch_batch(batch, {"payments": [build_payment(turn + 3)]})
+            await gateway_and_service.patch_batch(batch, {"payments": [build_payment(minute + 3)]})
     assert len(await gateway_and_service.load_payments(batch)) == 13

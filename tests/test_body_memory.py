@@ -60,9 +60,9 @@ class MeasuredGateway:
     async def measure(self, method: str, path: str, data: bytes) -> tuple[int, int]:
         """Returns the status of a request, and the peak of additional memory in bytes."""
         Path(f"/proc/{self.gateway.process.pid}/clear_refs").write_text("5")  # forgets the peak
-        before = self._read_bytes("VmRSS")
+        bytes_before = self._read_bytes("VmRSS")
         status, _ = await self.request(method, path, data)
-        return status, self._read_bytes("VmHWM") - before
+        return status, self._read_bytes("VmHWM") - bytes_before
 
 
 @asynccontextmanager
@@ -81,11 +81,11 @@ async def test_memory_of_many_small_entries_is_a_small_multiple_of_the_charge(
     tmp_path: Path,
 ) -> None:
     async with open_measured_gateway(tmp_path) as setup:
-        _, created = await setup.request("POST", "/batches", b'{"sourceCurrency":"USD"}')
-        batch = json.loads(created)["batch"]["id"]
+        _, response = await setup.request("POST", "/batches", b'{"sourceCurrency":"USD"}')
+        batch = json.loads(response)["batch"]["id"]
         for (method, path, name), kinds in LIST_FIELDS.items():
             for entry in kinds:
                 data = build_list_body(name, entry)
-                status, taken = await setup.measure(method, path.format(batch=batch), data)
+                status, byte_count = await setup.measure(method, path.format(batch=batch), data)
                 assert status in (404, 406), (name, entry)
-                assert taken < 3.5 * CHARGED_BYTES, (method, name, entry, taken)
+                assert byte_count < 3.5 * CHARGED_BYTES, (method, name, entry, byte_count)

@@ -21,8 +21,8 @@ from tests.sockets import RawResponse, exchange, wait_until
 FAR_FUTURE = "2999-01-01T00:00Z"
 
 
-def run_brownout_command(folder: Path, *words: str) -> str:
-    result = run_installed_command("brownout", *words, folder=folder)
+def run_brownout_command(folder: Path, *arguments: str) -> str:
+    result = run_installed_command("brownout", *arguments, folder=folder)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -35,8 +35,8 @@ def write_configuration(gateway: GatewayUnderTest, folder: Path) -> None:
 
 
 def is_interrupted(response: GatewayResponse) -> bool:
-    told = response.body.get("errors", [{}])[0]
-    return response.status == 403 and "planned interruption" in told.get("message", "")
+    error = response.body.get("errors", [{}])[0]
+    return response.status == 403 and "planned interruption" in error.get("message", "")
 
 
 async def wait_for_answer(
@@ -71,11 +71,11 @@ async def test_brownout_refuses_only_its_operations(tmp_path: Path) -> None:
         assert "2999-01-01T00:00:00Z" in response.body["errors"][0]["message"]
         # It does not state the outcome of an earlier request that this one may retry.
         assert "This request changed nothing." in response.body["errors"][0]["message"]
-        before = len(simulator.service.requests)
+        request_count = len(simulator.service.requests)
         assert is_interrupted(
             await gateway.request("POST", "/v1/batches", {"sourceCurrency": "USD"})
         )
-        assert len(simulator.service.requests) == before
+        assert len(simulator.service.requests) == request_count
         assert (await gateway.request("GET", "/v1/recipients")).status == 200
         assert (await gateway.request("GET", "/v1/geography/countries/DE")).status == 200
 
@@ -92,8 +92,10 @@ async def test_brownout_is_switched_off_without_restart(tmp_path: Path) -> None:
 async def test_dry_run_refuses_nothing_and_lists_affected_keys(tmp_path: Path) -> None:
     simulator = await start_simulator(service=Service())
     (tmp_path / "gateway.toml").write_text(build_configuration(simulator.url))
-    other = {**KEY, "api_key": "another-api-key", "name": "other"}
-    await import_api_keys(build_settings(tmp_path, simulator.url), [{**KEY, "name": "shop"}, other])
+    other_key = {**KEY, "api_key": "another-api-key", "name": "other"}
+    await import_api_keys(
+        build_settings(tmp_path, simulator.url), [{**KEY, "name": "shop"}, other_key]
+    )
     try:
         async with run_serve(tmp_path) as gateway:
             assert (await request_recipients(gateway.port)).status == 200
@@ -114,7 +116,7 @@ async def test_dry_run_refuses_nothing_and_lists_affected_keys(tmp_path: Path) -
             assert "other" not in output
             await wait_until(lambda: "under way" in run_brownout_command(tmp_path, "list"))
             await asyncio.sleep(1)
-            for key in (KEY["api_key"], other["api_key"]):
+            for key in (KEY["api_key"], other_key["api_key"]):
                 assert (await request_recipients(gateway.port, key)).status == 200
             assert await gateway.stop() == 0
     finally:
@@ -135,17 +137,19 @@ async def test_brownout_applies_to_the_named_keys_and_refuses_unknown_names(
     lines = [{**KEY, "api_key": f"{name}-api-key", "name": name} for name in names]
     await import_api_keys(build_settings(tmp_path, "http://127.0.0.1:9"), lines)
     schedule = ["brownout", "schedule", "--until", FAR_FUTURE]
-    for words in (["--key", "shop", "--key", "nobody"], ["--merchant", "nobody"]):
-        result = await asyncio.to_thread(run_installed_command, *schedule, *words, folder=tmp_path)
+    for arguments in (["--key", "shop", "--key", "nobody"], ["--merchant", "nobody"]):
+        result = await asyncio.to_thread(
+            run_installed_command, *schedule, *arguments, folder=tmp_path
+        )
         assert result.returncode == 2
         assert "`keys list`" in result.stderr
-    those = ["--key", "shop", "--key", "till-api"]
+    key_options = ["--key", "shop", "--key", "till-api"]
     assert (
-        await asyncio.to_thread(run_installed_command, *schedule, *those, folder=tmp_path)
+        await asyncio.to_thread(run_installed_command, *schedule, *key_options, folder=tmp_path)
     ).returncode == 0
-    listed = await asyncio.to_thread(run_brownout_command, tmp_path, "list", "--json")
-    report = json.loads(listed)["brownouts"]
-    assert sorted(answer["key"] for answer in report) == ["shop", "till"]
+    brownout_list = await asyncio.to_thread(run_brownout_command, tmp_path, "list", "--json")
+    report = json.loads(brownout_list)["brownouts"]
+    assert sorted(entry["key"] for entry in report) == ["shop", "till"]
 
 
 async def request_recipients(port: int, key: str = KEY["api_key"]) -> RawResponse:
@@ -157,12 +161,12 @@ async def request_recipients(port: int, key: str = KEY["api_key"]) -> RawRespons
 
 
 def test_invalid_schedule_is_a_one_line_error(tmp_path: Path) -> None:
-    for words, told in (
+    for arguments, message in (
         (["--until", "2000-01-01T00:00Z"], "end before it starts"),
         (["--until", "2999-01-01"], "zone"),
         (["--until", FAR_FUTURE, "--operation", "payday"], "not an operation, nor a group"),
     ):
-        result = run_installed_command("brownout", "schedule", *words, folder=tmp_path)
+        result = run_installed_command("brownout", "schedule", *arguments, folder=tmp_path)
         assert result.returncode == 2
-        assert told in result.stderr
+        assert message in result.stderr
         assert result.stderr.count("\n") == 1

@@ -14,9 +14,9 @@ SCRIPT = Path(__file__).parent / "browser.sh"
 def run_script(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Runs the script as on a machine without a browser, apt-get and network."""
     for name in ("sh", "id", "timeout", "false"):
-        found = shutil.which(name)
-        assert found
-        (folder / name).symlink_to(found)
+        executable = shutil.which(name)
+        assert executable
+        (folder / name).symlink_to(executable)
     return subprocess.run(
         [folder / "sh", SCRIPT, "false"],
         env={"PATH": str(folder), **variables},

@@ -21,14 +21,14 @@ from tests.transcripts import CASES, FILES, ScriptedService, Transcript, name_of
 
 
 @asynccontextmanager
-async def _serving(service: ScriptedService) -> AsyncIterator[str]:
-    async def answer(request: web.BaseRequest) -> web.Response:
+async def _serve_scripted(service: ScriptedService) -> AsyncIterator[str]:
+    async def handle_request(request: web.BaseRequest) -> web.Response:
         data = await request.read()
-        status, text, headers = service.answer(request.method, request.raw_path, data)
+        status, text, headers = service.respond(request.method, request.raw_path, data)
         kind = "application/json"
         return web.Response(status=status, text=text, content_type=kind, headers=headers)
 
-    runner = web.ServerRunner(web.Server(answer))
+    runner = web.ServerRunner(web.Server(handle_request))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
@@ -42,22 +42,22 @@ async def test_case(file: Path, tmp_path: Path) -> None:
     transcript = Transcript.load(file)
     method, target, body = transcript.request
     async with (
-        _serving(transcript.service) as url,
+        _serve_scripted(transcript.service) as url,
         open_gateway(tmp_path, url, **transcript.settings) as gateway,
         open_state(gateway.settings) as state,
     ):
         await state.put_objects(transcript.objects_before)
-        got = await gateway.request(method, target, body)
+        response = await gateway.request(method, target, body)
         objects = await state.list_objects(transcript.kinds)
-    transcript.check(got.status, got.body, objects)
+    transcript.check(response.status, response.body, objects)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_every_operation_has_a_success_and_a_refusal(operation: Any) -> None:
-    room = operation.flow.__module__.rpartition(".")[2]
-    answers = [
+    module_name = operation.flow.__module__.rpartition(".")[2]
+    responses = [
         json.loads(file.read_text("utf-8"))["answer"]
-        for file in CASES.glob(f"{room}/{operation.name}--*.json")
+        for file in CASES.glob(f"{module_name}/{operation.name}--*.json")
     ]
-    assert any(answer.get("status", 200) == 200 for answer in answers)
-    assert any(answer.get("status", 200) != 200 for answer in answers)
+    assert any(response.get("status", 200) == 200 for response in responses)
+    assert any(response.get("status", 200) != 200 for response in responses)

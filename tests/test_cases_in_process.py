@@ -34,7 +34,7 @@ async def state(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[State
 async def test_case(file: Path, state: State) -> None:
     transcript, tenant = Transcript.load(file), TENANT._replace(merchant=name_of(file))
     settings = build_settings(Path(), "http://127.0.0.1:1", **transcript.settings)
-    parts = assemble_parts(settings, state.store, InProcessUpstream(transcript.service.answer))
+    parts = assemble_parts(settings, state.store, InProcessUpstream(transcript.service.respond))
     await state.put_objects(transcript.objects_before, tenant)
     response = await parts.answer_request(settings, tenant, *transcript.request)
     objects = await state.list_objects(transcript.kinds, tenant)

@@ -29,10 +29,10 @@ LOCK_READS, LOCK_WRITES = "BEGIN EXCLUSIVE", "BEGIN IMMEDIATE"
 
 
 async def send_and_disconnect(
-    gateway: GatewayUnderTest, file: Path, data: bytes, waits: str = LOCK_READS
+    gateway: GatewayUnderTest, file: Path, data: bytes, blocked_statement: str = LOCK_READS
 ) -> None:
     """Sends a request while the database is locked, and disconnects before the lock is released."""
-    async with lock_database(file, waits):
+    async with lock_database(file, blocked_statement):
         async with await open_connection(gateway.running.port) as connection:
             await connection.send(data)
             await asyncio.sleep(PAUSE_SECONDS)
@@ -59,17 +59,19 @@ async def test_batch_is_not_started_if_the_client_disconnects_during_key_lookup(
     assert service.batch_starts == []
 
 
-@pytest.mark.parametrize("waits", [LOCK_READS, LOCK_WRITES])
+@pytest.mark.parametrize("blocked_statement", [LOCK_READS, LOCK_WRITES])
 async def test_write_is_not_forwarded_if_the_client_disconnects_first(
-    tmp_path: Path, waits: str
+    tmp_path: Path, blocked_statement: str
 ) -> None:
     async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         recipient = await create_recipient(setup.gateway)
-        asked = build_request(
+        request_bytes = build_request(
             setup.gateway.api_key, "/v1/batches", build_batch_body(recipient, "10.00")
         )
-        await send_and_disconnect(setup.gateway, tmp_path / "gateway.db", asked, waits)
+        await send_and_disconnect(
+            setup.gateway, tmp_path / "gateway.db", request_bytes, blocked_statement
+        )
         assert setup.count_legacy_calls("POST", "/v1/batches") == 0
         # The client's retry is the first request that is executed.
         await create_batch(setup.gateway, recipient, "10.00")
@@ -86,8 +88,8 @@ async def test_signed_write_is_not_passed_on_if_the_client_disconnects_first(
         async with await open_connection(gateway.running.port) as connection:
             await connection.send(CLIENT.build_request())
             assert await connection.read_response()
-        asked = CLIENT.build_request("POST", "/v1/batches", b'{"currency":"USD"}')
-        await send_and_disconnect(gateway, tmp_path / "gateway.db", asked)
+        request_bytes = CLIENT.build_request("POST", "/v1/batches", b'{"currency":"USD"}')
+        await send_and_disconnect(gateway, tmp_path / "gateway.db", request_bytes)
     assert [request.method for request in recorder.requests] == ["GET"]
 
 
@@ -96,23 +98,23 @@ async def test_signed_write_waiting_for_a_connection_is_dropped_if_the_client_di
 ) -> None:
     goes_on = asyncio.Event()
 
-    async def play(_: Any, _reader: Any, writer: asyncio.StreamWriter) -> None:
+    async def wait_forever(_: Any, _reader: Any, writer: asyncio.StreamWriter) -> None:
         await goes_on.wait()
         writer.write(build_response())
 
-    only = {"upstream": {"connections": 1}}
-    asked = CLIENT.build_request("POST", "/v1/batches", b'{"currency":"USD"}')
+    sections = {"upstream": {"connections": 1}}
+    request_bytes = CLIENT.build_request("POST", "/v1/batches", b'{"currency":"USD"}')
     async with (
-        open_raw_service(play) as recorder,
-        open_signed_gateway(tmp_path, recorder.url, **only) as gateway,
+        open_raw_service(wait_forever) as recorder,
+        open_signed_gateway(tmp_path, recorder.url, **sections) as gateway,
     ):
-        async with await open_connection(gateway.running.port) as first:
-            await first.send(asked)
-            async with await open_connection(gateway.running.port) as second:
-                await second.send(asked)
+        async with await open_connection(gateway.running.port) as holding_connection:
+            await holding_connection.send(request_bytes)
+            async with await open_connection(gateway.running.port) as waiting_connection:
+                await waiting_connection.send(request_bytes)
                 await asyncio.sleep(PAUSE_SECONDS)
             await asyncio.sleep(PAUSE_SECONDS)
             goes_on.set()
-            assert await first.read_response()
+            assert await holding_connection.read_response()
         await asyncio.sleep(PAUSE_SECONDS)
     assert len(recorder.requests) == 1

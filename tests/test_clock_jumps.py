@@ -44,30 +44,32 @@ class AdjustableWallClock:
 
 @dataclass
 class GatewayWithClocks:
-    house: GatewayUnderTest
-    judge: RecordingService
+    gateway: GatewayUnderTest
+    recorder: RecordingService
     wall_clock: AdjustableWallClock
-    ticks: AdjustableClock
+    monotonic_clock: AdjustableClock
 
-    def count_created(self, mark: str) -> int:
-        return len(self.judge.list_executed_writes("POST", "/v1/recipients", about=mark))
+    def count_created(self, run_tag: str) -> int:
+        return len(self.recorder.list_executed_writes("POST", "/v1/recipients", text=run_tag))
 
-    def count_sent(self, mark: str) -> int:
-        return len(self.judge.list_writes("POST", "/v1/recipients", about=mark))
+    def count_sent(self, run_tag: str) -> int:
+        return len(self.recorder.list_writes("POST", "/v1/recipients", text=run_tag))
 
 
 @asynccontextmanager
 async def open_gateway_with_clocks(folder: Path) -> AsyncIterator[GatewayWithClocks]:
-    watch, ticks = AdjustableWallClock(), AdjustableClock()
-    async with open_recording_service(Service(seed=1)) as judge:
-        settings = build_settings(folder, judge.url, upstream={"timeout_seconds": 1})
+    wall_clock, monotonic_clock = AdjustableWallClock(), AdjustableClock()
+    async with open_recording_service(Service(seed=1)) as recorder:
+        settings = build_settings(folder, recorder.url, upstream={"timeout_seconds": 1})
         await import_api_keys(settings, [KEY])
         async with (
-            run_gateway(settings, clock=ServiceClock(watch), monotonic=ticks) as running,
+            run_gateway(
+                settings, clock=ServiceClock(wall_clock), monotonic=monotonic_clock
+            ) as running,
             aiohttp.ClientSession() as session,
         ):
             yield GatewayWithClocks(
-                GatewayUnderTest(running, settings, session), judge, watch, ticks
+                GatewayUnderTest(running, settings, session), recorder, wall_clock, monotonic_clock
             )
 
 
@@ -76,13 +78,13 @@ async def test_writes_continue_and_execute_once_across_clock_jumps(
     jump: float, tmp_path: Path
 ) -> None:
     async with open_gateway_with_clocks(tmp_path) as setup:
-        for off in (0, jump, 0):
-            setup.wall_clock.offset_seconds = off
-            mark = f"at{off}-{len(setup.judge.requests)}-end"
-            response = await setup.house.request("POST", "/v1/recipients", build_person(mark))
+        for offset in (0, jump, 0):
+            setup.wall_clock.offset_seconds = offset
+            run_tag = f"at{offset}-{len(setup.recorder.requests)}-end"
+            response = await setup.gateway.request("POST", "/v1/recipients", build_person(run_tag))
             assert response.status == 200, response.text
-            assert setup.count_created(mark) == 1
-        await check_journal(setup.house.settings, setup.judge)
+            assert setup.count_created(run_tag) == 1
+        await check_journal(setup.gateway.settings, setup.recorder)
 
 
 @pytest.mark.parametrize("jump", JUMP_SECONDS)
@@ -92,19 +94,19 @@ async def test_clock_jump_does_not_resend_a_write_that_may_still_execute(
     """A delayed request is executed in the end, although the clock says that it has expired."""
     async with open_gateway_with_clocks(tmp_path) as setup:
         due = asyncio.Event()
-        setup.judge.add_fault("late", "POST", "/v1/recipients", about="late", due=due)
-        first = await setup.house.request("POST", "/v1/recipients", build_person("late"))
-        assert first.status == 500
+        setup.recorder.add_fault("late", "POST", "/v1/recipients", text="late", due_event=due)
+        first_response = await setup.gateway.request("POST", "/v1/recipients", build_person("late"))
+        assert first_response.status == 500
         setup.wall_clock.offset_seconds = jump
-        early = await setup.house.request("POST", "/v1/recipients", build_person("late"))
-        assert (early.status, setup.count_sent("late")) == (500, 1), early.text
-        assert int(early.headers["Retry-After"]) > 10
+        early_response = await setup.gateway.request("POST", "/v1/recipients", build_person("late"))
+        assert (early_response.status, setup.count_sent("late")) == (500, 1), early_response.text
+        assert int(early_response.headers["Retry-After"]) > 10
         due.set()
-        await wait_until(lambda: setup.judge.is_idle)
-        last = await setup.house.request("POST", "/v1/recipients", build_person("late"))
+        await wait_until(lambda: setup.recorder.is_idle)
+        last = await setup.gateway.request("POST", "/v1/recipients", build_person("late"))
         assert last.status == 200, last.text
         assert (setup.count_sent("late"), setup.count_created("late")) == (1, 1)
-        await check_journal(setup.house.settings, setup.judge)
+        await check_journal(setup.gateway.settings, setup.recorder)
 
 
 @pytest.mark.parametrize("jump", JUMP_SECONDS)
@@ -112,20 +114,20 @@ async def test_lost_write_is_sent_again_once_it_can_no_longer_execute(
     jump: float, tmp_path: Path
 ) -> None:
     async with open_gateway_with_clocks(tmp_path) as setup:
-        setup.judge.add_fault("reset before", "POST", "/v1/recipients", about="lost")
+        setup.recorder.add_fault("reset before", "POST", "/v1/recipients", text="lost")
         assert (
-            await setup.house.request("POST", "/v1/recipients", build_person("lost"))
+            await setup.gateway.request("POST", "/v1/recipients", build_person("lost"))
         ).status == 500
         setup.wall_clock.offset_seconds = jump
         for _ in range(20):
-            setup.ticks.ahead_seconds += 20
-            response = await setup.house.request("POST", "/v1/recipients", build_person("lost"))
+            setup.monotonic_clock.ahead_seconds += 20
+            response = await setup.gateway.request("POST", "/v1/recipients", build_person("lost"))
             if response.status == 200:
                 break
             await asyncio.sleep(0)
         assert response.status == 200, response.text
         assert (setup.count_sent("lost"), setup.count_created("lost")) == (2, 1)
-        await check_journal(setup.house.settings, setup.judge)
+        await check_journal(setup.gateway.settings, setup.recorder)
 
 
 @pytest.mark.parametrize("drift", [25, -25])
@@ -135,24 +137,24 @@ async def test_answers_to_signed_requests_correct_the_clock(drift: float, tmp_pa
 
         async def status(stamp: float) -> int:
             data = SigningClient().build_request("GET", "/v1/recipients", stamp=int(stamp))
-            return (await send_raw(setup.house, data)).status
+            return (await send_raw(setup.gateway, data)).status
 
         setup.wall_clock.offset_seconds = drift
         assert [await status(time.time()) for _ in range(2)] == [200, 200]
         setup.wall_clock.offset_seconds = 2 * drift
         assert await status(time.time()) == 200
         # The service accepts 30 seconds in either direction.
-        assert [await status(time.time() + off) for off in (-35, 35)] == [401, 401]
+        assert [await status(time.time() + offset) for offset in (-35, 35)] == [401, 401]
 
 
-@pytest.mark.parametrize("odd", [45, -45, 3600])
+@pytest.mark.parametrize("offset_seconds", [45, -45, 3600])
 async def test_date_header_of_a_proxy_does_not_refuse_signed_requests(
-    odd: float, tmp_path: Path
+    offset_seconds: float, tmp_path: Path
 ) -> None:
     """The ``Date`` of a proxy, for example, contradicts timestamps that the service accepted."""
-    date = formatdate(time.time() + odd, usegmt=True)
-    answer = build_response(200, b'{"ok":true,"balances":{}}', f"Date: {date}")
-    async with open_raw_service(respond_with(answer)) as service:
+    date = formatdate(time.time() + offset_seconds, usegmt=True)
+    response = build_response(200, b'{"ok":true,"balances":{}}', f"Date: {date}")
+    async with open_raw_service(respond_with(response)) as service:
         settings = build_settings(tmp_path, service.url)
         await import_api_keys(settings, [KEY])
         async with run_gateway(settings) as running, aiohttp.ClientSession() as session:

@@ -68,12 +68,12 @@ async def open_client(api_key: str = KEY["api_key"]) -> AsyncIterator[aiohttp.Cl
         yield session
 
 
-def require_one_line(done: subprocess.CompletedProcess[str], *, code: int = 2) -> str:
+def require_one_line(process: subprocess.CompletedProcess[str], *, code: int = 2) -> str:
     """Checks that a command failed with one line, and returns it."""
-    assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert len(done.stderr) < 300
-    return done.stderr
+    assert (process.returncode, process.stdout) == (code, "")
+    assert process.stderr.count("\n") == 1, process.stderr
+    assert len(process.stderr) < 300
+    return process.stderr
 
 
 RunCommand = Callable[..., subprocess.CompletedProcess[str]]
@@ -85,12 +85,14 @@ def run_in_process(
 ) -> RunCommand:
     """Runs the command in this process, which is faster than starting one."""
 
-    def run_main(*words: str) -> subprocess.CompletedProcess[str]:
+    def run_main(*arguments: str) -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr("sys.argv", ["payout-gateway", *words])
-        with pytest.raises(SystemExit) as ended:
+        monkeypatch.setattr("sys.argv", ["payout-gateway", *arguments])
+        with pytest.raises(SystemExit) as exit_info:
             main()
-        return subprocess.CompletedProcess(words, int(ended.value.code or 0), *capfd.readouterr())
+        return subprocess.CompletedProcess(
+            arguments, int(exit_info.value.code or 0), *capfd.readouterr()
+        )
 
     return run_main
 
@@ -102,31 +104,35 @@ async def test_demo_prints_working_commands(tmp_path: Path) -> None:
     async with run_serve(tmp_path, "--demo", variables=PORTS) as gateway:
         assert "DEMO" in gateway.output
         assert "simulator" in gateway.output
-        pasted = "\n".join(
+        script = "\n".join(
             line for line in gateway.output.splitlines() if re.match(r"\s+(curl|ID=|http)", line)
         )
-        assert pasted.count("curl") == 4
-        printed = await _run_in_shell(pasted.replace("\n  curl", "\necho\n  curl"))
-        lines = filter(None, printed.split("\n"))
-        created, listed, method = map(json.loads, lines)
-        assert created["recipient"]["firstName"] == "Ada"
-        assert listed["recipients"][0]["id"] == created["recipient"]["id"]
-        assert listed["meta"]["records"] == 1
+        assert script.count("curl") == 4
+        output = await _run_in_shell(script.replace("\n  curl", "\necho\n  curl"))
+        lines = filter(None, output.split("\n"))
+        create_body, list_body, method = map(json.loads, lines)
+        assert create_body["recipient"]["firstName"] == "Ada"
+        assert list_body["recipients"][0]["id"] == create_body["recipient"]["id"]
+        assert list_body["meta"]["records"] == 1
         assert method["ok"] is True
         assert method["accounts"]["bank"]["accountNum"] == "****67"
         assert await gateway.stop() == 0
 
 
 async def test_demo_uses_the_configured_vocabulary(tmp_path: Path) -> None:
-    words = {"LEGACY__WALLET": "paypal", "CURRENT__WALLET": "payco", "CURRENT__SCHEME": "prsign"}
-    variables = {f"PAYOUT_GATEWAY_VOCABULARY__{name}": word for name, word in words.items()}
+    vocabulary = {
+        "LEGACY__WALLET": "paypal",
+        "CURRENT__WALLET": "payco",
+        "CURRENT__SCHEME": "prsign",
+    }
+    variables = {f"PAYOUT_GATEWAY_VOCABULARY__{name}": word for name, word in vocabulary.items()}
     async with (
         run_serve(tmp_path, "--demo", variables={**PORTS, **variables}) as gateway,
         open_client("demo-api-key") as session,
-        session.get(f"{gateway.url}/v1/profile/balances/paypal") as answer,
+        session.get(f"{gateway.url}/v1/profile/balances/paypal") as response,
     ):
-        assert answer.status == 200, await answer.text()
-        assert (await answer.json())["balances"]["paypal"]["type"] == "paypal"
+        assert response.status == 200, await response.text()
+        assert (await response.json())["balances"]["paypal"]["type"] == "paypal"
 
 
 async def _run_in_shell(lines: str) -> str:
@@ -135,9 +141,9 @@ async def _run_in_shell(lines: str) -> str:
         "bash", "-eu", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(SECONDS):
-        printed, _ = await shell.communicate(lines.encode())
+        output, _ = await shell.communicate(lines.encode())
     assert shell.returncode == 0
-    return printed.decode()
+    return output.decode()
 
 
 async def test_readme_payout_by_curl_works(tmp_path: Path) -> None:
@@ -145,21 +151,21 @@ async def test_readme_payout_by_curl_works(tmp_path: Path) -> None:
     _, _, section = page.partition("## A payout, by curl")
     lines = section.split("```")[1]
     async with run_serve(tmp_path, "--demo", variables=PORTS) as gateway:
-        said = await _run_in_shell(lines.replace("http://127.0.0.1:8080", gateway.url))
-    *_, quoted, started, summed = said.splitlines()
-    assert json.loads(quoted)["batch"]["amount"] == "12.50"
-    assert json.loads(started)["batch"]["status"] == "processing"
-    summary = json.loads(summed)["batchSummary"]
+        output = await _run_in_shell(lines.replace("http://127.0.0.1:8080", gateway.url))
+    *_, quote_line, start_line, summary_line = output.splitlines()
+    assert json.loads(quote_line)["batch"]["amount"] == "12.50"
+    assert json.loads(start_line)["batch"]["status"] == "processing"
+    summary = json.loads(summary_line)["batchSummary"]
     assert (summary["enoughFunds"], summary["total"]["count"]) == (True, 1)
 
 
 async def test_demo_listens_on_loopback_and_leaves_no_files(tmp_path: Path) -> None:
-    everywhere = {
+    open_addresses = {
         "PAYOUT_GATEWAY_SERVER__HOST": "0.0.0.0",
         "PAYOUT_GATEWAY_SERVER__ADMIN_HOST": "0.0.0.0",
         "TMPDIR": str(tmp_path),
     }
-    variables = PORTS | everywhere
+    variables = PORTS | open_addresses
     async with (
         run_serve(tmp_path, "--demo", variables=variables) as gateway,
         open_client() as session,
@@ -178,12 +184,12 @@ def _list_file_names(folder: Path) -> list[str]:
 
 def _find_other_address() -> str:
     """An address of this machine that is not loopback, or one that nobody has."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as toward:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         try:
-            toward.connect(("192.0.2.1", 9))  # sends nothing: it only chooses an address
+            client.connect(("192.0.2.1", 9))  # sends nothing: it only chooses an address
         except OSError:
             return "127.255.255.254"
-        return str(toward.getsockname()[0])
+        return str(client.getsockname()[0])
 
 
 async def test_demo_uses_ports_of_the_environment(tmp_path: Path) -> None:
@@ -213,7 +219,7 @@ def test_serve_without_configuration_prints_instructions(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[server]\nprot = 1", "gateway.toml:2: server.prot: unknown key"),
         ("[server\n", "gateway.toml: not TOML"),
@@ -221,9 +227,9 @@ def test_serve_without_configuration_prints_instructions(tmp_path: Path) -> None
         ("[environments.live]\nbase_url = 'https://service.example/v1'", "without /v1"),
     ],
 )
-def test_invalid_configuration_is_a_one_line_error(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_configuration_is_a_one_line_error(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "gateway.toml").write_text(text)
-    assert said in require_one_line(run_installed_command("serve", folder=tmp_path))
+    assert message in require_one_line(run_installed_command("serve", folder=tmp_path))
 
 
 def test_missing_configuration_is_a_one_line_error(tmp_path: Path) -> None:
@@ -246,9 +252,11 @@ def test_example_configuration_has_placeholder_warnings_only(tmp_path: Path) -> 
     example = Path(__file__).parent.parent / "deploy" / "gateway.example.toml"
     result = run_installed_command("check", "--config", str(example), folder=tmp_path)
     assert result.returncode == 0
-    live, sandbox = result.stderr.splitlines()
-    assert re.match(r"Warning: \S+\.toml:\d+: environments\.live\.base_url: .*placeholder", live)
-    assert "environments.sandbox.base_url: https://sandbox.service.example" in sandbox
+    live_line, sandbox_line = result.stderr.splitlines()
+    assert re.match(
+        r"Warning: \S+\.toml:\d+: environments\.live\.base_url: .*placeholder", live_line
+    )
+    assert "environments.sandbox.base_url: https://sandbox.service.example" in sandbox_line
     assert ": valid\n" not in result.stdout
     result = run_installed_command("check", "--json", "--config", str(example), folder=tmp_path)
     assert (result.returncode, result.stderr) == (0, "")
@@ -263,11 +271,11 @@ async def test_serve_prints_one_line_when_ready(tmp_path: Path, simulator: Simul
     await write_configuration(tmp_path, simulator.url)
     async with run_serve(tmp_path) as gateway, open_client() as session:
         assert gateway.output.count("\n") == 1
-        async with session.get(f"{gateway.url}/v1/recipients") as answer:
-            assert answer.status == 200
+        async with session.get(f"{gateway.url}/v1/recipients") as response:
+            assert response.status == 200
         assert await gateway.stop() == 0
-        rest = await gateway.process.stdout.read()
-        assert rest == b""
+        remaining_output = await gateway.process.stdout.read()
+        assert remaining_output == b""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -277,17 +285,17 @@ async def test_shutdown_completes_requests_in_flight(
     await write_configuration(tmp_path, simulator.url)
     simulator.inject_fault(Fault("POST", "/v1/recipients", answer_delay=0.5))
     async with run_serve(tmp_path) as gateway, open_client() as session:
-        idle = await open_connection(gateway.port)
-        asking = asyncio.create_task(
+        idle_connection = await open_connection(gateway.port)
+        pending_response = asyncio.create_task(
             _create_recipient(session, gateway, RECIPIENT_BODY | {"payout": PAYOUT_BODY})
         )
         await _wait_until_sent(simulator, gateway)
         gateway.process.send_signal(number)
-        assert await asking == 200
+        assert await pending_response == 200
         async with asyncio.timeout(SECONDS):
             assert await gateway.process.wait() == 0
-        assert await idle.wait_closed()
-        await idle.close()
+        assert await idle_connection.wait_closed()
+        await idle_connection.close()
         assert simulator.service.list_requests("POST", "/v1/recipients/*/accounts")
         assert [
             line["http.response.status_code"]
@@ -313,25 +321,25 @@ async def test_idle_shutdown_is_logged(tmp_path: Path, simulator: Simulator) -> 
 
 async def test_shutdown_during_the_ready_line_exits_0(tmp_path: Path) -> None:
     (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
-    port, full = find_free_port(), b"-" * 4096
-    reading, writing = os.pipe()
-    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, len(full))
-    os.write(writing, full)  # so that it has to wait with its line until somebody reads
+    port, filler = find_free_port(), b"-" * 4096
+    read_end, write_end = os.pipe()
+    fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, len(filler))
+    os.write(write_end, filler)  # so that the gateway blocks on its line until the pipe is read
     running = await asyncio.create_subprocess_exec(
         *(*COMMAND, "serve"),
         cwd=tmp_path,
         env=build_environment(PAYOUT_GATEWAY_SERVER__ADMIN_PORT=str(port)),
-        stdout=writing,
+        stdout=write_end,
     )
-    os.close(writing)
+    os.close(write_end)
     await wait_until(lambda: is_listening(port), SECONDS)
     await asyncio.sleep(0.1)
     running.send_signal(signal.SIGTERM)
     await asyncio.sleep(0.1)
-    said = await asyncio.to_thread(_read_all, reading)
+    output = await asyncio.to_thread(_read_all, read_end)
     async with asyncio.timeout(SECONDS):
         assert await running.wait() == 0
-    assert b"accepts connections" in said
+    assert b"accepts connections" in output
 
 
 def _read_all(descriptor: int) -> bytes:
@@ -340,8 +348,8 @@ def _read_all(descriptor: int) -> bytes:
 
 
 async def _create_recipient(session: aiohttp.ClientSession, gateway: Process, body: Any) -> int:
-    async with session.post(f"{gateway.url}/v1/recipients", json=body) as answer:
-        return answer.status
+    async with session.post(f"{gateway.url}/v1/recipients", json=body) as response:
+        return response.status
 
 
 async def _wait_until_sent(simulator: Simulator, gateway: Process) -> None:
@@ -370,22 +378,24 @@ async def test_shutdown_refuses_new_connections(tmp_path: Path, simulator: Simul
     await write_configuration(tmp_path, simulator.url)
     simulator.inject_fault(Fault("POST", "/v1/recipients", answer_delay=0.6))
     async with run_serve(tmp_path) as gateway, open_client() as session:
-        asking = asyncio.create_task(_create_recipient(session, gateway, RECIPIENT_BODY))
+        pending_response = asyncio.create_task(_create_recipient(session, gateway, RECIPIENT_BODY))
         await _wait_until_sent(simulator, gateway)
         gateway.process.send_signal(signal.SIGTERM)
         await asyncio.sleep(0.2)
         with pytest.raises(OSError):
             await open_connection(gateway.port)
-        assert await asking == 200
+        assert await pending_response == 200
 
 
-@pytest.mark.parametrize("which", ["PORT", "ADMIN_PORT"])
+@pytest.mark.parametrize("port_name", ["PORT", "ADMIN_PORT"])
 @pytest.mark.parametrize("arguments", [["serve", "--demo"], ["serve"]], ids=["demo", "serve"])
-def test_port_in_use_is_a_one_line_error(tmp_path: Path, which: str, arguments: list[str]) -> None:
+def test_port_in_use_is_a_one_line_error(
+    tmp_path: Path, port_name: str, arguments: list[str]
+) -> None:
     (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        variables = PORTS | {f"PAYOUT_GATEWAY_SERVER__{which}": port}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        variables = PORTS | {f"PAYOUT_GATEWAY_SERVER__{port_name}": port}
         output = require_one_line(run_installed_command(*arguments, folder=tmp_path, **variables))
     assert port in output
     assert "in use" in output
@@ -405,18 +415,22 @@ def test_unavailable_address_is_a_one_line_error(tmp_path: Path) -> None:
 async def test_all_recipient_operations_work_with_the_simulator(
     tmp_path: Path,
 ) -> None:
-    simulating = await asyncio.create_subprocess_exec(
+    simulator_process = await asyncio.create_subprocess_exec(
         *COMMAND, "simulate", "--port", "0", env=build_environment(), stdout=asyncio.subprocess.PIPE
     )
     try:
         async with asyncio.timeout(SECONDS):
-            first, second = [(await simulating.stdout.readline()).decode() for _ in range(2)]
-        url = re.search(r"http://\S+", first)[0]
+            first_line, second_line = [
+                (await simulator_process.stdout.readline()).decode() for _ in range(2)
+            ]
+        url = re.search(r"http://\S+", first_line)[0]
         (tmp_path / "gateway.toml").write_text(build_configuration(url))
-        line = re.search(r"\{.*\}", second)[0]
-        imported = run_installed_command("keys", "import", "-", folder=tmp_path, stdin=line)
-        assert imported.returncode == 0
-        assert imported.stderr.startswith("Created "), "a key file, which somebody must back up"
+        line = re.search(r"\{.*\}", second_line)[0]
+        import_process = run_installed_command("keys", "import", "-", folder=tmp_path, stdin=line)
+        assert import_process.returncode == 0
+        assert import_process.stderr.startswith("Created "), (
+            "a key file, which somebody must back up"
+        )
         async with (
             run_serve(tmp_path) as gateway,
             open_client(json.loads(line)["api_key"]) as session,
@@ -424,26 +438,29 @@ async def test_all_recipient_operations_work_with_the_simulator(
             await _request_all_operations(session, f"{gateway.url}/v1")
             assert await gateway.stop() == 0
     finally:
-        simulating.terminate()
-        assert await simulating.wait() == 0
-        await simulating.communicate()
+        simulator_process.terminate()
+        assert await simulator_process.wait() == 0
+        await simulator_process.communicate()
 
 
 async def _request_all_operations(session: aiohttp.ClientSession, base: str) -> None:
     async def request(method: str, path: str, body: Any = None) -> Any:
-        async with session.request(method, base + path, json=body) as answer:
-            told = await answer.json()
-            assert (answer.status, told["ok"]) == (200, True), told
-            return told
+        async with session.request(method, base + path, json=body) as response:
+            response_body = await response.json()
+            assert (response.status, response_body["ok"]) == (200, True), response_body
+            return response_body
 
-    one = (await request("POST", "/recipients", RECIPIENT_BODY))["recipient"]["id"]
-    other = (await request("POST", "/recipients", RECIPIENT_BODY | {"email": "eve@example.com"}))[
-        "recipient"
-    ]["id"]
-    path = f"/recipients/{one}"
+    recipient_id = (await request("POST", "/recipients", RECIPIENT_BODY))["recipient"]["id"]
+    other_id = (
+        await request("POST", "/recipients", RECIPIENT_BODY | {"email": "eve@example.com"})
+    )["recipient"]["id"]
+    path = f"/recipients/{recipient_id}"
     assert (await request("POST", f"{path}/payout-methods", PAYOUT_BODY))["method"] == "bank"
-    changed = {"primary": PAYOUT_BODY["primary"], "accounts": {"bank": {"bankCity": "Albany"}}}
-    assert (await request("PATCH", f"{path}/payout-methods", changed))["object"] == "updated"
+    changed_payout = {
+        "primary": PAYOUT_BODY["primary"],
+        "accounts": {"bank": {"bankCity": "Albany"}},
+    }
+    assert (await request("PATCH", f"{path}/payout-methods", changed_payout))["object"] == "updated"
     shown_payout = await request("GET", f"{path}/payout-methods")
     assert shown_payout["accounts"]["bank"]["bankCity"] == "Albany"
     assert (await request("PATCH", path, {"lastName": "Byron"}))["object"] == "updated"
@@ -452,7 +469,7 @@ async def _request_all_operations(session: aiohttp.ClientSession, base: str) -> 
     assert (await request("GET", f"{path}/logs"))["activities"]
     assert (await request("GET", f"{path}/payments"))["payments"] == []
     assert (await request("DELETE", path))["object"] == "deleted"
-    assert (await request("DELETE", "/recipients", {"ids": [other]}))["object"] == "deleted"
+    assert (await request("DELETE", "/recipients", {"ids": [other_id]}))["object"] == "deleted"
     assert (await request("GET", "/recipients"))["recipients"] == []
 
 
@@ -462,14 +479,14 @@ async def _request_all_operations(session: aiohttp.ClientSession, base: str) -> 
 async def test_revoked_key_is_refused_within_5_seconds(
     tmp_path: Path, simulator: Simulator
 ) -> None:
-    other = KEY | {"api_key": "another-api-key-for-tests", "name": "other"}
-    await write_configuration(tmp_path, simulator.url, KEY | {"name": "leaving"}, other)
+    other_key = KEY | {"api_key": "another-api-key-for-tests", "name": "other"}
+    await write_configuration(tmp_path, simulator.url, KEY | {"name": "leaving"}, other_key)
     async with run_serve(tmp_path) as gateway, open_client() as session:
         assert await _load_status(session, gateway) == 200
-        revoked = run_installed_command("keys", "revoke", "leaving", folder=tmp_path)
-        assert revoked.returncode == 0, revoked.stderr
+        revocation = run_installed_command("keys", "revoke", "leaving", folder=tmp_path)
+        assert revocation.returncode == 0, revocation.stderr
         assert await _wait_for_other_status(200, session, gateway, seconds=5) == 403
-        assert await _load_status(session, gateway, other["api_key"]) == 200
+        assert await _load_status(session, gateway, other_key["api_key"]) == 200
 
 
 async def test_imported_key_works_within_10_seconds(tmp_path: Path, simulator: Simulator) -> None:
@@ -488,17 +505,19 @@ async def _load_status(
     session: aiohttp.ClientSession, gateway: Process, key: str | None = None
 ) -> int:
     headers = {"X-API-Key": key} if key else {}
-    async with session.get(f"{gateway.url}/v1/recipients", headers=headers) as answer:
-        return answer.status
+    async with session.get(f"{gateway.url}/v1/recipients", headers=headers) as response:
+        return response.status
 
 
 async def _wait_for_other_status(
-    before: int, session: aiohttp.ClientSession, gateway: Process, *, seconds: float
+    old_status: int, session: aiohttp.ClientSession, gateway: Process, *, seconds: float
 ) -> int:
     """What a request is answered with once it is no longer answered as before."""
-    end = time.monotonic() + seconds
-    while (status := await _load_status(session, gateway)) == before and time.monotonic() < end:  # noqa: ASYNC110
+    deadline = time.monotonic() + seconds
+    status = await _load_status(session, gateway)
+    while status == old_status and time.monotonic() < deadline:
         await asyncio.sleep(0.05)
+        status = await _load_status(session, gateway)
     return status
 
 
@@ -511,9 +530,9 @@ async def test_readiness_follows_the_service(tmp_path: Path, simulator: Simulato
         admin = f"http://127.0.0.1:{gateway.admin_port}"
 
         async def load_status(path: str) -> tuple[int, Any]:
-            async with session.get(admin + path) as answer:
-                assert answer.headers.getall("Server") == ["payout-gateway"]
-                return answer.status, await answer.json()
+            async with session.get(admin + path) as response:
+                assert response.headers.getall("Server") == ["payout-gateway"]
+                return response.status, await response.json()
 
         assert await load_status("/healthz") == (200, {"status": "ok"})
         assert await load_status("/readyz") == (
@@ -535,15 +554,15 @@ async def test_hanging_service_makes_the_gateway_unready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.admin.port.CHECK_SECONDS", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # nobody ever accepts
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as silent_listener:  # never accepts
+        url = f"http://127.0.0.1:{silent_listener.getsockname()[1]}"
         async with (
             open_gateway(tmp_path, url) as gateway,
             open_client() as session,
-            session.get(f"{gateway.running.admin_url}/readyz") as answer,
+            session.get(f"{gateway.running.admin_url}/readyz") as response,
         ):
-            assert answer.status == 503
-            body = await answer.json()
+            assert response.status == 503
+            body = await response.json()
     assert "no answer within" in body["faults"]["environments.sandbox"]
 
 
@@ -551,8 +570,8 @@ async def test_admin_pages_are_not_on_the_client_port(tmp_path: Path, simulator:
     await write_configuration(tmp_path, simulator.url)
     async with run_serve(tmp_path) as gateway, open_client() as session:
         for path in ("/healthz", "/readyz", "/metrics", "/"):
-            async with session.get(gateway.url + path) as answer:
-                assert answer.status == 404
+            async with session.get(gateway.url + path) as response:
+                assert response.status == 404
 
 
 # check
@@ -655,25 +674,29 @@ HELP_TEXTS = {
 }
 
 
-@pytest.mark.parametrize(("words", "named"), HELP_TEXTS.items())
-def test_every_command_has_help(run_in_process: RunCommand, words: str, named: str) -> None:
-    result = run_in_process(*words.split(), "--help")
+@pytest.mark.parametrize(("arguments", "expected_text"), HELP_TEXTS.items())
+def test_every_command_has_help(
+    run_in_process: RunCommand, arguments: str, expected_text: str
+) -> None:
+    result = run_in_process(*arguments.split(), "--help")
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.startswith(f"Usage: payout-gateway {words}".rstrip())
-    assert named in " ".join(result.stdout.split())
+    assert result.stdout.startswith(f"Usage: payout-gateway {arguments}".rstrip())
+    assert expected_text in " ".join(result.stdout.split())
     assert re.search(r"[a-z]\.\.\.", result.stdout) is None, "a sentence is cut off"
 
 
 def test_help_names_every_command(tmp_path: Path) -> None:
-    listed = run_installed_command("--help", folder=tmp_path)
-    assert (listed.returncode, listed.stderr) == (0, "")
-    for words in HELP_TEXTS:
-        assert words.partition(" ")[0] in listed.stdout
+    help_process = run_installed_command("--help", folder=tmp_path)
+    assert (help_process.returncode, help_process.stderr) == (0, "")
+    for arguments in HELP_TEXTS:
+        assert arguments.partition(" ")[0] in help_process.stdout
 
 
-@pytest.mark.parametrize("words", [["serv"], ["serve", "--prot", "1"]])
-def test_unknown_command_or_option_is_a_one_line_error(tmp_path: Path, words: list[str]) -> None:
-    assert require_one_line(run_installed_command(*words, folder=tmp_path)).startswith(
+@pytest.mark.parametrize("arguments", [["serv"], ["serve", "--prot", "1"]])
+def test_unknown_command_or_option_is_a_one_line_error(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    assert require_one_line(run_installed_command(*arguments, folder=tmp_path)).startswith(
         "payout-gateway: No such "
     )
 
@@ -704,18 +727,18 @@ INVALID_COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("words", INVALID_COMMANDS.values(), ids=INVALID_COMMANDS)
+@pytest.mark.parametrize("arguments", INVALID_COMMANDS.values(), ids=INVALID_COMMANDS)
 def test_invalid_command_is_a_one_line_error_with_exit_code_2(
-    run_in_process: RunCommand, words: list[str]
+    run_in_process: RunCommand, arguments: list[str]
 ) -> None:
-    output = require_one_line(run_in_process(*words))
+    output = require_one_line(run_in_process(*arguments))
     assert output.startswith("payout-gateway: ")
     assert "Traceback" not in output
 
 
-@pytest.mark.parametrize("words", [[], ["keys"]], ids=["payout-gateway", "keys"])
-def test_missing_command_prints_help(run_in_process: RunCommand, words: list[str]) -> None:
-    result = run_in_process(*words)
+@pytest.mark.parametrize("arguments", [[], ["keys"]], ids=["payout-gateway", "keys"])
+def test_missing_command_prints_help(run_in_process: RunCommand, arguments: list[str]) -> None:
+    result = run_in_process(*arguments)
     assert result.returncode == 2
     output = result.stdout + result.stderr
     assert all(len(line) <= 200 for line in output.splitlines()), "help that is folded to one line"
@@ -731,10 +754,15 @@ async def _check_refused_rotation(folder: Path) -> None:
     simulator = await start_simulator(service=Service(seed=1))
     try:
         await write_configuration(folder, simulator.url)
-        pair = json.dumps({"access_key": "OTHER", "secret_key": "another secret"})
+        credentials_json = json.dumps({"access_key": "OTHER", "secret_key": "another secret"})
         name = f"{KEY['merchant']}-{KEY['environment']}"
         result = await asyncio.to_thread(
-            run_installed_command, "keys", "rotate-secret", name, folder=folder, stdin=pair
+            run_installed_command,
+            "keys",
+            "rotate-secret",
+            name,
+            folder=folder,
+            stdin=credentials_json,
         )
     finally:
         await simulator.stop()
@@ -756,14 +784,14 @@ def test_invalid_import_names_the_line_and_imports_nothing(tmp_path: Path) -> No
 def test_keys_commands_print_no_secrets(tmp_path: Path, run_in_process: RunCommand) -> None:
     (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
     (tmp_path / "keys.jsonl").write_text(json.dumps(KEY))
-    for words in (
+    for arguments in (
         ["import", "keys.jsonl"],
         ["list"],
         ["list", "--json"],
         ["verify"],
         ["revoke", KEY["api_key"]],
     ):
-        result = run_in_process("keys", *words)
+        result = run_in_process("keys", *arguments)
         assert result.stdout + result.stderr
         assert KEY["api_key"] not in result.stdout + result.stderr
         assert KEY["secret_key"] not in result.stdout + result.stderr

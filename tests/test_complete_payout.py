@@ -1,7 +1,7 @@
 """A complete payout through the gateway, in front of every kind of service.
 
-A service may have the optional endpoints or none of them, and may answer fully or barely: the
-legacy client gets the same bytes, except for ids and times.
+A service may have the optional endpoints or none of them, and return all fields or few: the legacy client gets
+the same bytes, except for ids and times.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ class NormalizedSession:
     """Sends requests, and keeps the answers without times and with numbered ids."""
 
     def __init__(self, gateway: GatewayUnderTest) -> None:
-        self.house = gateway
+        self.gateway = gateway
         self.exchanges: list[str] = []
         self.names: dict[str, str] = {}
 
     async def request_unrecorded(self, path: str) -> Any:
         """Sends an unrecorded read: drafts lack fields that only the service computes."""
-        response = await self.house.request("GET", f"/v1{path}")
+        response = await self.gateway.request("GET", f"/v1{path}")
         assert response.status == 200, response.text
         return response.body
 
     async def request(self, method: str, path: str, body: Any = None, *, status: int = 200) -> Any:
-        response = await self.house.request(method, f"/v1{path}", body)
+        response = await self.gateway.request(method, f"/v1{path}", body)
         assert response.status == status, (method, path, response.text)
         text = ID_PATTERN.sub(
-            lambda found: self.names.setdefault(found[0], f"ID{len(self.names)}"), response.text
+            lambda match: self.names.setdefault(match[0], f"ID{len(self.names)}"), response.text
         )
         text = TIME_PATTERN.sub("TIME", text)
         for id_ in ID_PATTERN.findall(response.text):
             assert len(id_) <= 18, f"{id_} does not fit a legacy client"
         self.exchanges.append(
-            f"{method} {ID_PATTERN.sub(lambda found: self.names[found[0]], path)} {text}"
+            f"{method} {ID_PATTERN.sub(lambda match: self.names[match[0]], path)} {text}"
         )
         return response.body
 
 
 async def run_payout(run: NormalizedSession) -> None:
-    people = []
+    recipient_ids = []
     for number, payout in enumerate((BANK, WALLET, BANK)):
-        created = await run.request(
+        create_body = await run.request(
             "POST",
             "/recipients",
             {
@@ -80,7 +80,7 @@ async def run_payout(run: NormalizedSession) -> None:
                 "payout": payout,
             },
         )
-        people.append(created["recipient"]["id"])
+        recipient_ids.append(create_body["recipient"]["id"])
     await run.request("GET", "/profile/balances")
     batch = (
         await run.request(
@@ -91,7 +91,7 @@ async def run_payout(run: NormalizedSession) -> None:
                 "description": "Löhne im Oktober",
                 "payments": [
                     {
-                        "recipient": {"id": people[0]},
+                        "recipient": {"id": recipient_ids[0]},
                         "sourceAmount": "100.10",
                         "memo": "Rechnung 17",
                     },
@@ -111,41 +111,45 @@ async def run_payout(run: NormalizedSession) -> None:
             "POST",
             f"/batches/{batch}/payments",
             {
-                "recipient": {"id": people[2]},
+                "recipient": {"id": recipient_ids[2]},
                 "sourceAmount": "7.05",
                 "memo": "third",
             },
         )
     )["payment"]["id"]
     await run.request("PATCH", f"/batches/{batch}/payments/{first}", {"sourceAmount": "120.00"})
-    shown = (await run.request_unrecorded(f"/batches/{batch}/payments/{first}"))["payment"]
-    assert shown["sourceAmount"] == "120.00"
+    shown_body = (await run.request_unrecorded(f"/batches/{batch}/payments/{first}"))["payment"]
+    assert shown_body["sourceAmount"] == "120.00"
     await run.request(
         "PATCH",
         f"/batches/{batch}",
         {
-            "payments": [{"recipient": {"id": people[0]}, "sourceAmount": "1.00"}],
+            "payments": [{"recipient": {"id": recipient_ids[0]}, "sourceAmount": "1.00"}],
             "update_payments": [{"id": third, "memo": "third, changed"}],
             "remove_payments": [{"id": second}],
         },
     )
-    (found,) = (await run.request_unrecorded(f"/batches/{batch}/payments?search=changed"))[
+    (found_payment,) = (await run.request_unrecorded(f"/batches/{batch}/payments?search=changed"))[
         "payments"
     ]
-    assert (found["id"], found["memo"]) == (third, "third, changed")
+    assert (found_payment["id"], found_payment["memo"]) == (third, "third, changed")
     await run.request("DELETE", f"/batches/{batch}/payments/{third}")
-    shown = (await run.request_unrecorded(f"/batches/{batch}"))["batch"]
-    assert (shown["status"], shown["amount"], shown["totalPayments"]) == ("open", "121.00", 2)
-    assert [entry["recipient"]["name"] for entry in shown["payments"]["payments"]] == [
+    shown_body = (await run.request_unrecorded(f"/batches/{batch}"))["batch"]
+    assert (shown_body["status"], shown_body["amount"], shown_body["totalPayments"]) == (
+        "open",
+        "121.00",
+        2,
+    )
+    assert [entry["recipient"]["name"] for entry in shown_body["payments"]["payments"]] == [
         "Ada Number 0"
     ] * 2
-    (listed,) = (await run.request_unrecorded("/batches"))["batches"]
-    assert (listed["id"], listed["amount"]) == (batch, "121.00")
+    (listed_batch,) = (await run.request_unrecorded("/batches"))["batches"]
+    assert (listed_batch["id"], listed_batch["amount"]) == (batch, "121.00")
     await run.request("POST", f"/batches/{batch}/generate-quote")
     await run.request("GET", f"/batches/{batch}/summary")
     await run.request("POST", f"/batches/{batch}/start-processing")
     for _ in range(100):
-        status = (await run.house.request("GET", f"/v1/batches/{batch}")).body["batch"]["status"]
+        status = (await run.gateway.request("GET", f"/v1/batches/{batch}")).body["batch"]["status"]
         if status == "complete":
             break
         assert status == "processing"
@@ -154,14 +158,16 @@ async def run_payout(run: NormalizedSession) -> None:
     await run.request("POST", f"/batches/{batch}/start-processing", status=406)
     await run.request("DELETE", f"/batches/{batch}", status=406)
     await run.request("GET", f"/batches/{batch}/payments/{first}")
-    paid = (await run.request_unrecorded(f"/recipients/{people[0]}/payments"))["payments"]
-    assert len(paid) == 2, "none of a batch that was abandoned"
-    assert first in {entry["id"] for entry in paid}
-    assert {entry["batch"]["id"] for entry in paid} == {batch}
+    recipient_payments = (await run.request_unrecorded(f"/recipients/{recipient_ids[0]}/payments"))[
+        "payments"
+    ]
+    assert len(recipient_payments) == 2, "none of a batch that was abandoned"
+    assert first in {entry["id"] for entry in recipient_payments}
+    assert {entry["batch"]["id"] for entry in recipient_payments} == {batch}
     await run.request("GET", f"/payments/{first}")
-    other = (await run.request("POST", "/batches", {"sourceCurrency": "USD"}))["batch"]["id"]
-    await run.request("DELETE", f"/batches/{other}")
-    await run.request("GET", f"/batches/{other}", status=404)
+    other_id = (await run.request("POST", "/batches", {"sourceCurrency": "USD"}))["batch"]["id"]
+    await run.request("DELETE", f"/batches/{other_id}")
+    await run.request("GET", f"/batches/{other_id}", status=404)
     await run.request("GET", "/batches?pageSize=5")
     await run.request("GET", "/profile/balances/service")
 
@@ -182,8 +188,8 @@ def first_exchanges() -> dict[str, list[str]]:
 async def test_payout_is_answered_alike_with_every_kind_of_service(
     kind: dict[str, Any], tmp_path: Path, first_exchanges: dict[str, list[str]]
 ) -> None:
-    switches = ServiceOptions(**kind, processing_seconds=1, lists_payments=False)
-    service = Service(options=switches, seed=1)
+    service_options = ServiceOptions(**kind, processing_seconds=1, lists_payments=False)
+    service = Service(options=service_options, seed=1)
     simulator = await start_simulator(service=service)
     try:
         async with open_gateway(tmp_path, simulator.url) as gateway:
@@ -192,8 +198,8 @@ async def test_payout_is_answered_alike_with_every_kind_of_service(
     finally:
         await simulator.stop()
     assert len(service.batch_starts) == 1
-    expected = first_exchanges.setdefault("said", run.exchanges)
-    assert run.exchanges == expected
+    expected_exchanges = first_exchanges.setdefault("said", run.exchanges)
+    assert run.exchanges == expected_exchanges
 
 
 @pytest.mark.parametrize("answers", ["full", "bare"])
@@ -213,12 +219,12 @@ async def test_draft_pays_the_amounts_of_the_client(answers: Any, tmp_path: Path
         path = f"/batches/{batch}/payments/{second}"
         await request_successfully(gateway, "PATCH", path, {"sourceAmount": "12.00"})
         await request_successfully(gateway, "POST", f"/batches/{batch}/generate-quote")
-    made = [call for call in service.list_requests("POST") if call.path == "/v1/batches"]
-    sent = [
+    creations = [call for call in service.list_requests("POST") if call.path == "/v1/batches"]
+    sent_payments = [
         (payment["amount"], payment["currency"])
-        for payment in json.loads(made[-1].body)["payments"]
+        for payment in json.loads(creations[-1].body)["payments"]
     ]
-    assert sent == [("25.00", "EUR"), ("12.00", "USD"), ("7.00", "USD")]
+    assert sent_payments == [("25.00", "EUR"), ("12.00", "USD"), ("7.00", "USD")]
 
 
 EURO_PAYOUT = {
@@ -238,12 +244,12 @@ async def test_draft_pays_a_target_amount_in_the_batch_currency(
         await request_successfully(
             gateway, "POST", f"/recipients/{payee['id']}/payout-methods", EURO_PAYOUT
         )
-        fixed = {"recipient": payee, "targetAmount": "25.03", "targetCurrency": "USD"}
-        other = {
+        target_payment = {"recipient": payee, "targetAmount": "25.03", "targetCurrency": "USD"}
+        source_payment = {
             "recipient": {"id": await create_recipient(gateway, "bob")},
             "sourceAmount": "10.00",
         }
-        body = {"sourceCurrency": "USD", "payments": [fixed, other]}
+        body = {"sourceCurrency": "USD", "payments": [target_payment, source_payment]}
         batch = (await request_successfully(gateway, "POST", "/batches", body))["batch"]["id"]
         first, second = await load_payment_ids(gateway, batch)
         await request_successfully(gateway, "DELETE", f"/batches/{batch}/payments/{second}")
@@ -251,9 +257,9 @@ async def test_draft_pays_a_target_amount_in_the_batch_currency(
         assert draft["amount"] == "25.03"
         assert [payment["id"] for payment in draft["payments"]["payments"]] == [first]
         await request_successfully(gateway, "POST", f"/batches/{batch}/generate-quote")
-    made = [call for call in service.list_requests("POST") if call.path == "/v1/batches"]
-    sent = [
+    creations = [call for call in service.list_requests("POST") if call.path == "/v1/batches"]
+    sent_payments = [
         (payment["amount"], payment["currency"])
-        for payment in json.loads(made[-1].body)["payments"]
+        for payment in json.loads(creations[-1].body)["payments"]
     ]
-    assert sent == [("25.03", "USD")]
+    assert sent_payments == [("25.03", "USD")]

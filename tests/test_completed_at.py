@@ -25,14 +25,14 @@ PROCESSED_AT = ("2026-03-02T09:00:00.000Z", LAST_PROCESSED_AT, "2026-03-01T23:59
 
 
 async def complete_batch(gateway: GatewayUnderTest, service: Service, **service_fields: Any) -> str:
-    """A batch of three payments that has ended; ``told`` is what the service says of it besides."""
+    """Creates a complete batch of three payments; ``service_fields`` are set on the batch at the service."""
     batch = await create_batch(gateway, await create_recipient(gateway), "1.00", "2.00", "3.00")
     await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
     (service_batch,) = service.find_or_create_tenant().batches.values()
     service_batch.overrides = service_fields
-    for payment, moment in zip(service_batch.payments.values(), PROCESSED_AT, strict=True):
+    for payment, processed_at in zip(service_batch.payments.values(), PROCESSED_AT, strict=True):
         payment.overrides = {
-            "processedAt": moment,
+            "processedAt": processed_at,
             "batch": {"id": service_batch.id, **service_fields},
         }
     return batch
@@ -43,8 +43,8 @@ async def complete_batch(gateway: GatewayUnderTest, service: Service, **service_
 async def test_complete_batch_has_completed_at_wherever_its_payments_are_read(
     tmp_path: Path, inferred: bool, answers: Any
 ) -> None:
-    switches = ServiceOptions(inferred=inferred, answers=answers, processing_seconds=0)
-    service = Service(seed=1, options=switches)
+    service_options = ServiceOptions(inferred=inferred, answers=answers, processing_seconds=0)
+    service = Service(seed=1, options=service_options)
     async with open_gateway_and_service(tmp_path, service) as (gateway, _):
         batch = await complete_batch(gateway, service, completedAt=None)
         batch_body = (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"]
@@ -55,24 +55,27 @@ async def test_complete_batch_has_completed_at_wherever_its_payments_are_read(
             "batchSummary"
         ]
         assert (summary["status"], summary["completedAt"]) == ("complete", LAST_PROCESSED_AT)
-        listed = (await request_successfully(gateway, "GET", f"/batches/{batch}/payments"))[
-            "payments"
-        ]
-        assert {entry["batch"]["completedAt"] for entry in listed} == {LAST_PROCESSED_AT}
-        before = len(service.list_requests("GET", "/v1/batch/*/summary"))
+        listed_payments = (
+            await request_successfully(gateway, "GET", f"/batches/{batch}/payments")
+        )["payments"]
+        assert {entry["batch"]["completedAt"] for entry in listed_payments} == {LAST_PROCESSED_AT}
+        summary_count = len(service.list_requests("GET", "/v1/batch/*/summary"))
         (row,) = (await request_successfully(gateway, "GET", "/batches"))["batches"]
-        read = len(service.list_requests("GET", "/v1/batch/*/summary")) - before
+        read = len(service.list_requests("GET", "/v1/batch/*/summary")) - summary_count
         # A list with all other fields makes no call for this field alone.
         assert (row["completedAt"], read) == ((None, 0) if inferred else (LAST_PROCESSED_AT, 1))
 
 
 async def test_completed_at_of_the_service_is_kept(tmp_path: Path) -> None:
-    service, told = Service(seed=1, options=ServiceOptions(processing_seconds=0)), PROCESSED_AT[0]
+    service, completed_at = (
+        Service(seed=1, options=ServiceOptions(processing_seconds=0)),
+        PROCESSED_AT[0],
+    )
     async with open_gateway_and_service(tmp_path, service) as (gateway, _):
-        batch = await complete_batch(gateway, service, completedAt=told)
+        batch = await complete_batch(gateway, service, completedAt=completed_at)
         for path in (f"/batches/{batch}", f"/batches/{batch}/summary"):
             body = await request_successfully(gateway, "GET", path)
-            assert (body.get("batch") or body["batchSummary"])["completedAt"] == told
+            assert (body.get("batch") or body["batchSummary"])["completedAt"] == completed_at
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ def build_service(*, inferred: bool) -> Service:
 
 def list_paid_amounts(service: Service) -> list[str]:
     """Returns the amounts of the only batch in the service's list of starts."""
-    (started,) = service.batch_starts
-    batch = service.require_batch(started.batch_id)
+    (batch_start,) = service.batch_starts
+    batch = service.require_batch(batch_start.batch_id)
     return [str(payment.terms.source_amount) for payment in batch.payments.values()]
 
 
@@ -70,13 +70,15 @@ async def test_concurrent_edit_and_start_have_one_winner(*, inferred: bool, tmp_
                 assert (await edit_payment(gateway, batch, payment, "5.00")).status == 200
             service.batch_starts.clear()
             both = (edit_payment(gateway, batch, payment), start_batch(gateway, batch))
-            edited, started = await asyncio.gather(*both)
-            assert edited.status == 200 or is_refused(edited), edited.text
-            assert started.status == 200 or is_refused(started), started.text
-            assert 200 in (edited.status, started.status)
-            assert len(service.batch_starts) == (started.status == 200)
-            if started.status == 200:
-                assert list_paid_amounts(service) == ["9.00" if edited.status == 200 else "5.00"]
+            edit_response, start_response = await asyncio.gather(*both)
+            assert edit_response.status == 200 or is_refused(edit_response), edit_response.text
+            assert start_response.status == 200 or is_refused(start_response), start_response.text
+            assert 200 in (edit_response.status, start_response.status)
+            assert len(service.batch_starts) == (start_response.status == 200)
+            if start_response.status == 200:
+                assert list_paid_amounts(service) == [
+                    "9.00" if edit_response.status == 200 else "5.00"
+                ]
             elif not service.batch_starts:
                 assert (await start_batch(gateway, batch)).status == 200
                 assert list_paid_amounts(service) == ["9.00"]
@@ -93,9 +95,9 @@ async def test_concurrent_deletion_and_start_have_one_winner(
             batch = await create_batch(gateway, recipient, "5.00")
             service.batch_starts.clear()
             deletion = gateway.request("DELETE", f"/v1/batches/{batch}")
-            deleted, started = await asyncio.gather(deletion, start_batch(gateway, batch))
-            assert len(service.batch_starts) == (started.status == 200)
-            assert (deleted.status == 200) == (started.status != 200)
+            deleted, start_response = await asyncio.gather(deletion, start_batch(gateway, batch))
+            assert len(service.batch_starts) == (start_response.status == 200)
+            assert (deleted.status == 200) == (start_response.status != 200)
             assert deleted.status == 200 or is_refused(deleted), deleted.text
 
 
@@ -130,8 +132,8 @@ async def wait_until_draft_is_being_created(gateway: GatewayUnderTest) -> None:
         phase = None
         while phase != "making":
             await asyncio.sleep(0.01)
-            (facts,) = (await ObjectStateStore(store).load_facts_by_id(TENANT, "batch")).values()
-            phase = facts.get("phase")
+            (batch_state,) = (await ObjectStateStore(store).load_facts_by_id(TENANT, "batch")).values()
+            phase = batch_state.get("phase")
 
 
 async def load_summary(gateway: GatewayUnderTest, batch: str) -> GatewayResponse:
@@ -148,19 +150,19 @@ async def test_concurrent_requests_create_the_draft_once(tmp_path: Path) -> None
         recipient = await create_recipient(gateway)
         for _ in range(ROUNDS):
             batch = await create_draft(gateway, recipient)
-            before = service.creation_counts["batch"]
-            several = (
+            draft_count = service.creation_counts["batch"]
+            requests = (
                 load_summary(gateway, batch),
                 generate_quote(gateway, batch),
                 start_batch(gateway, batch),
             )
-            looked, quoted, started = await asyncio.gather(*several)
-            assert looked.status == 200, looked.text
-            assert quoted.status == 200 or is_refused(quoted), (
+            summary_response, quote_response, start_response = await asyncio.gather(*requests)
+            assert summary_response.status == 200, summary_response.text
+            assert quote_response.status == 200 or is_refused(quote_response), (
                 "a batch that was started has no quote"
             )
-            assert started.status == 200 or is_refused(started), started.text
-            assert service.creation_counts["batch"] == before + 1
+            assert start_response.status == 200 or is_refused(start_response), start_response.text
+            assert service.creation_counts["batch"] == draft_count + 1
 
 
 async def test_concurrent_reads_share_one_created_draft(
@@ -171,19 +173,21 @@ async def test_concurrent_reads_share_one_created_draft(
         recipient = await create_recipient(gateway)
         for _ in range(ROUNDS):
             batch = await create_draft(gateway, recipient)
-            before = service.creation_counts["batch"]
-            several = [
-                ask(gateway, batch) for ask in (load_summary, generate_quote) for _ in range(3)
+            draft_count = service.creation_counts["batch"]
+            requests = [
+                send_request(gateway, batch)
+                for send_request in (load_summary, generate_quote)
+                for _ in range(3)
             ]
-            answers = await asyncio.gather(*several)
-            assert {response.status for response in answers} == {200}, [
-                response.text for response in answers
+            responses = await asyncio.gather(*requests)
+            assert {response.status for response in responses} == {200}, [
+                response.text for response in responses
             ]
-            assert service.creation_counts["batch"] == before + 1
+            assert service.creation_counts["batch"] == draft_count + 1
             (payment,) = await load_payment_ids(gateway, batch)
-            for quoted in answers[3:]:
-                (shown,) = quoted.body["batch"]["payments"]["payments"]
-                assert (shown["id"], shown["sourceAmount"]) == (payment, "9.00")
+            for quote_response in responses[3:]:
+                (shown_payment,) = quote_response.body["batch"]["payments"]["payments"]
+                assert (shown_payment["id"], shown_payment["sourceAmount"]) == (payment, "9.00")
 
 
 async def test_summary_waits_for_draft_creation(tmp_path: Path) -> None:
@@ -191,17 +195,17 @@ async def test_summary_waits_for_draft_creation(tmp_path: Path) -> None:
     async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
         recipient = await create_recipient(gateway)
         batch = await create_draft(gateway, recipient)
-        before = service.creation_counts["batch"]
+        draft_count = service.creation_counts["batch"]
         simulator.inject_fault(Fault("POST", "/v1/batches", delay=0.4))
-        first = asyncio.create_task(generate_quote(gateway, batch))
+        quote_task = asyncio.create_task(generate_quote(gateway, batch))
         await wait_until_draft_is_being_created(gateway)
-        started, looked = await asyncio.gather(
+        start_response, summary_response = await asyncio.gather(
             start_batch(gateway, batch), load_summary(gateway, batch)
         )
-        assert (started.status, looked.status) == (200, 200), looked.text
-        assert looked.body["batchSummary"]["total"]["value"] == 9
-        assert (await first).status == 200
-        assert service.creation_counts["batch"] == before + 1
+        assert (start_response.status, summary_response.status) == (200, 200), summary_response.text
+        assert summary_response.body["batchSummary"]["total"]["value"] == 9
+        assert (await quote_task).status == 200
+        assert service.creation_counts["batch"] == draft_count + 1
 
 
 async def test_waiter_creates_the_draft_if_the_first_creation_was_refused(
@@ -211,13 +215,13 @@ async def test_waiter_creates_the_draft_if_the_first_creation_was_refused(
     async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
         recipient = await create_recipient(gateway)
         batch = await create_draft(gateway, recipient)
-        before = service.creation_counts["batch"]
+        draft_count = service.creation_counts["batch"]
         simulator.inject_fault(Fault("POST", "/v1/batches", status=429, body=REFUSAL, delay=0.4))
-        first = asyncio.create_task(load_summary(gateway, batch))
+        summary_task = asyncio.create_task(load_summary(gateway, batch))
         await wait_until_draft_is_being_created(gateway)
         assert (await load_summary(gateway, batch)).status == 200
-        assert (await first).status == 429
-        assert service.creation_counts["batch"] == before + 1
+        assert (await summary_task).status == 429
+        assert service.creation_counts["batch"] == draft_count + 1
 
 
 async def test_summary_after_concurrent_deletion_finds_nothing(tmp_path: Path) -> None:
@@ -227,9 +231,11 @@ async def test_summary_after_concurrent_deletion_finds_nothing(tmp_path: Path) -
         for _ in range(ROUNDS):
             batch = await create_draft(gateway, recipient)
             deletion = gateway.request("DELETE", f"/v1/batches/{batch}")
-            deleted, looked = await asyncio.gather(deletion, load_summary(gateway, batch))
+            deleted, summary_response = await asyncio.gather(deletion, load_summary(gateway, batch))
             assert deleted.status == 200 or is_refused(deleted)
-            assert looked.status in ({200, 404} if deleted.status == 200 else {200}), looked.text
+            assert summary_response.status in ({200, 404} if deleted.status == 200 else {200}), (
+                summary_response.text
+            )
 
 
 async def test_summary_does_not_create_a_draft_again_while_its_creation_is_in_doubt(
@@ -245,9 +251,11 @@ async def test_summary_does_not_create_a_draft_again_while_its_creation_is_in_do
         batch = await create_draft(gateway, recipient)
         simulator.inject_fault(Fault("POST", "/v1/batches", close="after"))
         assert (await load_summary(gateway, batch)).status == 500, "the outcome is unknown"
-        before = service.creation_counts["batch"]
+        draft_count = service.creation_counts["batch"]
         assert (await load_summary(gateway, batch)).status == 500, "it still is"
-        assert service.creation_counts["batch"] == before, "nothing was sent while it is unknown"
+        assert service.creation_counts["batch"] == draft_count, (
+            "nothing was sent while it is unknown"
+        )
 
 
 @WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS
@@ -258,18 +266,18 @@ async def test_concurrent_edits_are_all_applied_in_turn(*, inferred: bool, tmp_p
         recipient = await create_recipient(gateway)
         for _ in range(ROUNDS // 5):
             batch = await create_batch(gateway, recipient, "1.00", "1.00", "1.00")
-            those = await load_payment_ids(gateway, batch)
-            edits = [edit_payment(gateway, batch, payment, "9.00") for payment in those[1:]]
-            removal = gateway.request("DELETE", f"/v1/batches/{batch}/payments/{those[0]}")
+            payment_ids = await load_payment_ids(gateway, batch)
+            edits = [edit_payment(gateway, batch, payment, "9.00") for payment in payment_ids[1:]]
+            removal = gateway.request("DELETE", f"/v1/batches/{batch}/payments/{payment_ids[0]}")
             amounts = [f"{number}.00" for number in range(2, 8)]
             adds = [add_payment(gateway, batch, recipient, amount) for amount in amounts]
-            answers = await asyncio.gather(*edits, removal, *adds)
-            assert {response.status for response in answers} == {200}, [
-                response.text for response in answers
+            responses = await asyncio.gather(*edits, removal, *adds)
+            assert {response.status for response in responses} == {200}, [
+                response.text for response in responses
             ]
-            added = [response.body["payment"] for response in answers[-len(adds) :]]
-            assert [entry["sourceAmount"] for entry in added] == amounts
-            assert len({entry["id"] for entry in added}) == len(added)
+            added_payments = [response.body["payment"] for response in responses[-len(adds) :]]
+            assert [entry["sourceAmount"] for entry in added_payments] == amounts
+            assert len({entry["id"] for entry in added_payments}) == len(added_payments)
             service.batch_starts.clear()
             assert (await start_batch(gateway, batch)).status == 200
             assert sorted(list_paid_amounts(service)) == sorted(["9.00", "9.00", *amounts])
@@ -291,11 +299,11 @@ async def test_concurrent_removals_of_a_payment_remove_it_once(
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient, "5.00", "6.00")
         payment, _other = await load_payment_ids(gateway, batch)
-        several = (
+        requests = (
             gateway.request("DELETE", f"/v1/batches/{batch}/payments/{payment}") for _ in range(4)
         )
-        answers = await asyncio.gather(*several)
-        assert {200} <= {response.status for response in answers} <= {200, 404}
+        responses = await asyncio.gather(*requests)
+        assert {200} <= {response.status for response in responses} <= {200, 404}
         assert (await start_batch(gateway, batch)).status == 200, (
             "those that found nothing let it go"
         )
@@ -309,10 +317,10 @@ async def test_refused_edit_releases_the_batch(tmp_path: Path) -> None:
         batch = await create_batch(gateway, recipient, "5.00")
         simulator.inject_fault(Fault("POST", "/v1/batches/*/payments", delay=0.4))
         simulator.inject_fault(Fault("POST", "/v1/batches/*/payments", status=429, body=REFUSAL))
-        first = asyncio.create_task(add_payment(gateway, batch, recipient, "6.00"))
+        add_task = asyncio.create_task(add_payment(gateway, batch, recipient, "6.00"))
         await asyncio.sleep(0.1)
         assert (await add_payment(gateway, batch, recipient, "7.00")).status == 429
-        assert (await first).status == 200
+        assert (await add_task).status == 200
         assert (await start_batch(gateway, batch)).status == 200
         assert list_paid_amounts(service) == ["5.00", "6.00"]
 
@@ -323,10 +331,10 @@ async def test_edit_during_start_is_refused_without_waiting(tmp_path: Path) -> N
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient, "5.00")
         simulator.inject_fault(Fault("POST", "/v1/batches/*/start-processing", answer_delay=0.5))
-        start = asyncio.create_task(start_batch(gateway, batch))
+        start_task = asyncio.create_task(start_batch(gateway, batch))
         await asyncio.sleep(0.1)
         assert is_refused(await add_payment(gateway, batch, recipient, "6.00"))
-        assert (await start).status == 200
+        assert (await start_task).status == 200
         assert list_paid_amounts(service) == ["5.00"]
 
 
@@ -334,9 +342,9 @@ async def test_edit_during_start_is_refused_without_waiting(tmp_path: Path) -> N
 
 
 @WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS
-@pytest.mark.parametrize("late", ["edit", "delete", "remove", "start"])
+@pytest.mark.parametrize("late_request", ["edit", "delete", "remove", "start"])
 async def test_change_based_on_a_read_before_start_is_refused(
-    *, inferred: bool, late: str, tmp_path: Path
+    *, inferred: bool, late_request: str, tmp_path: Path
 ) -> None:
     service = build_service(inferred=inferred)
     async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
@@ -349,11 +357,11 @@ async def test_change_based_on_a_read_before_start_is_refused(
             "delete": lambda: gateway.request("DELETE", f"/v1/batches/{batch}"),
             "remove": lambda: gateway.request("DELETE", f"/v1/batches/{batch}/payments/{payment}"),
             "start": lambda: start_batch(gateway, batch),
-        }[late]
+        }[late_request]
         slow = asyncio.create_task(request())
         await asyncio.sleep(0.1)
         assert (await start_batch(gateway, batch)).status == 200
-        if late == "start":
+        if late_request == "start":
             assert (await slow).status == 200, "an identical request joins the open one"
         else:
             assert is_refused(await slow), "the batch was started meanwhile"
@@ -412,10 +420,10 @@ async def test_edit_and_start_by_two_ids_of_a_batch_do_not_conflict(tmp_path: Pa
         await request_successfully(gateway, "POST", f"/batches/{batch}/generate-quote")
         current = list(service.find_or_create_tenant().batches)[-1]
         (its_payment,) = service.require_batch(current).payments
-        edited = await edit_payment(gateway, current, its_payment, "9.00")
-        assert edited.status in (200, 404)
+        edit_response = await edit_payment(gateway, current, its_payment, "9.00")
+        assert edit_response.status in (200, 404)
         assert (await start_batch(gateway, batch)).status == 200
-        assert list_paid_amounts(service) == ["9.00" if edited.status == 200 else "6.00"]
+        assert list_paid_amounts(service) == ["9.00" if edit_response.status == 200 else "6.00"]
         assert (await start_batch(gateway, current)).status in (404, 406)
         assert len(service.batch_starts) == 1
 
@@ -430,19 +438,19 @@ async def test_adds_with_the_same_request_id_create_two_payments(tmp_path: Path)
         await request_successfully(
             gateway, "DELETE", f"/batches/{batch}/payments/{first}"
         )  # a draft from here on
-        same = {"headers": {"X-Request-Id": "the-same-every-time"}}
-        added = [
+        options = {"headers": {"X-Request-Id": "the-same-every-time"}}
+        added_ids = [
             (
                 await request_successfully(
                     gateway,
                     "POST",
                     f"/batches/{batch}/payments",
                     {"recipient": {"id": recipient}, "sourceAmount": amount},
-                    **same,
+                    **options,
                 )
             )["payment"]["id"]
             for amount in ("3.00", "4.00")
         ]
-        assert len({*added, *await load_payment_ids(gateway, batch)}) == 3
-        await request_successfully(gateway, "DELETE", f"/batches/{batch}/payments/{added[0]}")
+        assert len({*added_ids, *await load_payment_ids(gateway, batch)}) == 3
+        await request_successfully(gateway, "DELETE", f"/batches/{batch}/payments/{added_ids[0]}")
         assert len(await load_payment_ids(gateway, batch)) == 2

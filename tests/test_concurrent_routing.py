@@ -67,12 +67,14 @@ class ImportedBatch:
 @asynccontextmanager
 async def open_imported_batch(folder: Path) -> AsyncIterator[ImportedBatch]:
     async with open_gateway_between(folder, has_two_services=False) as setup:
-        other = ServiceCredentials("SECONDACCESSKEY", "second-secret-key", api_key=KEY["api_key"])
-        setup.legacy.merchants.credentials[other.access_key] = other
-        made = await populate_legacy_service(setup)
+        other_credentials = ServiceCredentials(
+            "SECONDACCESSKEY", "second-secret-key", api_key=KEY["api_key"]
+        )
+        setup.legacy.merchants.credentials[other_credentials.access_key] = other_credentials
+        populated = await populate_legacy_service(setup)
         await run_import(setup)
         await setup.set_mode("forward", "batches")
-        path = f"/v1/batches/{made['open']}"
+        path = f"/v1/batches/{populated['open']}"
         payments = (await setup.request_legacy("GET", f"{path}/payments")).body["payments"]
         yield ImportedBatch(setup, path, payments[0]["id"])
 
@@ -82,9 +84,12 @@ async def test_edit_follows_concurrent_start_to_the_legacy_service(tmp_path: Pat
         street.setup.current.faults.append(Fault("GET", "*", answer_delay=0.5))
         edit = asyncio.ensure_future(street.edit_payment())
         await asyncio.sleep(0.2)
-        started, edited = await street.start_batch(), await edit
-        assert (started.status, street.count_legacy_starts()) == (200, 1)
-        assert (edited.status, edited.body["errors"][0]["code"]) == (406, "invalid_status")
+        start_response, edit_response = await street.start_batch(), await edit
+        assert (start_response.status, street.count_legacy_starts()) == (200, 1)
+        assert (edit_response.status, edit_response.body["errors"][0]["code"]) == (
+            406,
+            "invalid_status",
+        )
         assert street.setup.count_legacy_calls("PATCH", f"{street.path}/*/*") == 1
         assert (street.list_current_writes(), await street.load_amount()) == ([], "10.00")
         line = next(
@@ -97,20 +102,20 @@ async def test_start_follows_concurrent_edit_to_the_current_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_imported_batch(tmp_path) as street:
-        marks, decided = BatchRouting.build_marks, asyncio.Event()
+        build_marks, is_decided = BatchRouting.build_marks, asyncio.Event()
 
-        async def load_marks_late(self: BatchRouting, *given: Any) -> list[CompareAndSet]:
-            its = await marks(self, *given)
-            await decided.wait()
-            return its
+        async def load_marks_late(self: BatchRouting, *arguments: Any) -> list[CompareAndSet]:
+            routing_marks = await build_marks(self, *arguments)
+            await is_decided.wait()
+            return routing_marks
 
         monkeypatch.setattr(BatchRouting, "build_marks", load_marks_late)
-        start = asyncio.ensure_future(street.start_batch())
+        start_task = asyncio.ensure_future(street.start_batch())
         await asyncio.sleep(0.2)
-        edited = await street.edit_payment()
-        decided.set()
-        started = await start
-        assert (edited.status, started.status) == (200, 200)
+        edit_response = await street.edit_payment()
+        is_decided.set()
+        start_response = await start_task
+        assert (edit_response.status, start_response.status) == (200, 200)
         assert (street.count_legacy_starts(), len(street.list_current_writes())) == (0, 2)
         assert await street.load_amount() == "99.00"
 
@@ -123,13 +128,13 @@ async def test_concurrent_requests_never_succeed_at_both_services(tmp_path: Path
             entry() for _ in range(5) for entry in (street.start_batch, street.edit_payment)
         ]
         response = await asyncio.gather(*requests)
-        started = [answer.status for answer in response[::2]]
-        edited = [answer.status for answer in response[1::2]]
-        assert 200 in started
+        start_response = [result.status for result in response[::2]]
+        edit_response = [result.status for result in response[1::2]]
+        assert 200 in start_response
         # A start that comes after the first was delivered is sent too, and refused by the service.
         assert len(street.setup.current.batch_starts) == earlier_starts + 1
         begun_there = street.count_legacy_starts() > 0
         assert begun_there is not bool(street.list_current_writes())
-        expected = "99.00" if 200 in edited else "10.00"
+        expected = "99.00" if 200 in edit_response else "10.00"
         assert await street.load_amount() == expected
-        assert set(started + edited) <= {200, 406, 500}
+        assert set(start_response + edit_response) <= {200, 406, 500}

@@ -33,9 +33,9 @@ async def read_statuses(port: int, parts: list[bytes], max_count: int = 100) -> 
             await asyncio.sleep(0)
         statuses = []
         while (
-            len(statuses) < max_count and (answer := await connection.read_response()) is not None
+            len(statuses) < max_count and (response := await connection.read_response()) is not None
         ):
-            statuses.append(answer.status)
+            statuses.append(response.status)
         return statuses
 
 
@@ -48,9 +48,9 @@ async def test_trailer_does_not_become_a_header_of_the_next_request(
         first = build_chunked_request(f"X-API-Key: {KEY['api_key']}", key)
         data = first + b"GET /v1/recipients HTTP/1.1\r\nHost: gateway\r\n\r\n"
         parts = [data[start : start + size] for start in range(0, len(data), size)]
-        found = await read_statuses(gateway.running.port, parts)
+        statuses = await read_statuses(gateway.running.port, parts)
         # A client that is still sending may lose the answer when the connection closes.
-        assert found in ([406 if key else 403], [] if size == 1 else None)
+        assert statuses in ([406 if key else 403], [] if size == 1 else None)
 
 
 async def test_admin_connection_closes_after_a_chunked_request(tmp_path: Path):
@@ -70,9 +70,9 @@ async def test_connection_stays_open_after_a_body_with_content_length(tmp_path: 
         async with await open_connection(gateway.running.port) as connection:
             for _ in range(2):
                 await connection.send(data)
-                answer = await connection.read_response()
-                assert answer is not None
-                assert answer.status == 406
+                response = await connection.read_response()
+                assert response is not None
+                assert response.status == 406
 
 
 @pytest.mark.parametrize(

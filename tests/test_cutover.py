@@ -41,56 +41,59 @@ async def create_recipient_at_legacy(setup: GatewayBetween, name: str, **payout:
     return str((await create_at_legacy(setup, "/v1/recipients", body))["recipient"]["id"])
 
 
-def build_payment(to: str, amount: str, **more: Any) -> dict[str, Any]:
-    return {"recipient": {"id": to}, "sourceAmount": amount, **more}
+def build_payment(recipient_id: str, amount: str, **fields: Any) -> dict[str, Any]:
+    return {"recipient": {"id": recipient_id}, "sourceAmount": amount, **fields}
 
 
-async def create_batch_at_legacy(setup: GatewayBetween, *payments: Any, **more: Any) -> str:
-    body = {"sourceCurrency": "USD", "payments": payments, **more}
+async def create_batch_at_legacy(setup: GatewayBetween, *payments: Any, **fields: Any) -> str:
+    body = {"sourceCurrency": "USD", "payments": payments, **fields}
     await asyncio.sleep(0.005)  # lists are ordered by time, and equal times have no order
     return str((await create_at_legacy(setup, "/v1/batches", body))["batch"]["id"])
 
 
 async def populate_legacy_service(setup: GatewayBetween) -> dict[str, str]:
     """Creates objects at the legacy service, unknown to the gateway; returns ids by name."""
-    held = {"autoswitch": {"limit": 500, "active": True}, "holdup": {"limit": 20, "active": True}}
-    made = {
+    held_fields = {
+        "autoswitch": {"limit": 500, "active": True},
+        "holdup": {"limit": 20, "active": True},
+    }
+    ids = {
         "plain": await create_recipient_at_legacy(setup, "plain"),
-        "held": await create_recipient_at_legacy(setup, "held", **held),
+        "held": await create_recipient_at_legacy(setup, "held", **held_fields),
         "inactive": await create_recipient_at_legacy(setup, "inactive"),
         "disabled": await create_recipient_at_legacy(setup, "disabled"),
         "suspended": await create_recipient_at_legacy(setup, "suspended"),
     }
     for word in ("inactive", "disabled", "suspended"):
-        await patch_at_legacy(setup, f"/v1/recipients/{made[word]}", {"status": word})
+        await patch_at_legacy(setup, f"/v1/recipients/{ids[word]}", {"status": word})
     memos = [
-        build_payment(made["plain"], "10.00", memo="May"),
-        build_payment(made["plain"], "10.00", memo="June"),
+        build_payment(ids["plain"], "10.00", memo="May"),
+        build_payment(ids["plain"], "10.00", memo="June"),
     ]
-    made["open"] = await create_batch_at_legacy(
-        setup, *memos, build_payment(made["held"], "7.50"), description="payday"
+    ids["open"] = await create_batch_at_legacy(
+        setup, *memos, build_payment(ids["held"], "7.50"), description="payday"
     )
-    made["empty"] = await create_batch_at_legacy(setup)
-    made["started"] = await create_batch_at_legacy(
-        setup, build_payment(made["inactive"], "3.25", memo="last")
+    ids["empty"] = await create_batch_at_legacy(setup)
+    ids["started"] = await create_batch_at_legacy(
+        setup, build_payment(ids["inactive"], "3.25", memo="last")
     )
-    path = f"/v1/batches/{made['started']}/start-processing"
+    path = f"/v1/batches/{ids['started']}/start-processing"
     assert (await setup.request_legacy("POST", path)).status == 200
-    return made
+    return ids
 
 
-async def list_read_paths(setup: GatewayBetween, made: dict[str, str]) -> list[str]:
+async def list_read_paths(setup: GatewayBetween, legacy_ids: dict[str, str]) -> list[str]:
     """Lists the paths of all reads, with the ids of the client."""
     paths = ["/v1/recipients?pageSize=50", "/v1/batches?pageSize=50"]
-    words = ("inactive", "disabled", "suspended", "active")
-    paths += [f"/v1/recipients?status={word}" for word in words]
-    for id_ in made.values():
+    statuses = ("inactive", "disabled", "suspended", "active")
+    paths += [f"/v1/recipients?status={word}" for word in statuses]
+    for id_ in legacy_ids.values():
         if id_.startswith("R-"):
             paths += [f"/v1/recipients/{id_}", f"/v1/recipients/{id_}/payout-methods"]
             paths.append(f"/v1/recipients/{id_}/payments")
             continue
         paths += [f"/v1/batches/{id_}/payments", f"/v1/batches/{id_}/summary"]
-        if id_ == made.get(
+        if id_ == legacy_ids.get(
             "empty"
         ):  # without payments the services differ in the number of pages: 0 and 1
             continue
@@ -124,57 +127,65 @@ def read_answer(response: GatewayResponse) -> Any:
     )
 
 
-def list_differences(control: Any, candidate: Any, place: str = "") -> list[str]:
+def list_differences(control: Any, candidate: Any, path: str = "") -> list[str]:
     """Lists the places in which two answers differ."""
     if isinstance(control, dict) and isinstance(candidate, dict):
         names = control.keys() | candidate.keys()
         pairs = [
-            (f"{place}.{name}", control.get(name, "-"), candidate.get(name, "-")) for name in names
+            (f"{path}.{name}", control.get(name, "-"), candidate.get(name, "-")) for name in names
         ]
     elif isinstance(control, list | tuple) and len(control) == len(candidate):
-        pairs = [(f"{place}[]", *both) for both in zip(control, candidate, strict=True)]
+        pairs = [(f"{path}[]", *both) for both in zip(control, candidate, strict=True)]
     else:
-        return [] if control == candidate else [f"{place}: {control!r} and {candidate!r}"]
-    return sorted({found for at, *both in pairs for found in list_differences(*both, at)})
-
-
-async def run_import(setup: GatewayBetween, *words: str, code: int = 0) -> Any:
-    (setup.folder / "api-key").write_text(API_KEY)
-    file = str(setup.folder / "api-key")
-    return await setup.run_json_command(
-        "cutover", "import", "--key", KEY_NAME, "--api-key-file", file, *words, code=code
+        return [] if control == candidate else [f"{path}: {control!r} and {candidate!r}"]
+    return sorted(
+        {
+            difference
+            for inner_path, *both in pairs
+            for difference in list_differences(*both, inner_path)
+        }
     )
 
 
-async def wait_until_complete(setup: GatewayBetween, started: str) -> None:
+async def run_import(setup: GatewayBetween, *arguments: str, code: int = 0) -> Any:
+    (setup.folder / "api-key").write_text(API_KEY)
+    file = str(setup.folder / "api-key")
+    return await setup.run_json_command(
+        "cutover", "import", "--key", KEY_NAME, "--api-key-file", file, *arguments, code=code
+    )
+
+
+async def wait_until_complete(setup: GatewayBetween, started_id: str) -> None:
     async def is_complete() -> bool:
-        shown = (await setup.request_legacy("GET", f"/v1/batches/{started}")).body["batch"]
-        return bool(shown["status"] == "complete")
+        batch_body = (await setup.request_legacy("GET", f"/v1/batches/{started_id}")).body["batch"]
+        return bool(batch_body["status"] == "complete")
 
     await wait_until_async(is_complete)
 
 
 @pytest.mark.parametrize(
-    "switches",
+    "service_options",
     [{}, {"inferred": False}, {"answers": "bare"}, {"payment_id_length": 16}],
     ids=["listing", "without inferred operations", "bare", "the same payment ids"],
 )
 async def test_gateway_answers_as_the_legacy_service_after_import(
-    switches: dict[str, Any], tmp_path: Path
+    service_options: dict[str, Any], tmp_path: Path
 ) -> None:
-    async with open_gateway_between(tmp_path, processing_seconds=0.1, **switches) as setup:
-        made = await populate_legacy_service(setup)
-        await wait_until_complete(setup, made["started"])
-        lists = switches.get("inferred", True)
+    async with open_gateway_between(tmp_path, processing_seconds=0.1, **service_options) as setup:
+        legacy_ids = await populate_legacy_service(setup)
+        await wait_until_complete(setup, legacy_ids["started"])
+        lists = service_options.get("inferred", True)
         report = await run_import(setup, code=0 if lists else 1)
         # Without a list of batches, an empty batch cannot be found: no recipient leads to it.
-        assert [entry["id"] for entry in report["unmapped"]] == ([] if lists else [made["empty"]])
+        assert [entry["id"] for entry in report["unmapped"]] == (
+            [] if lists else [legacy_ids["empty"]]
+        )
         assert report["recipients"] == {"new": 3, "changed": 0, "equal": 2, "kept": 0}
         assert report["batches"]["new"] == (3 if lists else 2)
         if not lists:
-            del made["empty"]
-        compared = 0
-        for path in await list_read_paths(setup, made):
+            del legacy_ids["empty"]
+        compared_count = 0
+        for path in await list_read_paths(setup, legacy_ids):
             if not lists and path.startswith("/v1/batches?"):
                 continue
             control, candidate = (
@@ -182,8 +193,8 @@ async def test_gateway_answers_as_the_legacy_service_after_import(
                 await setup.gateway.request("GET", path),
             )
             assert list_differences(read_answer(control), read_answer(candidate)) == [], path
-            compared += control.status == 200
-        assert compared > 25
+            compared_count += control.status == 200
+        assert compared_count > 25
         # The undocumented list has no specified order: only its payments are compared.
         path = "/v1/payments?pageSize=50"
         both = [
@@ -196,11 +207,11 @@ async def test_gateway_answers_as_the_legacy_service_after_import(
 
 async def test_import_can_be_repeated(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path, processing_seconds=0.1) as setup:
-        made = await populate_legacy_service(setup)
-        await wait_until_complete(setup, made["started"])
+        legacy_ids = await populate_legacy_service(setup)
+        await wait_until_complete(setup, legacy_ids["started"])
         report = await run_import(setup, "--dry-run")
         assert (report["recipients"]["new"], report["batches"]["new"]) == (3, 3)
-        response = await setup.gateway.request("GET", f"/v1/recipients/{made['disabled']}")
+        response = await setup.gateway.request("GET", f"/v1/recipients/{legacy_ids['disabled']}")
         assert response.body["recipient"]["status"] == "suspended"
         assert (await run_import(setup))["batches"] == {
             "new": 3,
@@ -212,19 +223,23 @@ async def test_import_can_be_repeated(tmp_path: Path) -> None:
         assert report["recipients"] == {"new": 0, "changed": 0, "equal": 5, "kept": 0}
         assert report["batches"] == {"new": 0, "changed": 0, "equal": 3, "kept": 0}
         assert report["ids"]["new"] == 0
-        await patch_at_legacy(setup, f"/v1/recipients/{made['inactive']}", {"status": "active"})
-        await patch_at_legacy(setup, f"/v1/recipients/{made['plain']}", {"status": "disabled"})
-        batch_body = (await setup.request_legacy("GET", f"/v1/batches/{made['open']}")).body[
+        await patch_at_legacy(
+            setup, f"/v1/recipients/{legacy_ids['inactive']}", {"status": "active"}
+        )
+        await patch_at_legacy(
+            setup, f"/v1/recipients/{legacy_ids['plain']}", {"status": "disabled"}
+        )
+        batch_body = (await setup.request_legacy("GET", f"/v1/batches/{legacy_ids['open']}")).body[
             "batch"
         ]
-        first = batch_body["payments"]["payments"][0]["id"]
-        path = f"/v1/batches/{made['open']}/payments/{first}"
+        first_id = batch_body["payments"]["payments"][0]["id"]
+        path = f"/v1/batches/{legacy_ids['open']}/payments/{first_id}"
         await patch_at_legacy(setup, path, {"memo": "July"})
         report = await run_import(setup)
         assert report["recipients"] == {"new": 1, "changed": 1, "equal": 3, "kept": 0}
         assert report["batches"] == {"new": 0, "changed": 1, "equal": 2, "kept": 0}
         response = await request_successfully(
-            setup.gateway, "GET", f"/batches/{made['open']}/payments/{first}"
+            setup.gateway, "GET", f"/batches/{legacy_ids['open']}/payments/{first_id}"
         )
         assert response["payment"]["memo"] == "July"
 
@@ -235,19 +250,24 @@ REPORT_SECTIONS = ("recipients", "batches", "ids")
 async def test_dry_run_reports_the_same_counts_as_the_import(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path, recipient_id_length=22) as setup:
         await populate_legacy_service(setup)
-        report, did = await run_import(setup, "--dry-run"), await run_import(setup)
-        assert report["unmapped"] == []
-        assert [report[kind] for kind in REPORT_SECTIONS] == [did[kind] for kind in REPORT_SECTIONS]
+        dry_run_report, import_report = (
+            await run_import(setup, "--dry-run"),
+            await run_import(setup),
+        )
+        assert dry_run_report["unmapped"] == []
+        assert [dry_run_report[kind] for kind in REPORT_SECTIONS] == [
+            import_report[kind] for kind in REPORT_SECTIONS
+        ]
 
 
 async def test_import_keeps_changes_made_through_the_gateway(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path, has_two_services=False, inferred=False) as setup:
-        made = await populate_legacy_service(setup)
+        legacy_ids = await populate_legacy_service(setup)
         await run_import(setup, code=1)
         await request_successfully(
-            setup.gateway, "PATCH", f"/recipients/{made['disabled']}", {"status": "inactive"}
+            setup.gateway, "PATCH", f"/recipients/{legacy_ids['disabled']}", {"status": "inactive"}
         )
-        path = f"/batches/{made['open']}"
+        path = f"/batches/{legacy_ids['open']}"
         batch_body = (await request_successfully(setup.gateway, "GET", path))["batch"]
         last = batch_body["payments"]["payments"][-1]["id"]
         await request_successfully(
@@ -267,9 +287,9 @@ async def test_import_keeps_changes_made_through_the_gateway(tmp_path: Path) -> 
 
 async def test_imported_batch_is_edited_and_started(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path) as setup:
-        made = await populate_legacy_service(setup)
+        legacy_ids = await populate_legacy_service(setup)
         await run_import(setup)
-        path = f"/batches/{made['open']}"
+        path = f"/batches/{legacy_ids['open']}"
         payments = (await request_successfully(setup.gateway, "GET", f"{path}/payments"))[
             "payments"
         ]
@@ -292,12 +312,12 @@ async def test_legacy_batches_are_translated_once_complete(tmp_path: Path) -> No
         await setup.set_mode("translate")
         report = await run_import(setup)
         assert (report["batches_moved"], report["batches_at_legacy"]) == (1, 1)
-        before = setup.count_legacy_calls("GET", f"/v1/batches/{batches[0]}")
+        call_count = setup.count_legacy_calls("GET", f"/v1/batches/{batches[0]}")
         await request_successfully(setup.gateway, "GET", f"/batches/{batches[0]}")
-        assert setup.count_legacy_calls("GET", f"/v1/batches/{batches[0]}") == before
-        before = setup.count_legacy_calls("GET", f"/v1/batches/{batches[1]}")
+        assert setup.count_legacy_calls("GET", f"/v1/batches/{batches[0]}") == call_count
+        call_count = setup.count_legacy_calls("GET", f"/v1/batches/{batches[1]}")
         await request_successfully(setup.gateway, "GET", f"/batches/{batches[1]}")
-        assert setup.count_legacy_calls("GET", f"/v1/batches/{batches[1]}") == before + 1
+        assert setup.count_legacy_calls("GET", f"/v1/batches/{batches[1]}") == call_count + 1
         report = await run_import(setup, "--move-open-batches")
         assert (report["batches_moved"], report["batches_at_legacy"]) == (1, 0)
         await request_successfully(setup.gateway, "POST", f"/batches/{batches[1]}/start-processing")
@@ -309,13 +329,13 @@ async def test_imported_batch_follows_its_key_until_changed_in_translate_mode(
     tmp_path: Path,
 ) -> None:
     async with open_gateway_between(tmp_path) as setup:
-        made = await populate_legacy_service(setup)
+        legacy_ids = await populate_legacy_service(setup)
         await run_import(setup)
-        path = f"/v1/batches/{made['open']}"
+        path = f"/v1/batches/{legacy_ids['open']}"
         await setup.set_mode("forward")
-        before = setup.count_legacy_calls("GET", path)
+        call_count = setup.count_legacy_calls("GET", path)
         await setup.gateway.request("GET", path)
-        assert setup.count_legacy_calls("GET", path) == before + 1
+        assert setup.count_legacy_calls("GET", path) == call_count + 1
         await setup.set_mode("translate")
         payments = (await setup.gateway.request("GET", f"{path}/payments")).body["payments"]
         response = await setup.gateway.request(
@@ -323,27 +343,27 @@ async def test_imported_batch_follows_its_key_until_changed_in_translate_mode(
         )
         assert response.status == 200
         await setup.set_mode("forward")
-        before = setup.count_legacy_calls("GET", path)
+        call_count = setup.count_legacy_calls("GET", path)
         assert (await setup.gateway.request("GET", path)).status == 200
-        assert setup.count_legacy_calls("GET", path) == before
+        assert setup.count_legacy_calls("GET", path) == call_count
 
 
 async def test_refused_legacy_write_does_not_bind_the_batch(
     tmp_path: Path,
 ) -> None:
     async with open_gateway_between(tmp_path) as setup:
-        made = await populate_legacy_service(setup)
+        legacy_ids = await populate_legacy_service(setup)
         await run_import(setup)
-        path = f"/v1/batches/{made['open']}"
+        path = f"/v1/batches/{legacy_ids['open']}"
         await setup.set_mode("forward")
-        wrong = {"payments": [build_payment(made["plain"], "1.001")]}
-        assert (await setup.gateway.request("PATCH", path, wrong)).status == 406
+        invalid_body = {"payments": [build_payment(legacy_ids["plain"], "1.001")]}
+        assert (await setup.gateway.request("PATCH", path, invalid_body)).status == 406
         setup.add_legacy_fault("DELETE", path, status=403, body=b'{"ok":false,"errors":[]}')
         assert (await setup.gateway.request("DELETE", path)).status == 403
         assert (await setup.run_json_command("modes", "list"))["begun_at_legacy"] == []
-        right = {"payments": [build_payment(made["plain"], "1.00")]}
-        assert (await setup.gateway.request("PATCH", path, right)).status == 200
-        assert (await setup.gateway.request("PATCH", path, wrong)).status == 406
+        valid_body = {"payments": [build_payment(legacy_ids["plain"], "1.00")]}
+        assert (await setup.gateway.request("PATCH", path, valid_body)).status == 200
+        assert (await setup.gateway.request("PATCH", path, invalid_body)).status == 406
         (report,) = (await setup.run_json_command("modes", "list"))["begun_at_legacy"]
         assert report["batches"] == 1
 
@@ -354,11 +374,11 @@ async def test_legacy_write_in_doubt_is_not_sent_again_after_import(
     async with open_gateway_between(tmp_path) as setup:
         await setup.set_mode("forward")
         payee = await create_recipient(setup.gateway)
-        to = await create_batch(setup.gateway, payee, "1.00")
-        started = await create_batch(setup.gateway, payee, "2.00")
+        batch_id = await create_batch(setup.gateway, payee, "1.00")
+        started_id = await create_batch(setup.gateway, payee, "2.00")
         writes: list[tuple[str, Any]] = [
-            (f"/v1/batches/{to}/payments", build_payment(payee, "8.00")),
-            (f"/v1/batches/{started}/start-processing", None),
+            (f"/v1/batches/{batch_id}/payments", build_payment(payee, "8.00")),
+            (f"/v1/batches/{started_id}/start-processing", None),
         ]
         for path, body in writes:
             setup.add_legacy_fault("POST", path, close="after" if body else "before")
@@ -370,7 +390,7 @@ async def test_legacy_write_in_doubt_is_not_sent_again_after_import(
             for path, body in writes:
                 response = await setup.gateway.request("POST", path, body)
                 assert (response.status, "unknown" in response.text) == (500, True)
-            assert (await setup.gateway.request("DELETE", f"/v1/batches/{to}")).status == 500
+            assert (await setup.gateway.request("DELETE", f"/v1/batches/{batch_id}")).status == 500
         for path, _ in writes:
             assert setup.count_legacy_calls("POST", path) == 1
         assert len(setup.current.list_requests("POST", "*", interface="current")) == current
@@ -385,9 +405,9 @@ async def test_legacy_write_in_doubt_blocks_the_current_id(
         await setup.set_mode("forward")
         payee = await create_recipient(setup.gateway)
         batch = await create_batch(setup.gateway, payee, "1.00")
-        start = f"/v1/batches/{batch}/start-processing"
-        setup.add_legacy_fault("POST", start, close="before")
-        assert (await setup.gateway.request("POST", start)).status == 500
+        start_path = f"/v1/batches/{batch}/start-processing"
+        setup.add_legacy_fault("POST", start_path, close="before")
+        assert (await setup.gateway.request("POST", start_path)).status == 500
         current = setup.current.find_or_create_tenant().service_ids_by_legacy_id[batch]
         if by_pairs:
             (tmp_path / "pairs.csv").write_text(f"{batch},{current}\n")
@@ -413,11 +433,15 @@ async def test_idempotency_key_holds_after_import(tmp_path: Path) -> None:
         await setup.set_mode("forward")
         payee = await create_recipient(setup.gateway)
         path = f"/v1/batches/{await create_batch(setup.gateway, payee, '1.00')}/payments"
-        named, body = {"Idempotency-Key": "payday"}, build_payment(payee, "8.00")
-        first = await setup.gateway.request("POST", path, body, headers=named)
+        key_header, body = {"Idempotency-Key": "payday"}, build_payment(payee, "8.00")
+        first_response = await setup.gateway.request("POST", path, body, headers=key_header)
         await run_import(setup)
-        retried = await setup.gateway.request("POST", path, body, headers=named)
-        assert (first.status, retried.status, retried.body) == (200, 200, first.body)
+        retry_response = await setup.gateway.request("POST", path, body, headers=key_header)
+        assert (first_response.status, retry_response.status, retry_response.body) == (
+            200,
+            200,
+            first_response.body,
+        )
         assert setup.count_legacy_calls("POST", path) == 1
 
 
@@ -426,11 +450,11 @@ async def test_legacy_batch_stays_at_legacy_by_its_current_id(tmp_path: Path) ->
         await setup.set_mode("forward")
         batch = await create_batch(setup.gateway, await create_recipient(setup.gateway), "1.00")
         assert (await run_import(setup))["batches_at_legacy"] == 1
-        (other,) = (row.id for row in setup.current.find_or_create_tenant().batches.values())
-        assert other != batch
+        (current_id,) = (row.id for row in setup.current.find_or_create_tenant().batches.values())
+        assert current_id != batch
         await setup.set_mode("translate")
-        await setup.gateway.request("POST", f"/v1/batches/{other}/start-processing")
-        assert setup.count_legacy_calls("POST", f"/v1/batches/{other}/start-processing") == 1
+        await setup.gateway.request("POST", f"/v1/batches/{current_id}/start-processing")
+        assert setup.count_legacy_calls("POST", f"/v1/batches/{current_id}/start-processing") == 1
         assert (
             len(setup.current.list_requests("POST", "*/start-processing", interface="current")) == 0
         )
@@ -442,13 +466,15 @@ async def test_deleted_legacy_batch_is_no_longer_bound(
     async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         payee = await create_recipient(setup.gateway)
-        one, two, three, four = [await create_batch(setup.gateway, payee, "1.00") for _ in range(4)]
-        assert (await setup.gateway.request("DELETE", f"/v1/batches/{one}")).status == 200
-        both = {"ids": [two, three]}
+        first_id, second_id, third_id, fourth_id = [
+            await create_batch(setup.gateway, payee, "1.00") for _ in range(4)
+        ]
+        assert (await setup.gateway.request("DELETE", f"/v1/batches/{first_id}")).status == 200
+        both = {"ids": [second_id, third_id]}
         assert (await setup.gateway.request("DELETE", "/v1/batches", both)).status == 200
         (report,) = (await setup.run_json_command("modes", "list"))["begun_at_legacy"]
         assert report["batches"] == 1
-        assert (await setup.request_legacy("DELETE", f"/v1/batches/{four}")).status == 200
+        assert (await setup.request_legacy("DELETE", f"/v1/batches/{fourth_id}")).status == 200
         assert (await run_import(setup, "--dry-run", code=1))["batches_at_legacy"] == 0
         assert (await setup.run_json_command("modes", "list"))["begun_at_legacy"] == [report]
         assert (await run_import(setup, code=1))["batches_at_legacy"] == 0
@@ -464,8 +490,10 @@ async def test_batch_unknown_to_the_legacy_service_is_not_bound(
         payment = {"recipient": {"id": payee}, "amount": "1.00", "currency": "USD"}
         data = json.dumps({"currency": "USD", "payments": [payment]}).encode()
         headers, stamp = "Content-Type: application/json", int(time.time())
-        sent = SigningClient().build_request("POST", "/v1/batches", data, headers, stamp=stamp)
-        batch = (await send_raw(setup.gateway, sent)).parse_json["batch"]["id"]
+        request_bytes = SigningClient().build_request(
+            "POST", "/v1/batches", data, headers, stamp=stamp
+        )
+        batch = (await send_raw(setup.gateway, request_bytes)).parse_json["batch"]["id"]
         await setup.set_mode("forward")
         for path in (f"/v1/batches/{batch}/start-processing", f"/v1/batches/{batch}"):
             method = "POST" if path.endswith("processing") else "DELETE"
@@ -481,8 +509,8 @@ async def test_batch_unknown_to_the_legacy_service_is_not_bound(
 async def test_import_waits_for_retry_after(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path) as setup:
         await create_recipient_at_legacy(setup, "plain")
-        busy = {"status": 429, "headers": {"Retry-After": "1"}, "body": b"{}"}
-        setup.add_legacy_fault("GET", "/v1/recipients", **busy)
+        rate_limited = {"status": 429, "headers": {"Retry-After": "1"}, "body": b"{}"}
+        setup.add_legacy_fault("GET", "/v1/recipients", **rate_limited)
         setup.add_legacy_fault("GET", "/v1/batches", close="before")
         report = await run_import(setup)
         assert (report["recipients"]["equal"], report["unmapped"]) == (1, [])
@@ -490,37 +518,41 @@ async def test_import_waits_for_retry_after(tmp_path: Path) -> None:
 
 
 async def test_budget_limits_requests_per_hour() -> None:
-    now, waits = [0.0], list[float]()
+    now, sleeps = [0.0], list[float]()
 
     async def sleep(seconds: float) -> None:
-        waits.append(seconds)
+        sleeps.append(seconds)
         now[0] += seconds
 
     budget = ReadBudget(10, {}, now=lambda: now[0], sleep=sleep)
-    sent = []
+    sent_times = []
     for _ in range(35):
         await budget.wait_and_count_request()
-        sent.append(now[0])
+        sent_times.append(now[0])
         now[0] += 7
-    for moment in sent:
-        assert sum(moment <= entry < moment + HOUR_SECONDS for entry in sent) <= 10
-    later = ReadBudget(10, budget.spent_by_minute, now=lambda: now[0], sleep=sleep)
-    waits.clear()
+    for sent_time in sent_times:
+        assert sum(sent_time <= entry < sent_time + HOUR_SECONDS for entry in sent_times) <= 10
+    restored_budget = ReadBudget(10, budget.spent_by_minute, now=lambda: now[0], sleep=sleep)
+    sleeps.clear()
     for _ in range(10):
-        await later.wait_and_count_request()
-    assert waits, "what an earlier run has spent counts"
+        await restored_budget.wait_and_count_request()
+    assert sleeps, "what an earlier run has spent counts"
 
 
 async def test_import_failure_is_a_one_line_error(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path) as setup:
         (tmp_path / "other").write_text("an-api-key-for-tests")
-        words = ["cutover", "import", "--key", KEY_NAME]
-        output = await setup.run_command(*words, "--api-key-file", str(tmp_path / "other"), code=2)
+        arguments = ["cutover", "import", "--key", KEY_NAME]
+        output = await setup.run_command(
+            *arguments, "--api-key-file", str(tmp_path / "other"), code=2
+        )
         assert "not the key of this name" in output
-        assert "LEGACY_API_KEY" in await setup.run_command(*words, code=2)
+        assert "LEGACY_API_KEY" in await setup.run_command(*arguments, code=2)
         setup.legacy.credentials.clear()
         (tmp_path / "own").write_text(API_KEY)
-        output = await setup.run_command(*words, "--api-key-file", str(tmp_path / "own"), code=2)
+        output = await setup.run_command(
+            *arguments, "--api-key-file", str(tmp_path / "own"), code=2
+        )
         assert "refuses the API key" in output
         assert API_KEY not in output
 
@@ -528,12 +560,12 @@ async def test_import_failure_is_a_one_line_error(tmp_path: Path) -> None:
 async def test_api_key_is_read_from_standard_input_or_environment(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path) as setup:
         await create_recipient_at_legacy(setup, "plain")
-        words = ("cutover", "import", "--key", KEY_NAME, "--json")
+        arguments = ("cutover", "import", "--key", KEY_NAME, "--json")
         by_input = await asyncio.to_thread(
-            run_installed_command, *words, "--api-key-file", "-", folder=tmp_path, stdin=API_KEY
+            run_installed_command, *arguments, "--api-key-file", "-", folder=tmp_path, stdin=API_KEY
         )
         by_variable = await asyncio.to_thread(
-            run_installed_command, *words, folder=tmp_path, LEGACY_API_KEY=API_KEY
+            run_installed_command, *arguments, folder=tmp_path, LEGACY_API_KEY=API_KEY
         )
         for entry in (by_input, by_variable):
             assert entry.returncode == 0, entry.stderr
@@ -545,13 +577,13 @@ async def test_unreadable_object_is_reported_and_the_others_are_imported(
     tmp_path: Path,
 ) -> None:
     async with open_gateway_between(tmp_path) as setup:
-        made = await populate_legacy_service(setup)
-        broken = made["open"]
-        real = setup.current.find_or_create_tenant().service_ids_by_legacy_id[broken]
-        path = f"/v1/batch/{real}/summary"
+        legacy_ids = await populate_legacy_service(setup)
+        broken_id = legacy_ids["open"]
+        service_id = setup.current.find_or_create_tenant().service_ids_by_legacy_id[broken_id]
+        path = f"/v1/batch/{service_id}/summary"
         setup.current.faults.append(Fault("GET", path, status=503, body=b"{}", times=9))
         report = await run_import(setup, code=1)
-        assert [entry["id"] for entry in report["unmapped"]] == [broken]
+        assert [entry["id"] for entry in report["unmapped"]] == [broken_id]
         assert report["batches"]["new"] == 2
 
 
@@ -564,30 +596,30 @@ MALFORMED_BATCHES = (
 )
 
 
-@pytest.mark.parametrize("shown", MALFORMED_BATCHES)
+@pytest.mark.parametrize("response_body", MALFORMED_BATCHES)
 async def test_malformed_object_is_reported_and_the_others_are_imported(
-    shown: bytes, tmp_path: Path
+    response_body: bytes, tmp_path: Path
 ) -> None:
     async with open_gateway_between(tmp_path) as setup:
-        made = await populate_legacy_service(setup)
-        body = b'{"ok":true,"batch":%s}' % shown
-        setup.add_legacy_fault("GET", f"/v1/batches/{made['open']}", status=200, body=body)
+        legacy_ids = await populate_legacy_service(setup)
+        body = b'{"ok":true,"batch":%s}' % response_body
+        setup.add_legacy_fault("GET", f"/v1/batches/{legacy_ids['open']}", status=200, body=body)
         report = await run_import(setup, code=1)
         assert [(entry["kind"], entry["id"]) for entry in report["unmapped"]] == [
-            ("batch", made["open"])
+            ("batch", legacy_ids["open"])
         ]
         assert report["batches"]["new"] == 2
 
 
 async def test_recipient_with_an_alias_of_another_object_is_reported(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path) as setup:
-        made = await populate_legacy_service(setup)
-        (tmp_path / "pairs.csv").write_text(f"{made['plain']},R-{'0' * 22}\n")
+        legacy_ids = await populate_legacy_service(setup)
+        (tmp_path / "pairs.csv").write_text(f"{legacy_ids['plain']},R-{'0' * 22}\n")
         await setup.run_command("ids", "import", str(tmp_path / "pairs.csv"))
-        for words in (["--dry-run"], []):
-            report = await run_import(setup, *words, code=1)
+        for arguments in (["--dry-run"], []):
+            report = await run_import(setup, *arguments, code=1)
             (entry,) = [entry for entry in report["unmapped"] if entry["kind"] == "recipient"]
-            assert entry["id"] == made["plain"]
+            assert entry["id"] == legacy_ids["plain"]
             assert "stands for another object already" in entry["why"]
             assert report["recipients"]["new"] == 3
 
@@ -602,12 +634,12 @@ async def test_list_that_shrinks_while_read_is_read_again() -> None:
             requested_pages.append(number)
             if len(requested_pages) == 2:
                 del rows[0]  # the third row is on the page that was read before
-            meta = {"page": number, "pages": -(-len(rows) // 2), "records": len(rows)}
-            return {"recipients": rows[2 * number - 2 : 2 * number], "meta": meta}
+            page_info = {"page": number, "pages": -(-len(rows) // 2), "records": len(rows)}
+            return {"recipients": rows[2 * number - 2 : 2 * number], "meta": page_info}
 
     legacy_reads = ShrinkingList(cast("Any", None), "live", API_KEY, ReadBudget(1000, {}))
-    found = [row["id"] async for row, _ in legacy_reads.iter_rows("/recipients", "recipients")]
-    assert sorted(found) == [f"R-{number:016}" for number in range(5)]
+    read_ids = [row["id"] async for row, _ in legacy_reads.iter_rows("/recipients", "recipients")]
+    assert sorted(read_ids) == [f"R-{number:016}" for number in range(5)]
     assert requested_pages == [1, 2, 1, 2]
 
 
@@ -632,8 +664,15 @@ async def test_unreadable_list_is_an_error_and_not_an_empty_list(tmp_path: Path)
         (tmp_path / "own").write_text(API_KEY)
         unreadable = b'{"ok":true,"data":[]}'
         setup.add_legacy_fault("GET", "/v1/recipients", status=200, body=unreadable, times=99)
-        words = ["cutover", "import", "--key", KEY_NAME, "--api-key-file", str(tmp_path / "own")]
-        output = await setup.run_command(*words, code=2)
+        arguments = [
+            "cutover",
+            "import",
+            "--key",
+            KEY_NAME,
+            "--api-key-file",
+            str(tmp_path / "own"),
+        ]
+        output = await setup.run_command(*arguments, code=2)
         assert "/recipients cannot be read: it answers without a list of recipients" in output
 
 
@@ -643,5 +682,14 @@ async def test_row_without_valid_id_is_a_one_line_error(row: bytes, tmp_path: Pa
         (tmp_path / "own").write_text(API_KEY)
         body = b'{"ok":true,"recipients":[%s]}' % row
         setup.add_legacy_fault("GET", "/v1/recipients", status=200, body=body)
-        words = ["cutover", "import", "--key", KEY_NAME, "--api-key-file", str(tmp_path / "own")]
-        assert "one of its recipients has no valid id" in await setup.run_command(*words, code=2)
+        arguments = [
+            "cutover",
+            "import",
+            "--key",
+            KEY_NAME,
+            "--api-key-file",
+            str(tmp_path / "own"),
+        ]
+        assert "one of its recipients has no valid id" in await setup.run_command(
+            *arguments, code=2
+        )

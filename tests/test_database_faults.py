@@ -35,50 +35,50 @@ DatabaseFault = Callable[[Path], AbstractAsyncContextManager[None]]
 
 @asynccontextmanager
 async def lock_database(file: Path, begin: str = "BEGIN EXCLUSIVE") -> AsyncIterator[None]:
-    other = sqlite3.connect(file, isolation_level=None, timeout=0)
+    locking_connection = sqlite3.connect(file, isolation_level=None, timeout=0)
     while True:
         try:
-            other.execute(begin)
+            locking_connection.execute(begin)
             break
         except sqlite3.OperationalError:  # the gateway has it at this moment
             await asyncio.sleep(0.005)
     try:
         yield
     finally:
-        other.rollback()
-        other.close()
+        locking_connection.rollback()
+        locking_connection.close()
 
 
 @asynccontextmanager
 async def fill_disk(file: Path) -> AsyncIterator[None]:
     """Limits the file size, so that only the first pages can be written."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size // 8, before[1]))
+    original_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size // 8, original_limit[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, original_limit)
 
 
 @asynccontextmanager
 async def move_database(file: Path) -> AsyncIterator[None]:
     """SQLite treats a moved database file as read-only."""
-    elsewhere = file.with_name("elsewhere")
-    file.rename(elsewhere)
+    moved_file = file.with_name("elsewhere")
+    file.rename(moved_file)
     try:
         yield
     finally:
-        elsewhere.replace(file)
+        moved_file.replace(file)
 
 
 @asynccontextmanager
 async def corrupt_database(file: Path) -> AsyncIterator[None]:
-    good = file.read_bytes()
-    file.write_bytes(os.urandom(len(good)))
+    original_data = file.read_bytes()
+    file.write_bytes(os.urandom(len(original_data)))
     try:
         yield
     finally:
-        file.write_bytes(good)
+        file.write_bytes(original_data)
 
 
 FAULTS: tuple[DatabaseFault, ...] = (lock_database, fill_disk, move_database, corrupt_database)
@@ -87,9 +87,9 @@ FAULTS: tuple[DatabaseFault, ...] = (lock_database, fill_disk, move_database, co
 def is_refused(response: GatewayResponse) -> bool:
     """Whether the error has the legacy form and does not mention databases."""
     code = response.body["errors"][0]["code"]
-    told = (response.status, code) == (500, "internal_server_error")
+    is_error = (response.status, code) == (500, "internal_server_error")
     return (
-        told
+        is_error
         and response.text.startswith('{"ok":false,"errors":[')
         and "sqlite" not in response.text
     )
@@ -101,24 +101,28 @@ async def test_writes_are_refused_during_a_database_fault_and_work_after_it(
 ) -> None:
     async with open_gateway_and_recorder(tmp_path) as setup:
         batch, _ = await create_batch_now(setup, "before", "10.00")
-        writes = len(setup.judge.list_writes())
+        writes = len(setup.recorder.list_writes())
         async with fault(tmp_path / "gateway.db"):
             requests = (
                 ("POST", "/v1/recipients", build_person("during")),
                 ("POST", "/v1/batches", build_batch_body(setup, "during", "1.00")),
                 ("POST", f"/v1/batches/{batch}/start-processing", None),
             )
-            told = await asyncio.gather(*(setup.house.request(*entry) for entry in requests))
-            assert all(map(is_refused, told)), [response.text for response in told]
-            assert len(setup.judge.list_writes()) == writes
-            assert (await setup.house.request("GET", "/v1/profile/balances")).status == 200
-            assert (await setup.house.request("GET", "/v1/geography/countries/US")).status == 200
+            responses = await asyncio.gather(*(setup.gateway.request(*entry) for entry in requests))
+            assert all(map(is_refused, responses)), [response.text for response in responses]
+            assert len(setup.recorder.list_writes()) == writes
+            assert (await setup.gateway.request("GET", "/v1/profile/balances")).status == 200
+            assert (await setup.gateway.request("GET", "/v1/geography/countries/US")).status == 200
         await create_recipient_now(setup, "during")
-        start = await setup.house.request("POST", f"/v1/batches/{batch}/start-processing")
-        assert start.status == 200, start.text
-        assert len(setup.judge.list_executed_writes("POST", "/v1/recipients", about="during")) == 1
-        assert set(setup.judge.list_starts.values()) == {1}
-        await check_journal(setup.house.settings, setup.judge)
+        start_response = await setup.gateway.request(
+            "POST", f"/v1/batches/{batch}/start-processing"
+        )
+        assert start_response.status == 200, start_response.text
+        assert (
+            len(setup.recorder.list_executed_writes("POST", "/v1/recipients", text="during")) == 1
+        )
+        assert set(setup.recorder.list_starts.values()) == {1}
+        await check_journal(setup.gateway.settings, setup.recorder)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -130,8 +134,10 @@ async def test_write_executed_during_a_database_fault_is_not_sent_again(
         assert is_refused(response), response.text
         assert "unknown" in response.body["errors"][0]["message"]
         await create_recipient_now(setup, "between")
-        assert len(setup.judge.list_executed_writes("POST", "/v1/recipients", about="between")) == 1
-        await check_journal(setup.house.settings, setup.judge)
+        assert (
+            len(setup.recorder.list_executed_writes("POST", "/v1/recipients", text="between")) == 1
+        )
+        await check_journal(setup.gateway.settings, setup.recorder)
 
 
 async def test_full_disk_is_reported_by_readiness_without_writes(
@@ -142,11 +148,11 @@ async def test_full_disk_is_reported_by_readiness_without_writes(
     async with open_gateway(tmp_path, simulator.url, lease_seconds=0.8) as gateway:
 
         async def load_state_fault() -> str | None:
-            """What is wrong with it, as `/readyz` says."""
-            async with gateway.session.get(f"{gateway.running.admin_url}/readyz") as answer:
-                body = await answer.json()
+            """The fault of the database according to `/readyz`."""
+            async with gateway.session.get(f"{gateway.running.admin_url}/readyz") as response:
+                body = await response.json()
                 assert (
-                    (answer.status == 200) is (body["status"] == "ok") is not bool(body["faults"])
+                    (response.status == 200) is (body["status"] == "ok") is not bool(body["faults"])
                 )
                 return body["faults"].get("state")
 
@@ -164,10 +170,10 @@ async def test_full_disk_is_reported_by_readiness_without_writes(
         assert (await is_healthy(), await load_database_up()) == (True, 1)
         async with fill_disk(tmp_path / "gateway.db"):
             await wait_until_async(is_faulty)
-            said = await load_state_fault() or ""
-            assert "gateway.db cannot be written (" in said
-            assert "writes of clients are refused" in said
-            assert "check that its disk has free space" in said
+            fault = await load_state_fault() or ""
+            assert "gateway.db cannot be written (" in fault
+            assert "writes of clients are refused" in fault
+            assert "check that its disk has free space" in fault
             assert await load_database_up() == 0
             assert (await gateway.request("GET", "/v1/profile/balances")).status == 200
         await wait_until_async(is_healthy)
@@ -178,49 +184,50 @@ async def test_full_disk_is_reported_by_readiness_without_writes(
 async def _create_during_fault(
     setup: GatewayAndService, fault: DatabaseFault, file: Path
 ) -> GatewayResponse:
-    """A create that the service has carried out, and of which the state cannot be told."""
+    """Starts a create that the service executes, but that the gateway cannot record."""
     address = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
     body = build_person("between", address=address)
-    setup.judge.add_fault("slow", "POST", "/v1/recipients", about="between", seconds=1)
-    asking = asyncio.ensure_future(setup.house.request("POST", "/v1/recipients", body))
+    setup.recorder.add_fault("slow", "POST", "/v1/recipients", text="between", seconds=1)
+    pending_response = asyncio.ensure_future(setup.gateway.request("POST", "/v1/recipients", body))
     async with asyncio.timeout(20):
-        while not setup.judge.list_executed_writes("POST", "/v1/recipients", about="between"):  # noqa: ASYNC110
+        while not setup.recorder.list_executed_writes("POST", "/v1/recipients", text="between"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     async with fault(file):
-        return await asking
+        return await pending_response
 
 
 async def _create_batch_at_legacy(
-    setup: GatewayBetween, **answer: Any
+    setup: GatewayBetween, **fault: Any
 ) -> tuple[dict[str, Any], asyncio.Future[GatewayResponse]]:
-    """A forwarded batch that was made, and its request, which is answered two seconds later."""
+    """Starts a forwarded create of a batch, which is executed now and answered two seconds later."""
     await setup.set_mode("forward")
     payment = {"recipient": {"id": await create_recipient(setup.gateway)}, "sourceAmount": "5.00"}
     body = {"sourceCurrency": "USD", "payments": [payment]}
-    setup.add_legacy_fault("POST", "/v1/batches", answer_delay=2, **answer)
-    asking = asyncio.ensure_future(setup.gateway.request("POST", "/v1/batches", body))
+    setup.add_legacy_fault("POST", "/v1/batches", answer_delay=2, **fault)
+    pending_response = asyncio.ensure_future(setup.gateway.request("POST", "/v1/batches", body))
     await wait_until(lambda: setup.legacy.creation_counts["batch"] == 1)
-    return body, asking
+    return body, pending_response
 
 
 async def test_legacy_batch_created_during_a_database_fault_stays_at_legacy(
     tmp_path: Path,
 ) -> None:
     async with open_gateway_between(tmp_path, has_two_services=True, seconds=20) as setup:
-        body, asking = await _create_batch_at_legacy(setup)
+        body, pending_response = await _create_batch_at_legacy(setup)
         async with lock_database(tmp_path / "gateway.db"):
-            made = await asking
-        assert made.status == 200, made.text
+            response = await pending_response
+        assert response.status == 200, response.text
 
         async def is_over() -> bool:
             response = await setup.gateway.request("POST", "/v1/batches", body)
             return (
-                response.status == 200 and response.body["batch"]["id"] != made.body["batch"]["id"]
+                response.status == 200
+                and response.body["batch"]["id"] != response.body["batch"]["id"]
             )
 
         await wait_until_async(is_over)
         await setup.set_mode("translate")
-        batch = made.body["batch"]["id"]
+        batch = response.body["batch"]["id"]
 
         async def is_readable() -> bool:
             return (await setup.gateway.request("GET", f"/v1/batches/{batch}")).status == 200
@@ -232,9 +239,9 @@ async def test_legacy_write_in_doubt_during_a_database_fault_is_listed(
     tmp_path: Path,
 ) -> None:
     async with open_gateway_between(tmp_path, has_two_services=True, seconds=20) as setup:
-        _, asking = await _create_batch_at_legacy(setup, status=502, executes=True)
+        _, pending_response = await _create_batch_at_legacy(setup, status=502, executes=True)
         async with lock_database(tmp_path / "gateway.db"):
-            assert (await asking).status == 500
+            assert (await pending_response).status == 500
 
         async def is_listed() -> bool:
             return len((await setup.run_json_command("writes", "unsettled"))["writes"]) == 1

@@ -36,8 +36,8 @@ def build_state_section(tcp_proxy: TcpProxy, database: str, folder: Path) -> dic
 
 
 async def is_ready(gateway: GatewayUnderTest) -> bool:
-    async with gateway.session.get(f"{gateway.running.admin_url}/readyz") as answer:
-        return answer.status == 200
+    async with gateway.session.get(f"{gateway.running.admin_url}/readyz") as response:
+        return response.status == 200
 
 
 async def load_status(gateway: GatewayUnderTest, path: str) -> int:
@@ -58,23 +58,25 @@ async def test_gateway_recovers_from_database_outage_without_restart(
             simulator,
         ):
             recipient = await create_recipient(gateway)
-            made = len(simulator.service.list_requests("POST", "/v1/recipients"))
-            for other in ({"X-API-Key": "one-more"}, {"X-API-Key": "another"}):
-                await tcp_proxy.cut()
+            creation_count = len(simulator.service.list_requests("POST", "/v1/recipients"))
+            for other_headers in ({"X-API-Key": "one-more"}, {"X-API-Key": "another"}):
+                await tcp_proxy.disconnect()
                 assert await load_status(gateway, "/profile/balances") == 200, (
                     "with a key that is known"
                 )
                 assert await load_status(gateway, "/geography/countries/US") == 200
-                refused = await gateway.request("GET", f"/v1/recipients/{recipient}")
-                assert (refused.status, refused.body["errors"][0]["code"]) == (
+                refused_response = await gateway.request("GET", f"/v1/recipients/{recipient}")
+                assert (refused_response.status, refused_response.body["errors"][0]["code"]) == (
                     500,
                     "internal_server_error",
                 )
-                unknown = await gateway.request("GET", "/v1/recipients", headers=other)
-                assert unknown.status == 500, "nobody can say whether the key exists"
-                async with gateway.session.get(f"{gateway.running.admin_url}/readyz") as answer:
-                    assert answer.status == 503
-                    assert "state" in (await answer.json())["faults"]
+                unknown_key_response = await gateway.request(
+                    "GET", "/v1/recipients", headers=other_headers
+                )
+                assert unknown_key_response.status == 500, "nobody can say whether the key exists"
+                async with gateway.session.get(f"{gateway.running.admin_url}/readyz") as response:
+                    assert response.status == 503
+                    assert "state" in (await response.json())["faults"]
                 outage_metrics = await fetch_metrics(gateway.session, gateway.running.admin_url)
                 assert outage_metrics.sum("payout_gateway_database_up") == 0
                 assert outage_metrics.get_value("payout_gateway_api_keys") == []
@@ -82,14 +84,18 @@ async def test_gateway_recovers_from_database_outage_without_restart(
                 await tcp_proxy.restore()
                 assert await load_status(gateway, f"/recipients/{recipient}") == 200
                 assert await load_status(gateway, "/recipients") == 200
-                unknown = await gateway.request("GET", "/v1/recipients", headers=other)
-                assert unknown.status == 403
+                unknown_key_response = await gateway.request(
+                    "GET", "/v1/recipients", headers=other_headers
+                )
+                assert unknown_key_response.status == 403
                 await wait_until_async(partial(is_ready, gateway))
                 metrics = await fetch_metrics(gateway.session, gateway.running.admin_url)
                 assert metrics.sum("payout_gateway_database_up") == 1
                 assert metrics.sum("payout_gateway_database_errors_total") > 0
             await create_recipient(gateway, "eve")
-            assert len(simulator.service.list_requests("POST", "/v1/recipients")) == made + 1
+            assert (
+                len(simulator.service.list_requests("POST", "/v1/recipients")) == creation_count + 1
+            )
 
 
 async def test_no_write_is_sent_during_database_outage_and_sent_writes_are_not_repeated(
@@ -105,20 +111,20 @@ async def test_no_write_is_sent_during_database_outage_and_sent_writes_are_not_r
             _simulator,
         ):
             service.faults.append(Fault("POST", "/v1/recipients", answer_delay=1))
-            first = asyncio.ensure_future(
+            pending_response = asyncio.ensure_future(
                 gateway.request("POST", "/v1/recipients", build_person("one"))
             )
             await wait_until(lambda: service.creation_counts["recipient"] == 1)
-            await tcp_proxy.cut()
-            lost = await first
-            assert "unknown" in lost.body["errors"][0]["message"], lost.text
-            refused = await gateway.request("POST", "/v1/recipients", build_person("two"))
-            for response in (lost, refused):
+            await tcp_proxy.disconnect()
+            lost_response = await pending_response
+            assert "unknown" in lost_response.body["errors"][0]["message"], lost_response.text
+            refused_response = await gateway.request("POST", "/v1/recipients", build_person("two"))
+            for response in (lost_response, refused_response):
                 code = response.body["errors"][0]["code"]
                 assert (response.status, code) == (500, "internal_server_error")
             assert service.creation_counts["recipient"] == 1
             await tcp_proxy.restore()
             for name in ("one", "two"):
-                retried = await gateway.request("POST", "/v1/recipients", build_person(name))
-                assert retried.status == 200, retried.text
+                retry_response = await gateway.request("POST", "/v1/recipients", build_person(name))
+                assert retry_response.status == 200, retry_response.text
             assert service.creation_counts["recipient"] == 2

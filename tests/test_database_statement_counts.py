@@ -40,7 +40,7 @@ class StatementRecorder:
         self._connection_count += 1
         number = self._connection_count
         connection.set_trace_callback(lambda text: self._statements.append((number, text)))
-        # A brief read that meets a commit is planned once more, by the connection that writes.
+        # A short read during a commit is planned again, by the writing connection.
         records_reads = not seconds
         connection.set_authorizer(partial(self._record_planning, records_reads))
         return connection
@@ -56,53 +56,60 @@ class StatementRecorder:
     @property
     def answered_count(self) -> int:
         """The number of operations that are committed as answered."""
-        ends = [at for at, (_, text) in enumerate(self._statements) if text.startswith("COMMIT")]
-        committed = self._statements[: ends[-1]] if ends else []
+        commit_positions = [
+            position
+            for position, (_, text) in enumerate(self._statements)
+            if text.startswith("COMMIT")
+        ]
+        committed_statements = self._statements[: commit_positions[-1]] if commit_positions else []
         return sum(
-            text.startswith("UPDATE operations SET state='answered'") for _, text in committed
+            text.startswith("UPDATE operations SET state='answered'")
+            for _, text in committed_statements
         )
 
     @contextmanager
     def record_transactions(self) -> Iterator[list[list[str]]]:
-        """The transactions meanwhile that are about requests: the statements of each.
+        """The statements of each transaction meanwhile that belongs to a request.
 
-        What is written once in a while is in the same transactions, where it comes at that moment.
+        Periodic writes may be in the same transactions.
         """
-        found: list[list[str]] = []
-        first = len(self._statements)
-        yield found
+        transactions: list[list[str]] = []
+        start_position = len(self._statements)
+        yield transactions
         open_transactions: dict[int, list[str]] = {}
-        for number, entry in self._statements[first:]:
+        for number, entry in self._statements[start_position:]:
             if entry.startswith("BEGIN"):
                 open_transactions[number] = []
             elif entry.startswith("COMMIT") and number in open_transactions:
-                found.append(open_transactions.pop(number))
+                transactions.append(open_transactions.pop(number))
             elif entry.startswith("ROLLBACK"):  # a brief read that met a commit is repeated
                 open_transactions.pop(number, None)
             elif number in open_transactions and not entry.startswith("PRAGMA"):
                 open_transactions[number].append(entry)
-        relevant = [
-            [entry for entry in some if any(name in entry for name in REQUEST_TABLES)]
-            for some in found
+        groups = [
+            [entry for entry in group if any(name in entry for name in REQUEST_TABLES)]
+            for group in transactions
         ]
-        found[:] = [some for some in relevant if some]
+        transactions[:] = [group for group in groups if group]
 
 
 def count_commits(transactions: list[list[str]]) -> int:
-    return sum(any(not entry.startswith("SELECT") for entry in some) for some in transactions)
+    return sum(
+        any(not entry.startswith("SELECT") for entry in statements) for statements in transactions
+    )
 
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> StatementRecorder:
-    made = StatementRecorder()
-    monkeypatch.setattr(engines, "open_sqlite_connection", made.open_traced)
-    # Whatever goes round by itself looks there too.
-    for where in (
+    statement_recorder = StatementRecorder()
+    monkeypatch.setattr(engines, "open_sqlite_connection", statement_recorder.open_traced)
+    # Periodic tasks read there, too.
+    for method_name in (
         "writes.reconciler.SWEEP_SECONDS",
         "operator.restore_check.CHECK_INTERVAL_SECONDS",
     ):
-        monkeypatch.setattr(f"gateway.{where}", 3600.0)
-    return made
+        monkeypatch.setattr(f"gateway.{method_name}", 3600.0)
+    return statement_recorder
 
 
 async def test_read_executes_one_select(tmp_path: Path, recorder: StatementRecorder) -> None:
@@ -116,8 +123,8 @@ async def test_read_executes_one_select(tmp_path: Path, recorder: StatementRecor
 
 
 async def test_write_takes_four_commits(tmp_path: Path, recorder: StatementRecorder) -> None:
-    """Entered; what was made remembered, before more is read; done, with the ids that it is called
-    by; and that the answer has come, with what else is committed then.
+    """Commits: the write is entered; the created object is stored, before more is read; the operation is done,
+    with its alias ids; and the delivery is recorded, together with other pending rows.
     """
     async with open_gateway_and_service(tmp_path, Service(seed=1)) as (gateway, _simulator):
         recipient = await create_recipient(gateway)
@@ -125,17 +132,15 @@ async def test_write_takes_four_commits(tmp_path: Path, recorder: StatementRecor
         await wait_until(lambda: recorder.answered_count == 1)
         await create_batch(gateway, recipient, "1.00")
         await wait_until(lambda: recorder.answered_count == 2)
-        with recorder.record_transactions() as written:
+        with recorder.record_transactions() as transactions:
             await create_batch(gateway, recipient, "2.00")
             await wait_until(lambda: recorder.answered_count == 3)
-        assert count_commits(written) == 4, written
-        assert sum(map(len, written)) <= 19, written
+        assert count_commits(transactions) == 4, transactions
+        assert sum(map(len, transactions)) <= 19, transactions
 
 
 async def test_statements_are_planned_once(tmp_path: Path, recorder: StatementRecorder) -> None:
-    """SQLite does so where a value that it is given may decide which index serves: with a partial
-    one of that column.
-    """
+    """SQLite prepares a statement again if a parameter decides whether a partial index of the column is usable."""
     async with open_gateway_and_service(tmp_path, Service(seed=1)) as (gateway, _simulator):
         recipient = await create_recipient(gateway)
         await wait_until(lambda: recorder.answered_count == 1)

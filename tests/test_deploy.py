@@ -116,35 +116,40 @@ def test_base_overlay_runs_one_replica() -> None:
     spec = build_overlay("base")["Deployment"]["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
     assert "HorizontalPodAutoscaler" not in build_overlay("base")
-    several = build_overlay("several")
-    assert several["Deployment"]["spec"]["strategy"]["type"] == "RollingUpdate"
-    named = several["Deployment"]["metadata"]["name"]
-    assert several["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == named
-    selector = several["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"]
-    labels = several["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    overlay_documents = build_overlay("several")
+    assert overlay_documents["Deployment"]["spec"]["strategy"]["type"] == "RollingUpdate"
+    deployment_name = overlay_documents["Deployment"]["metadata"]["name"]
+    assert (
+        overlay_documents["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"]
+        == deployment_name
+    )
+    selector = overlay_documents["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"]
+    labels = overlay_documents["Deployment"]["spec"]["template"]["metadata"]["labels"]
     assert selector.items() <= labels.items()
 
 
 def test_limit_hosts_equal_the_maximum_of_replicas() -> None:
-    several = build_overlay("several")
-    (gateway,) = several["Deployment"]["spec"]["template"]["spec"]["containers"]
+    overlay_documents = build_overlay("several")
+    (gateway,) = overlay_documents["Deployment"]["spec"]["template"]["spec"]["containers"]
     hosts = {entry["name"]: entry["value"] for entry in gateway["env"]}[
         "PAYOUT_GATEWAY_LIMITS__HOSTS"
     ]
-    assert int(hosts) == several["HorizontalPodAutoscaler"]["spec"]["maxReplicas"]
+    assert int(hosts) == overlay_documents["HorizontalPodAutoscaler"]["spec"]["maxReplicas"]
 
 
 @pytest.mark.parametrize("overlay", ["base", "several"])
 def test_selectors_match_gateway_pods_only(overlay: str) -> None:
-    made = build_overlay(overlay)
-    job = made["Job"]["spec"]["template"]["metadata"]["labels"]
-    pod = made["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    overlay_documents = build_overlay(overlay)
+    job = overlay_documents["Job"]["spec"]["template"]["metadata"]["labels"]
+    pod = overlay_documents["Deployment"]["spec"]["template"]["metadata"]["labels"]
     selectors = [
-        made["Deployment"]["spec"]["selector"]["matchLabels"],
-        made["Service"]["spec"]["selector"],
+        overlay_documents["Deployment"]["spec"]["selector"]["matchLabels"],
+        overlay_documents["Service"]["spec"]["selector"],
     ]
-    if "PodDisruptionBudget" in made:
-        selectors.append(made["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"])
+    if "PodDisruptionBudget" in overlay_documents:
+        selectors.append(
+            overlay_documents["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"]
+        )
     for selector in selectors:
         assert selector.items() <= pod.items()
         assert not selector.items() <= job.items()
@@ -157,16 +162,16 @@ def test_pod_has_grace_period_and_mounted_files() -> None:
     assert secret["stringData"].keys() == SECRETS.keys()
     assert not any(secret["stringData"].values())
     configuration = (KUBERNETES / "base/gateway.toml").read_text("utf-8")
-    mounted = {
+    mounted_paths = {
         mount["mountPath"]: mount
         for container in pod["containers"]
         for mount in container["volumeMounts"]
     }
     for name in SECRETS:
         assert f"/run/secrets/payout-gateway/{name}" in configuration
-    assert "/run/secrets/payout-gateway" in mounted
-    (mark,) = re.findall('mark_file = "(.*)/mark"', configuration)
-    assert mark in mounted
+    assert "/run/secrets/payout-gateway" in mounted_paths
+    (mark_folder,) = re.findall('mark_file = "(.*)/mark"', configuration)
+    assert mark_folder in mounted_paths
     by_name = {volume["name"]: volume for volume in pod["volumes"]}
     assert by_name["secrets"]["secret"]["defaultMode"] == 0o440, "key files are not for others"
 
@@ -193,8 +198,8 @@ def test_probes_and_ports_match_the_configuration() -> None:
 
 def test_compose_file_references_exist() -> None:
     services = COMPOSE["services"]
-    used = {entry for service in services.values() for entry in service.get("secrets", [])}
-    assert used == COMPOSE["secrets"].keys()
+    secret_names = {entry for service in services.values() for entry in service.get("secrets", [])}
+    assert secret_names == COMPOSE["secrets"].keys()
     mounts = [entry for service in services.values() for entry in service.get("volumes", [])]
     for mount in mounts:
         source = mount.partition(":")[0]
@@ -221,8 +226,8 @@ def test_compose_images_have_versions_and_ports_bind_to_loopback() -> None:
 
 
 def test_secrets_are_ignored_by_version_control() -> None:
-    ignored = (ROOT / ".gitignore").read_text("utf-8").split()
-    assert "deploy/compose/secrets/" in ignored
+    ignored_paths = (ROOT / ".gitignore").read_text("utf-8").split()
+    assert "deploy/compose/secrets/" in ignored_paths
 
 
 def test_image_copies_existing_files() -> None:
@@ -230,18 +235,20 @@ def test_image_copies_existing_files() -> None:
     let_in = {
         line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").split() if line[0] == "!"
     }
-    copied = {
+    copied_paths = {
         name
         for line in re.findall(r"^COPY (?!--)(.*)$", text, re.MULTILINE)
         for name in line.split()[:-1]
     }
-    assert copied == let_in
-    assert all((ROOT / name).exists() for name in copied)
+    assert copied_paths == let_in
+    assert all((ROOT / name).exists() for name in copied_paths)
     assert re.search(r"^USER 10001:10001$", text, re.MULTILINE)
     (command,) = re.findall(r"^CMD (\[.*\])$", text, re.MULTILINE)
     assert json.loads(command)[0] in COMMANDS
-    if found := shutil.which("hadolint"):
-        result = subprocess.run([found, "-"], input=text.encode(), capture_output=True, check=False)
+    if linter := shutil.which("hadolint"):
+        result = subprocess.run(
+            [linter, "-"], input=text.encode(), capture_output=True, check=False
+        )
         assert result.returncode == 0, result.stdout
 
 
@@ -250,17 +257,17 @@ def test_image_copies_existing_files() -> None:
 
 def test_prometheus_and_grafana_files_are_mounted() -> None:
     ((_, prometheus),) = load_yaml_documents(DEPLOY / "prometheus/prometheus.yml")
-    mounted = COMPOSE["services"]["prometheus"]["volumes"][0].split(":")[1]
+    mounted_paths = COMPOSE["services"]["prometheus"]["volumes"][0].split(":")[1]
     for rules in prometheus["rule_files"]:
-        assert (DEPLOY / "prometheus" / Path(rules).relative_to(mounted)).exists()
+        assert (DEPLOY / "prometheus" / Path(rules).relative_to(mounted_paths)).exists()
     (job,) = prometheus["scrape_configs"]
     assert job["job_name"] == "payout-gateway", "alerts and panels go by it"
     port = Settings().server.admin_port
     assert job["static_configs"] == [{"targets": [f"gateway:{port}"]}]
-    ((_, provided),) = load_yaml_documents(
+    ((_, provider),) = load_yaml_documents(
         DEPLOY / "grafana/provisioning/dashboards/payout-gateway.yml"
     )
-    path = provided["providers"][0]["options"]["path"]
+    path = provider["providers"][0]["options"]["path"]
     assert any(path in volume for volume in COMPOSE["services"]["grafana"]["volumes"])
 
 
@@ -278,8 +285,8 @@ def test_systemd_unit_is_valid_and_has_stop_timeout(tmp_path: Path) -> None:
     result = subprocess.run(
         ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
     )
-    mine = [line for line in result.stderr.splitlines() if "payout-gateway.service" in line]
-    assert (result.returncode, mine) == (0, [])
+    unit_lines = [line for line in result.stderr.splitlines() if "payout-gateway.service" in line]
+    assert (result.returncode, unit_lines) == (0, [])
 
 
 def test_proxy_examples_do_not_retry_and_have_long_timeouts() -> None:
@@ -298,15 +305,15 @@ def test_proxy_examples_do_not_retry_and_have_long_timeouts() -> None:
 def test_examples_do_not_trust_private_networks() -> None:
     """A trusted client can choose the address for which its requests count."""
     lists = [
-        (path, found[1])
+        (path, match[1])
         for path in sorted([*DEPLOY.rglob("*"), ROOT / "README.md"])
         if path.is_file()
-        for found in re.finditer(
+        for match in re.finditer(
             r"(?i)trusted_proxies\W*=[^\[\n]*(\[[^\]]*\])", path.read_text("utf-8")
         )
     ]
     assert {path.name for path, _ in lists} >= {"gateway.toml", "haproxy.cfg", "nginx.conf"}
-    for path, written in lists:
-        for entry in json.loads(written):
+    for path, addresses in lists:
+        for entry in json.loads(addresses):
             network = ipaddress.ip_network(entry)
             assert network.num_addresses <= 256, f"{path}: {entry}"

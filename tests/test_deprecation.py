@@ -36,20 +36,20 @@ def test_sunset_defaults_to_three_months_after_announcement(announced: str, suns
 
 
 def test_configured_sunset_may_be_sooner() -> None:
-    told = Deprecation(announced="2026-11-30", sunset="2026-12-01")
-    assert told.sunset_date == date(2026, 12, 1)
+    deprecation = Deprecation(announced="2026-11-30", sunset="2026-12-01")
+    assert deprecation.sunset_date == date(2026, 12, 1)
 
 
 @pytest.mark.parametrize(
-    "written", [{"announced": "2026-11-30", "sunset": "2026-11-29"}, {"sunset": "2026-11-29"}]
+    "section", [{"announced": "2026-11-30", "sunset": "2026-11-29"}, {"sunset": "2026-11-29"}]
 )
-def test_sunset_before_announcement_is_refused(written: dict[str, Any]) -> None:
+def test_sunset_before_announcement_is_refused(section: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="sunset"):
-        Deprecation(**written)
+        Deprecation(**section)
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "request_and_status",
     [
         ("GET", "/v1/recipients", 200),
         ("GET", "/v1/recipients/R-none", 404),
@@ -61,13 +61,13 @@ def test_sunset_before_announcement_is_refused(written: dict[str, Any]) -> None:
     ids=str,
 )
 async def test_every_answer_has_deprecation_headers(
-    asked: tuple[str, str, int], tmp_path: Path
+    request_and_status: tuple[str, str, int], tmp_path: Path
 ) -> None:
     async with open_gateway_and_service(tmp_path, Service(), deprecation=ANNOUNCED) as (
         gateway,
         simulator,
     ):
-        method, path, status = asked
+        method, path, status = request_and_status
         response = await gateway.request(method, path, {} if method == "POST" else None)
         assert response.status == status
         assert response.headers["Deprecation"] == "@1795996800"
@@ -85,12 +85,14 @@ async def test_answer_to_unknown_key_has_deprecation_headers(tmp_path: Path) -> 
         assert '<https://example.com/move>; rel="sunset"' in response.headers["Link"]
 
 
-@pytest.mark.parametrize("asked", [b"NONSENSE\r\n\r\n", b"BREW /v1/batches HTTP/1.1\r\n\r\n"])
+@pytest.mark.parametrize(
+    "request_bytes", [b"NONSENSE\r\n\r\n", b"BREW /v1/batches HTTP/1.1\r\n\r\n"]
+)
 async def test_answer_to_malformed_request_has_deprecation_headers(
-    asked: bytes, tmp_path: Path
+    request_bytes: bytes, tmp_path: Path
 ) -> None:
     async with open_gateway(tmp_path, "http://127.0.0.1:9", deprecation=ANNOUNCED) as gateway:
-        response = await exchange(gateway.running.port, asked)
+        response = await exchange(gateway.running.port, request_bytes)
         assert response is not None
         assert response.headers["deprecation"] == "@1795996800"
         assert (
@@ -101,27 +103,31 @@ async def test_answer_to_malformed_request_has_deprecation_headers(
 
 def test_forwarded_answer_has_the_configured_deprecation_headers() -> None:
     environments = Environments(sandbox=Environment(base_url="https://service.example"))
-    told = DeprecationNotice(Deprecation(**ANNOUNCED), environments).select_headers("sandbox")
+    headers = DeprecationNotice(Deprecation(**ANNOUNCED), environments).select_headers("sandbox")
     service_headers = {
         "Deprecation": "@1",
         "Sunset": "Thu, 01 Jan 2026 00:00:00 GMT",
         "Link": "<a>; rel=b",
     }
-    answer = build_passthrough_response(
-        PassedResponse(404, CIMultiDict(service_headers), b"{}"), "an-id", deprecation_headers=told
+    response = build_passthrough_response(
+        PassedResponse(404, CIMultiDict(service_headers), b"{}"),
+        "an-id",
+        deprecation_headers=headers,
     )
-    assert answer.headers.getall("Deprecation") == ["@1795996800"]
-    assert answer.headers.getall("Sunset") == ["Sun, 28 Feb 2027 00:00:00 GMT"]
-    assert answer.headers.getall("Link") == ["<a>; rel=b", told["Link"]]
-    alone = build_passthrough_response(
+    assert response.headers.getall("Deprecation") == ["@1795996800"]
+    assert response.headers.getall("Sunset") == ["Sun, 28 Feb 2027 00:00:00 GMT"]
+    assert response.headers.getall("Link") == ["<a>; rel=b", headers["Link"]]
+    response_without_notice = build_passthrough_response(
         PassedResponse(404, CIMultiDict(service_headers), b"{}"), "an-id"
     )
-    assert {name: alone.headers[name] for name in service_headers} == service_headers
+    assert {
+        name: response_without_notice.headers[name] for name in service_headers
+    } == service_headers
 
 
 async def test_link_is_omitted_without_a_page(tmp_path: Path) -> None:
-    told = {"announced": "2026-11-30"}
-    async with open_gateway(tmp_path, "http://127.0.0.1:9", deprecation=told) as gateway:
+    section = {"announced": "2026-11-30"}
+    async with open_gateway(tmp_path, "http://127.0.0.1:9", deprecation=section) as gateway:
         response = await gateway.request("GET", "/v1/nowhere")
         assert response.headers["Deprecation"] == "@1795996800"
         assert "Link" not in response.headers
@@ -135,8 +141,8 @@ async def test_headers_are_omitted_without_announcement(tmp_path: Path) -> None:
 
 async def test_requests_after_sunset_are_refused_if_configured(tmp_path: Path) -> None:
     yesterday = (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
-    over = {"announced": "2020-01-01", "sunset": yesterday, "after_sunset": "refuse"}
-    async with open_gateway_and_service(tmp_path, Service(), deprecation=over) as (
+    section = {"announced": "2020-01-01", "sunset": yesterday, "after_sunset": "refuse"}
+    async with open_gateway_and_service(tmp_path, Service(), deprecation=section) as (
         gateway,
         simulator,
     ):
@@ -148,19 +154,19 @@ async def test_requests_after_sunset_are_refused_if_configured(tmp_path: Path) -
 
 
 async def test_requests_after_sunset_are_served_by_default(tmp_path: Path) -> None:
-    over = {"announced": "2020-01-01", "sunset": "2020-06-01"}
-    async with open_gateway_and_service(tmp_path, Service(), deprecation=over) as (gateway, _):
+    section = {"announced": "2020-01-01", "sunset": "2020-06-01"}
+    async with open_gateway_and_service(tmp_path, Service(), deprecation=section) as (gateway, _):
         response = await gateway.request("GET", "/v1/recipients")
         assert response.status == 200
         assert response.headers["Sunset"] == "Mon, 01 Jun 2020 00:00:00 GMT"
 
 
-@pytest.mark.parametrize("after", ["serve", "refuse"])
-def test_requests_before_sunset_are_not_refused(after: str) -> None:
-    settings = Deprecation(announced="2026-11-30", after_sunset=after)
-    end = DeprecationNotice(
+@pytest.mark.parametrize("after_sunset", ["serve", "refuse"])
+def test_requests_before_sunset_are_not_refused(after_sunset: str) -> None:
+    settings = Deprecation(announced="2026-11-30", after_sunset=after_sunset)
+    refusal = DeprecationNotice(
         settings, Environments(live=Environment(base_url="https://service.example"))
     )
-    assert end.find_refusal(datetime(2027, 2, 27, 23, 59, 59, tzinfo=UTC)) is None
-    is_refused = end.find_refusal(datetime(2027, 2, 28, tzinfo=UTC)) is not None
-    assert is_refused is (after == "refuse")
+    assert refusal.find_refusal(datetime(2027, 2, 27, 23, 59, 59, tzinfo=UTC)) is None
+    is_refused = refusal.find_refusal(datetime(2027, 2, 28, tzinfo=UTC)) is not None
+    assert is_refused is (after_sunset == "refuse")

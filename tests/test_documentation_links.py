@@ -26,12 +26,12 @@ def list_anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_have_existing_targets(page: Path) -> None:
-    lost = []
+    missing_targets = []
     for path, anchor in LINK_PATTERN.findall(page.read_text("utf-8")):
-        there = page.parent / path if path else page
-        if not there.exists() or (anchor and anchor not in list_anchors(there)):
-            lost.append(f"{path}#{anchor}")
-    assert lost == []
+        target_file = page.parent / path if path else page
+        if not target_file.exists() or (anchor and anchor not in list_anchors(target_file)):
+            missing_targets.append(f"{path}#{anchor}")
+    assert missing_targets == []
 
 
 def test_pages_contain_links() -> None:
@@ -42,6 +42,8 @@ def test_architecture_names_existing_modules() -> None:
     page = ROOT / "gateway" / "README.md"
     names = re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", page.read_text("utf-8"))
     modules = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("*/**/*.py")]
-    lost = [name for name in names if not any(f"/{path}".endswith(f"/{name}") for path in modules)]
+    missing_targets = [
+        name for name in names if not any(f"/{path}".endswith(f"/{name}") for path in modules)
+    ]
     assert names
-    assert lost == []
+    assert missing_targets == []

@@ -32,9 +32,9 @@ REQUEST = (
 
 
 def request_and_close(port: int) -> int:
-    """The status of an answer, whose connection is closed once its last byte has been read.
+    """Returns the status of a response and closes the connection once its last byte has been read.
 
-    The last of it is acknowledged, and the connection closed, between two looks of the gateway.
+    The last byte is acknowledged and the connection closed between two checks of the gateway.
     """
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -43,10 +43,10 @@ def request_and_close(port: int) -> int:
         connection.sendall(REQUEST)
         select.select([connection], [], [], 10)
         time.sleep(PAUSE_SECONDS)
-        answer = b""
-        while b"\r\n\r\n" not in answer:
-            answer += connection.recv(65536)
-        head, _, body = answer.partition(b"\r\n\r\n")
+        response = b""
+        while b"\r\n\r\n" not in response:
+            response += connection.recv(65536)
+        head, _, body = response.partition(b"\r\n\r\n")
         length = next(
             int(line.split(b":")[1])
             for line in head.split(b"\r\n")

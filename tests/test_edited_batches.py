@@ -22,21 +22,21 @@ from tests.running_gateway import GatewayUnderTest
 async def load_creation_times(gateway: GatewayUnderTest, batch: str) -> dict[str, Any]:
     """Returns creation times of a batch and its payments, and checks that all reads agree."""
     batch_body = (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"]
-    (listed,) = (await request_successfully(gateway, "GET", "/batches"))["batches"]
+    (listed_batch,) = (await request_successfully(gateway, "GET", "/batches"))["batches"]
     payments = batch_body["payments"]["payments"]
-    batch_times = {batch_body["createdAt"], listed["createdAt"]}
+    batch_times = {batch_body["createdAt"], listed_batch["createdAt"]}
     batch_times |= {payment["batch"]["createdAt"] for payment in payments}
     payee = payments[0]["recipient"]["id"]
-    received = (await request_successfully(gateway, "GET", f"/recipients/{payee}/payments"))[
-        "payments"
-    ]
-    batch_times |= {payment["batch"]["createdAt"] for payment in received}
-    (created,) = batch_times
+    recipient_payments = (
+        await request_successfully(gateway, "GET", f"/recipients/{payee}/payments")
+    )["payments"]
+    batch_times |= {payment["batch"]["createdAt"] for payment in recipient_payments}
+    (batch_created_at,) = batch_times
     payment_times = {entry["id"]: entry["createdAt"] for entry in payments}
-    assert {entry["id"]: entry["createdAt"] for entry in received} == payment_times
+    assert {entry["id"]: entry["createdAt"] for entry in recipient_payments} == payment_times
     newest_first = sorted(payment_times.values(), reverse=True)
-    assert [entry["createdAt"] for entry in received] == newest_first
-    return {"batch": created, **payment_times}
+    assert [entry["createdAt"] for entry in recipient_payments] == newest_first
+    return {"batch": batch_created_at, **payment_times}
 
 
 async def test_creation_times_are_kept_when_an_edited_batch_is_replaced(tmp_path: Path) -> None:
@@ -45,32 +45,34 @@ async def test_creation_times_are_kept_when_an_edited_batch_is_replaced(tmp_path
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient, "1.00", "2.00")
         first, second = await load_payment_ids(gateway, batch)
-        before = await load_creation_times(gateway, batch)
+        original_times = await load_creation_times(gateway, batch)
         await request_successfully(
             gateway, "PATCH", f"/batches/{batch}/payments/{first}", {"sourceAmount": "9.00"}
         )
         payment = {"recipient": {"id": recipient}, "sourceAmount": "3.00"}
-        added = (
+        added_payment = (
             await request_successfully(gateway, "POST", f"/batches/{batch}/payments", payment)
         )["payment"]
-        assert before["batch"] < added["createdAt"] == added["updatedAt"]
-        expected = {**before, added["id"]: added["createdAt"]}
-        assert await load_creation_times(gateway, batch) == expected
-        quoted = (await request_successfully(gateway, "POST", f"/batches/{batch}/generate-quote"))[
-            "batch"
-        ]
-        assert quoted["createdAt"] == before["batch"]
-        assert await load_creation_times(gateway, batch) == expected
-        started = (
+        assert original_times["batch"] < added_payment["createdAt"] == added_payment["updatedAt"]
+        expected_times = {**original_times, added_payment["id"]: added_payment["createdAt"]}
+        assert await load_creation_times(gateway, batch) == expected_times
+        quoted_batch = (
+            await request_successfully(gateway, "POST", f"/batches/{batch}/generate-quote")
+        )["batch"]
+        assert quoted_batch["createdAt"] == original_times["batch"]
+        assert await load_creation_times(gateway, batch) == expected_times
+        started_batch = (
             await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
         )["batch"]
-        assert started["createdAt"] == before["batch"]
+        assert started_batch["createdAt"] == original_times["batch"]
         summary = (await request_successfully(gateway, "GET", f"/batches/{batch}/summary"))[
             "batchSummary"
         ]
-        assert summary["createdAt"] == before["batch"]
-        shown = await request_successfully(gateway, "GET", f"/batches/{batch}/payments/{second}")
-        assert shown["payment"]["createdAt"] == before[second]
+        assert summary["createdAt"] == original_times["batch"]
+        shown_payment = await request_successfully(
+            gateway, "GET", f"/batches/{batch}/payments/{second}"
+        )
+        assert shown_payment["payment"]["createdAt"] == original_times[second]
 
 
 def restrict_summaries(service: Service, summary: dict[str, Any]) -> None:
@@ -87,17 +89,19 @@ async def test_batch_with_unlisted_payments_is_edited(
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient, "5.00", "7.00")
         restrict_summaries(service, {"status": "open"})
-        more = {"payments": [{"recipient": {"id": recipient}, "sourceAmount": "6.00"}]}
-        await request_successfully(gateway, "PATCH", f"/batches/{batch}", more)
-        first, second, added = await load_payment_ids(gateway, batch)
-        assert len({first, second, added}) == 3
+        added_payments = {"payments": [{"recipient": {"id": recipient}, "sourceAmount": "6.00"}]}
+        await request_successfully(gateway, "PATCH", f"/batches/{batch}", added_payments)
+        first, second, added_id = await load_payment_ids(gateway, batch)
+        assert len({first, second, added_id}) == 3
         await request_successfully(gateway, "DELETE", f"/batches/{batch}/payments/{second}")
-        assert await load_payment_ids(gateway, batch) == [first, added]
+        assert await load_payment_ids(gateway, batch) == [first, added_id]
         await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
         service.faults.clear()
-        left, made = service.find_or_create_tenant().batches.values()
-        assert (left.sent_at, made.sent_at is None) == (None, False)
-        assert [str(payment.terms.source_amount) for payment in made.payments.values()] == [
+        original_batch, replacement_batch = service.find_or_create_tenant().batches.values()
+        assert (original_batch.sent_at, replacement_batch.sent_at is None) == (None, False)
+        assert [
+            str(payment.terms.source_amount) for payment in replacement_batch.payments.values()
+        ] == [
             "5.00",
             "6.00",
         ]
@@ -114,14 +118,16 @@ async def test_batch_with_unknown_payees_is_not_edited_but_started(
         payments = [{"id": current, "sourceAmount": "5.00"}]
         restrict_summaries(service, {"status": "open", "payments": payments})
         change = {"sourceAmount": "6.00"}
-        refused = await gateway.request("PATCH", f"/v1/batches/{batch}/payments/{payment}", change)
-        assert (refused.status, refused.body["errors"][0]["code"]) == (406, "invalid_status")
+        response = await gateway.request("PATCH", f"/v1/batches/{batch}/payments/{payment}", change)
+        assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_status")
         assert [
             row["id"] for row in (await request_successfully(gateway, "GET", "/batches"))["batches"]
         ] == [batch]
         await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
-        (made,) = service.find_or_create_tenant().batches.values()
-        assert [str(entry.terms.source_amount) for entry in made.payments.values()] == ["5.00"]
+        (service_batch,) = service.find_or_create_tenant().batches.values()
+        assert [str(entry.terms.source_amount) for entry in service_batch.payments.values()] == [
+            "5.00"
+        ]
 
 
 async def test_payments_with_unknown_payees_do_not_hide_those_of_a_recipient(
@@ -131,10 +137,10 @@ async def test_payments_with_unknown_payees_do_not_hide_those_of_a_recipient(
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         ada = await create_recipient(gateway)
         batch = await create_batch(gateway, ada, "5.00")
-        elsewhere = {"id": "P-ELSEWHERE", "sourceAmount": "7.00", "memo": "made elsewhere"}
-        restrict_summaries(service, {"status": "open", "payments": [elsewhere]})
-        more = {"recipient": {"id": ada}, "sourceAmount": "6.00"}
-        await request_successfully(gateway, "POST", f"/batches/{batch}/payments", more)
+        unknown_payment = {"id": "P-ELSEWHERE", "sourceAmount": "7.00", "memo": "made elsewhere"}
+        restrict_summaries(service, {"status": "open", "payments": [unknown_payment]})
+        added_payment = {"recipient": {"id": ada}, "sourceAmount": "6.00"}
+        await request_successfully(gateway, "POST", f"/batches/{batch}/payments", added_payment)
         service.faults.clear()
-        shown = await request_successfully(gateway, "GET", f"/recipients/{ada}/payments")
-        assert {payment["sourceAmount"] for payment in shown["payments"]} == {"5.00", "6.00"}
+        payment_list = await request_successfully(gateway, "GET", f"/recipients/{ada}/payments")
+        assert {payment["sourceAmount"] for payment in payment_list["payments"]} == {"5.00", "6.00"}

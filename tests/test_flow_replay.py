@@ -13,7 +13,7 @@ from tests.sockets import wait_until
 async def test_flow_that_waited_for_a_draft_is_replayed_to_its_end(
     tmp_path: Path,
 ) -> None:
-    """What it was refused in the ledger is one of its steps."""
+    """A refused compare-and-set of an object state is one of the recorded steps."""
     async with open_operated_gateway(tmp_path, seconds=5, inferred=False) as setup:
         batch = await create_batch(setup.gateway, await create_recipient(setup.gateway), "5.00")
         (payment,) = await load_payment_ids(setup.gateway, batch)
@@ -30,7 +30,9 @@ async def test_flow_that_waited_for_a_draft_is_replayed_to_its_end(
         path = f"/v1/batches/{batch}/generate-quote"
         assert (await setup.gateway.request("POST", path)).status == 500
         assert (await summary).status == 200
-        retried = await setup.gateway.request("POST", path)
-        assert (retried.status, retried.body["batch"]["amount"]) == (200, "6.00"), retried.text
+        retry_response = await setup.gateway.request("POST", path)
+        assert (retry_response.status, retry_response.body["batch"]["amount"]) == (200, "6.00"), (
+            retry_response.text
+        )
         assert setup.count_calls("POST", "/v1/batches/*/generate-quote") == 1
         assert setup.service.creation_counts["batch"] == 2

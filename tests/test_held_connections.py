@@ -42,8 +42,10 @@ async def open_small_gateway(folder: Path) -> AsyncIterator[GatewayUnderTest]:
 
 
 def build_request(method: str, target: str, *lines: str, key: str = KEY["api_key"]) -> bytes:
-    first = f"{method} {target} HTTP/1.1"
-    return "\r\n".join([first, "Host: gateway", f"X-API-Key: {key}", *lines, "", ""]).encode()
+    request_line = f"{method} {target} HTTP/1.1"
+    return "\r\n".join(
+        [request_line, "Host: gateway", f"X-API-Key: {key}", *lines, "", ""]
+    ).encode()
 
 
 BALANCES_REQUEST = build_request("GET", "/v1/profile/balances")
@@ -70,27 +72,27 @@ HELD_DATA = {
 
 async def open_held_connection(port: int, data: bytes, stack: AsyncExitStack) -> None:
     """Opens a connection that never reads."""
-    one = socket.socket()
-    stack.callback(one.close)
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2304)
-    one.setblocking(False)
+    client = socket.socket()
+    stack.callback(client.close)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2304)
+    client.setblocking(False)
     loop = asyncio.get_running_loop()
-    await loop.sock_connect(one, ("127.0.0.1", port))
+    await loop.sock_connect(client, ("127.0.0.1", port))
     with suppress(TimeoutError, ConnectionError):
         async with asyncio.timeout(0.05):
-            await loop.sock_sendall(one, data)
+            await loop.sock_sendall(client, data)
     await asyncio.sleep(0.005)  # it is read before another connection is opened
 
 
 async def assert_other_client_is_served(gateway: GatewayUnderTest) -> None:
     """Checks that another merchant is served on a new connection."""
-    began = time.monotonic()
+    start_time = time.monotonic()
     response = await exchange(
         gateway.running.port, build_request("GET", "/v1/profile/balances", key="bolt-api-key")
     )
     assert response is not None, "closed without a response"
     assert response.status == 200
-    assert time.monotonic() - began < MAX_SERVED_SECONDS
+    assert time.monotonic() - start_time < MAX_SERVED_SECONDS
 
 
 @pytest.mark.parametrize("kind", HELD_DATA)
@@ -135,7 +137,7 @@ async def test_client_with_a_key_is_served_while_held_connections_are_opened_aga
 
 async def test_request_in_progress_is_not_cut_off(tmp_path: Path):
     async with (
-        open_gated_gateway(tmp_path, connections=MAX_CONNECTIONS) as (gateway, _recorder, gate),
+        open_gated_gateway(tmp_path, connections=MAX_CONNECTIONS) as (gateway, _recorder, service),
         AsyncExitStack() as stack,
     ):
         (tasks,) = await ConcurrentClients(gateway, stack).send(BALANCES_REQUEST)
@@ -143,21 +145,21 @@ async def test_request_in_progress_is_not_cut_off(tmp_path: Path):
         for _ in range(2 * MAX_CONNECTIONS):
             await open_held_connection(gateway.running.port, PARTIAL_WRITE, stack)
         await assert_other_client_is_served(gateway)
-        gate.is_open.set()
+        service.is_open.set()
         assert (await require_response(tasks)).status == 200
 
 
 async def test_partial_requests_to_the_admin_port_do_not_block_it(tmp_path: Path):
     async with open_small_gateway(tmp_path) as gateway, AsyncExitStack() as stack:
-        half = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "
+        partial_request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "
         for _ in range(200):
             connection = await open_connection(gateway.running.admin_port)
             stack.push_async_callback(connection.close)
-            await connection.send(half)
+            await connection.send(partial_request)
         await asyncio.sleep(0)
         async with await open_connection(gateway.running.admin_port) as connection:
             await connection.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            answer = await connection.read_response()
-            assert answer is not None
-            assert answer.status == 200
+            response = await connection.read_response()
+            assert response is not None
+            assert response.status == 200
         assert (await gateway.request("GET", "/v1/geography/countries/US")).status == 200

@@ -22,18 +22,18 @@ NO_SERVICE = "http://127.0.0.1:9"
 async def post_body(
     gateway: GatewayUnderTest, data: bytes, path: str = "/v1/batches", **headers: str
 ):
-    sent = {"Content-Type": "application/json", **headers}
-    return await gateway.request("POST", path, data=data, headers=sent)
+    sent_headers = {"Content-Type": "application/json", **headers}
+    return await gateway.request("POST", path, data=data, headers=sent_headers)
 
 
 def measure_read_seconds(keys: int) -> float:
     """Measures the CPU seconds to read an object whose last key is duplicated."""
     names = [*range(keys), keys - 1]
     data = b"{" + b",".join(b'"%d":1' % name for name in names) + b"}"
-    began = time.process_time()
+    start_time = time.process_time()
     with pytest.raises(json_codec.JsonError, match=f"'{keys - 1}' twice"):
         json_codec.loads(data)
-    return time.process_time() - began
+    return time.process_time() - start_time
 
 
 def test_duplicate_keys_are_found_in_one_pass():
@@ -57,16 +57,16 @@ async def test_body_of_many_tiny_values_is_refused_before_it_is_parsed(
 
 async def test_body_nested_too_deep_is_refused(tmp_path: Path):
     async with open_gateway(tmp_path, NO_SERVICE) as gateway:
-        for deep in (65, 5_000, 500_000):
-            response = await post_body(gateway, b'{"a":' + b"[" * deep + b"]" * deep + b"}")
+        for depth in (65, 5_000, 500_000):
+            response = await post_body(gateway, b'{"a":' + b"[" * depth + b"]" * depth + b"}")
             assert (response.status, response.body["errors"][0]["code"]) == (
                 406,
                 "invalid_field",
-            ), deep
+            ), depth
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "found"),
+    ("path", "body", "expected_count"),
     [
         ("/v1/batches", {"sourceCurrency": "USD", "payments": [1] * 5_000}, 5_000),
         ("/v1/batches", {"sourceCurrency": "USD", "payments": [{"a": 1}] * 5_000}, 10_000),
@@ -74,25 +74,26 @@ async def test_body_nested_too_deep_is_refused(tmp_path: Path):
     ],
 )
 async def test_at_most_a_hundred_errors_are_reported(
-    tmp_path: Path, path: str, body: object, found: int
+    tmp_path: Path, path: str, body: object, expected_count: int
 ):
     async with open_gateway(tmp_path, NO_SERVICE) as gateway:
         response = await post_body(gateway, json.dumps(body).encode(), path)
     errors = response.body["errors"]
     assert (response.status, len(errors)) == (406, MAX_ERRORS)
-    assert errors[-1]["message"].endswith(f" … and {found - MAX_ERRORS:,} more")
+    assert errors[-1]["message"].endswith(f" … and {expected_count - MAX_ERRORS:,} more")
     assert all("more" not in error["message"] for error in errors[:-1])
     assert errors[0]["field"].startswith("payments[0]")
 
 
 def build_batch_by_addresses(count: int) -> dict[str, object]:
     """Builds payments to ``count`` addresses, some of them twice, and to one recipient by id."""
-    named = [f"payee-{number}@example.com" for number in range(count)]
+    addresses = [f"payee-{number}@example.com" for number in range(count)]
     payments = [
-        {"recipient": {"email": entry}, "sourceAmount": "1.00"} for entry in [*named, *named[:500]]
+        {"recipient": {"email": entry}, "sourceAmount": "1.00"}
+        for entry in [*addresses, *addresses[:500]]
     ]
-    known = {"recipient": {"id": "R-1234"}, "sourceAmount": "1.00"}
-    return {"sourceCurrency": "USD", "payments": [known, *payments]}
+    known_payment = {"recipient": {"id": "R-1234"}, "sourceAmount": "1.00"}
+    return {"sourceCurrency": "USD", "payments": [known_payment, *payments]}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ async def test_each_address_is_looked_up_once(tmp_path: Path):
 
 
 def test_errors_of_list_items_are_bounded():
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(Invalid) as error_info:
         field_types.parse_body(legacy.RecipientIdsBody, {"ids": [1.5] * 50_000})
-    assert len(refused.value.problems) < 3 * MAX_ERRORS
-    assert len(refused.value.problems) + refused.value.omitted_count == 50_000
+    assert len(error_info.value.problems) < 3 * MAX_ERRORS
+    assert len(error_info.value.problems) + error_info.value.omitted_count == 50_000

@@ -46,24 +46,24 @@ class GatewayUnderAttack:
         return int(line.split()[1]) * 1024
 
     async def request(self, method: str, path: str, data: bytes = b"", **headers: str) -> int:
-        sent = {"X-API-Key": KEY["api_key"], "Content-Type": "application/json", **headers}
+        sent_headers = {"X-API-Key": KEY["api_key"], "Content-Type": "application/json", **headers}
         url = f"{self.gateway.url}/v1{path}"
         async with self.session.request(
-            method, url, data=io.BytesIO(data), headers=sent
+            method, url, data=io.BytesIO(data), headers=sent_headers
         ) as response:
             await response.read()
             return response.status
 
     async def attack(self, method: str, path: str, data: bytes = b"", **headers: str) -> int:
         """Sends a hostile request, and checks that others are served in bounded memory meanwhile."""
-        before, served = self.peak_bytes, 0
-        hostile = asyncio.ensure_future(self.request(method, path, data, **headers))
-        while not hostile.done():
+        bytes_before, served_count = self.peak_bytes, 0
+        hostile_request = asyncio.ensure_future(self.request(method, path, data, **headers))
+        while not hostile_request.done():
             assert await self.request("GET", "/nowhere") == 404
-            served += 1
-        status = await hostile
-        assert served >= MIN_SERVED
-        assert self.peak_bytes - before < 400 * MEGABYTE
+            served_count += 1
+        status = await hostile_request
+        assert served_count >= MIN_SERVED
+        assert self.peak_bytes - bytes_before < 400 * MEGABYTE
         return status
 
 
@@ -100,7 +100,7 @@ async def test_hostile_response_costs_bounded_memory_and_does_not_delay_others(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_gateway_under_attack(tmp_path) as setup:
-        setup.service.play = respond_with(build_hostile_response(HOSTILE_TEXTS[kind]))
+        setup.service.respond = respond_with(build_hostile_response(HOSTILE_TEXTS[kind]))
         assert await setup.attack("GET", "/recipients/R-1") == 500
         body = b'{"type":"individual","firstName":"A","lastName":"B","email":"a@example.com"}'
         assert await setup.attack("POST", "/recipients", body) == 500
@@ -124,7 +124,7 @@ async def test_ids_of_a_forwarded_body_are_read_without_delaying_others(tmp_path
 
 async def test_hostile_response_to_a_forwarded_write_is_not_parsed(tmp_path: Path) -> None:
     async with open_gateway_under_attack(tmp_path, forwards=True) as setup:
-        setup.service.play = respond_with(build_hostile_response(HOSTILE_TEXTS["lists"]))
+        setup.service.respond = respond_with(build_hostile_response(HOSTILE_TEXTS["lists"]))
         assert await setup.attack("POST", "/batches", b'{"sourceCurrency":"USD"}') == 200
 
 
@@ -135,15 +135,20 @@ async def test_invalid_service_header_does_not_break_the_response(
     refusal = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Slowly."}]}'
     headers = ("Content-Type: application/json", "Retry-After: \x01", "X-Note: \x7f")
     async with open_gateway_under_attack(tmp_path, forwards=forwards) as setup:
-        setup.service.play = respond_with(build_response(429, refusal, *headers))
+        setup.service.respond = respond_with(build_response(429, refusal, *headers))
         for method, data in (("GET", b""), ("POST", b'{"type":"business","name":"A"}')):
-            sent = {"X-API-Key": KEY["api_key"]}
+            sent_headers = {"X-API-Key": KEY["api_key"]}
             url = f"{setup.gateway.url}/v1/recipients"
-            async with setup.session.request(method, url, data=data, headers=sent) as response:
+            async with setup.session.request(
+                method, url, data=data, headers=sent_headers
+            ) as response:
                 body = await response.json()
-                note = response.headers.get("Retry-After", ""), response.headers.get("X-Note")
+                passed_headers = (
+                    response.headers.get("Retry-After", ""),
+                    response.headers.get("X-Note"),
+                )
             assert response.status in ((500,) if forwards else (429, 406))
             assert body["ok"] is False
-            assert note == ("", None)
+            assert passed_headers == ("", None)
             if forwards and method == "POST":
                 assert "may have been carried out" in body["errors"][0]["message"]

@@ -98,9 +98,9 @@ async def module_gateway(
 async def proxied_gateway(
     module_simulator: Simulator, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[GatewayUnderTest]:
-    trusted = {"trusted_proxies": ["127.0.0.0/8", "10.0.0.0/8"]}
+    server_section = {"trusted_proxies": ["127.0.0.0/8", "10.0.0.0/8"]}
     folder = tmp_path_factory.mktemp("proxied")
-    async with open_gateway(folder, module_simulator.url, server=trusted) as gateway:
+    async with open_gateway(folder, module_simulator.url, server=server_section) as gateway:
         await gateway.import_key(api_key="bound", name="bound", allowed_ips=ALLOWED_NETWORKS)
         yield gateway
 
@@ -133,14 +133,14 @@ def build_request(
 
 
 async def send_request(gateway: GatewayUnderTest, data: bytes) -> RawResponse:
-    answer = await exchange(gateway.running.port, data)
-    assert answer is not None, "closed without an answer"
-    return answer
+    response = await exchange(gateway.running.port, data)
+    assert response is not None, "closed without an answer"
+    return response
 
 
-def extract_refusal(answer: RawResponse) -> tuple[int, str]:
-    assert_legacy(answer)
-    return answer.status, answer.code
+def extract_refusal(response: RawResponse) -> tuple[int, str]:
+    assert_legacy(response)
+    return response.status, response.code
 
 
 NOT_FOUND = (404, "not_found")
@@ -175,11 +175,11 @@ async def test_request_checks_have_a_fixed_order(
             (RECIPIENTS, exhausted_key, OVER_LIMIT),
             (RECIPIENTS, API_KEY, (413, "invalid_field")),
         ]
-        for path, key, expected in steps:
-            answer = await send_request(
+        for path, key, expected_refusal in steps:
+            response = await send_request(
                 gateway, build_request("POST", path, body=b"x" * 2000, key=key)
             )
-            assert extract_refusal(answer) == expected
+            assert extract_refusal(response) == expected_refusal
     assert len(simulator.service.list_requests()) == calls
 
 
@@ -236,11 +236,11 @@ async def test_request_without_exactly_one_valid_key_is_refused(
     module_gateway: GatewayUnderTest, cleared_simulator: Simulator, headers: list[str]
 ) -> None:
     for method in ("GET", "DELETE", "POST"):
-        answer = await send_request(
+        response = await send_request(
             module_gateway, build_request(method, RECIPIENTS, *headers, key=None)
         )
-        assert extract_refusal(answer) == INVALID_KEY
-        assert API_KEY.encode() not in answer.body
+        assert extract_refusal(response) == INVALID_KEY
+        assert API_KEY.encode() not in response.body
     assert not cleared_simulator.service.list_requests()
 
 
@@ -255,8 +255,8 @@ async def test_key_that_is_not_text_is_refused(
 async def test_revoked_key_is_refused(gateway: GatewayUnderTest, simulator: Simulator) -> None:
     await gateway.import_key(api_key="a-key-to-be-revoked", name="leaving")
     async with open_store(gateway.settings.state) as store:
-        leaving = next(key for key in await load_listed_keys(store) if key.name == "leaving")
-        await revoke_key(store, leaving.id)
+        revoked_key = next(key for key in await load_listed_keys(store) if key.name == "leaving")
+        await revoke_key(store, revoked_key.id)
     assert (
         extract_refusal(await send_request(gateway, build_request(key="a-key-to-be-revoked")))
         == INVALID_KEY
@@ -268,20 +268,20 @@ async def test_revoked_key_is_refused(gateway: GatewayUnderTest, simulator: Simu
 async def test_key_header_name_is_case_insensitive(
     module_gateway: GatewayUnderTest, name: str
 ) -> None:
-    answer = await send_request(
+    response = await send_request(
         module_gateway, build_request("GET", RECIPIENTS, f"{name}: {API_KEY}", key=None)
     )
-    assert answer.status == 200
+    assert response.status == 200
 
 
 @pytest.mark.parametrize("value", [f"  {API_KEY}", f"{API_KEY}  ", f"\t{API_KEY}\t"])
 async def test_whitespace_around_a_key_is_ignored(
     module_gateway: GatewayUnderTest, value: str
 ) -> None:
-    answer = await send_request(
+    response = await send_request(
         module_gateway, build_request("GET", RECIPIENTS, f"X-API-Key:{value}", key=None)
     )
-    assert answer.status == 200
+    assert response.status == 200
 
 
 async def test_credentials_refused_by_the_service_are_an_invalid_key(
@@ -300,7 +300,7 @@ async def test_credentials_refused_by_the_service_are_an_invalid_key(
 
 
 @pytest.mark.parametrize(
-    "forwarded",
+    "forwarded_for",
     [
         [],
         ["X-Forwarded-For: 192.0.2.1"],
@@ -313,12 +313,12 @@ async def test_credentials_refused_by_the_service_are_an_invalid_key(
     ],
 )
 async def test_client_cannot_claim_an_allowed_address(
-    module_gateway: GatewayUnderTest, cleared_simulator: Simulator, forwarded: list[str]
+    module_gateway: GatewayUnderTest, cleared_simulator: Simulator, forwarded_for: list[str]
 ) -> None:
-    answer = await send_request(
-        module_gateway, build_request("GET", RECIPIENTS, *forwarded, key="bound")
+    response = await send_request(
+        module_gateway, build_request("GET", RECIPIENTS, *forwarded_for, key="bound")
     )
-    assert extract_refusal(answer) == NOT_AUTHORIZED
+    assert extract_refusal(response) == NOT_AUTHORIZED
     assert not cleared_simulator.service.list_requests()
 
 
@@ -354,42 +354,42 @@ BEHIND_PROXIES = {
 }
 
 
-@pytest.mark.parametrize(("forwarded", "status"), BEHIND_PROXIES.values(), ids=BEHIND_PROXIES)
+@pytest.mark.parametrize(("forwarded_for", "status"), BEHIND_PROXIES.values(), ids=BEHIND_PROXIES)
 async def test_nearest_untrusted_address_counts_behind_trusted_proxies(
-    proxied_gateway: GatewayUnderTest, cleared_simulator: Simulator, forwarded: str, status: int
+    proxied_gateway: GatewayUnderTest, cleared_simulator: Simulator, forwarded_for: str, status: int
 ) -> None:
-    header = f"X-Forwarded-For: {forwarded}"
-    answer = await send_request(
+    header = f"X-Forwarded-For: {forwarded_for}"
+    response = await send_request(
         proxied_gateway, build_request("GET", RECIPIENTS, header, key="bound")
     )
-    assert answer.status == status
-    assert_legacy(answer)
-    assert status == 200 or answer.code == "not_authorized"
+    assert response.status == status
+    assert_legacy(response)
+    assert status == 200 or response.code == "not_authorized"
     assert bool(cleared_simulator.service.list_requests()) == (status == 200)
 
 
 async def test_repeated_forwarded_headers_are_read_in_order(
     proxied_gateway: GatewayUnderTest,
 ) -> None:
-    twice = ["X-Forwarded-For: 192.0.2.9", "X-Forwarded-For: 198.51.100.1"]
-    outside = await send_request(
-        proxied_gateway, build_request("GET", RECIPIENTS, *twice, key="bound")
+    headers = ["X-Forwarded-For: 192.0.2.9", "X-Forwarded-For: 198.51.100.1"]
+    outside_response = await send_request(
+        proxied_gateway, build_request("GET", RECIPIENTS, *headers, key="bound")
     )
-    inside = await send_request(
-        proxied_gateway, build_request("GET", RECIPIENTS, *reversed(twice), key="bound")
+    inside_response = await send_request(
+        proxied_gateway, build_request("GET", RECIPIENTS, *reversed(headers), key="bound")
     )
-    assert extract_refusal(outside) == NOT_AUTHORIZED
-    assert inside.status == 200
+    assert extract_refusal(outside_response) == NOT_AUTHORIZED
+    assert inside_response.status == 200
 
 
 async def test_key_without_allowed_addresses_works_from_any_address(
     proxied_gateway: GatewayUnderTest,
 ) -> None:
-    for forwarded in ("198.51.100.1", "unknown", "::1"):
-        answer = await send_request(
-            proxied_gateway, build_request("GET", RECIPIENTS, f"X-Forwarded-For: {forwarded}")
+    for forwarded_for in ("198.51.100.1", "unknown", "::1"):
+        response = await send_request(
+            proxied_gateway, build_request("GET", RECIPIENTS, f"X-Forwarded-For: {forwarded_for}")
         )
-        assert answer.status == 200
+        assert response.status == 200
 
 
 async def test_ipv6_client_is_checked_by_its_own_address(open_with_settings: OpenGateway) -> None:
@@ -400,9 +400,9 @@ async def test_ipv6_client_is_checked_by_its_own_address(open_with_settings: Ope
         for key in (ipv6_key, ipv4_key):
             async with await open_connection(gateway.running.port, "::1") as connection:
                 await connection.send(build_request(key=key))
-                answer = await connection.read_response()
-                assert answer is not None
-                statuses.append(answer.status)
+                response = await connection.read_response()
+                assert response is not None
+                statuses.append(response.status)
     assert statuses == [200, 403]
 
 
@@ -528,39 +528,43 @@ async def test_head_is_not_found_and_has_no_body(
     async with await open_connection(module_gateway.running.port) as connection:
         await connection.send(build_request("HEAD") + build_request("GET", "/v1/x"))
         head = await connection.read_response(bodiless=True)
-        after = await connection.read_response()
+        next_response = await connection.read_response()
     assert head is not None
-    assert after is not None
+    assert next_response is not None
     assert head.status == 404
     assert head.headers["content-type"] == "application/json; charset=utf-8"
     assert head.headers["access-control-allow-origin"] == "*"
-    assert extract_refusal(after) == NOT_FOUND
+    assert extract_refusal(next_response) == NOT_FOUND
     assert not cleared_simulator.service.list_requests()
 
 
 async def test_trailing_slash_is_ignored(gateway: GatewayUnderTest) -> None:
-    created = await gateway.request("POST", f"{RECIPIENTS}/", RECIPIENT_BODY)
-    assert created.status == 200
-    one = f"{RECIPIENTS}/{created.body['recipient']['id']}"
-    for path in (RECIPIENTS, one, f"{one}/payments"):
-        plain, slashed = (
+    create_response = await gateway.request("POST", f"{RECIPIENTS}/", RECIPIENT_BODY)
+    assert create_response.status == 200
+    recipient_path = f"{RECIPIENTS}/{create_response.body['recipient']['id']}"
+    for path in (RECIPIENTS, recipient_path, f"{recipient_path}/payments"):
+        response, slash_response = (
             await gateway.request("GET", path),
             await gateway.request("GET", f"{path}/"),
         )
-        assert plain.status == 200
-        assert slashed.text == plain.text
-    assert (await gateway.request("GET", f"{one}/logs/")).status == 200
-    assert (await gateway.request("PATCH", f"{one}/", {"firstName": "Eve"})).status == 200
-    assert (await gateway.request("POST", f"{one}/payout-methods/", PAYOUT_BODY)).status == 200
-    assert (await gateway.request("GET", f"{one}/payout-methods/")).status == 200
-    assert (await gateway.request("DELETE", f"{one}/")).status == 200
+        assert response.status == 200
+        assert slash_response.text == response.text
+    assert (await gateway.request("GET", f"{recipient_path}/logs/")).status == 200
+    assert (
+        await gateway.request("PATCH", f"{recipient_path}/", {"firstName": "Eve"})
+    ).status == 200
+    assert (
+        await gateway.request("POST", f"{recipient_path}/payout-methods/", PAYOUT_BODY)
+    ).status == 200
+    assert (await gateway.request("GET", f"{recipient_path}/payout-methods/")).status == 200
+    assert (await gateway.request("DELETE", f"{recipient_path}/")).status == 200
 
 
 async def test_empty_query_parameters_are_ignored(gateway: GatewayUnderTest) -> None:
     await gateway.request("POST", RECIPIENTS, RECIPIENT_BODY)
-    loose = await gateway.request("GET", "/v1/recipients/?&search=&page=1&pageSize=10")
-    assert loose.status == 200
-    assert loose.text == (await gateway.request("GET", RECIPIENTS)).text
+    response = await gateway.request("GET", "/v1/recipients/?&search=&page=1&pageSize=10")
+    assert response.status == 200
+    assert response.text == (await gateway.request("GET", RECIPIENTS)).text
 
 
 @pytest.mark.parametrize(
@@ -571,9 +575,9 @@ async def test_empty_query_parameters_are_ignored(gateway: GatewayUnderTest) -> 
     ids=lambda query: query[:30],
 )  # fmt: skip
 async def test_malformed_query_is_answered(module_gateway: GatewayUnderTest, query: str) -> None:
-    answer = await send_request(module_gateway, build_request(target=f"{RECIPIENTS}?{query}"))
-    assert_legacy(answer)
-    assert answer.status == 200
+    response = await send_request(module_gateway, build_request(target=f"{RECIPIENTS}?{query}"))
+    assert_legacy(response)
+    assert response.status == 200
 
 
 async def test_absolute_target_is_routed_by_its_path(module_gateway: GatewayUnderTest) -> None:
@@ -596,7 +600,7 @@ METHODS_BY_PATH = {
 async def test_preflight_is_answered_for_any_origin_without_calling_the_service(
     module_gateway: GatewayUnderTest, cleared_simulator: Simulator, path: str, methods: set[str]
 ) -> None:
-    answer = await send_request(
+    response = await send_request(
         module_gateway,
         build_request(
             "OPTIONS",
@@ -607,10 +611,10 @@ async def test_preflight_is_answered_for_any_origin_without_calling_the_service(
             key=None,
         ),
     )
-    assert_legacy(answer)
-    assert answer.status == 200
-    assert set(answer.headers["access-control-allow-methods"].split(", ")) == methods
-    allowed = answer.headers["access-control-allow-headers"].lower().split(", ")
+    assert_legacy(response)
+    assert response.status == 200
+    assert set(response.headers["access-control-allow-methods"].split(", ")) == methods
+    allowed = response.headers["access-control-allow-headers"].lower().split(", ")
     assert allowed == ["x-api-key", "content-type"]
     assert not cleared_simulator.service.list_requests()
 
@@ -627,9 +631,9 @@ async def test_every_answer_allows_any_origin(
 ) -> None:
     simulator.inject_fault(Fault("GET", RECIPIENTS, status=500, body=b"<html>"))
     key = await gateway.import_key(api_key="bound", name="bound", allowed_ips=["192.0.2.1"])
-    once = await gateway.import_key(api_key="once", name="once", requests_per_hour=1)
+    limited_key = await gateway.import_key(api_key="once", name="once", requests_per_hour=1)
     origin = "Origin: null"
-    answers = [
+    responses = [
         await send_request(gateway, data)
         for data in (
             build_request("GET", RECIPIENTS, origin),
@@ -637,17 +641,27 @@ async def test_every_answer_allows_any_origin(
             build_request("GET", "/nowhere", origin),
             build_request("GET", RECIPIENTS, origin, key="wrong"),
             build_request("GET", RECIPIENTS, origin, key=key),
-            build_request("GET", RECIPIENTS, origin, key=once),
-            build_request("GET", RECIPIENTS, origin, key=once),
+            build_request("GET", RECIPIENTS, origin, key=limited_key),
+            build_request("GET", RECIPIENTS, origin, key=limited_key),
             build_request("POST", RECIPIENTS, origin, body=b"{"),
             b"nonsense\r\n\r\n",
         )
     ]
-    assert [answer.status for answer in answers] == [500, 200, 404, 403, 403, 200, 429, 406, 406]
-    for answer in answers:
-        assert_legacy(answer)
-        assert answer.headers["access-control-allow-origin"] == "*"
-        assert "access-control-allow-credentials" not in answer.headers
+    assert [response.status for response in responses] == [
+        500,
+        200,
+        404,
+        403,
+        403,
+        200,
+        429,
+        406,
+        406,
+    ]
+    for response in responses:
+        assert_legacy(response)
+        assert response.headers["access-control-allow-origin"] == "*"
+        assert "access-control-allow-credentials" not in response.headers
 
 
 # The shape of answers.
@@ -656,46 +670,50 @@ async def test_every_answer_allows_any_origin(
 async def test_recipient_operations_answer_compact_json_beginning_with_ok(
     gateway: GatewayUnderTest,
 ) -> None:
-    created = await send_request(
+    create_response = await send_request(
         gateway,
         build_request("POST", body=json.dumps(RECIPIENT_BODY | {"payout": PAYOUT_BODY}).encode()),
     )
-    assert created.status == 200
-    assert_legacy(created)
-    one = f"{RECIPIENTS}/{created.parse_json['recipient']['id']}"
-    other = (await gateway.request("POST", RECIPIENTS, RECIPIENT_BODY)).body["recipient"]["id"]
+    assert create_response.status == 200
+    assert_legacy(create_response)
+    recipient_path = f"{RECIPIENTS}/{create_response.parse_json['recipient']['id']}"
+    other_id = (await gateway.request("POST", RECIPIENTS, RECIPIENT_BODY)).body["recipient"]["id"]
     patch = json.dumps({"lastName": "Łovelace"}).encode()
     for data in (
         build_request("GET", RECIPIENTS),
-        build_request("GET", one),
-        build_request("PATCH", one, body=patch),
-        build_request("GET", f"{one}/logs"),
-        build_request("GET", f"{one}/payments"),
-        build_request("GET", f"{one}/payout-methods"),
-        build_request("POST", f"{one}/payout-methods", body=json.dumps(PAYOUT_BODY).encode()),
-        build_request("PATCH", f"{one}/payout-methods", body=json.dumps(PAYOUT_BODY).encode()),
-        build_request("DELETE", one),
-        build_request("DELETE", RECIPIENTS, body=json.dumps({"ids": [other]}).encode()),
+        build_request("GET", recipient_path),
+        build_request("PATCH", recipient_path, body=patch),
+        build_request("GET", f"{recipient_path}/logs"),
+        build_request("GET", f"{recipient_path}/payments"),
+        build_request("GET", f"{recipient_path}/payout-methods"),
+        build_request(
+            "POST", f"{recipient_path}/payout-methods", body=json.dumps(PAYOUT_BODY).encode()
+        ),
+        build_request(
+            "PATCH", f"{recipient_path}/payout-methods", body=json.dumps(PAYOUT_BODY).encode()
+        ),
+        build_request("DELETE", recipient_path),
+        build_request("DELETE", RECIPIENTS, body=json.dumps({"ids": [other_id]}).encode()),
     ):
-        answer = await send_request(gateway, data)
-        assert answer.status == 200, data
-        assert_legacy(answer)
-        assert answer.body.startswith(b'{"ok":true,"')
+        response = await send_request(gateway, data)
+        assert response.status == 200, data
+        assert_legacy(response)
+        assert response.body.startswith(b'{"ok":true,"')
 
 
 async def test_non_ascii_text_is_answered_as_utf_8(gateway: GatewayUnderTest) -> None:
     ada = RECIPIENT_BODY | {"firstName": "Zoë", "lastName": "小林 🙂"}
-    created = await send_request(gateway, build_request("POST", body=json.dumps(ada).encode()))
-    assert "Zoë 小林 🙂".encode() in created.body
+    response = await send_request(gateway, build_request("POST", body=json.dumps(ada).encode()))
+    assert "Zoë 小林 🙂".encode() in response.body
 
 
 async def test_headers_do_not_disclose_the_service(gateway: GatewayUnderTest) -> None:
-    for answer in (
+    for response in (
         await send_request(gateway, build_request()),
         await send_request(gateway, build_request(target="/x")),
     ):
-        assert answer.headers["server"] == "payout-gateway"
-        assert {"set-cookie", "x-powered-by", "location"}.isdisjoint(answer.headers)
+        assert response.headers["server"] == "payout-gateway"
+        assert {"set-cookie", "x-powered-by", "location"}.isdisjoint(response.headers)
 
 
 async def test_service_headers_are_not_passed_on(
@@ -711,12 +729,12 @@ async def test_service_headers_are_not_passed_on(
     }
     body = b'{"ok":true,"recipients":[],"meta":{"page":1,"pages":0,"records":0}}'
     simulator.inject_fault(Fault("GET", RECIPIENTS, status=200, body=body, headers=headers))
-    answer = await send_request(gateway, build_request("GET", RECIPIENTS, "X-Request-Id: mine"))
-    assert_legacy(answer)
-    assert answer.status == 200
-    assert answer.headers["x-request-id"] == "mine"
-    assert answer.headers["server"] == "payout-gateway"
-    assert {"set-cookie", "x-internal"}.isdisjoint(answer.headers)
+    response = await send_request(gateway, build_request("GET", RECIPIENTS, "X-Request-Id: mine"))
+    assert_legacy(response)
+    assert response.status == 200
+    assert response.headers["x-request-id"] == "mine"
+    assert response.headers["server"] == "payout-gateway"
+    assert {"set-cookie", "x-internal"}.isdisjoint(response.headers)
 
 
 async def test_internal_error_does_not_contain_a_traceback(
@@ -725,18 +743,18 @@ async def test_internal_error_does_not_contain_a_traceback(
     simulator.inject_fault(
         Fault("GET", RECIPIENTS, status=200, body=b'{"ok":true,"recipients":7}', times=9)
     )
-    answer = await send_request(gateway, build_request())
-    assert extract_refusal(answer) == INTERNAL
-    assert b"Traceback" not in answer.body
-    assert b"Error" not in answer.body
+    response = await send_request(gateway, build_request())
+    assert extract_refusal(response) == INTERNAL
+    assert b"Traceback" not in response.body
+    assert b"Error" not in response.body
 
 
 # The limit.
 
 
-def parse_limit_headers(answer: RawResponse) -> tuple[int, int, int]:
+def parse_limit_headers(response: RawResponse) -> tuple[int, int, int]:
     names = ("ratelimit-limit", "ratelimit-remaining", "ratelimit-reset")
-    limit, remaining, reset = (int(answer.headers[name]) for name in names)
+    limit, remaining, reset = (int(response.headers[name]) for name in names)
     return limit, remaining, reset
 
 
@@ -744,20 +762,23 @@ async def test_rate_limit_applies_to_one_key_only(
     gateway: GatewayUnderTest, simulator: Simulator
 ) -> None:
     three = await gateway.import_key(api_key="three", name="three", requests_per_hour=3)
-    other = await gateway.import_key(api_key="other", name="other", requests_per_hour=5)
-    for left in (2, 1, 0):
-        answer = await send_request(gateway, build_request(key=three))
-        assert answer.status == 200
-        assert parse_limit_headers(answer)[:2] == (3, left)
-        assert 0 < parse_limit_headers(answer)[2] <= 3601
+    other_key = await gateway.import_key(api_key="other", name="other", requests_per_hour=5)
+    for remaining in (2, 1, 0):
+        response = await send_request(gateway, build_request(key=three))
+        assert response.status == 200
+        assert parse_limit_headers(response)[:2] == (3, remaining)
+        assert 0 < parse_limit_headers(response)[2] <= 3601
     calls = len(simulator.service.list_requests())
     for _ in range(2):
-        over = await send_request(gateway, build_request(key=three))
-        assert extract_refusal(over) == OVER_LIMIT
-        assert parse_limit_headers(over)[:2] == (3, 0)
-        assert 0 < int(over.headers["retry-after"]) <= 3601
+        limited_response = await send_request(gateway, build_request(key=three))
+        assert extract_refusal(limited_response) == OVER_LIMIT
+        assert parse_limit_headers(limited_response)[:2] == (3, 0)
+        assert 0 < int(limited_response.headers["retry-after"]) <= 3601
     assert len(simulator.service.list_requests()) == calls
-    assert parse_limit_headers(await send_request(gateway, build_request(key=other)))[:2] == (5, 4)
+    assert parse_limit_headers(await send_request(gateway, build_request(key=other_key)))[:2] == (
+        5,
+        4,
+    )
     assert parse_limit_headers(await send_request(gateway, build_request()))[:2] == (10_000, 9_999)
 
 
@@ -770,9 +791,9 @@ async def test_key_without_limit_has_the_configured_limit(open_with_settings: Op
 async def test_request_refused_after_the_rate_limit_is_counted(gateway: GatewayUnderTest) -> None:
     key = await gateway.import_key(api_key="two", name="two", requests_per_hour=2)
     for _ in range(2):
-        bad = await send_request(gateway, build_request("POST", body=b"{", key=key))
-        assert extract_refusal(bad) == INVALID
-        assert parse_limit_headers(bad)[0] == 2
+        response = await send_request(gateway, build_request("POST", body=b"{", key=key))
+        assert extract_refusal(response) == INVALID
+        assert parse_limit_headers(response)[0] == 2
     assert extract_refusal(await send_request(gateway, build_request(key=key))) == OVER_LIMIT
 
 
@@ -788,15 +809,15 @@ async def test_keys_of_one_merchant_have_separate_limits(gateway: GatewayUnderTe
 
 async def test_concurrent_requests_do_not_exceed_the_limit(gateway: GatewayUnderTest) -> None:
     key = await gateway.import_key(api_key="five", name="five", requests_per_hour=5)
-    answers = await asyncio.gather(
+    responses = await asyncio.gather(
         *(send_request(gateway, build_request(key=key)) for _ in range(20))
     )
-    assert sorted(answer.status for answer in answers) == [200] * 5 + [429] * 15
+    assert sorted(response.status for response in responses) == [200] * 5 + [429] * 15
 
 
 async def test_answer_to_unknown_key_has_no_limit_headers(gateway: GatewayUnderTest) -> None:
-    answer = await send_request(gateway, build_request(key="wrong"))
-    assert not [name for name in answer.headers if name.startswith("ratelimit")]
+    response = await send_request(gateway, build_request(key="wrong"))
+    assert not [name for name in response.headers if name.startswith("ratelimit")]
 
 
 # The request id.
@@ -805,41 +826,41 @@ async def test_answer_to_unknown_key_has_no_limit_headers(gateway: GatewayUnderT
 async def test_request_id_of_the_client_is_kept_and_sent_upstream(
     module_gateway: GatewayUnderTest, cleared_simulator: Simulator
 ) -> None:
-    given = "client-1234:5678.9_Z"
-    answer = await send_request(
-        module_gateway, build_request("GET", RECIPIENTS, f"X-Request-Id: {given}")
+    request_id = "client-1234:5678.9_Z"
+    response = await send_request(
+        module_gateway, build_request("GET", RECIPIENTS, f"X-Request-Id: {request_id}")
     )
-    assert answer.headers["x-request-id"] == given
+    assert response.headers["x-request-id"] == request_id
     assert [call.headers["X-Request-Id"] for call in cleared_simulator.service.list_requests()] == [
-        given
+        request_id
     ]
 
 
 @pytest.mark.parametrize(
-    "given", ["", "a b", "ü", "x" * 129, "a,b", "<script>", "a\tb", '"quoted"', "%0d%0a"]
+    "request_id", ["", "a b", "ü", "x" * 129, "a,b", "<script>", "a\tb", '"quoted"', "%0d%0a"]
 )
 async def test_malformed_request_id_is_replaced(
-    module_gateway: GatewayUnderTest, cleared_simulator: Simulator, given: str
+    module_gateway: GatewayUnderTest, cleared_simulator: Simulator, request_id: str
 ) -> None:
-    answer = await send_request(
-        module_gateway, build_request("GET", RECIPIENTS, f"X-Request-Id: {given}")
+    response = await send_request(
+        module_gateway, build_request("GET", RECIPIENTS, f"X-Request-Id: {request_id}")
     )
-    made = answer.headers["x-request-id"]
-    assert made != given
-    assert 16 <= len(made) <= 64
-    assert made.isalnum()
+    new_request_id = response.headers["x-request-id"]
+    assert new_request_id != request_id
+    assert 16 <= len(new_request_id) <= 64
+    assert new_request_id.isalnum()
     assert [call.headers["X-Request-Id"] for call in cleared_simulator.service.list_requests()] == [
-        made
+        new_request_id
     ]
 
 
 async def test_each_request_without_id_gets_a_new_id(gateway: GatewayUnderTest) -> None:
-    answers = [
+    responses = [
         await send_request(gateway, build_request(target=path))
         for path in (RECIPIENTS, "/x")
         for _ in "ab"
     ]
-    assert len({answer.headers["x-request-id"] for answer in answers}) == 4
+    assert len({response.headers["x-request-id"] for response in responses}) == 4
 
 
 async def test_all_upstream_calls_have_the_request_id(
@@ -855,8 +876,15 @@ async def test_all_upstream_calls_have_the_request_id(
 async def test_client_headers_are_not_sent_upstream(
     gateway: GatewayUnderTest, simulator: Simulator
 ) -> None:
-    sent = ["Cookie: a=b", "Authorization: Bearer x", "X-Forwarded-For: 192.0.2.1", "X-Own: y"]
-    await send_request(gateway, build_request("GET", RECIPIENTS, *sent, "User-Agent: client/1"))
+    sent_headers = [
+        "Cookie: a=b",
+        "Authorization: Bearer x",
+        "X-Forwarded-For: 192.0.2.1",
+        "X-Own: y",
+    ]
+    await send_request(
+        gateway, build_request("GET", RECIPIENTS, *sent_headers, "User-Agent: client/1")
+    )
     (call,) = simulator.service.list_requests()
     assert {"cookie", "x-forwarded-for", "x-own", "x-api-key"}.isdisjoint(
         name.lower() for name in call.headers
@@ -878,10 +906,10 @@ async def test_content_length_over_the_limit_is_refused_before_the_body(
         ):
             async with await open_connection(gateway.running.port) as connection:
                 await connection.send(build_request(method, path, "Content-Length: 1025"))
-                answer = await connection.read_response()
-                assert answer is not None
-                assert extract_refusal(answer) == (413, "invalid_field")
-                assert answer.headers["connection"] == "close"
+                response = await connection.read_response()
+                assert response is not None
+                assert extract_refusal(response) == (413, "invalid_field")
+                assert response.headers["connection"] == "close"
     assert not simulator.service.list_requests()
 
 
@@ -895,9 +923,9 @@ async def test_chunked_body_over_the_limit_is_refused_while_it_is_read(
         await client.send(build_request("POST", RECIPIENTS, "Transfer-Encoding: chunked"))
         for _ in range(3):
             await client.send(b"200\r\n" + b" " * 0x200 + b"\r\n")
-        answer = await client.read_response()
-        assert answer is not None
-        assert extract_refusal(answer) == (413, "invalid_field")
+        response = await client.read_response()
+        assert response is not None
+        assert extract_refusal(response) == (413, "invalid_field")
     assert not simulator.service.list_requests()
 
 
@@ -907,20 +935,22 @@ async def test_body_of_exactly_the_limit_is_accepted(open_with_settings: OpenGat
             body = json.dumps(RECIPIENT_BODY).encode().ljust(size)
             assert (await send_request(gateway, build_request("POST", body=body))).status == status
             chunk = f"{size:x}\r\n".encode() + body + b"\r\n0\r\n\r\n"
-            chunked = build_request("POST", RECIPIENTS, "Transfer-Encoding: chunked") + chunk
-            assert (await send_request(gateway, chunked)).status == status
+            chunked_request = (
+                build_request("POST", RECIPIENTS, "Transfer-Encoding: chunked") + chunk
+            )
+            assert (await send_request(gateway, chunked_request)).status == status
 
 
 async def test_body_in_many_packets_is_read_completely(gateway: GatewayUnderTest) -> None:
     body = json.dumps(RECIPIENT_BODY).encode()
     async with await open_connection(gateway.running.port) as connection:
         await connection.send(build_request("POST", RECIPIENTS, f"Content-Length: {len(body)}"))
-        for start_ in range(0, len(body), 16):
-            await connection.send(body[start_ : start_ + 16])
+        for offset in range(0, len(body), 16):
+            await connection.send(body[offset : offset + 16])
             await asyncio.sleep(0.001)
-        answer = await connection.read_response()
-    assert answer is not None
-    assert answer.status == 200
+        response = await connection.read_response()
+    assert response is not None
+    assert response.status == 200
 
 
 BAD_BODIES = {
@@ -979,9 +1009,9 @@ async def test_body_that_is_not_a_json_object_is_refused_without_calling_the_ser
     module_gateway: GatewayUnderTest, cleared_simulator: Simulator, body: bytes
 ) -> None:
     for method, path in WRITES:
-        answer = await send_request(module_gateway, build_request(method, path, body=body))
-        assert extract_refusal(answer) == INVALID
-        assert answer.parse_json["errors"][0]["message"]
+        response = await send_request(module_gateway, build_request(method, path, body=body))
+        assert extract_refusal(response) == INVALID
+        assert response.parse_json["errors"][0]["message"]
     assert not cleared_simulator.service.list_requests()
 
 
@@ -1021,16 +1051,18 @@ async def test_unexpected_body_is_discarded(
             method, f"{RECIPIENTS}/{id_}", "Content-Type: application/json", body=body
         )
         await connection.send(data + build_request("GET", "/v1/x"))
-        answers = [await connection.read_response() for _ in range(2)]
+        responses = [await connection.read_response() for _ in range(2)]
     is_last = body and method == "GET"
-    assert [answer.status for answer in answers if answer] == ([200] if is_last else [200, 404])
+    assert [response.status for response in responses if response] == (
+        [200] if is_last else [200, 404]
+    )
     assert not [call for call in cleared_simulator.service.list_requests(method) if call.body]
 
 
 async def test_compressed_body_is_accepted(module_gateway: GatewayUnderTest) -> None:
     body = gzip.compress(json.dumps(RECIPIENT_BODY).encode())
-    sent = build_request("POST", RECIPIENTS, "Content-Encoding: gzip", body=body)
-    assert (await send_request(module_gateway, sent)).status == 200
+    request_bytes = build_request("POST", RECIPIENTS, "Content-Encoding: gzip", body=body)
+    assert (await send_request(module_gateway, request_bytes)).status == 200
 
 
 # Expect: 100-continue.
@@ -1043,19 +1075,19 @@ async def test_100_continue_is_sent_after_the_key_is_accepted(
     async with await open_connection(gateway.running.port) as connection:
         length = f"Content-Length: {len(body)}"
         await connection.send(build_request("POST", RECIPIENTS, length, "Expect: 100-continue"))
-        asks = await connection.read_response()
-        assert asks is not None
-        assert asks.status == 100
+        continue_response = await connection.read_response()
+        assert continue_response is not None
+        assert continue_response.status == 100
         assert not simulator.service.list_requests()
         await connection.send(body)
-        answer = await connection.read_response()
-        assert answer is not None
-        assert answer.status == 200
-        assert_legacy(answer)
+        response = await connection.read_response()
+        assert response is not None
+        assert response.status == 200
+        assert_legacy(response)
         await connection.send(build_request("GET", "/v1/x"))
-        after = await connection.read_response()
-        assert after is not None
-        assert after.status == 404
+        next_response = await connection.read_response()
+        assert next_response is not None
+        assert next_response.status == 404
 
 
 @pytest.mark.parametrize(
@@ -1077,10 +1109,12 @@ async def test_100_continue_is_not_sent_for_a_refused_request(
         await gateway.import_key(api_key="used-up", name="used up", requests_per_hour=1)
         await send_request(gateway, build_request(key="used-up"))
         headers = (f"Content-Length: {length}", "Expect: 100-continue")
-        named = key and key.replace(" ", "-")
-        answer = await send_request(gateway, build_request("POST", target, *headers, key=named))
-    assert answer.status == status
-    assert_legacy(answer)
+        header_key = key and key.replace(" ", "-")
+        response = await send_request(
+            gateway, build_request("POST", target, *headers, key=header_key)
+        )
+    assert response.status == status
+    assert_legacy(response)
 
 
 @pytest.mark.parametrize("expect", ["100-Continue", "100-CONTINUE"])
@@ -1091,13 +1125,13 @@ async def test_expect_header_is_case_insensitive(
         await connection.send(
             build_request("POST", RECIPIENTS, "Content-Length: 2", f"Expect: {expect}")
         )
-        asks = await connection.read_response()
+        continue_response = await connection.read_response()
         await connection.send(b"[]")
-        answer = await connection.read_response()
-    assert asks is not None
-    assert asks.status == 100
-    assert answer is not None
-    assert extract_refusal(answer) == INVALID
+        response = await connection.read_response()
+    assert continue_response is not None
+    assert continue_response.status == 100
+    assert response is not None
+    assert extract_refusal(response) == INVALID
 
 
 async def test_malformed_body_after_100_continue_is_answered(
@@ -1106,13 +1140,13 @@ async def test_malformed_body_after_100_continue_is_answered(
     async with await open_connection(module_gateway.running.port) as connection:
         headers = ("Transfer-Encoding: chunked", "Expect: 100-continue")
         await connection.send(build_request("POST", RECIPIENTS, *headers))
-        asks = await connection.read_response()
-        assert asks is not None
-        assert asks.status == 100
+        continue_response = await connection.read_response()
+        assert continue_response is not None
+        assert continue_response.status == 100
         await connection.send(b"5\r\nhello\r\n0\r\n\r\n")
-        answer = await connection.read_response()
-        assert answer is not None
-        assert extract_refusal(answer) == INVALID
+        response = await connection.read_response()
+        assert response is not None
+        assert extract_refusal(response) == INVALID
 
 
 # Faults of the service.
@@ -1127,9 +1161,9 @@ async def test_unreachable_service_is_an_internal_error(
         build_request("POST", body=json.dumps(RECIPIENT_BODY).encode()),
         build_request("DELETE", RECIPIENT_PATH),
     ):
-        answer = await send_request(gateway, data)
-        assert extract_refusal(answer) == INTERNAL
-        assert "unknown" not in answer.parse_json["errors"][0]["message"], "nothing was sent"
+        response = await send_request(gateway, data)
+        assert extract_refusal(response) == INTERNAL
+        assert "unknown" not in response.parse_json["errors"][0]["message"], "nothing was sent"
 
 
 SERVICE_FAULTS = {
@@ -1179,11 +1213,11 @@ async def test_faulty_service_is_an_internal_error_in_legacy_form(
     target = RECIPIENT_PATH if method == "DELETE" else RECIPIENTS
     if method == "DELETE":
         target = f"{RECIPIENTS}/{simulator.service.seed_recipients(1)[0].id}"
-    answer = await send_request(
+    response = await send_request(
         gateway, build_request(method, target, body=bodies.get(method, b""))
     )
-    assert extract_refusal(answer) == INTERNAL
-    assert b"<html" not in answer.body
+    assert extract_refusal(response) == INTERNAL
+    assert b"<html" not in response.body
     if method == "POST":
         assert len(simulator.service.list_requests("POST")) == 1, "a write is sent once"
     assert not simulator.service.list_requests("*", "/v1/batch"), "no redirect is followed"
@@ -1195,11 +1229,11 @@ async def test_write_timeout_is_answered_as_unknown_outcome(
 ) -> None:
     simulator.inject_fault(Fault("POST", RECIPIENTS, answer_delay=10))
     async with open_with_settings(upstream={"timeout_seconds": 1}) as gateway:
-        answer = await send_request(
+        response = await send_request(
             gateway, build_request("POST", body=json.dumps(RECIPIENT_BODY).encode())
         )
-    assert extract_refusal(answer) == INTERNAL
-    assert "outcome of this request is unknown" in answer.parse_json["errors"][0]["message"]
+    assert extract_refusal(response) == INTERNAL
+    assert "outcome of this request is unknown" in response.parse_json["errors"][0]["message"]
     assert len(simulator.service.list_requests("POST")) <= 1
     assert not simulator.service.list_requests("DELETE"), "what may have happened is not undone"
 
@@ -1209,9 +1243,9 @@ async def test_read_timeout_is_not_answered_as_unknown_outcome(
 ) -> None:
     simulator.inject_fault(Fault("GET", RECIPIENTS, answer_delay=10))
     async with open_with_settings(upstream={"timeout_seconds": 0.3}) as gateway:
-        answer = await send_request(gateway, build_request())
-    assert extract_refusal(answer) == INTERNAL
-    assert "unknown" not in answer.parse_json["errors"][0]["message"]
+        response = await send_request(gateway, build_request())
+    assert extract_refusal(response) == INTERNAL
+    assert "unknown" not in response.parse_json["errors"][0]["message"]
 
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"ok":true,"recipient":{"id"', b"", b"[]"])
@@ -1220,11 +1254,11 @@ async def test_unreadable_answer_to_a_write_is_answered_as_unknown_outcome(
     module_gateway: GatewayUnderTest, cleared_simulator: Simulator, body: bytes
 ) -> None:
     cleared_simulator.inject_fault(Fault("POST", RECIPIENTS, status=200, body=body, executes=True))
-    answer = await send_request(
+    response = await send_request(
         module_gateway, build_request("POST", body=json.dumps(build_other_recipient()).encode())
     )
-    assert extract_refusal(answer) == INTERNAL
-    assert "outcome of this request is unknown" in answer.parse_json["errors"][0]["message"]
+    assert extract_refusal(response) == INTERNAL
+    assert "outcome of this request is unknown" in response.parse_json["errors"][0]["message"]
 
 
 @pytest.mark.usefixtures("no_immediate_read")
@@ -1232,11 +1266,11 @@ async def test_connection_dropped_after_a_write_is_answered_as_unknown_outcome(
     module_gateway: GatewayUnderTest, cleared_simulator: Simulator
 ) -> None:
     cleared_simulator.inject_fault(Fault("POST", RECIPIENTS, close="after"))
-    answer = await send_request(
+    response = await send_request(
         module_gateway, build_request("POST", body=json.dumps(build_other_recipient()).encode())
     )
-    assert extract_refusal(answer) == INTERNAL
-    assert "outcome of this request is unknown" in answer.parse_json["errors"][0]["message"]
+    assert extract_refusal(response) == INTERNAL
+    assert "outcome of this request is unknown" in response.parse_json["errors"][0]["message"]
     assert len(cleared_simulator.service.list_requests("POST")) == 1
 
 
@@ -1248,9 +1282,9 @@ async def test_rate_limit_of_the_service_is_passed_on_with_retry_after(
     # A path of its own, because lists are also read to reconcile writes of other tests.
     target = f"{RECIPIENTS}/R-limited"
     cleared_simulator.inject_fault(Fault("GET", target, status=429, body=body, headers=headers))
-    answer = await send_request(module_gateway, build_request("GET", target))
-    assert extract_refusal(answer) == OVER_LIMIT
-    assert answer.headers["retry-after"] == "17"
+    response = await send_request(module_gateway, build_request("GET", target))
+    assert extract_refusal(response) == OVER_LIMIT
+    assert response.headers["retry-after"] == "17"
 
 
 async def test_client_disconnect_does_not_interrupt_a_write(
@@ -1275,9 +1309,13 @@ async def test_silent_connection_is_closed_after_a_timeout(
 ) -> None:
     load = {"idle_seconds": 0.2, "head_seconds": 0.2}
     async with open_with_settings(load=load) as gateway:
-        for sent in (b"", b"GET /v1/rec", b"GET /v1/recipients HTTP/1.1\r\nHost: x\r\nX-A"):
+        for partial_request in (
+            b"",
+            b"GET /v1/rec",
+            b"GET /v1/recipients HTTP/1.1\r\nHost: x\r\nX-A",
+        ):
             async with await open_connection(gateway.running.port) as connection:
-                await connection.send(sent)
+                await connection.send(partial_request)
                 assert await connection.wait_closed()
 
 
@@ -1306,9 +1344,9 @@ async def test_stalled_body_is_refused_after_a_timeout(
         await open_connection(gateway.running.port) as connection,
     ):
         await connection.send(build_request("POST", RECIPIENTS, "Content-Length: 20") + b'{"type":')
-        answer = await connection.read_response()
-        assert answer is not None
-        assert extract_refusal(answer) == INVALID
+        response = await connection.read_response()
+        assert response is not None
+        assert extract_refusal(response) == INVALID
     assert not simulator.service.list_requests()
 
 
@@ -1341,16 +1379,16 @@ async def test_http_1_0_request_is_answered_and_the_connection_closed(
 ) -> None:
     async with await open_connection(module_gateway.running.port) as connection:
         await connection.send(build_request().replace(b"HTTP/1.1", b"HTTP/1.0"))
-        answer = await connection.read_response()
-        assert answer is not None
-        assert answer.status == 200
+        response = await connection.read_response()
+        assert response is not None
+        assert response.status == 200
         assert await connection.wait_closed()
 
 
 async def test_port_in_use_is_a_startup_error(open_with_settings: OpenGateway) -> None:
     with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
+        socket.create_server(("127.0.0.1", 0)) as listener,
         pytest.raises(ConfigurationError, match="in use"),
     ):
-        async with open_with_settings(server={"port": taken.getsockname()[1]}):
+        async with open_with_settings(server={"port": listener.getsockname()[1]}):
             pass

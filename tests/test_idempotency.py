@@ -47,8 +47,8 @@ async def post_recipient(
 
 
 def is_body_mismatch(response: GatewayResponse) -> bool:
-    (told,) = response.body["errors"]
-    return (response.status, told["code"], told["field"]) == (
+    (error,) = response.body["errors"]
+    return (response.status, error["code"], error["field"]) == (
         406,
         "invalid_field",
         "Idempotency-Key",
@@ -58,27 +58,30 @@ def is_body_mismatch(response: GatewayResponse) -> bool:
 async def test_idempotency_key_holds_on_every_post(tmp_path: Path) -> None:
     service = Service(options=ServiceOptions(), seed=1)
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
-        payee, bare = await create_recipient(gateway), await create_recipient(gateway, "bare")
+        payee, other_payee = (
+            await create_recipient(gateway),
+            await create_recipient(gateway, "bare"),
+        )
         batch = await create_batch(gateway, payee, "5.00")
         payment = {"recipient": {"id": payee}, "sourceAmount": "7.00"}
         requests = (
             ("/v1/recipients", RECIPIENT_BODY),
-            (f"/v1/recipients/{bare}/payout-methods", WALLET),
+            (f"/v1/recipients/{other_payee}/payout-methods", WALLET),
             ("/v1/batches", {"sourceCurrency": "USD", "payments": [payment]}),
             (f"/v1/batches/{batch}/payments", payment),
             (f"/v1/batches/{batch}/generate-quote", None),
             (f"/v1/batches/{batch}/start-processing", None),
         )
         for number, (path, body) in enumerate(requests):
-            first = await gateway.request(
+            first_response = await gateway.request(
                 "POST", path, body, headers=build_key_header(f"key {number}")
             )
-            assert first.status == 200, (path, first.text)
+            assert first_response.status == 200, (path, first_response.text)
             writes = _count_writes(service)
-            retried = await gateway.request(
+            retry_response = await gateway.request(
                 "POST", path, body, headers=build_key_header(f"key {number}")
             )
-            assert (retried.status, retried.text) == (200, first.text), path
+            assert (retry_response.status, retry_response.text) == (200, first_response.text), path
             assert _count_writes(service) == writes, path
 
 
@@ -90,14 +93,14 @@ async def test_idempotency_key_holds_on_patch_and_delete(tmp_path: Path) -> None
     service = Service(seed=1)
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         payee = await create_recipient(gateway)
-        batch, other = (
+        batch, other_batch = (
             await create_batch(gateway, payee, "5.00"),
             await create_batch(gateway, payee),
         )
-        more = {"payments": [{"recipient": {"id": payee}, "sourceAmount": "7.00"}]}
+        added_payments = {"payments": [{"recipient": {"id": payee}, "sourceAmount": "7.00"}]}
         requests = (
-            ("PATCH", f"/v1/batches/{batch}", more),
-            ("DELETE", f"/v1/batches/{other}", None),
+            ("PATCH", f"/v1/batches/{batch}", added_payments),
+            ("DELETE", f"/v1/batches/{other_batch}", None),
         )
         for number, (method, path, body) in enumerate(requests):
             for _ in range(2):
@@ -108,7 +111,7 @@ async def test_idempotency_key_holds_on_patch_and_delete(tmp_path: Path) -> None
         batch_body = (await gateway.request("GET", f"/v1/batches/{batch}")).body["batch"]
         assert (batch_body["totalPayments"], batch_body["amount"]) == (2, "12.00")
         response = await gateway.request(
-            "PATCH", f"/v1/batches/{batch}", more, headers=build_key_header("key 1")
+            "PATCH", f"/v1/batches/{batch}", added_payments, headers=build_key_header("key 1")
         )
         assert is_body_mismatch(response)
 
@@ -125,11 +128,15 @@ async def test_validation_error_is_replayed_and_invalid_status_is_not(tmp_path: 
             assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_status")
             assert len(service.list_requests()) > calls
         path, body = f"/v1/recipients/{recipient}", {"email": "no address"}
-        first = await gateway.request("PATCH", path, body, headers=build_key_header("two"))
+        first_response = await gateway.request("PATCH", path, body, headers=build_key_header("two"))
         calls = len(service.list_requests())
-        retried = await gateway.request("PATCH", path, body, headers=build_key_header("two"))
-        assert (first.status, retried.status, retried.text) == (406, 406, first.text)
-        assert retried.headers["Idempotent-Replayed"] == "true"
+        retry_response = await gateway.request("PATCH", path, body, headers=build_key_header("two"))
+        assert (first_response.status, retry_response.status, retry_response.text) == (
+            406,
+            406,
+            first_response.text,
+        )
+        assert retry_response.headers["Idempotent-Replayed"] == "true"
         assert len(service.list_requests()) == calls
 
 
@@ -139,9 +146,9 @@ async def test_first_answer_is_replayed_after_a_restart(tmp_path: Path) -> None:
     try:
         settings = build_settings(tmp_path, simulator.url)
         await import_api_keys(settings, [KEY])
-        first = await _create_by_new_gateway(settings, "one", RECIPIENT_BODY)
-        again = await _create_by_new_gateway(settings, "one", RECIPIENT_BODY)
-        assert (first.status, again.text) == (200, first.text)
+        first_response = await _create_by_new_gateway(settings, "one", RECIPIENT_BODY)
+        retry_response = await _create_by_new_gateway(settings, "one", RECIPIENT_BODY)
+        assert (first_response.status, retry_response.text) == (200, first_response.text)
         assert is_body_mismatch(await _create_by_new_gateway(settings, "one", OTHER_RECIPIENT_BODY))
         assert service.creation_counts["recipient"] == 1
     finally:
@@ -164,20 +171,23 @@ async def test_two_instances_give_one_answer(tmp_path: Path, postgres: State) ->
             open_gateway(tmp_path, simulator.url, state=state) as second_instance,
         ):
             service.faults.append(Fault("POST", "/v1/recipients", answer_delay=1))
-            first = asyncio.ensure_future(post_recipient(first_instance, "one"))
+            pending_response = asyncio.ensure_future(post_recipient(first_instance, "one"))
             await wait_until(lambda: service.creation_counts["recipient"] == 1)
             assert is_body_mismatch(
                 await post_recipient(second_instance, "one", OTHER_RECIPIENT_BODY)
             )
-            retried = await post_recipient(second_instance, "one")
-            assert ((await first).status, retried.text) == (200, (await first).text)
-            assert (await post_recipient(second_instance, "one")).text == retried.text
+            retry_response = await post_recipient(second_instance, "one")
+            assert ((await pending_response).status, retry_response.text) == (
+                200,
+                (await pending_response).text,
+            )
+            assert (await post_recipient(second_instance, "one")).text == retry_response.text
             assert service.creation_counts["recipient"] == 1
             assert is_body_mismatch(
                 await post_recipient(first_instance, "one", OTHER_RECIPIENT_BODY)
             )
-            other = await post_recipient(second_instance, "two", OTHER_RECIPIENT_BODY)
-            assert other.status == 200
+            other_response = await post_recipient(second_instance, "two", OTHER_RECIPIENT_BODY)
+            assert other_response.status == 200
             assert service.creation_counts["recipient"] == 2
     finally:
         await simulator.stop()

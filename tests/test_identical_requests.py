@@ -27,8 +27,10 @@ DELAY_SECONDS = 3
 class TwoGateways:
     """Two gateways on one PostgreSQL, and one service."""
 
-    def __init__(self, setup: GatewayUnderTest, there: GatewayUnderTest, service: Service) -> None:
-        self.first, self.second, self.service = setup, there, service
+    def __init__(
+        self, setup: GatewayUnderTest, other_gateway: GatewayUnderTest, service: Service
+    ) -> None:
+        self.first, self.second, self.service = setup, other_gateway, service
         self.batch: dict[str, Any] = {}
 
     async def prepare(self) -> None:
@@ -48,8 +50,8 @@ class TwoGateways:
 async def gateways(tmp_path: Path, postgres: State) -> AsyncIterator[TwoGateways]:
     service = Service(seed=1, options=ServiceOptions(inferred=True))
     async with _open_simulator(service) as url, _open_gateway(tmp_path, url, postgres) as setup:
-        async with _open_gateway(tmp_path, url, postgres) as there:
-            both = TwoGateways(setup, there, service)
+        async with _open_gateway(tmp_path, url, postgres) as other_gateway:
+            both = TwoGateways(setup, other_gateway, service)
             await both.prepare()
             yield both
 
@@ -74,13 +76,13 @@ async def _open_gateway(
 async def test_identical_request_at_another_process_joins_the_one_in_flight(
     gateways: TwoGateways,
 ) -> None:
-    first = asyncio.ensure_future(gateways.create_batch(gateways.first))
+    first_request = asyncio.ensure_future(gateways.create_batch(gateways.first))
     await wait_until(lambda: gateways.count_created() == 1)
-    second = await gateways.create_batch(gateways.second)
-    assert ((await first).status, second.status) == (200, 200)
-    assert (await first).body["batch"]["id"] == second.body["batch"]["id"]
-    assert "Idempotent-Replayed" not in (await first).headers
-    assert second.headers["Idempotent-Replayed"] == "true"
+    second_response = await gateways.create_batch(gateways.second)
+    assert ((await first_request).status, second_response.status) == (200, 200)
+    assert (await first_request).body["batch"]["id"] == second_response.body["batch"]["id"]
+    assert "Idempotent-Replayed" not in (await first_request).headers
+    assert second_response.headers["Idempotent-Replayed"] == "true"
     assert gateways.count_created() == 1
 
 
@@ -88,29 +90,29 @@ async def test_retry_joins_the_request_of_a_disconnected_client(gateways: TwoGat
     async with aiohttp.ClientSession() as session:
         url = f"{gateways.first.running.url}/v1/batches"
         headers = {"X-API-Key": gateways.first.api_key}
-        disconnected = asyncio.ensure_future(
+        abandoned_request = asyncio.ensure_future(
             session.post(url, json=gateways.batch, headers=headers)
         )
         await wait_until(lambda: gateways.count_created() == 1)
-        retried = asyncio.ensure_future(gateways.create_batch(gateways.second))
-        # It has asked, and is told nothing yet, when the first client goes.
+        retry = asyncio.ensure_future(gateways.create_batch(gateways.second))
+        # The retry is waiting when the first client disconnects.
         await asyncio.sleep(0.5)
-        assert not retried.done()
-        disconnected.cancel()
+        assert not retry.done()
+        abandoned_request.cancel()
         with suppress(asyncio.CancelledError):
-            await disconnected
-    answer = await retried
-    assert (answer.status, answer.body["batch"]["amount"]) == (200, "5.00"), answer.text
+            await abandoned_request
+    response = await retry
+    assert (response.status, response.body["batch"]["amount"]) == (200, "5.00"), response.text
     assert gateways.count_created() == 1
 
 
 async def test_request_answered_by_a_new_process_is_not_replayed(gateways: TwoGateways) -> None:
     gateways.service.faults.clear()
-    first = await gateways.create_batch(gateways.second)
+    first_response = await gateways.create_batch(gateways.second)
     # The older one has not seen the other yet, nor does the journal say that its client has the answer.
-    second = await gateways.create_batch(gateways.first)
-    assert (first.status, second.status) == (200, 200)
-    assert first.body["batch"]["id"] != second.body["batch"]["id"]
+    second_response = await gateways.create_batch(gateways.first)
+    assert (first_response.status, second_response.status) == (200, 200)
+    assert first_response.body["batch"]["id"] != second_response.body["batch"]["id"]
     assert gateways.count_created() == 2
 
 
@@ -122,13 +124,16 @@ async def test_identical_request_at_another_process_is_a_retry_for_replay_second
         _open_simulator(service) as url,
         _open_gateway(tmp_path, url, postgres, replay_seconds=60) as setup,
     ):
-        async with _open_gateway(tmp_path, url, postgres, replay_seconds=60) as there:
-            two = TwoGateways(setup, there, service)
+        async with _open_gateway(tmp_path, url, postgres, replay_seconds=60) as other_gateway:
+            two = TwoGateways(setup, other_gateway, service)
             await two.prepare()
             service.faults.clear()
-            first, retried = await two.create_batch(setup), await two.create_batch(there)
-    assert (retried.status, retried.body) == (200, first.body)
-    assert retried.headers["Idempotent-Replayed"] == "true"
+            first_response, retry_response = (
+                await two.create_batch(setup),
+                await two.create_batch(other_gateway),
+            )
+    assert (retry_response.status, retry_response.body) == (200, first_response.body)
+    assert retry_response.headers["Idempotent-Replayed"] == "true"
     assert service.creation_counts["batch"] == 1
 
 
@@ -136,9 +141,9 @@ async def test_concurrent_identical_requests_are_executed_once(gateways: TwoGate
     for number in range(5):
         gateways.service.faults[:] = [Fault("POST", "/v1/batches", answer_delay=0.5)]
         gateways.batch["description"] = f"run {number}"
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             gateways.create_batch(gateways.first), gateways.create_batch(gateways.second)
         )
-        assert [response.status for response in answers] == [200, 200]
-        assert len({response.body["batch"]["id"] for response in answers}) == 1
+        assert [response.status for response in responses] == [200, 200]
+        assert len({response.body["batch"]["id"] for response in responses}) == 1
         assert gateways.count_created() == number + 1

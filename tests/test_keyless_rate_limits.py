@@ -25,13 +25,13 @@ async def load_remaining(gateway: GatewayUnderTest, address: str) -> int:
 
 
 async def test_counting_many_addresses_takes_bounded_memory():
-    strangers = InProcessRateLimiter(max_keys=100)
+    limiter = InProcessRateLimiter(max_keys=100)
     tracemalloc.start()
     for number in range(20_000):
-        await strangers.admit(f"address 2001:db8:{number:x}::/64", 100)
-    _, peak = tracemalloc.get_traced_memory()
+        await limiter.admit(f"address 2001:db8:{number:x}::/64", 100)
+    _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 1_000_000
+    assert peak_bytes < 1_000_000
 
 
 async def test_many_addresses_do_not_evict_counts_of_keys(
@@ -39,9 +39,9 @@ async def test_many_addresses_do_not_evict_counts_of_keys(
 ):
     monkeypatch.setattr("gateway.server.assembly.MAX_ADDRESSES", 10)
     async with open_gateway(tmp_path, NO_SERVICE, **PROXY_SECTIONS) as gateway:
-        for left in (99, 98):
+        for remaining in (99, 98):
             response = await gateway.request("GET", "/v1/recipients/R-1")
-            assert response.headers["RateLimit-Remaining"] == str(left)
+            assert response.headers["RateLimit-Remaining"] == str(remaining)
             for number in range(50):
                 assert await load_remaining(gateway, f"192.0.2.{number}") == 99, "it was forgotten"
             assert await load_remaining(gateway, "192.0.2.49") == 98

@@ -17,7 +17,7 @@ _IN_A_GROUP = RUNS // GROUPS
 
 @pytest.mark.parametrize("group", range(GROUPS))
 async def test_killed_gateway_carries_write_out_once(group: int) -> None:
-    first = group * _IN_A_GROUP
-    told = await run_all(range(first, first + _IN_A_GROUP))
-    assert sum(told[kind] for kind in KINDS) == _IN_A_GROUP
-    assert all(told[what] > 0 for what in (*KINDS, "seen", "executed", "answered")), told
+    first_seed = group * _IN_A_GROUP
+    counts = await run_all(range(first_seed, first_seed + _IN_A_GROUP))
+    assert sum(counts[kind] for kind in KINDS) == _IN_A_GROUP
+    assert all(counts[name] > 0 for name in (*KINDS, "seen", "executed", "answered")), counts

@@ -42,7 +42,7 @@ SERVICES = {
 class GatewayAndService:
     """A gateway, its service, and the recipient ids by name."""
 
-    house: GatewayUnderTest
+    gateway: GatewayUnderTest
     service: Service
     recipient_ids: dict[str, str]
 
@@ -51,8 +51,8 @@ class GatewayAndService:
         rows: list[dict[str, Any]] = []
         name = path.rpartition("/")[2]
         for page in itertools.count(1):
-            asked = urlencode({**query, "page": page, "pageSize": size})
-            body = await request_successfully(self.house, "GET", f"{path}?{asked}")
+            parameters = urlencode({**query, "page": page, "pageSize": size})
+            body = await request_successfully(self.gateway, "GET", f"{path}?{parameters}")
             rows += body[name]
             if page >= body["meta"]["pages"]:
                 assert body["meta"]["records"] == len(rows)
@@ -69,46 +69,46 @@ async def gateway_and_service(
     service = Service(seed=1, options=SERVICES[request.param])
     folder = tmp_path_factory.mktemp("filters")
     async with open_gateway_and_service(folder, service) as (gateway, _simulator):
-        made = GatewayAndService(gateway, service, {})
+        setup = GatewayAndService(gateway, service, {})
         for name, country in (("ada", "US"), ("bea", "CA"), ("cid", "DE")):
-            made.recipient_ids[name] = await create_recipient(gateway, name)
-            world = service.find_or_create_tenant()
-            real = [*world.recipients.values()][-1]
-            real.fields["address"] = {**real.address, "country": country}
+            setup.recipient_ids[name] = await create_recipient(gateway, name)
+            tenant = service.find_or_create_tenant()
+            last_recipient = [*tenant.recipients.values()][-1]
+            last_recipient.fields["address"] = {**last_recipient.address, "country": country}
         batches = [
-            await _create_batch(made, "USD", "100.00", *names)
+            await _create_batch(setup, "USD", "100.00", *names)
             for names in (["ada"], ["bea"], ["ada", "cid"], ["cid"], [])
         ]
-        batches.append(await _create_batch(made, "EUR", "25.00", "bea", "ada"))
+        batches.append(await _create_batch(setup, "EUR", "25.00", "bea", "ada"))
         to_another = {
-            "recipient": {"id": made.recipient_ids["ada"]}, "targetAmount": "7.00", "targetCurrency": "EUR",
+            "recipient": {"id": setup.recipient_ids["ada"]}, "targetAmount": "7.00", "targetCurrency": "EUR",
             "memo": "arrives in euros",
         }  # fmt: skip
         await request_successfully(gateway, "POST", f"/batches/{batches[0]}/payments", to_another)
-        await _create_batch(made, "USD", "99999999.00", "ada")  # the balance does not cover it
+        await _create_batch(setup, "USD", "99999999.00", "ada")  # the balance does not cover it
         for batch in batches[1:3]:
             await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
-        first = (await request_successfully(gateway, "GET", f"/batches/{batches[3]}"))["batch"][
-            "payments"
-        ]
-        path = f"/batches/{batches[3]}/payments/{first['payments'][0]['id']}"
+        first_payment = (await request_successfully(gateway, "GET", f"/batches/{batches[3]}"))[
+            "batch"
+        ]["payments"]
+        path = f"/batches/{batches[3]}/payments/{first_payment['payments'][0]['id']}"
         await request_successfully(
             gateway, "PATCH", path, {"memo": "edited"}
         )  # a draft if the endpoint is missing
-        yield made
+        yield setup
 
 
-async def _create_batch(made: GatewayAndService, currency: str, amount: str, *names: str) -> str:
+async def _create_batch(setup: GatewayAndService, currency: str, amount: str, *names: str) -> str:
     payments = [
         {
-            "recipient": {"id": made.recipient_ids[name]},
+            "recipient": {"id": setup.recipient_ids[name]},
             "sourceAmount": amount,
             "memo": f"for {name}",
         }
         for name in names
     ]
     body = {"sourceCurrency": currency, "payments": payments}
-    return str((await request_successfully(made.house, "POST", "/batches", body))["batch"]["id"])
+    return str((await request_successfully(setup.gateway, "POST", "/batches", body))["batch"]["id"])
 
 
 # Expected matches, computed from the unfiltered list
@@ -118,11 +118,11 @@ Row = dict[str, Any]
 
 def matches_row(row: Row, query: dict[str, str]) -> bool:
     """Whether the fields of a payment or batch match the query."""
-    created = row["createdAt"]
+    created_at = row["createdAt"]
     checks = {
         "status": lambda value: row["status"] == value,
-        "startDate": lambda value: created >= value,
-        "endDate": lambda value: created[: len(value)] <= value,
+        "startDate": lambda value: created_at >= value,
+        "endDate": lambda value: created_at[: len(value)] <= value,
         "sourceCurrency": lambda value: row.get("sourceCurrency", row.get("currency")) == value,
     }
     return all(checks[name](value) for name, value in query.items() if name in checks)
@@ -142,7 +142,7 @@ def matches_payment(payment: Row, query: dict[str, str]) -> bool:
 PAYMENT_FILTERS = ("recipient", "country", "targetCurrency")
 
 
-def iterate_queries(rows: list[Row], payees: dict[str, str]) -> Iterator[dict[str, str]]:
+def iterate_queries(rows: list[Row], recipient_ids: dict[str, str]) -> Iterator[dict[str, str]]:
     """Iterates over each filter, and over pairs and triples of filters."""
     times = sorted(row["createdAt"] for row in rows)
     values = {
@@ -150,12 +150,12 @@ def iterate_queries(rows: list[Row], payees: dict[str, str]) -> Iterator[dict[st
         "startDate": [times[len(times) // 2], times[0][:10], "2100-01-01"],
         "endDate": [times[len(times) // 2], times[0][:10], "2001-01-01"],
         "sourceCurrency": ["USD", "EUR", "JPY"],
-        "recipient": [payees["ada"], payees["cid"], "bea@example.com"],
+        "recipient": [recipient_ids["ada"], recipient_ids["cid"], "bea@example.com"],
         "country": ["US", "CA", "FR"],
         "targetCurrency": ["USD", "EUR"],
     }
-    for name, those in values.items():
-        for value in those:
+    for name, filter_values in values.items():
+        for value in filter_values:
             yield {name: value}
     for count in (2, 3):
         for names in itertools.combinations(values, count):
@@ -178,7 +178,7 @@ async def test_filtered_batches_are_the_matching_batches(
     assert {row["status"] for row in rows} == {"open", "pending", "complete"}
     batch_body = {
         row["id"]: (
-            await request_successfully(gateway_and_service.house, "GET", f"/batches/{row['id']}")
+            await request_successfully(gateway_and_service.gateway, "GET", f"/batches/{row['id']}")
         )["batch"]
         for row in rows
     }
@@ -187,8 +187,10 @@ async def test_filtered_batches_are_the_matching_batches(
         if not matches_row(row, query):
             return False
         payments = batch_body[row["id"]]["payments"]["payments"]
-        asks = any(name in query for name in PAYMENT_FILTERS)
-        return not asks or any(matches_payment(payment, query) for payment in payments)
+        has_payment_filter = any(name in query for name in PAYMENT_FILTERS)
+        return not has_payment_filter or any(
+            matches_payment(payment, query) for payment in payments
+        )
 
     await check_filtered_lists(gateway_and_service, "/batches", rows, matches)
 
@@ -230,11 +232,11 @@ async def check_filtered_lists(
 ) -> None:
     sizes: set[int] = set()
     for query in iterate_queries(rows, gateway_and_service.recipient_ids):
-        expected = [row["id"] for row in rows if matches(row, query)]
-        sizes.add(len(expected))
+        expected_ids = [row["id"] for row in rows if matches(row, query)]
+        sizes.add(len(expected_ids))
         size = 2 if len(query) == 1 else 1000
         response = [row["id"] for row in await gateway_and_service.list_all(path, size, **query)]
-        assert response == expected, query
+        assert response == expected_ids, query
     assert len(sizes) > 3, "the filters left as much each time"
 
 
@@ -245,13 +247,16 @@ async def test_search_is_combined_with_filters(gateway_and_service: GatewayAndSe
     rows = await gateway_and_service.list_all(path, search="euros")
     assert [row["memo"] for row in rows] == ["arrives in euros"]
     assert await gateway_and_service.list_all(path, search="for bea") == []
-    some = (await gateway_and_service.list_all("/batches"))[0]
+    listed_batches = (await gateway_and_service.list_all("/batches"))[0]
     rows = await gateway_and_service.list_all(
-        "/batches", search=some["id"][4:].lower(), status=some["status"]
+        "/batches", search=listed_batches["id"][4:].lower(), status=listed_batches["status"]
     )
-    assert rows == [some]
+    assert rows == [listed_batches]
     assert (
-        await gateway_and_service.list_all("/batches", search=some["id"], status="accepted") == []
+        await gateway_and_service.list_all(
+            "/batches", search=listed_batches["id"], status="accepted"
+        )
+        == []
     )
 
 
@@ -263,12 +268,12 @@ async def test_unknown_value_matches_nothing_and_invalid_date_is_ignored(
         "/payments",
         f"/recipients/{gateway_and_service.recipient_ids['ada']}/payments",
     ):
-        everything = await gateway_and_service.list_all(path)
+        all_rows = await gateway_and_service.list_all(path)
         for name in ("status", "recipient", "country", "sourceCurrency", "targetCurrency"):
             assert await gateway_and_service.list_all(path, **{name: "nonsense"}) == []
-            assert await gateway_and_service.list_all(path, **{name: ""}) == everything
+            assert await gateway_and_service.list_all(path, **{name: ""}) == all_rows
         for query in ({"startDate": "soon"}, {"endDate": "never"}, {"unheardOf": "1"}):
-            assert await gateway_and_service.list_all(path, **query) == everything
+            assert await gateway_and_service.list_all(path, **query) == all_rows
         assert await gateway_and_service.list_all(
             path, sourceCurrency="usd", country="usa"
         ) == await gateway_and_service.list_all(path, sourceCurrency="USD", country="US")
@@ -289,37 +294,37 @@ async def test_partly_unreadable_list_is_an_internal_error(
         for path in ("/batches", "/payments"):
             fault = Fault("GET", f"/v1/batch/{id_}/summary", status=503, times=50)
             gateway_and_service.service.faults.append(fault)
-            response = await gateway_and_service.house.request("GET", f"/v1{path}?{query}")
+            response = await gateway_and_service.gateway.request("GET", f"/v1{path}?{query}")
             gateway_and_service.service.faults.remove(fault)
             assert response.status == 500, (path, query, response.text)
 
 
 async def test_ignored_parameters_are_counted(gateway_and_service: GatewayAndService) -> None:
-    running = gateway_and_service.house.running
-    before = await fetch_metrics(gateway_and_service.house.session, running.admin_url)
+    running = gateway_and_service.gateway.running
+    scrape_before = await fetch_metrics(gateway_and_service.gateway.session, running.admin_url)
     await gateway_and_service.list_all("/batches", unheardOf="1", foo="2", status="open")
-    after = await fetch_metrics(gateway_and_service.house.session, running.admin_url)
+    scrape_after = await fetch_metrics(gateway_and_service.gateway.session, running.admin_url)
     name = "payout_gateway_ignored_parameters_total"
-    assert measure_increase(after, before, name, operation="list_batches") == 2
+    assert measure_increase(scrape_after, scrape_before, name, operation="list_batches") == 2
 
 
 async def test_filtered_list_of_many_pages_keeps_its_order(tmp_path: Path) -> None:
     service = Service(seed=1)
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         setup = GatewayAndService(gateway, service, {"ada": await create_recipient(gateway)})
-        real = next(iter(service.find_or_create_tenant().recipients))
-        service.seed_payments(real, 1400, seed=3)
+        recipient_id = next(iter(service.find_or_create_tenant().recipients))
+        service.seed_payments(recipient_id, 1400, seed=3)
         path = f"/recipients/{setup.recipient_ids['ada']}/payments"
         rows = await setup.list_all(path)
-        for row in service.find_or_create_tenant().recipients[real].payments[::3]:
+        for row in service.find_or_create_tenant().recipients[recipient_id].payments[::3]:
             row["createdAt"] = rows[0]["createdAt"]  # many of one moment
         rows = await setup.list_all(path)
-        middle = sorted(row["createdAt"] for row in rows)[700]
-        before = len(service.list_requests())
-        found = await setup.list_all(path, startDate=middle)
-        assert found == [row for row in rows if row["createdAt"] >= middle]
-        assert len(found) > 500
-        assert len(service.list_requests()) - before <= -(-1400 // 250) + 3
+        middle_time = sorted(row["createdAt"] for row in rows)[700]
+        request_count = len(service.list_requests())
+        listed_rows = await setup.list_all(path, startDate=middle_time)
+        assert listed_rows == [row for row in rows if row["createdAt"] >= middle_time]
+        assert len(listed_rows) > 500
+        assert len(service.list_requests()) - request_count <= -(-1400 // 250) + 3
 
 
 # What it costs: the bounds that README.md states for 1,000 batches
@@ -329,25 +334,25 @@ BATCH_COUNT, PAGE_SIZE = 1000, 10
 
 async def _seed_batches(gateway: GatewayUnderTest, service: Service) -> None:
     """Seeds batches at the service and in the ledger: nine of ten are complete."""
-    world, started = service.find_or_create_tenant(), datetime(2026, 1, 1, tzinfo=UTC)
-    payee = next(iter(world.recipients.values()))
-    found: list[CompareAndSet] = []
+    tenant, start_time = service.find_or_create_tenant(), datetime(2026, 1, 1, tzinfo=UTC)
+    payee = next(iter(tenant.recipients.values()))
+    states: list[CompareAndSet] = []
     for number in range(BATCH_COUNT):
-        at = started + timedelta(hours=number)
-        batch = Batch("", "USD", "", created_at=at, updated_at=at)
-        insert_batch(world, batch, [])
+        created_at = start_time + timedelta(hours=number)
+        batch = Batch("", "USD", "", created_at=created_at, updated_at=created_at)
+        insert_batch(tenant, batch, [])
         terms = PaymentTerms("wallet", Decimal(5), "USD", Decimal(5), "USD", Decimal(1), Decimal(0))
-        insert_payment(world, batch, PaymentOrder(payee, Decimal(5), "USD", "", terms))
+        insert_payment(tenant, batch, PaymentOrder(payee, Decimal(5), "USD", "", terms))
         for payment in batch.payments.values():
-            payment.created_at = at
+            payment.created_at = created_at
         if number % 10:
-            batch.state, batch.sent_at, batch.completed_at = "processed", at, at
+            batch.state, batch.sent_at, batch.completed_at = "processed", created_at, created_at
             next(iter(batch.payments.values())).status = "processed"
-        facts = {"phase": "sent", "version": 1, "upstream": batch.id, "currency": "USD",
-                 "createdAt": format_timestamp(at), "started": format_timestamp(at) if number % 10 else None}  # fmt: skip
-        found.append(CompareAndSet("batch", batch.id, facts))
+        batch_state = {"phase": "sent", "version": 1, "upstream": batch.id, "currency": "USD",
+                 "createdAt": format_timestamp(created_at), "started": format_timestamp(created_at) if number % 10 else None}  # fmt: skip
+        states.append(CompareAndSet("batch", batch.id, batch_state))
     async with open_store(gateway.settings.state) as store:
-        await ObjectStateStore(store).compare_and_set_all(TENANT, found)
+        await ObjectStateStore(store).compare_and_set_all(TENANT, states)
 
 
 @pytest.mark.parametrize("inferred", [True, False], ids=["listed", "bare"])
@@ -364,9 +369,9 @@ async def test_filtered_list_makes_at_most_the_documented_calls(
 
         async def count_matches_and_calls(path: str, **query: str) -> tuple[int, int]:
             """Returns the number of matches and of upstream calls."""
-            before = len(service.list_requests())
+            request_count = len(service.list_requests())
             body = await request_successfully(gateway, "GET", f"{path}?{urlencode(query)}")
-            return body["meta"]["records"], len(service.list_requests()) - before
+            return body["meta"]["records"], len(service.list_requests()) - request_count
 
         pages, summaries, balance = BATCH_COUNT // 100, BATCH_COUNT, 1
         if inferred:
@@ -378,22 +383,24 @@ async def test_filtered_list_makes_at_most_the_documented_calls(
                 pages,
             )
         else:
-            records, made = await count_matches_and_calls("/batches", status="open")
-            assert (records, made <= summaries + balance + PAGE_SIZE) == (100, True)
+            records, call_count = await count_matches_and_calls("/batches", status="open")
+            assert (records, call_count <= summaries + balance + PAGE_SIZE) == (100, True)
             # Complete batches do not change any more.
-            records, made = await count_matches_and_calls("/batches", status="complete")
-            assert (records, made <= BATCH_COUNT // 10 + balance + PAGE_SIZE) == (900, True)
-            records, made = await count_matches_and_calls(
+            records, call_count = await count_matches_and_calls("/batches", status="complete")
+            assert (records, call_count <= BATCH_COUNT // 10 + balance + PAGE_SIZE) == (900, True)
+            records, call_count = await count_matches_and_calls(
                 "/batches", startDate="2026-01-02", endDate="2026-01-02"
             )
             # Two batches were created at midnight: only their summaries give the service's time.
-            assert (records, made <= PAGE_SIZE + balance + 2) == (24, True)
+            assert (records, call_count <= PAGE_SIZE + balance + 2) == (24, True)
         recipient = next(iter(service.find_or_create_tenant().recipients))
-        records, made = await count_matches_and_calls(
+        records, call_count = await count_matches_and_calls(
             "/batches", recipient=recipient, status="open"
         )
-        assert (records, made <= pages + summaries + balance) == (100, True)
-        records, made = await count_matches_and_calls("/payments", status="processed", country="ZZ")
-        assert (records, made <= summaries) == (0, True)
-        records, made = await count_matches_and_calls("/payments", startDate="2026-02-01")
-        assert (records, made <= BATCH_COUNT // 10 + 300) == (BATCH_COUNT - 31 * 24, True)
+        assert (records, call_count <= pages + summaries + balance) == (100, True)
+        records, call_count = await count_matches_and_calls(
+            "/payments", status="processed", country="ZZ"
+        )
+        assert (records, call_count <= summaries) == (0, True)
+        records, call_count = await count_matches_and_calls("/payments", startDate="2026-02-01")
+        assert (records, call_count <= BATCH_COUNT // 10 + 300) == (BATCH_COUNT - 31 * 24, True)

@@ -24,8 +24,8 @@ PROXIES = [
 
 
 def build_create_request(email: str) -> bytes:
-    person = {"type": "individual", "firstName": "Ada", "lastName": "King", "email": email}
-    body = json.dumps(person)
+    recipient_body = {"type": "individual", "firstName": "Ada", "lastName": "King", "email": email}
+    body = json.dumps(recipient_body)
     head = f"POST /v1/recipients HTTP/1.1\r\nHost: gateway\r\nX-API-Key: {KEY['api_key']}\r\n"
     return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
@@ -33,18 +33,20 @@ def build_create_request(email: str) -> bytes:
 async def send(port: int, data: bytes) -> int:
     async with await open_connection(port) as connection:
         await connection.send(data)
-        answer = await connection.read_response()
-        assert answer is not None
-        return answer.status
+        response = await connection.read_response()
+        assert response is not None
+        return response.status
 
 
 @pytest.mark.parametrize("proxy", PROXIES)
-@pytest.mark.parametrize("trusted", [[], ["127.0.0.1"]])
+@pytest.mark.parametrize("trusted_proxies", [[], ["127.0.0.1"]])
 async def test_identical_answered_requests_are_executed_twice(
-    tmp_path: Path, proxy: str, trusted: list[str]
+    tmp_path: Path, proxy: str, trusted_proxies: list[str]
 ) -> None:
     service = Service(seed=1)
-    async with open_gateway_and_service(tmp_path, service, server={"trusted_proxies": trusted}) as (
+    async with open_gateway_and_service(
+        tmp_path, service, server={"trusted_proxies": trusted_proxies}
+    ) as (
         gateway,
         _,
     ):

@@ -48,9 +48,9 @@ class GatedService:
         self.slow_access_key = "SIMULATORACCESSKEY"
 
     async def respond(
-        self, written: RecordedRequest, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, _request: RecordedRequest, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        if self.slow_access_key in written.headers["authorization"]:
+        if self.slow_access_key in _request.headers["authorization"]:
             await self.is_open.wait()
         writer.write(EMPTY_LIST)
 
@@ -59,12 +59,12 @@ class GatedService:
 async def open_gated_gateway(
     folder: Path, **load: float
 ) -> AsyncIterator[tuple[GatewayUnderTest, RawService, GatedService]]:
-    gate = GatedService()
+    service = GatedService()
     async with (
-        open_raw_service(gate.respond) as recorder,
+        open_raw_service(service.respond) as recorder,
         open_signed_gateway(folder, recorder.url, BOLT_KEY, load=load) as gateway,
     ):
-        yield gateway, recorder, gate
+        yield gateway, recorder, service
 
 
 def build_legacy_request(
@@ -108,15 +108,15 @@ async def wait_until(is_met: Callable[[], bool]) -> None:
 
 
 async def require_response(task: asyncio.Task[RawResponse | None]) -> RawResponse:
-    heard = await task
-    assert heard is not None, "closed without an answer"
-    return heard
+    response = await task
+    assert response is not None, "closed without an answer"
+    return response
 
 
-def assert_shed(heard: RawResponse) -> None:
-    assert_legacy(heard)
-    assert (heard.status, heard.code) == INTERNAL
-    assert int(heard.headers["retry-after"]) >= 1
+def assert_shed(response: RawResponse) -> None:
+    assert_legacy(response)
+    assert (response.status, response.code) == INTERNAL
+    assert int(response.headers["retry-after"]) >= 1
 
 
 # Requests.
@@ -126,35 +126,35 @@ async def test_requests_over_a_merchants_share_are_shed_before_any_call(
     tmp_path: Path,
 ) -> None:
     async with (
-        open_gated_gateway(tmp_path, **SMALL_LIMITS) as (gateway, recorder, gate),
+        open_gated_gateway(tmp_path, **SMALL_LIMITS) as (gateway, recorder, service),
         AsyncExitStack() as stack,
     ):
-        crowd, shares = ConcurrentClients(gateway, stack), gateway.running.load.limiter
-        tasks = await crowd.send(build_legacy_request(), 4)
-        await wait_until(lambda: (shares.running_count, shares.waiting_count) == (2, 2))
-        (one_more,) = await crowd.send(build_legacy_request())
+        clients, limiter = ConcurrentClients(gateway, stack), gateway.running.load.limiter
+        tasks = await clients.send(build_legacy_request(), 4)
+        await wait_until(lambda: (limiter.running_count, limiter.waiting_count) == (2, 2))
+        (one_more,) = await clients.send(build_legacy_request())
         assert_shed(await require_response(one_more))
         assert gateway.running.load.shed_counts == {"too many requests wait": 1}
         await wait_until(lambda: len(recorder.requests) == 2)
-        gate.is_open.set()
+        service.is_open.set()
         assert [(await require_response(task)).status for task in tasks] == [200] * 4
         assert len(recorder.requests) == 4, "what was shed was not sent"
-        assert (shares.running_count, shares.waiting_count) == (0, 0)
+        assert (limiter.running_count, limiter.waiting_count) == (0, 0)
 
 
 async def test_slow_merchant_does_not_delay_another(tmp_path: Path) -> None:
     async with (
-        open_gated_gateway(tmp_path, **SMALL_LIMITS) as (gateway, _recorder, gate),
+        open_gated_gateway(tmp_path, **SMALL_LIMITS) as (gateway, _recorder, service),
         AsyncExitStack() as stack,
     ):
-        crowd, shares = ConcurrentClients(gateway, stack), gateway.running.load.limiter
-        await crowd.send(build_legacy_request(), 4)
-        await wait_until(lambda: (shares.running_count, shares.waiting_count) == (2, 2))
+        clients, limiter = ConcurrentClients(gateway, stack), gateway.running.load.limiter
+        await clients.send(build_legacy_request(), 4)
+        await wait_until(lambda: (limiter.running_count, limiter.waiting_count) == (2, 2))
         for _ in range(5):
-            (other,) = await crowd.send(build_legacy_request(BOLT_KEY["api_key"]))
-            assert (await require_response(other)).status == 200
-        assert not gate.is_open.is_set()
-        gate.is_open.set()
+            (other_task,) = await clients.send(build_legacy_request(BOLT_KEY["api_key"]))
+            assert (await require_response(other_task)).status == 200
+        assert not service.is_open.is_set()
+        service.is_open.set()
 
 
 async def test_shed_write_is_not_sent(tmp_path: Path) -> None:
@@ -163,93 +163,95 @@ async def test_shed_write_is_not_sent(tmp_path: Path) -> None:
         KEY["api_key"], "POST", f"Content-Length: {len(body)}", "Expect: 100-continue"
     )
     async with (
-        open_gated_gateway(tmp_path, **SMALL_LIMITS) as (gateway, recorder, gate),
+        open_gated_gateway(tmp_path, **SMALL_LIMITS) as (gateway, recorder, service),
         AsyncExitStack() as stack,
     ):
-        crowd, shares = ConcurrentClients(gateway, stack), gateway.running.load.limiter
-        await crowd.send(build_legacy_request(), 4)
-        await wait_until(lambda: (shares.running_count, shares.waiting_count) == (2, 2))
-        (shed,) = await crowd.send(write)
-        heard = await require_response(shed)
-        assert_shed(heard)
-        assert heard.headers["connection"] == "close", "the body was not even asked for"
+        clients, limiter = ConcurrentClients(gateway, stack), gateway.running.load.limiter
+        await clients.send(build_legacy_request(), 4)
+        await wait_until(lambda: (limiter.running_count, limiter.waiting_count) == (2, 2))
+        (shed_task,) = await clients.send(write)
+        response = await require_response(shed_task)
+        assert_shed(response)
+        assert response.headers["connection"] == "close", "the body was not even asked for"
         assert [request for request in recorder.requests if request.method != "GET"] == []
-        gate.is_open.set()
+        service.is_open.set()
 
 
 async def test_signed_interface_sheds_in_its_form_and_shares_the_limit(
     tmp_path: Path,
 ) -> None:
     async with (
-        open_gated_gateway(tmp_path, **SMALL_LIMITS) as (gateway, recorder, gate),
+        open_gated_gateway(tmp_path, **SMALL_LIMITS) as (gateway, recorder, service),
         AsyncExitStack() as stack,
     ):
-        crowd, shares = ConcurrentClients(gateway, stack), gateway.running.load.limiter
-        signed = await crowd.send(CLIENT.build_request(), 2)
-        await wait_until(lambda: shares.running_count == 2)
-        waits = await crowd.send(build_legacy_request(), 2)
-        await wait_until(lambda: shares.waiting_count == 2)
-        (one_more,) = await crowd.send(CLIENT.build_request("POST", "/v1/batches", b"{}"))
-        heard = await require_response(one_more)
-        assert extract_error(heard) == INTERNAL
-        assert int(heard.headers["retry-after"]) >= 1
-        gate.is_open.set()
-        assert [(await require_response(task)).status for task in (*signed, *waits)] == [200] * 4
+        clients, limiter = ConcurrentClients(gateway, stack), gateway.running.load.limiter
+        signed_tasks = await clients.send(CLIENT.build_request(), 2)
+        await wait_until(lambda: limiter.running_count == 2)
+        waiting_tasks = await clients.send(build_legacy_request(), 2)
+        await wait_until(lambda: limiter.waiting_count == 2)
+        (one_more,) = await clients.send(CLIENT.build_request("POST", "/v1/batches", b"{}"))
+        response = await require_response(one_more)
+        assert extract_error(response) == INTERNAL
+        assert int(response.headers["retry-after"]) >= 1
+        service.is_open.set()
+        assert [
+            (await require_response(task)).status for task in (*signed_tasks, *waiting_tasks)
+        ] == [200] * 4
         assert {request.method for request in recorder.requests} == {"GET"}
 
 
 async def test_unauthenticated_requests_take_no_slot(tmp_path: Path) -> None:
     async with (
-        open_gated_gateway(tmp_path, **SMALL_LIMITS) as (gateway, recorder, _gate),
+        open_gated_gateway(tmp_path, **SMALL_LIMITS) as (gateway, recorder, _service),
         AsyncExitStack() as stack,
     ):
-        crowd = ConcurrentClients(gateway, stack)
-        forged = CLIENT.build_request().replace(
+        clients = ConcurrentClients(gateway, stack)
+        forged_request = CLIENT.build_request().replace(
             b"svcsign SIMULATORACCESSKEY:", b"svcsign SIMULATORACCESSKEY:0"
         )
-        tasks = await crowd.send(build_legacy_request("nobody's key"), 20) + await crowd.send(
-            forged, 20
+        tasks = await clients.send(build_legacy_request("nobody's key"), 20) + await clients.send(
+            forged_request, 20
         )
-        told = {(await require_response(task)).status for task in tasks}
-        assert told == {403, 401}
+        statuses = {(await require_response(task)).status for task in tasks}
+        assert statuses == {403, 401}
         assert not gateway.running.load.shed_counts
         assert recorder.requests == []
 
 
 async def test_disconnected_client_releases_its_place_in_the_queue(tmp_path: Path) -> None:
     async with (
-        open_gated_gateway(tmp_path, **SMALL_LIMITS) as (gateway, recorder, gate),
+        open_gated_gateway(tmp_path, **SMALL_LIMITS) as (gateway, recorder, service),
         AsyncExitStack() as stack,
     ):
-        crowd, shares = ConcurrentClients(gateway, stack), gateway.running.load.limiter
-        await crowd.send(build_legacy_request(), 2)
-        await wait_until(lambda: shares.running_count == 2)
-        async with await open_connection(gateway.running.port) as leaves:
-            await leaves.send(build_legacy_request())
-            await wait_until(lambda: shares.waiting_count == 1)
-        async with await open_connection(gateway.running.port) as leaves:
-            await leaves.send(CLIENT.build_request())
-            await wait_until(lambda: shares.waiting_count == 1)
-        await wait_until(lambda: shares.waiting_count == 0)
-        gate.is_open.set()
-        await wait_until(lambda: shares.running_count == 0)
+        clients, limiter = ConcurrentClients(gateway, stack), gateway.running.load.limiter
+        await clients.send(build_legacy_request(), 2)
+        await wait_until(lambda: limiter.running_count == 2)
+        async with await open_connection(gateway.running.port) as leaving_connection:
+            await leaving_connection.send(build_legacy_request())
+            await wait_until(lambda: limiter.waiting_count == 1)
+        async with await open_connection(gateway.running.port) as leaving_connection:
+            await leaving_connection.send(CLIENT.build_request())
+            await wait_until(lambda: limiter.waiting_count == 1)
+        await wait_until(lambda: limiter.waiting_count == 0)
+        service.is_open.set()
+        await wait_until(lambda: limiter.running_count == 0)
         assert len(recorder.requests) == 2
 
 
 async def test_queue_wait_is_limited(tmp_path: Path) -> None:
     load = {**SMALL_LIMITS, "queue_seconds": 0.1}
     async with (
-        open_gated_gateway(tmp_path, **load) as (gateway, recorder, gate),
+        open_gated_gateway(tmp_path, **load) as (gateway, recorder, service),
         AsyncExitStack() as stack,
     ):
-        crowd = ConcurrentClients(gateway, stack)
-        await crowd.send(build_legacy_request(), 2)
+        clients = ConcurrentClients(gateway, stack)
+        await clients.send(build_legacy_request(), 2)
         await wait_until(lambda: gateway.running.load.limiter.running_count == 2)
-        (waits,) = await crowd.send(build_legacy_request())
-        assert_shed(await require_response(waits))
+        (waiting_task,) = await clients.send(build_legacy_request())
+        assert_shed(await require_response(waiting_task))
         assert gateway.running.load.shed_counts == {"waited longer than load.queue_seconds": 1}
         assert len(recorder.requests) <= 2
-        gate.is_open.set()
+        service.is_open.set()
 
 
 # Bodies.
@@ -264,27 +266,30 @@ async def test_large_bodies_are_bounded_and_small_ones_accepted(
         gateway = await stack.enter_async_context(
             open_signed_gateway(tmp_path, recorder.url, BOLT_KEY, limits=limits, load=load)
         )
-        crowd, held = ConcurrentClients(gateway, stack), gateway.running.load.memory_budget
-        tasks = await crowd.send(declared, 100)
+        clients, memory_budget = (
+            ConcurrentClients(gateway, stack),
+            gateway.running.load.memory_budget,
+        )
+        tasks = await clients.send(declared, 100)
         await wait_until(lambda: sum(task.done() for task in tasks) == 98)
         for task in tasks:
             if task.done():
                 assert_shed(await require_response(task))
-        assert held.reserved_bytes == 2 * MEGABYTE, "a merchant has half"
-        others = (
+        assert memory_budget.reserved_bytes == 2 * MEGABYTE, "a merchant has half"
+        other_request = (
             build_legacy_request(BOLT_KEY["api_key"], "POST", f"Content-Length: {MEGABYTE}") + b"{"
         )
-        other = await crowd.send(others, 2)
-        await wait_until(lambda: sum(task.done() for task in other) == 1)
-        assert held.reserved_bytes == 3 * MEGABYTE, "the last eighth is for small bodies"
-        (small,) = await crowd.send(
+        other_tasks = await clients.send(other_request, 2)
+        await wait_until(lambda: sum(task.done() for task in other_tasks) == 1)
+        assert memory_budget.reserved_bytes == 3 * MEGABYTE, "the last eighth is for small bodies"
+        (small,) = await clients.send(
             build_legacy_request(BOLT_KEY["api_key"], "POST", "Content-Length: 2") + b"{}"
         )
         assert (await require_response(small)).status == 406
         assert recorder.requests == []
-        for task in (*tasks, *other):
+        for task in (*tasks, *other_tasks):
             task.cancel()
-    assert held.reserved_bytes == 0
+    assert memory_budget.reserved_bytes == 0
 
 
 async def test_decompressed_body_counts_against_the_bound(tmp_path: Path) -> None:
@@ -297,22 +302,25 @@ async def test_decompressed_body_counts_against_the_bound(tmp_path: Path) -> Non
         gateway = await stack.enter_async_context(
             open_signed_gateway(tmp_path, recorder.url, limits=limits, load=load)
         )
-        crowd, held = ConcurrentClients(gateway, stack), gateway.running.load.memory_budget
+        clients, memory_budget = (
+            ConcurrentClients(gateway, stack),
+            gateway.running.load.memory_budget,
+        )
 
         async def send_gzip(body: bytes) -> RawResponse:
             headers = (f"Content-Length: {len(body)}", "Content-Encoding: gzip")
-            (tasks,) = await crowd.send(
+            (tasks,) = await clients.send(
                 build_legacy_request(KEY["api_key"], "POST", *headers, body=body)
             )
             return await require_response(tasks)
 
         assert (await send_gzip(large_gzip)).status == 413
         assert (await send_gzip(small_gzip)).status == 406
-        assert held.reserved_bytes == 0
-        assert held.try_reserve("demo sandbox", 3 * MEGABYTE)
+        assert memory_budget.reserved_bytes == 0
+        assert memory_budget.try_reserve("demo sandbox", 3 * MEGABYTE)
         assert_shed(await send_gzip(large_gzip))
         assert gateway.running.load.shed_counts == {"request bodies exceed load.held_bytes": 1}
-        assert held.reserved_bytes == 3 * MEGABYTE
+        assert memory_budget.reserved_bytes == 3 * MEGABYTE
 
 
 async def test_chunked_body_counts_against_the_bound(tmp_path: Path) -> None:
@@ -323,12 +331,15 @@ async def test_chunked_body_counts_against_the_bound(tmp_path: Path) -> None:
         gateway = await stack.enter_async_context(
             open_signed_gateway(tmp_path, recorder.url, limits=limits, load=load)
         )
-        crowd, held = ConcurrentClients(gateway, stack), gateway.running.load.memory_budget
-        waiting = await crowd.send(data, 2)
-        await wait_until(lambda: held.reserved_bytes == 2 * (MEGABYTE - 4096))
-        (third,) = await crowd.send(data)
-        assert_shed(await require_response(third))
-        assert held.reserved_bytes == 2 * (MEGABYTE - 4096)
+        clients, memory_budget = (
+            ConcurrentClients(gateway, stack),
+            gateway.running.load.memory_budget,
+        )
+        waiting = await clients.send(data, 2)
+        await wait_until(lambda: memory_budget.reserved_bytes == 2 * (MEGABYTE - 4096))
+        (third_task,) = await clients.send(data)
+        assert_shed(await require_response(third_task))
+        assert memory_budget.reserved_bytes == 2 * (MEGABYTE - 4096)
         for task in waiting:
             task.cancel()
 
@@ -343,14 +354,14 @@ async def test_body_slower_than_the_minimum_rate_is_refused(tmp_path: Path) -> N
             await connection.send(
                 build_legacy_request(KEY["api_key"], "POST", "Content-Length: 100000")
             )
-            told = asyncio.ensure_future(connection.read_response())
+            pending_response = asyncio.ensure_future(connection.read_response())
             with contextlib.suppress(ConnectionError):
-                while not told.done():
+                while not pending_response.done():
                     await connection.send(b" ")
                     await asyncio.sleep(0.02)
-            heard = await require_response(told)
-        assert heard.status == 406
-        assert "in time" in heard.body.decode()
+            response = await require_response(pending_response)
+        assert response.status == 406
+        assert "in time" in response.body.decode()
         assert recorder.requests == []
 
 
@@ -379,15 +390,15 @@ async def test_idle_connections_are_closed_for_active_ones(tmp_path: Path) -> No
 async def test_connection_with_a_request_in_flight_is_not_closed(tmp_path: Path) -> None:
     load = {"connections": 16, "in_flight": 40, "in_flight_per_merchant": 40}
     async with (
-        open_gated_gateway(tmp_path, **load) as (gateway, _recorder, gate),
+        open_gated_gateway(tmp_path, **load) as (gateway, _recorder, service),
         AsyncExitStack() as stack,
     ):
-        crowd = ConcurrentClients(gateway, stack)
-        tasks = await crowd.send(build_legacy_request(), 16)
+        clients = ConcurrentClients(gateway, stack)
+        tasks = await clients.send(build_legacy_request(), 16)
         await wait_until(lambda: gateway.running.load.limiter.running_count == 16)
         async with await open_connection(gateway.running.port) as too_many:
             assert await too_many.wait_closed()
-        gate.is_open.set()
+        service.is_open.set()
         assert [(await require_response(task)).status for task in tasks] == [200] * 16
 
 

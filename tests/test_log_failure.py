@@ -20,18 +20,18 @@ FULL_DEVICE = Path("/dev/full")
 async def test_clients_are_answered_while_the_log_disk_is_full(tmp_path: Path) -> None:
     simulator = await start_simulator(service=Service(seed=1))
     (tmp_path / "gateway.toml").write_text(build_configuration(simulator.url))
-    imported = await asyncio.to_thread(
+    import_process = await asyncio.to_thread(
         run_installed_command, "keys", "import", "-", folder=tmp_path, stdin=json.dumps(KEY)
     )
-    assert imported.returncode == 0, imported.stderr
+    assert import_process.returncode == 0, import_process.stderr
     (tmp_path / "stderr").symlink_to(FULL_DEVICE)
-    asked = {"X-API-Key": KEY["api_key"]}
+    headers = {"X-API-Key": KEY["api_key"]}
     try:
         async with run_serve(tmp_path) as process, aiohttp.ClientSession(process.url) as session:
             for path, status in (("/v1/profile/balances", 200), ("/v1/nothing", 404)) * 3:
-                async with session.get(path, headers=asked) as answer:
-                    assert answer.status == status
-                    assert "ok" in await answer.json()
+                async with session.get(path, headers=headers) as response:
+                    assert response.status == status
+                    assert "ok" in await response.json()
             assert await process.stop() == 0
     finally:
         await simulator.stop()

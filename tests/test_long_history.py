@@ -28,7 +28,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import KEY, GatewayUnderTest, build_settings
-from tests.state import recorded_statements
+from tests.state import record_statements
 
 TENANT = Tenant(KEY["merchant"], KEY["environment"])
 OLD_OBJECT_COUNT = MANY_OBJECTS + 500
@@ -65,22 +65,22 @@ async def gateway(tmp_path: Path) -> AsyncIterator[GatewayUnderTest]:
 @pytest.fixture
 def read_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of rows that each read of the database returned."""
-    found: list[int] = []
+    counts: list[int] = []
     real_read, real_legacy_ids = Store.read, ObjectStateStore.load_legacy_ids
 
     async def count_read(store: Store, body: Any, **options: Any) -> Any:
         rows = await real_read(store, body, **options)
-        found.append(len(rows) if isinstance(rows, list | tuple) else 1)
+        counts.append(len(rows) if isinstance(rows, list | tuple) else 1)
         return rows
 
-    async def count_legacy_ids(its: ObjectStateStore, *those: Any) -> dict[str, str]:
-        names = await real_legacy_ids(its, *those)
-        found.append(len(names))
+    async def count_legacy_ids(object_states: ObjectStateStore, *arguments: Any) -> dict[str, str]:
+        names = await real_legacy_ids(object_states, *arguments)
+        counts.append(len(names))
         return names
 
     monkeypatch.setattr(Store, "read", count_read)
     monkeypatch.setattr(ObjectStateStore, "load_legacy_ids", count_legacy_ids)
-    return found
+    return counts
 
 
 async def test_payments_of_a_recipient_are_listed_without_reading_all_aliases(
@@ -89,8 +89,8 @@ async def test_payments_of_a_recipient_are_listed_without_reading_all_aliases(
     recipient = await create_recipient(gateway)
     await create_batch(gateway, recipient, "1.00")
     read_counts.clear()
-    shown = await request_successfully(gateway, "GET", f"/recipients/{recipient}/payments")
-    assert len(shown["payments"]) == 1
+    payment_list = await request_successfully(gateway, "GET", f"/recipients/{recipient}/payments")
+    assert len(payment_list["payments"]) == 1
     assert read_counts
     assert sum(read_counts) < 10, read_counts
 
@@ -103,8 +103,8 @@ async def test_payment_search_reads_only_aliases_of_the_batch(
     (payment,) = await load_payment_ids(gateway, batch)
     read_counts.clear()
     path = f"/batches/{batch}/payments?search={payment[-6:].lower()}"
-    (found,) = (await request_successfully(gateway, "GET", path))["payments"]
-    assert found["id"] == payment
+    (found_payment,) = (await request_successfully(gateway, "GET", path))["payments"]
+    assert found_payment["id"] == payment
     assert read_counts
     assert sum(read_counts) < 20, read_counts
 
@@ -116,11 +116,11 @@ async def test_payments_of_complete_batches_are_counted_once(tmp_path: Path) -> 
         batches = [await create_batch(gateway, recipient, "1.00", "2.00") for _ in range(6)]
         for batch in batches[:5]:
             await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
-        first = await request_successfully(gateway, "GET", "/payments?pageSize=3")
+        first_page = await request_successfully(gateway, "GET", "/payments?pageSize=3")
         service.requests.clear()
-        again = await request_successfully(gateway, "GET", "/payments?pageSize=3")
-        assert again == first
-        assert first["meta"] == {"page": 1, "pages": 4, "records": 12}
+        repeated_page = await request_successfully(gateway, "GET", "/payments?pageSize=3")
+        assert repeated_page == first_page
+        assert first_page["meta"] == {"page": 1, "pages": 4, "records": 12}
         # The open batch, and the newest complete one.
         assert (
             len([request for request in service.requests if request.target.endswith("/summary")])
@@ -132,8 +132,8 @@ async def test_payments_of_complete_batches_are_counted_once(tmp_path: Path) -> 
             ]
             for page in (1, 2, 3, 4)
         ]
-        shown = [entry["id"] for page in pages for entry in page]
-        assert len(set(shown)) == len(shown) == 12
+        shown_ids = [entry["id"] for page in pages for entry in page]
+        assert len(set(shown_ids)) == len(shown_ids) == 12
 
 
 async def test_batches_without_memos_are_not_read_for_a_recipient(
@@ -143,11 +143,11 @@ async def test_batches_without_memos_are_not_read_for_a_recipient(
     real_recall = ObjectStateStore.load
 
     async def count_recall(
-        its: ObjectStateStore, owner: Tenant, kind: str, id_: str
+        object_states: ObjectStateStore, tenant: Tenant, kind: str, id_: str
     ) -> dict[str, Any]:
         if kind == "payments":
             read_batches.append(id_)
-        return await real_recall(its, owner, kind, id_)
+        return await real_recall(object_states, tenant, kind, id_)
 
     service, legacy = Service(seed=1), {"send_memo": False}
     async with open_gateway_and_service(tmp_path, service, legacy=legacy) as (gateway, _simulator):
@@ -155,9 +155,9 @@ async def test_batches_without_memos_are_not_read_for_a_recipient(
         batches = [await create_batch(gateway, recipient, "1.00", "2.00") for _ in range(3)]
         path = f"/recipients/{recipient}/payments"
         monkeypatch.setattr(ObjectStateStore, "load", count_recall)
-        shown = (await request_successfully(gateway, "GET", path))["payments"]
-        assert len(shown) == 6
-        assert not any(entry["memo"] for entry in shown)
+        payments = (await request_successfully(gateway, "GET", path))["payments"]
+        assert len(payments) == 6
+        assert not any(entry["memo"] for entry in payments)
         assert read_batches == []
 
         # A batch has memos after an update or an added payment with a memo.
@@ -166,11 +166,13 @@ async def test_batches_without_memos_are_not_read_for_a_recipient(
         await request_successfully(
             gateway, "PATCH", f"/batches/{batches[0]}/payments/{first}", change
         )
-        more = {"recipient": {"id": recipient}, "sourceAmount": "4.00", "memo": "April"}
-        await request_successfully(gateway, "POST", f"/batches/{batches[1]}/payments", more)
+        added_payment = {"recipient": {"id": recipient}, "sourceAmount": "4.00", "memo": "April"}
+        await request_successfully(
+            gateway, "POST", f"/batches/{batches[1]}/payments", added_payment
+        )
         read_batches.clear()
-        shown = (await request_successfully(gateway, "GET", path))["payments"]
-        assert sorted(entry["memo"] for entry in shown if entry["memo"]) == ["April", "March"]
+        payments = (await request_successfully(gateway, "GET", path))["payments"]
+        assert sorted(entry["memo"] for entry in payments if entry["memo"]) == ["April", "March"]
         assert len(set(read_batches)) == 2
 
 
@@ -179,41 +181,50 @@ async def test_memo_of_an_only_payment_is_shown_without_reading_its_batch(
 ) -> None:
     service, legacy = Service(seed=1), {"send_memo": False}
     async with open_gateway_and_service(tmp_path, service, legacy=legacy) as (gateway, _simulator):
-        ada, bob = await create_recipient(gateway), await create_recipient(gateway, "bob")
+        recipient, other_recipient = (
+            await create_recipient(gateway),
+            await create_recipient(gateway, "bob"),
+        )
         for month in ("March", "April"):
-            payments = [
+            payment_bodies = [
                 {"recipient": {"id": entry}, "sourceAmount": "7.00", "memo": f"{month} {entry}"}
-                for entry in (ada, bob)
+                for entry in (recipient, other_recipient)
             ]
             await request_successfully(
-                gateway, "POST", "/batches", {"sourceCurrency": "USD", "payments": payments}
+                gateway, "POST", "/batches", {"sourceCurrency": "USD", "payments": payment_bodies}
             )
         # Two payments of one recipient can be told apart only by reading the batch.
-        twice = [
-            {"recipient": {"id": bob}, "sourceAmount": "7.00", "memo": memo} for memo in ("a", "b")
+        payment_bodies = [
+            {"recipient": {"id": other_recipient}, "sourceAmount": "7.00", "memo": memo}
+            for memo in ("a", "b")
         ]
         await request_successfully(
-            gateway, "POST", "/batches", {"sourceCurrency": "USD", "payments": twice}
+            gateway, "POST", "/batches", {"sourceCurrency": "USD", "payments": payment_bodies}
         )
         service.requests.clear()
-        shown = (await request_successfully(gateway, "GET", f"/recipients/{ada}/payments"))[
-            "payments"
+        payments = (
+            await request_successfully(gateway, "GET", f"/recipients/{recipient}/payments")
+        )["payments"]
+        assert sorted(entry["memo"] for entry in payments) == [
+            f"April {recipient}",
+            f"March {recipient}",
         ]
-        assert sorted(entry["memo"] for entry in shown) == [f"April {ada}", f"March {ada}"]
         assert not [request for request in service.requests if request.target.endswith("/summary")]
-        shown = (await request_successfully(gateway, "GET", f"/recipients/{bob}/payments"))[
-            "payments"
-        ]
-        memos = [f"April {bob}", f"March {bob}", "a", "b"]
-        assert sorted(entry["memo"] for entry in shown) == memos
+        payments = (
+            await request_successfully(gateway, "GET", f"/recipients/{other_recipient}/payments")
+        )["payments"]
+        memos = [f"April {other_recipient}", f"March {other_recipient}", "a", "b"]
+        assert sorted(entry["memo"] for entry in payments) == memos
         assert (
             len([request for request in service.requests if request.target.endswith("/summary")])
             == 1
         )
         (newest,) = (
-            await request_successfully(gateway, "GET", f"/recipients/{bob}/payments?pageSize=1")
+            await request_successfully(
+                gateway, "GET", f"/recipients/{other_recipient}/payments?pageSize=1"
+            )
         )["payments"]
-        assert newest["memo"] == shown[0]["memo"]
+        assert newest["memo"] == payments[0]["memo"]
 
 
 async def test_large_object_state_is_searched_in_a_thread(
@@ -223,21 +234,21 @@ async def test_large_object_state_is_searched_in_a_thread(
     real_decrypt, real_find = ObjectStateStore._decode_whole, recipient_queries.build_list_query
 
     def record_thread_of_decryption(
-        its: ObjectStateStore, owner: Tenant, kind: str, rows: Any
+        object_states: ObjectStateStore, tenant: Tenant, kind: str, rows: Any
     ) -> Any:
         if len(rows) >= OLD_OBJECT_COUNT:
             threads.append(threading.current_thread().name)
-        return real_decrypt(its, owner, kind, rows)
+        return real_decrypt(object_states, tenant, kind, rows)
 
-    def record_thread_of_find(query: Any, remembered: Any) -> Any:
+    def record_thread_of_find(query: Any, states: Any) -> Any:
         threads.append(threading.current_thread().name)
-        return real_find(query, remembered)
+        return real_find(query, states)
 
     monkeypatch.setattr(ObjectStateStore, "_decode_whole", record_thread_of_decryption)
     monkeypatch.setattr(recipient_queries, "build_list_query", record_thread_of_find)
     recipient = await create_recipient(gateway)
-    listed = await request_successfully(gateway, "GET", "/recipients")
-    assert [row["id"] for row in listed["recipients"]] == [recipient]
+    recipient_list = await request_successfully(gateway, "GET", "/recipients")
+    assert [row["id"] for row in recipient_list["recipients"]] == [recipient]
     await request_successfully(gateway, "GET", "/batches")
     assert len(threads) == 3
     assert all(name.startswith("worker") for name in threads), threads
@@ -259,7 +270,7 @@ async def test_started_superseded_batches_are_searched_among_superseded_only(
 
 async def test_metrics_queries_do_not_scan_finished_rows(tmp_path: Path) -> None:
     async with open_store(build_settings(tmp_path, "http://127.0.0.1:1").state) as store:
-        with recorded_statements() as queries:
+        with record_statements() as queries:
             await load_gauges(store)
         assert len(queries) == 8
         with closing(sqlite3.connect(tmp_path / "gateway.db")) as connection:
@@ -282,7 +293,7 @@ async def test_superseded_batches_are_found_by_an_index(tmp_path: Path) -> None:
     settings = build_settings(tmp_path, "http://127.0.0.1:1")
     async with open_store(settings.state) as store:
         await ObjectStateStore(store).compare_and_set(TENANT, "alias", "B-1", {"abandoned": True})
-        with recorded_statements() as recorded:
+        with record_statements() as recorded:
             assert (await load_gauges(store)).superseded_batches == 1
             assert [batch.upstream_id for batch in await list_superseded_batches(store)] == ["B-1"]
         queries = [

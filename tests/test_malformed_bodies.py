@@ -40,9 +40,9 @@ EXAMPLES = int(os.environ.get("EXAMPLES", "0"))
 def malformed_requests(draw: st.DrawFn) -> tuple[str, str, str]:
     method, path, body = draw(st.sampled_from(OPERATIONS))
     for _ in range(draw(st.integers(1, 3))):
-        place = draw(st.sampled_from(list(iterate_paths(body))))
+        location = draw(st.sampled_from(list(iterate_paths(body))))
         body = replace_at(
-            body, place, draw(st.one_of(st.sampled_from(MALFORMED_VALUES), st.text(max_size=8)))
+            body, location, draw(st.one_of(st.sampled_from(MALFORMED_VALUES), st.text(max_size=8)))
         )
     return method, path, dump_json(body)
 
@@ -73,26 +73,28 @@ class BodyClient:
         payments = [{"recipient": {"id": recipient}, "sourceAmount": "5.00"}] * 2
         body = {"sourceCurrency": "USD", "payments": payments}
         batch = self._request_successfully("POST", "/batches", body)["batch"]["id"]
-        listed = self._request_successfully("GET", f"/batches/{batch}/payments")["payments"]
-        payment, other = (entry["id"] for entry in listed)
-        return {"recipient": recipient, "batch": batch, "payment": payment, "other": other}
+        listed_payments = self._request_successfully("GET", f"/batches/{batch}/payments")[
+            "payments"
+        ]
+        payment, other_payment = (entry["id"] for entry in listed_payments)
+        return {"recipient": recipient, "batch": batch, "payment": payment, "other": other_payment}
 
     def _request_successfully(self, method: str, path: str, body: Any = None) -> Any:
-        answer = self.session.request(method, self.url + path, json=body, timeout=10)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        response = self.session.request(method, self.url + path, json=body, timeout=10)
+        assert response.status_code == 200, response.text
+        return response.json()
 
 
 @pytest.fixture(params=["sqlite, inferred", "postgresql, documented"])
 def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BodyClient]:
-    kind, _, way = request.param.partition(", ")
+    kind, _, connection_kind = request.param.partition(", ")
     sections: dict[str, Any] = {"limits": {"requests_per_hour": 10_000_000}}
     if kind == "postgresql":
         state: State = request.getfixturevalue("postgres")
         sections["state"] = {"url": state.url, "encryption_key_file": state.encryption_key_file}
-    service = Service(seed=1, options=ServiceOptions(inferred=way == "inferred"))
-    with run_gateway_in_thread(tmp_path, service, **sections) as there:
-        client = BodyClient(there.url)
+    service = Service(seed=1, options=ServiceOptions(inferred=connection_kind == "inferred"))
+    with run_gateway_in_thread(tmp_path, service, **sections) as gateway:
+        client = BodyClient(gateway.url)
         yield client
         client.session.close()
 
@@ -108,11 +110,13 @@ def test_malformed_body_is_executed_or_refused_and_never_an_internal_error(
         suppress_health_check=list(HealthCheck),
     )
     @given(sent=malformed_requests())
-    def send_and_check(sent: tuple[str, str, str]) -> None:
-        answer = client.send(*sent)
-        assert answer.status_code in (200, 404, 406), answer.text
-        begins = b'{"ok":true' if answer.status_code == 200 else b'{"ok":false,"errors":[{"code":"'
-        assert answer.content.startswith(begins)
+    def send_and_check(request: tuple[str, str, str]) -> None:
+        response = client.send(*request)
+        assert response.status_code in (200, 404, 406), response.text
+        begins = (
+            b'{"ok":true' if response.status_code == 200 else b'{"ok":false,"errors":[{"code":"'
+        )
+        assert response.content.startswith(begins)
 
     send_and_check()
 
@@ -132,5 +136,5 @@ def test_former_internal_errors_are_refused(
     client: BodyClient, method: str, path: str, body: Any
 ) -> None:
     """A NUL in an id, an id or an address longer than a line may be, and many ids at once."""
-    answer = client.send(method, path, json.dumps(body))
-    assert answer.status_code == (404 if method == "DELETE" else 406), answer.text
+    response = client.send(method, path, json.dumps(body))
+    assert response.status_code == (404 if method == "DELETE" else 406), response.text

@@ -35,8 +35,10 @@ CLOSED_WITHOUT_ANSWER = None
 async def gateway_process(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[GatewayAndService]:
-    async with open_gateway_process(tmp_path_factory.mktemp("place"), BODY_BYTES) as place:
-        yield place
+    async with open_gateway_process(
+        tmp_path_factory.mktemp("place"), BODY_BYTES
+    ) as running_process:
+        yield running_process
 
 
 def build_get(
@@ -49,8 +51,8 @@ def build_post(headers: bytes, body: bytes = b"") -> bytes:
     return b"POST " + PATH + b" HTTP/1.1\r\n" + headers + b"\r\n" + body
 
 
-def build_post_with_length(body: bytes, more: bytes = b"") -> bytes:
-    return build_post(WITH_KEY + more + b"Content-Length: %d\r\n" % len(body), body)
+def build_post_with_length(body: bytes, following_data: bytes = b"") -> bytes:
+    return build_post(WITH_KEY + following_data + b"Content-Length: %d\r\n" % len(body), body)
 
 
 REQUEST_LINES = {
@@ -272,22 +274,22 @@ async def test_malformed_request_is_answered_in_legacy_form(
     gateway_process: GatewayAndService, request_: bytes, status: int | None
 ) -> None:
     calls = len(gateway_process.simulator.service.list_requests())
-    answer = await exchange(gateway_process.gateway.port, request_)
-    if answer is None:
+    response = await exchange(gateway_process.gateway.port, request_)
+    if response is None:
         assert status is CLOSED_WITHOUT_ANSWER
     else:
-        assert answer.status == status
-        assert_legacy(answer)
-        assert API_KEY.encode() not in answer.body
+        assert response.status == status
+        assert_legacy(response)
+        assert API_KEY.encode() not in response.body
     assert len(gateway_process.simulator.service.list_requests()) == calls
     await _check_valid_request(gateway_process)
 
 
 async def _check_valid_request(gateway_process: GatewayAndService) -> None:
-    good = await exchange(gateway_process.gateway.port, build_get())
-    assert good is not None
-    assert good.status == 200
-    assert_legacy(good)
+    response = await exchange(gateway_process.gateway.port, build_get())
+    assert response is not None
+    assert response.status == 200
+    assert_legacy(response)
 
 
 LATE_ERRORS = {
@@ -317,10 +319,10 @@ async def test_body_that_becomes_malformed_is_refused_in_legacy_form(
         for part in parts:
             await asyncio.sleep(0.03)
             await connection.send(part)
-        answer = await connection.read_response()
-    assert answer is not None
-    assert answer.status == status
-    assert_legacy(answer)
+        response = await connection.read_response()
+    assert response is not None
+    assert response.status == status
+    assert_legacy(response)
     assert len(gateway_process.simulator.service.list_requests()) == calls
     await _check_valid_request(gateway_process)
 
@@ -340,7 +342,7 @@ PARTIAL_REQUESTS = {
 async def test_client_disconnect_during_a_request_is_not_an_error(
     gateway_process: GatewayAndService, request_: bytes
 ) -> None:
-    calls, logged = (
+    calls, log_length = (
         len(gateway_process.simulator.service.list_requests()),
         len(gateway_process.gateway.parse_log()),
     )
@@ -349,7 +351,7 @@ async def test_client_disconnect_during_a_request_is_not_an_error(
         await asyncio.sleep(0.03)
     await _check_valid_request(gateway_process)
     assert len(gateway_process.simulator.service.list_requests()) == calls + 1
-    new = gateway_process.gateway.parse_log()[logged:]
+    new = gateway_process.gateway.parse_log()[log_length:]
     assert not [line for line in new if line["level"] == "error"], "a client's fault, not ours"
 
 
@@ -357,10 +359,10 @@ async def test_client_disconnect_during_a_request_is_not_an_error(
 async def test_incomplete_request_is_answered_or_closed(
     gateway_process: GatewayAndService, request_: bytes
 ) -> None:
-    answer = await exchange(gateway_process.gateway.port, request_, ended=True)
-    if answer is not None:
-        assert answer.status == 406
-        assert_legacy(answer)
+    response = await exchange(gateway_process.gateway.port, request_, ends_input=True)
+    if response is not None:
+        assert response.status == 406
+        assert_legacy(response)
     await _check_valid_request(gateway_process)
 
 
@@ -368,15 +370,15 @@ async def test_pipelined_requests_are_answered_in_order(gateway_process: Gateway
     unknown_path, without_key = build_get(b"/v1/none"), build_get(headers=b"Host: gateway\r\n")
     async with await open_connection(gateway_process.gateway.port) as connection:
         await connection.send(unknown_path + without_key + unknown_path + without_key)
-        answers = [await connection.read_response() for _ in range(4)]
-    assert [answer.status for answer in answers if answer] == [404, 403, 404, 403]
+        responses = [await connection.read_response() for _ in range(4)]
+    assert [response.status for response in responses if response] == [404, 403, 404, 403]
 
 
 async def test_many_pipelined_requests_are_all_answered(gateway_process: GatewayAndService) -> None:
     async with await open_connection(gateway_process.gateway.port) as connection:
         await connection.send(build_get(b"/v1/none") * 200)
-        answers = [await connection.read_response() for _ in range(200)]
-    assert [answer.status for answer in answers if answer] == [404] * 200
+        responses = [await connection.read_response() for _ in range(200)]
+    assert [response.status for response in responses if response] == [404] * 200
 
 
 async def test_data_after_a_malformed_request_is_not_read(
@@ -385,22 +387,22 @@ async def test_data_after_a_malformed_request_is_not_read(
     calls = len(gateway_process.simulator.service.list_requests())
     async with await open_connection(gateway_process.gateway.port) as connection:
         await connection.send(build_get(headers=WITH_KEY + b"Broken\r\n") + build_get())
-        answer = await connection.read_response()
-        assert answer is not None
-        assert answer.status == 406
+        response = await connection.read_response()
+        assert response is not None
+        assert response.status == 406
         assert await connection.wait_closed()
     assert len(gateway_process.simulator.service.list_requests()) == calls
 
 
 async def test_body_is_not_read_as_the_next_request(gateway_process: GatewayAndService) -> None:
-    hidden = build_get(b"/v1/recipients?search=hidden")
+    hidden_request = build_get(b"/v1/recipients?search=hidden")
     async with await open_connection(gateway_process.gateway.port) as connection:
         await connection.send(
-            build_post(b"Host: x\r\nContent-Length: %d\r\n" % len(hidden), hidden)
+            build_post(b"Host: x\r\nContent-Length: %d\r\n" % len(hidden_request), hidden_request)
         )
         await connection.send(build_get(b"/v1/none"))
-        answers = [await connection.read_response() for _ in range(2)]
-    assert [answer.status for answer in answers if answer] == [403, 404]
+        responses = [await connection.read_response() for _ in range(2)]
+    assert [response.status for response in responses if response] == [403, 404]
     assert not [
         call
         for call in gateway_process.simulator.service.list_requests()
@@ -417,32 +419,32 @@ async def test_connection_stays_open_after_a_refused_upgrade(
         await connection.send(build_post_with_length(b"[]", headers.removeprefix(WITH_KEY)))
         upgrade = await connection.read_response()
         await connection.send(build_get(headers=b"Host: gateway\r\n"))
-        after = await connection.read_response()
+        next_response = await connection.read_response()
     assert upgrade is not None
-    assert after is not None
-    assert (upgrade.status, after.status) == (406, 403)
+    assert next_response is not None
+    assert (upgrade.status, next_response.status) == (406, 403)
 
 
 async def test_key_in_a_malformed_header_is_not_repeated_or_logged(
     gateway_process: GatewayAndService,
 ) -> None:
     secret = b"key-in-a-malformed-header"
-    for broken in (
+    for malformed_header in (
         b"X-API-Key " + secret + b"\r\n",
         b"X-API-Key: " + secret + b"\0\r\n",
         b"X-API-Key: " + secret + b"\r\n " + secret + b"\r\n",
         secret + b"\r\n",
         secret * 400 + b": a\r\n",
     ):
-        answer = await exchange(
-            gateway_process.gateway.port, build_get(headers=b"Host: x\r\n" + broken)
+        response = await exchange(
+            gateway_process.gateway.port, build_get(headers=b"Host: x\r\n" + malformed_header)
         )
-        assert answer is not None
-        assert secret not in answer.body
-        assert secret.decode() not in json.dumps(answer.headers)
-    answer = await exchange(gateway_process.gateway.port, secret + b" / HTTP/1.1\r\n\r\n")
-    assert answer is not None
-    assert secret not in answer.body
+        assert response is not None
+        assert secret not in response.body
+        assert secret.decode() not in json.dumps(response.headers)
+    response = await exchange(gateway_process.gateway.port, secret + b" / HTTP/1.1\r\n\r\n")
+    assert response is not None
+    assert secret not in response.body
     assert secret.decode() not in gateway_process.gateway.read_log()
 
 
@@ -452,7 +454,7 @@ async def test_malformed_requests_log_no_traceback_or_key(
     assert await exchange(
         gateway_process.gateway.port, build_get()
     )  # others may have run in another process
-    logged = gateway_process.gateway.read_log()
-    assert "Traceback" not in logged
-    assert API_KEY not in logged
+    log = gateway_process.gateway.read_log()
+    assert "Traceback" not in log
+    assert API_KEY not in log
     assert gateway_process.gateway.parse_log()

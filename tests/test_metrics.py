@@ -82,47 +82,57 @@ async def setup(tmp_path: Path) -> AsyncIterator[OperatedGateway]:
 
 
 async def find_counted_labels(
-    setup: OperatedGateway, method: str, path: str, **asked: object
+    setup: OperatedGateway, method: str, path: str, **options: object
 ) -> dict[str, str]:
     """Sends a request; returns the labels of the series that counted it."""
-    before = await scrape_gateway(setup.gateway)
-    await setup.gateway.request(method, path, **asked)  # type: ignore[arg-type]
-    after = await scrape_gateway(setup.gateway)
-    was = {
+    scrape_before = await scrape_gateway(setup.gateway)
+    await setup.gateway.request(method, path, **options)  # type: ignore[arg-type]
+    scrape_after = await scrape_gateway(setup.gateway)
+    values_before = {
         tuple(sorted(entry.labels.items())): entry.value
-        for entry in before.get_value(REQUESTS_METRIC)
+        for entry in scrape_before.get_value(REQUESTS_METRIC)
     }
-    (found,) = [
+    (labels,) = [
         entry
-        for entry in after.get_value(REQUESTS_METRIC)
-        if entry.value != was.get(tuple(sorted(entry.labels.items())), 0)
+        for entry in scrape_after.get_value(REQUESTS_METRIC)
+        if entry.value != values_before.get(tuple(sorted(entry.labels.items())), 0)
     ]
-    return dict(found.labels)
+    return dict(labels.labels)
 
 
 # Outcomes of requests
 
 
 async def test_answered_request_is_counted_with_calls_and_durations(setup: OperatedGateway) -> None:
-    before = await scrape_gateway(setup.gateway)
+    scrape_before = await scrape_gateway(setup.gateway)
     await setup.gateway.request("GET", "/v1/recipients")
-    after = await scrape_gateway(setup.gateway)
+    scrape_after = await scrape_gateway(setup.gateway)
     of_it = {"api": "legacy", "operation": "list_recipients"}
-    told = {"environment": "sandbox", "status": "2xx", "outcome": "success"}
-    assert measure_increase(after, before, REQUESTS_METRIC, **of_it, **told) == 1
+    labels = {"environment": "sandbox", "status": "2xx", "outcome": "success"}
+    assert measure_increase(scrape_after, scrape_before, REQUESTS_METRIC, **of_it, **labels) == 1
     call = {"environment": "sandbox", "endpoint": "GET /recipients", "outcome": "2xx"}
-    assert measure_increase(after, before, CALLS_METRIC, **call) == 1
+    assert measure_increase(scrape_after, scrape_before, CALLS_METRIC, **call) == 1
     for durations in (DURATION_COUNT_METRIC, UPSTREAM_DURATION_COUNT_METRIC, OVERHEAD_COUNT_METRIC):
-        assert measure_increase(after, before, durations, **of_it, environment="sandbox") == 1
+        assert (
+            measure_increase(scrape_after, scrape_before, durations, **of_it, environment="sandbox")
+            == 1
+        )
 
 
 async def test_locally_answered_request_counts_no_upstream_call(setup: OperatedGateway) -> None:
-    before = await scrape_gateway(setup.gateway)
+    scrape_before = await scrape_gateway(setup.gateway)
     await setup.gateway.request("GET", "/v1/geography/countries/DE")
-    after = await scrape_gateway(setup.gateway)
-    assert measure_increase(after, before, DURATION_COUNT_METRIC, operation="read_country") == 1
+    scrape_after = await scrape_gateway(setup.gateway)
     assert (
-        measure_increase(after, before, UPSTREAM_DURATION_COUNT_METRIC, operation="read_country")
+        measure_increase(
+            scrape_after, scrape_before, DURATION_COUNT_METRIC, operation="read_country"
+        )
+        == 1
+    )
+    assert (
+        measure_increase(
+            scrape_after, scrape_before, UPSTREAM_DURATION_COUNT_METRIC, operation="read_country"
+        )
         == 0
     )
 
@@ -130,7 +140,7 @@ async def test_locally_answered_request_counts_no_upstream_call(setup: OperatedG
 async def test_legacy_service_calls_are_counted_separately(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path, has_two_services=True, seconds=0.5) as setup:
         await setup.set_mode("forward")
-        before = await scrape_gateway(setup.gateway)
+        scrape_before = await scrape_gateway(setup.gateway)
         of_it = {"environment": "sandbox", "operation": "read_recipient"}
         path = "/v1/recipients/R-1234567890123456"
         assert (await setup.gateway.request("GET", path)).status == 404
@@ -139,33 +149,43 @@ async def test_legacy_service_calls_are_counted_separately(tmp_path: Path) -> No
         setup.add_legacy_fault("POST", "/v1/recipients", close="after")
         body = {"type": "individual", "firstName": "A", "lastName": "B", "email": "a@b.example"}
         assert (await setup.gateway.request("POST", "/v1/recipients", body)).status == 500
-        after = await scrape_gateway(setup.gateway)
+        scrape_after = await scrape_gateway(setup.gateway)
     for outcome_of_it in ("4xx", "unreachable"):
         assert (
-            measure_increase(after, before, LEGACY_CALLS_METRIC, **of_it, outcome=outcome_of_it)
+            measure_increase(
+                scrape_after, scrape_before, LEGACY_CALLS_METRIC, **of_it, outcome=outcome_of_it
+            )
             == 1
         )
     assert (
         measure_increase(
-            after, before, LEGACY_CALLS_METRIC, operation="create_recipient", outcome="in_doubt"
+            scrape_after,
+            scrape_before,
+            LEGACY_CALLS_METRIC,
+            operation="create_recipient",
+            outcome="in_doubt",
         )
         == 1
     )
-    assert measure_increase(after, before, LEGACY_CALLS_METRIC) == 3
-    assert measure_increase(after, before, CALLS_METRIC) == 0
+    assert measure_increase(scrape_after, scrape_before, LEGACY_CALLS_METRIC) == 3
+    assert measure_increase(scrape_after, scrape_before, CALLS_METRIC) == 0
 
 
 async def test_compared_reads_are_counted_at_both_services(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path) as setup:
         await setup.run_command("modes", "set", "--key", KEY_NAME, "compare", "--yes")
-        before = await scrape_gateway(setup.gateway)
+        scrape_before = await scrape_gateway(setup.gateway)
 
         async def is_asked() -> bool:
             await setup.gateway.request("GET", "/v1/profile/balances")
-            found = await scrape_gateway(setup.gateway)
+            scrape = await scrape_gateway(setup.gateway)
             return (
                 measure_increase(
-                    found, before, LEGACY_CALLS_METRIC, operation="read_balances", outcome="2xx"
+                    scrape,
+                    scrape_before,
+                    LEGACY_CALLS_METRIC,
+                    operation="read_balances",
+                    outcome="2xx",
                 )
                 > 0
             )
@@ -173,7 +193,10 @@ async def test_compared_reads_are_counted_at_both_services(tmp_path: Path) -> No
         await wait_until_async(is_asked)
         assert (
             measure_increase(
-                await scrape_gateway(setup.gateway), before, CALLS_METRIC, endpoint="GET /balance"
+                await scrape_gateway(setup.gateway),
+                scrape_before,
+                CALLS_METRIC,
+                endpoint="GET /balance",
             )
             > 0
         )
@@ -190,17 +213,17 @@ async def test_refusals_are_counted_by_origin(setup: OperatedGateway) -> None:
         setup, "GET", "/v1/recipients", headers={"X-API-Key": "nobody"}
     )
     assert (nobody["outcome"], nobody["environment"]) == ("refused", "")
-    missing = await find_counted_labels(setup, "GET", "/v1/recipients/R-none")
-    assert missing["outcome"] == "refused_by_service"
+    not_found_labels = await find_counted_labels(setup, "GET", "/v1/recipients/R-none")
+    assert not_found_labels["outcome"] == "refused_by_service"
 
 
 async def test_rate_limited_and_brownout_requests_are_counted(setup: OperatedGateway) -> None:
     key = await setup.gateway.import_key(
         api_key="one-request-key", merchant="poor", access_key="POOR", requests_per_hour=1
     )
-    poor = {"X-API-Key": key}
-    await setup.gateway.request("GET", "/v1/recipients", headers=poor)
-    assert (await find_counted_labels(setup, "GET", "/v1/recipients", headers=poor))[
+    headers = {"X-API-Key": key}
+    await setup.gateway.request("GET", "/v1/recipients", headers=headers)
+    assert (await find_counted_labels(setup, "GET", "/v1/recipients", headers=headers))[
         "outcome"
     ] == "rate_limited"
     await run_command(setup.folder, "brownout", "schedule", "--until", "2999-01-01T00:00Z")
@@ -214,16 +237,18 @@ async def test_rate_limited_and_brownout_requests_are_counted(setup: OperatedGat
 
 async def test_exemplar_of_a_write_in_doubt_refers_to_its_log_line(setup: OperatedGateway) -> None:
     recipient = await create_recipient(setup.gateway)
-    before = await scrape_gateway(setup.gateway)
+    scrape_before = await scrape_gateway(setup.gateway)
     await lose_batch_create(setup, recipient)
-    after = await scrape_gateway(setup.gateway)
-    lost = {"operation": "create_batch", "outcome": "in_doubt", "status": "5xx"}
-    assert measure_increase(after, before, REQUESTS_METRIC, **lost) == 1
+    scrape_after = await scrape_gateway(setup.gateway)
+    labels = {"operation": "create_batch", "outcome": "in_doubt", "status": "5xx"}
+    assert measure_increase(scrape_after, scrape_before, REQUESTS_METRIC, **labels) == 1
     assert (
-        measure_increase(after, before, CALLS_METRIC, endpoint="POST /batches", outcome="in_doubt")
+        measure_increase(
+            scrape_after, scrape_before, CALLS_METRIC, endpoint="POST /batches", outcome="in_doubt"
+        )
         == 1
     )
-    (counted_in,) = after.get_value(REQUESTS_METRIC, **lost, environment="sandbox")
+    (counted_in,) = scrape_after.get_value(REQUESTS_METRIC, **labels, environment="sandbox")
     assert counted_in.exemplar is not None
     lines = (setup.folder / "log").read_text("utf-8").splitlines()
     (line,) = [entry for entry in lines if str(counted_in.exemplar.labels["request_id"]) in entry]
@@ -231,7 +256,7 @@ async def test_exemplar_of_a_write_in_doubt_refers_to_its_log_line(setup: Operat
 
 
 @pytest.mark.parametrize(
-    ("status", "told", "said"),
+    ("status", "flags", "expected"),
     [
         (200, {}, "success"),
         (499, {}, "client_disconnected"),
@@ -243,28 +268,31 @@ async def test_exemplar_of_a_write_in_doubt_refers_to_its_log_line(setup: Operat
         (500, {}, "failed"),
     ],
 )
-def test_outcome_is_classified(status: int, told: dict[str, object], said: str) -> None:
-    assert classify_outcome(status, told) == said
+def test_outcome_is_classified(status: int, flags: dict[str, object], expected: str) -> None:
+    assert classify_outcome(status, flags) == expected
 
 
 async def test_invalid_http_request_is_counted(setup: OperatedGateway) -> None:
-    before = await scrape_gateway(setup.gateway)
+    scrape_before = await scrape_gateway(setup.gateway)
     await exchange(setup.gateway.running.port, b"NONSENSE\r\n\r\n")
-    after = await scrape_gateway(setup.gateway)
-    assert measure_increase(after, before, "payout_gateway_invalid_http_requests_total") == 1
+    scrape_after = await scrape_gateway(setup.gateway)
+    assert (
+        measure_increase(scrape_after, scrape_before, "payout_gateway_invalid_http_requests_total")
+        == 1
+    )
 
 
 async def test_requests_in_flight_are_reported(setup: OperatedGateway) -> None:
     setup.add_fault("GET", "/v1/balance", delay=0.5)
-    before = await scrape_gateway(setup.gateway)
-    asking = asyncio.ensure_future(setup.gateway.request("GET", "/v1/profile/balances"))
+    scrape_before = await scrape_gateway(setup.gateway)
+    pending_response = asyncio.ensure_future(setup.gateway.request("GET", "/v1/profile/balances"))
     await wait_until_in_flight(setup)
-    during = await scrape_gateway(setup.gateway)
-    assert measure_increase(during, before, "payout_gateway_requests_in_flight") == 1
-    await asking
+    scrape_during = await scrape_gateway(setup.gateway)
+    assert measure_increase(scrape_during, scrape_before, "payout_gateway_requests_in_flight") == 1
+    await pending_response
     assert (
         measure_increase(
-            await scrape_gateway(setup.gateway), before, "payout_gateway_requests_in_flight"
+            await scrape_gateway(setup.gateway), scrape_before, "payout_gateway_requests_in_flight"
         )
         == 0
     )
@@ -282,13 +310,13 @@ async def wait_until_in_flight(setup: OperatedGateway) -> None:
 async def test_write_in_doubt_and_its_age_are_reported(tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path, inferred=False) as setup:
         await lose_batch_create(setup)
-        early = await scrape_gateway(setup.gateway)
+        early_scrape = await scrape_gateway(setup.gateway)
         await setup.age_sent_writes()
-        found = await scrape_gateway(setup.gateway)
-    assert early.sum("payout_gateway_in_doubt_writes") == 0
-    assert found.sum("payout_gateway_in_doubt_writes") == 1
-    assert found.sum("payout_gateway_in_doubt_writes_oldest_age_seconds") >= 60
-    assert found.sum("payout_gateway_open_write_requests") >= 1
+        scrape = await scrape_gateway(setup.gateway)
+    assert early_scrape.sum("payout_gateway_in_doubt_writes") == 0
+    assert scrape.sum("payout_gateway_in_doubt_writes") == 1
+    assert scrape.sum("payout_gateway_in_doubt_writes_oldest_age_seconds") >= 60
+    assert scrape.sum("payout_gateway_open_write_requests") >= 1
 
 
 async def test_superseded_batches_and_freezes_are_reported(tmp_path: Path) -> None:
@@ -297,10 +325,10 @@ async def test_superseded_batches_and_freezes_are_reported(tmp_path: Path) -> No
         batch = await create_batch(setup.gateway, recipient, "10.00")
         assert (await setup.gateway.request("DELETE", f"/v1/batches/{batch}")).status == 200
         await run_command(tmp_path, "freeze", "--all")
-        found = await scrape_gateway(setup.gateway)
-        listed = await setup.run_json_command("batches", "abandoned")
-    assert found.sum("payout_gateway_abandoned_batches") == len(listed["batches"]) == 1
-    assert found.sum("payout_gateway_write_freezes") == 1
+        scrape = await scrape_gateway(setup.gateway)
+        abandoned_batches = await setup.run_json_command("batches", "abandoned")
+    assert scrape.sum("payout_gateway_abandoned_batches") == len(abandoned_batches["batches"]) == 1
+    assert scrape.sum("payout_gateway_write_freezes") == 1
 
 
 async def test_restored_database_is_reported(tmp_path: Path) -> None:
@@ -314,49 +342,63 @@ async def test_restored_database_is_reported(tmp_path: Path) -> None:
 
 async def test_keys_clock_offset_and_build_are_reported(setup: OperatedGateway) -> None:
     await setup.gateway.import_key(api_key="a-second-key-of-it", name="second")
-    found = await scrape_gateway(setup.gateway)
-    assert found.sum("payout_gateway_api_keys", environment="sandbox") == 2
-    assert abs(found.sum("payout_gateway_clock_offset_seconds", environment="sandbox")) < 5
-    assert found.sum("payout_gateway_database_up") == 1
-    assert found.sum("payout_gateway_rate_limiter_backend_up") == 1
-    (build,) = found.get_value("payout_gateway_build_info")
+    scrape = await scrape_gateway(setup.gateway)
+    assert scrape.sum("payout_gateway_api_keys", environment="sandbox") == 2
+    assert abs(scrape.sum("payout_gateway_clock_offset_seconds", environment="sandbox")) < 5
+    assert scrape.sum("payout_gateway_database_up") == 1
+    assert scrape.sum("payout_gateway_rate_limiter_backend_up") == 1
+    (build,) = scrape.get_value("payout_gateway_build_info")
     assert build.labels["version"]
-    assert found.sum("process_resident_memory_bytes") > 0
+    assert scrape.sum("process_resident_memory_bytes") > 0
 
 
 async def test_recipient_index_and_its_calls_are_reported(setup: OperatedGateway) -> None:
     setup.service.seed_recipients(300, seed=7)
-    there = [
+    index_metrics = [
         recipient
         for recipient in setup.service.find_or_create_tenant().recipients.values()
         if not recipient.is_archived
     ]
-    before = await scrape_gateway(setup.gateway)
+    scrape_before = await scrape_gateway(setup.gateway)
     for order in ("city", "country", "id"):
         assert (await setup.gateway.request("GET", f"/v1/recipients?orderBy={order}")).status == 200
-    after = await scrape_gateway(setup.gateway)
+    scrape_after = await scrape_gateway(setup.gateway)
     labels = {"environment": "sandbox"}
-    assert after.sum("payout_gateway_recipient_caches", **labels) == 1
-    assert after.sum("payout_gateway_recipient_cache_entries", **labels) == len(there)
-    assert 0 < after.sum("payout_gateway_recipient_cache_oldest_age_seconds", **labels) < 3600
+    assert scrape_after.sum("payout_gateway_recipient_caches", **labels) == 1
+    assert scrape_after.sum("payout_gateway_recipient_cache_entries", **labels) == len(
+        index_metrics
+    )
+    assert (
+        0 < scrape_after.sum("payout_gateway_recipient_cache_oldest_age_seconds", **labels) < 3600
+    )
     refreshes_metric = "payout_gateway_recipient_cache_refreshes_total"
-    assert measure_increase(after, before, refreshes_metric, **labels, outcome="success") == 1
+    assert (
+        measure_increase(scrape_after, scrape_before, refreshes_metric, **labels, outcome="success")
+        == 1
+    )
     assert (
         measure_increase(
-            after, before, "payout_gateway_recipient_cache_upstream_calls_count", **labels
+            scrape_after,
+            scrape_before,
+            "payout_gateway_recipient_cache_upstream_calls_count",
+            **labels,
         )
         == 3
     )
-    few = measure_increase(
-        after, before, "payout_gateway_recipient_cache_upstream_calls_bucket", **labels, le="3.0"
+    call_increase = measure_increase(
+        scrape_after,
+        scrape_before,
+        "payout_gateway_recipient_cache_upstream_calls_bucket",
+        **labels,
+        le="3.0",
     )
-    assert few == 2, "all but the first, which waited for the reading"
+    assert call_increase == 2, "all but the first, which waited for the reading"
 
 
 async def test_prometheus_text_format_is_the_default(setup: OperatedGateway) -> None:
-    async with setup.gateway.session.get(f"{setup.gateway.running.admin_url}/metrics") as answer:
-        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-        assert "# TYPE payout_gateway_requests_total counter" in await answer.text()
+    async with setup.gateway.session.get(f"{setup.gateway.running.admin_url}/metrics") as response:
+        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        assert "# TYPE payout_gateway_requests_total counter" in await response.text()
 
 
 # Labels
@@ -367,26 +409,28 @@ async def test_keys_ids_and_paths_do_not_add_series(tmp_path: Path) -> None:
         lines = [{**KEY, "api_key": f"key-number-{n:05}", "name": f"n{n}"} for n in range(10_000)]
         await import_api_keys(gateway.settings, lines)
 
-        async def ask(number: int) -> None:
-            mine = {"X-API-Key": f"key-number-{number:05}"}
+        async def send_requests(number: int) -> None:
+            headers = {"X-API-Key": f"key-number-{number:05}"}
             for path in (
                 "/v1/recipients?page=1",
                 f"/v1/recipients/R-{number}",
                 f"/v1/{number}/x",
                 f"/v1/geography/countries/X{chr(65 + number % 26)}",
             ):
-                await gateway.request("GET", path, headers=mine | {"X-Request-Id": f"r-{number}"})
-            mine["X-API-Key"] = f"unknown-{number}"
-            await gateway.request("PURGE", f"/v1/recipients/{number}", headers=mine)
+                await gateway.request(
+                    "GET", path, headers=headers | {"X-Request-Id": f"r-{number}"}
+                )
+            headers["X-API-Key"] = f"unknown-{number}"
+            await gateway.request("PURGE", f"/v1/recipients/{number}", headers=headers)
 
         for number in (0, 1):  # one unknown country and one known
-            await ask(number)
-        before = await scrape_gateway(gateway)
-        await asyncio.gather(*(ask(number) for number in range(2, 200)))
-        after = await scrape_gateway(gateway)
-    assert after.sum("payout_gateway_api_keys", environment="sandbox") == 10_001
-    assert measure_increase(after, before, REQUESTS_METRIC) == 198 * 5
-    assert after.series() - before.series() == set()
+            await send_requests(number)
+        scrape_before = await scrape_gateway(gateway)
+        await asyncio.gather(*(send_requests(number) for number in range(2, 200)))
+        scrape_after = await scrape_gateway(gateway)
+    assert scrape_after.sum("payout_gateway_api_keys", environment="sandbox") == 10_001
+    assert measure_increase(scrape_after, scrape_before, REQUESTS_METRIC) == 198 * 5
+    assert scrape_after.series() - scrape_before.series() == set()
 
 
 async def test_labels_have_known_values(setup: OperatedGateway) -> None:
@@ -399,18 +443,23 @@ async def test_labels_have_known_values(setup: OperatedGateway) -> None:
 
 
 def test_endpoint_label_is_a_documented_path() -> None:
-    plain = PathTemplates(Vocabulary())
-    assert plain.find_endpoint_path("GET", "/v1/recipients/R-1?x=1") == "/recipients/{id}"
-    assert plain.find_endpoint_path("GET", "/v1/batch/B-1/summary") == "/batch/{id}/summary"
-    assert plain.find_endpoint_path("PURGE", "/v1/recipients/R-1") == ""
-    assert plain.find_endpoint_path("GET", "/v1/profile/anything") == ""
-    custom = PathTemplates(
+    default_templates = PathTemplates(Vocabulary())
+    assert (
+        default_templates.find_endpoint_path("GET", "/v1/recipients/R-1?x=1") == "/recipients/{id}"
+    )
+    assert (
+        default_templates.find_endpoint_path("GET", "/v1/batch/B-1/summary")
+        == "/batch/{id}/summary"
+    )
+    assert default_templates.find_endpoint_path("PURGE", "/v1/recipients/R-1") == ""
+    assert default_templates.find_endpoint_path("GET", "/v1/profile/anything") == ""
+    configured_templates = PathTemplates(
         Vocabulary(current_summary_path="/v1/sums/{id}.x", current_balance_path="/v1/b")
     )
-    assert custom.find_endpoint_path("GET", "/v1/sums/B-1.x") == "/batch/{id}/summary"
-    assert custom.find_endpoint_path("GET", "/v1/sums/B-1yx") == ""
-    assert custom.find_endpoint_path("GET", "/v1/b") == "/balance"
-    assert custom.find_endpoint_path("GET", "/v1/balance") == ""
+    assert configured_templates.find_endpoint_path("GET", "/v1/sums/B-1.x") == "/batch/{id}/summary"
+    assert configured_templates.find_endpoint_path("GET", "/v1/sums/B-1yx") == ""
+    assert configured_templates.find_endpoint_path("GET", "/v1/b") == "/balance"
+    assert configured_templates.find_endpoint_path("GET", "/v1/balance") == ""
 
 
 # Several workers
@@ -482,36 +531,36 @@ class WorkerPages:
 
 
 async def test_worker_metrics_are_aggregated_by_kind() -> None:
-    found = await WorkerPages(one=WORKER_PAGE, other=OTHER_WORKER_PAGE).scrape()
-    assert found.sum(REQUESTS_METRIC, api="legacy") == 7
-    assert found.sum(REQUESTS_METRIC, api="signed") == 1
-    assert found.sum("payout_gateway_request_duration_seconds_bucket", le="1.0") == 3
-    assert found.sum("payout_gateway_request_duration_seconds_sum") == 3
-    assert found.sum("payout_gateway_database_up") == 0, "one that cannot use it is one too many"
-    assert found.sum("payout_gateway_in_doubt_writes") == 4, "of one state, told by whoever knows"
-    assert found.sum("payout_gateway_requests_in_flight") == 3
-    assert found.sum("payout_gateway_clock_offset_seconds") == -7
-    assert found.sum("payout_gateway_recipient_caches") == 3, "each has its own"
-    assert found.sum("payout_gateway_recipient_cache_entries") == 1300
-    assert found.sum("payout_gateway_recipient_cache_oldest_age_seconds") == 50
-    assert found.sum("payout_gateway_workers") == 2
-    (legacy,) = found.get_value(REQUESTS_METRIC, api="legacy")
+    scrape = await WorkerPages(one=WORKER_PAGE, other=OTHER_WORKER_PAGE).scrape()
+    assert scrape.sum(REQUESTS_METRIC, api="legacy") == 7
+    assert scrape.sum(REQUESTS_METRIC, api="signed") == 1
+    assert scrape.sum("payout_gateway_request_duration_seconds_bucket", le="1.0") == 3
+    assert scrape.sum("payout_gateway_request_duration_seconds_sum") == 3
+    assert scrape.sum("payout_gateway_database_up") == 0, "one that cannot use it is one too many"
+    assert scrape.sum("payout_gateway_in_doubt_writes") == 4, "of one state, told by whoever knows"
+    assert scrape.sum("payout_gateway_requests_in_flight") == 3
+    assert scrape.sum("payout_gateway_clock_offset_seconds") == -7
+    assert scrape.sum("payout_gateway_recipient_caches") == 3, "each has its own"
+    assert scrape.sum("payout_gateway_recipient_cache_entries") == 1300
+    assert scrape.sum("payout_gateway_recipient_cache_oldest_age_seconds") == 50
+    assert scrape.sum("payout_gateway_workers") == 2
+    (legacy,) = scrape.get_value(REQUESTS_METRIC, api="legacy")
     assert legacy.exemplar is not None
     assert legacy.exemplar.labels == {"request_id": "two"}
 
 
 async def test_counters_never_decrease_when_workers_stop() -> None:
-    crew = WorkerPages(one=WORKER_PAGE, other=OTHER_WORKER_PAGE)
-    await crew.scrape()
-    crew.pages[Path("one")] = None
-    assert (await crew.scrape()).sum(REQUESTS_METRIC) == 8, "it only does not answer just now"
-    del crew.pages[Path("one")]
-    crew.pages[Path("third")] = OTHER_WORKER_PAGE
+    workers = WorkerPages(one=WORKER_PAGE, other=OTHER_WORKER_PAGE)
+    await workers.scrape()
+    workers.pages[Path("one")] = None
+    assert (await workers.scrape()).sum(REQUESTS_METRIC) == 8, "it only does not answer just now"
+    del workers.pages[Path("one")]
+    workers.pages[Path("third")] = OTHER_WORKER_PAGE
     for _ in range(2):
-        found = await crew.scrape()
-        assert found.sum(REQUESTS_METRIC) == 3 + 5 + 5
-        assert found.sum("payout_gateway_request_duration_seconds_count") == 3 + 1 + 1
-        assert found.sum("payout_gateway_requests_in_flight") == 2, "who is gone has none"
+        scrape = await workers.scrape()
+        assert scrape.sum(REQUESTS_METRIC) == 3 + 5 + 5
+        assert scrape.sum("payout_gateway_request_duration_seconds_count") == 3 + 1 + 1
+        assert scrape.sum("payout_gateway_requests_in_flight") == 2, "who is gone has none"
 
 
 def test_aggregation_of_no_workers_is_empty() -> None:

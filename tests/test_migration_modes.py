@@ -43,8 +43,8 @@ def build_batch_body(recipient: str, amount: str) -> dict[str, Any]:
 
 def read_log_lines(folder: Path, operation: str) -> list[str]:
     """Returns the log lines of an operation, without terminal colours."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", read_log(folder))
-    return [line for line in plain.splitlines() if f"operation={operation} " in line]
+    uncoloured = re.sub(r"\x1b\[[0-9;]*m", "", read_log(folder))
+    return [line for line in uncoloured.splitlines() if f"operation={operation} " in line]
 
 
 # Switching
@@ -60,36 +60,36 @@ async def test_requests_are_translated_by_default(tmp_path: Path) -> None:
 
 async def test_key_is_switched_and_back_while_the_gateway_runs(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path, has_two_services=True) as setup:
-        translated = await create_recipient(setup.gateway)
+        translated_id = await create_recipient(setup.gateway)
         await setup.set_mode("forward")
-        assert (await setup.gateway.request("GET", f"/v1/recipients/{translated}")).status == 404
-        forwarded = await create_recipient(setup.gateway, "eve")
-        assert forwarded in setup.legacy.find_or_create_tenant().recipients
+        assert (await setup.gateway.request("GET", f"/v1/recipients/{translated_id}")).status == 404
+        forwarded_id = await create_recipient(setup.gateway, "eve")
+        assert forwarded_id in setup.legacy.find_or_create_tenant().recipients
         await setup.set_mode("translate")
-        assert (await setup.gateway.request("GET", f"/v1/recipients/{translated}")).status == 200
-        assert (await setup.gateway.request("GET", f"/v1/recipients/{forwarded}")).status == 404
+        assert (await setup.gateway.request("GET", f"/v1/recipients/{translated_id}")).status == 200
+        assert (await setup.gateway.request("GET", f"/v1/recipients/{forwarded_id}")).status == 404
 
 
 async def test_switching_a_group_leaves_the_others(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward", "balances")
-        before, current = setup.count_legacy_calls(), setup.count_current_calls()
+        legacy_count, current_count = setup.count_legacy_calls(), setup.count_current_calls()
         await request_successfully(setup.gateway, "GET", "/recipients")
         await request_successfully(setup.gateway, "GET", "/batches")
-        assert setup.count_legacy_calls() == before
-        assert setup.count_current_calls() > current
+        assert setup.count_legacy_calls() == legacy_count
+        assert setup.count_current_calls() > current_count
         await request_successfully(setup.gateway, "GET", "/profile/balances/service")
-        assert setup.count_legacy_calls() == before + 1
+        assert setup.count_legacy_calls() == legacy_count + 1
 
 
 async def test_switching_a_key_leaves_the_others(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
-        before = setup.count_legacy_calls()
+        legacy_count = setup.count_legacy_calls()
         await request_successfully(
             setup.gateway, "GET", "/recipients", headers={"X-API-Key": KEY["api_key"]}
         )
-        assert setup.count_legacy_calls() == before
+        assert setup.count_legacy_calls() == legacy_count
 
 
 async def test_renamed_key_keeps_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,8 +103,8 @@ async def test_renamed_key_keeps_its_mode(tmp_path: Path, monkeypatch: pytest.Mo
         async def is_renamed() -> bool:
             nonlocal last
             await request_successfully(setup.gateway, "GET", "/recipients")
-            last, before = setup.count_legacy_calls(), last
-            assert last == before + 1
+            last, previous = setup.count_legacy_calls(), last
+            assert last == previous + 1
             return "key=store" in read_log(setup.folder)
 
         await wait_until_async(is_renamed)
@@ -123,9 +123,9 @@ async def test_switching_a_merchant_switches_all_its_keys(tmp_path: Path) -> Non
         await setup.run_command("modes", "set", "--merchant", "demo", "forward", "--yes")
 
         async def has_switched() -> bool:
-            before = setup.count_legacy_calls()
+            legacy_count = setup.count_legacy_calls()
             await setup.gateway.request("GET", "/v1/profile/balances")
-            return setup.count_legacy_calls() > before
+            return setup.count_legacy_calls() > legacy_count
 
         await wait_until_async(has_switched)
 
@@ -144,13 +144,13 @@ async def test_geography_is_forwarded_with_a_switched_key_only(
             return setup.count_legacy_calls("GET", "/v1/geography/countries/DE") > 0
 
         await wait_until_async(has_switched)
-        seen = setup.count_legacy_calls()
+        legacy_count = setup.count_legacy_calls()
         for key in ("", "nobodys-key"):
             response = await setup.gateway.request(
                 "GET", "/v1/geography/countries/DE", headers={"X-API-Key": key}
             )
             assert response.status == 200
-        assert setup.count_legacy_calls() == seen
+        assert setup.count_legacy_calls() == legacy_count
 
 
 async def test_switching_does_not_drop_requests(tmp_path: Path) -> None:
@@ -164,12 +164,12 @@ async def test_switching_does_not_drop_requests(tmp_path: Path) -> None:
 
         clients = [asyncio.create_task(send_requests()) for _ in range(4)]
         for mode in ("forward", "translate", "forward", "translate"):
-            before, current = setup.count_legacy_calls(), setup.count_current_calls()
+            legacy_count, current_count = setup.count_legacy_calls(), setup.count_current_calls()
             await setup.run_command("modes", "set", "--key", KEY_NAME, mode, "--yes")
 
             async def has_switched() -> bool:
-                legacy = setup.count_legacy_calls() > before  # noqa: B023
-                return legacy if mode == "forward" else setup.count_current_calls() > current  # noqa: B023
+                legacy = setup.count_legacy_calls() > legacy_count  # noqa: B023
+                return legacy if mode == "forward" else setup.count_current_calls() > current_count  # noqa: B023
 
             await wait_until_async(has_switched)
         is_done.set()
@@ -185,9 +185,9 @@ async def test_forwarded_request_and_answer_are_unchanged(
 ) -> None:
     requests: list[ReceivedRequest] = []
 
-    def respond(one: ReceivedRequest) -> Any:
-        requests.append(one)
-        if one.method == "GET":
+    def respond(request: ReceivedRequest) -> Any:
+        requests.append(request)
+        if request.method == "GET":
             return PlannedResponse(
                 {"ok": True, "odd": [1.50, None], "recipients": []}, 200, {"X-Odd": "yes"}
             )
@@ -218,20 +218,20 @@ async def test_forwarded_request_and_answer_are_unchanged(
                 headers={"X-Forwarded-For": "10.1.1.1", "Authorization": "Basic eA==", "A-B": "c"},
             )
             assert (response.status, response.body["errors"][0]["code"]) == (418, "odd_code")
-    first, second = requests
-    assert first.target == "/v1/recipients/?&search=a%40b&page=1&x=%C3%A9"
-    assert first.headers["x-api-key"] == API_KEY
-    assert (second.method, second.target, second.body.encode()) == (
+    first_request, second_request = requests
+    assert first_request.target == "/v1/recipients/?&search=a%40b&page=1&x=%C3%A9"
+    assert first_request.headers["x-api-key"] == API_KEY
+    assert (second_request.method, second_request.target, second_request.body.encode()) == (
         "POST",
         "/v1/recipients/",
         body,
     )
-    assert not {"x-forwarded-for", "authorization"} & second.headers.keys()
+    assert not {"x-forwarded-for", "authorization"} & second_request.headers.keys()
 
 
 async def test_unexpectedly_compressed_answer_is_read(tmp_path: Path) -> None:
-    def respond(one: ReceivedRequest) -> PlannedResponse:
-        assert "accept-encoding" not in one.headers
+    def respond(request: ReceivedRequest) -> PlannedResponse:
+        assert "accept-encoding" not in request.headers
         body = {"ok": True, "batch": {"id": "B-LEGACY0000000001"}, "batches": []}
         return PlannedResponse(
             gzip.compress(json.dumps(body).encode()), 200, {"Content-Encoding": "gzip"}
@@ -261,13 +261,13 @@ async def test_forwarded_request_is_counted_and_logged(tmp_path: Path) -> None:
 
         async def is_counted() -> bool:
             keys = (await setup.run_json_command("report", "usage"))["keys"]
-            used = {
+            usage = {
                 operation["operation"]: operation["requests"]
                 for key in keys
                 if key["key"] == KEY_NAME
                 for operation in key["operations"]
             }
-            return used.get("create_recipient") == 1
+            return usage.get("create_recipient") == 1
 
         await wait_until_async(is_counted)
 
@@ -282,9 +282,11 @@ async def test_rate_limit_applies_to_forwarded_requests(tmp_path: Path) -> None:
 
 async def test_redirect_of_the_legacy_service_is_not_followed_or_passed_on(tmp_path: Path) -> None:
     redirected_requests: list[ReceivedRequest] = []
-    async with open_service(lambda one: redirected_requests.append(one) or {"ok": True}) as other:
-        redirect = PlannedResponse({}, 307, {"Location": f"{other.url}/v1/recipients"})
-        async with open_service(lambda _one: redirect) as legacy:
+    async with open_service(
+        lambda request: redirected_requests.append(request) or {"ok": True}
+    ) as other_url:
+        redirect = PlannedResponse({}, 307, {"Location": f"{other_url.url}/v1/recipients"})
+        async with open_service(lambda _request: redirect) as legacy:
             async with open_gateway_between(tmp_path, legacy_url=legacy.url) as setup:
                 await setup.run_command("modes", "set", "--key", KEY_NAME, "forward", "--yes")
 
@@ -314,8 +316,8 @@ async def test_switching_asks_for_confirmation(tmp_path: Path) -> None:
         output = await setup.run_command("modes", "set", "--key", KEY_NAME, "forward", code=2)
         assert "are passed unchanged to the legacy service" in output
         assert (await setup.run_json_command("modes", "list"))["modes"] == []
-        for words in (["--key", "nobody"], ["--merchant", "nobody"], []):
-            await setup.run_command("modes", "set", *words, "forward", "--yes", code=2)
+        for arguments in (["--key", "nobody"], ["--merchant", "nobody"], []):
+            await setup.run_command("modes", "set", *arguments, "forward", "--yes", code=2)
 
 
 # A batch stays at the service of its first write
@@ -331,7 +333,7 @@ async def test_forwarded_batch_stays_at_the_legacy_service(tmp_path: Path) -> No
         await setup.set_mode("forward")
         batch = await create_legacy_batch(setup)
         await setup.set_mode("translate")
-        before = setup.count_current_calls("*", "/v1/batch*")
+        batch_call_count = setup.count_current_calls("*", "/v1/batch*")
         batch_body = await request_successfully(setup.gateway, "GET", f"/batches/{batch}")
         (payment,) = batch_body["batch"]["payments"]["payments"]
         path = f"/batches/{batch}/payments/{payment['id']}"
@@ -342,7 +344,7 @@ async def test_forwarded_batch_stays_at_the_legacy_service(tmp_path: Path) -> No
         await request_successfully(setup.gateway, "POST", f"/batches/{batch}/start-processing")
         assert len(setup.legacy.batch_starts) == 1
         assert setup.current.batch_starts == []
-        assert setup.count_current_calls("*", "/v1/batch*") == before
+        assert setup.count_current_calls("*", "/v1/batch*") == batch_call_count
         report = await setup.run_json_command("modes", "list")
         assert [entry["batches"] for entry in report["begun_at_legacy"]] == [1]
 
@@ -371,9 +373,9 @@ async def test_translated_batch_stays_at_the_current_service(tmp_path: Path) -> 
         assert len(setup.current.batch_starts) == 1
         assert setup.legacy.batch_starts == []
         assert setup.count_legacy_calls("*", f"/v1/batches/{batch}*") == 0
-        other = await create_legacy_batch(setup)
-        assert await setup.gateway.request("GET", f"/v1/batches/{other}")
-        assert setup.count_legacy_calls("GET", f"/v1/batches/{other}") == 1
+        legacy_batch = await create_legacy_batch(setup)
+        assert await setup.gateway.request("GET", f"/v1/batches/{legacy_batch}")
+        assert setup.count_legacy_calls("GET", f"/v1/batches/{legacy_batch}") == 1
 
 
 async def test_unknown_batch_follows_its_key_until_its_first_write(tmp_path: Path) -> None:
@@ -381,21 +383,29 @@ async def test_unknown_batch_follows_its_key_until_its_first_write(tmp_path: Pat
     async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         recipient = await create_at_legacy(setup, "/v1/recipients", {**RECIPIENT_BODY})
         body = build_batch_body(recipient, "1.00")
-        made = (await setup.request_legacy("POST", "/v1/batches", body)).body["batch"]["id"]
+        legacy_batch = (await setup.request_legacy("POST", "/v1/batches", body)).body["batch"]["id"]
         await setup.set_mode("forward")
-        await request_successfully(setup.gateway, "GET", f"/batches/{made}")
+        await request_successfully(setup.gateway, "GET", f"/batches/{legacy_batch}")
         await setup.set_mode("translate")
-        assert (await setup.gateway.request("GET", f"/v1/batches/{made}")).status == 404
+        assert (await setup.gateway.request("GET", f"/v1/batches/{legacy_batch}")).status == 404
         await setup.set_mode("forward")
-        await request_successfully(setup.gateway, "PATCH", f"/batches/{made}", {"payments": []})
+        await request_successfully(
+            setup.gateway, "PATCH", f"/batches/{legacy_batch}", {"payments": []}
+        )
         await setup.set_mode("translate")
-        await request_successfully(setup.gateway, "GET", f"/batches/{made}")
+        await request_successfully(setup.gateway, "GET", f"/batches/{legacy_batch}")
 
 
 async def create_at_legacy(setup: GatewayBetween, path: str, body: Any) -> str:
     response = await setup.request_legacy("POST", path, body)
     assert response.status == 200, response.text
-    return str(next(answer for answer in response.body.values() if isinstance(answer, dict))["id"])
+    return str(
+        next(
+            created_object
+            for created_object in response.body.values()
+            if isinstance(created_object, dict)
+        )["id"]
+    )
 
 
 async def test_batches_of_both_services_are_not_deleted_together(tmp_path: Path) -> None:
@@ -448,8 +458,8 @@ async def test_forwarded_write_in_doubt_is_never_sent_again(tmp_path: Path) -> N
         assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
         assert setup.count_legacy_calls("POST", "/v1/batches") == 1
         assert setup.count_current_calls("POST", "/v1/batches") == 0
-        other = {**body, "description": "another"}
-        assert (await setup.gateway.request("POST", "/v1/batches", other)).status != 500
+        other_body = {**body, "description": "another"}
+        assert (await setup.gateway.request("POST", "/v1/batches", other_body)).status != 500
 
 
 async def test_forwarded_write_after_one_in_doubt_is_refused(
@@ -493,18 +503,20 @@ async def test_operator_settles_a_forwarded_write(tmp_path: Path) -> None:
         body = build_batch_body(recipient, "10.00")
         setup.add_legacy_fault("POST", "/v1/batches", close="after")
         assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
-        (lost,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
-        assert lost["operation"] == "forwarded create_batch"
-        assert "legacy service" in lost["what_to_do"]
-        (made,) = (await setup.request_legacy("GET", "/v1/batches")).body["batches"]
-        await setup.run_command("writes", "settle", lost["write"], "--made", made["id"], "--yes")
+        (lost_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        assert lost_write["operation"] == "forwarded create_batch"
+        assert "legacy service" in lost_write["what_to_do"]
+        (legacy_batch,) = (await setup.request_legacy("GET", "/v1/batches")).body["batches"]
+        await setup.run_command(
+            "writes", "settle", lost_write["write"], "--made", legacy_batch["id"], "--yes"
+        )
 
         async def is_settled() -> bool:
             return not (await setup.run_json_command("writes", "unsettled"))["writes"]
 
         await wait_until_async(is_settled)
         await setup.set_mode("translate")
-        assert (await request_successfully(setup.gateway, "GET", f"/batches/{made['id']}"))[
+        assert (await request_successfully(setup.gateway, "GET", f"/batches/{legacy_batch['id']}"))[
             "batch"
         ]["payments"]
         assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
@@ -523,15 +535,17 @@ async def test_write_settled_as_not_happened_may_be_sent_again(tmp_path: Path) -
         }
         setup.add_legacy_fault("PATCH", path, close="before")
         assert (await setup.gateway.request("PATCH", path, body)).status == 500
-        changed = {"language": "de"}
-        response = await setup.gateway.request("PATCH", f"/v1/recipients/{recipient}", changed)
+        change = {"language": "de"}
+        response = await setup.gateway.request("PATCH", f"/v1/recipients/{recipient}", change)
         assert response.status == 500, (
             "the next write on it would be before the lost one, or after it"
         )
         await age_sent_writes(setup)
-        (lost,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
-        assert f"PATCH /recipients/{recipient}/payout-methods" in lost["what_to_do"]
-        await setup.run_command("writes", "settle", lost["write"], "--did-not-happen", "--yes")
+        (lost_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        assert f"PATCH /recipients/{recipient}/payout-methods" in lost_write["what_to_do"]
+        await setup.run_command(
+            "writes", "settle", lost_write["write"], "--did-not-happen", "--yes"
+        )
 
         async def is_settled() -> bool:
             return not (await setup.run_json_command("writes", "unsettled"))["writes"]
@@ -539,7 +553,7 @@ async def test_write_settled_as_not_happened_may_be_sent_again(tmp_path: Path) -
         await wait_until_async(is_settled)
         assert (await setup.gateway.request("PATCH", path, body)).status == 200
         assert (
-            await setup.gateway.request("PATCH", f"/v1/recipients/{recipient}", changed)
+            await setup.gateway.request("PATCH", f"/v1/recipients/{recipient}", change)
         ).status == 200
 
 
@@ -549,11 +563,13 @@ async def test_write_settled_as_not_happened_does_not_bind_the_batch(tmp_path: P
         path = "/v1/batches/B-1234567890123456/start-processing"
         setup.add_legacy_fault("POST", path, close="before")
         assert (await setup.gateway.request("POST", path)).status == 500
-        (owner,) = (await setup.run_json_command("modes", "list"))["begun_at_legacy"]
-        assert owner["batches"] == 1
+        (bound_count,) = (await setup.run_json_command("modes", "list"))["begun_at_legacy"]
+        assert bound_count["batches"] == 1
         await age_sent_writes(setup)
-        (lost,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
-        await setup.run_command("writes", "settle", lost["write"], "--did-not-happen", "--yes")
+        (lost_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        await setup.run_command(
+            "writes", "settle", lost_write["write"], "--did-not-happen", "--yes"
+        )
 
         async def is_unbound() -> bool:
             return (await setup.run_json_command("modes", "list"))["begun_at_legacy"] == []
@@ -684,16 +700,16 @@ async def test_disconnected_client_gets_the_first_answer_on_retry(tmp_path: Path
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
                 await setup.gateway.request("POST", "/v1/batches", body)
-        answers: list[Any] = []
+        responses: list[Any] = []
 
         async def is_answered() -> bool:
-            answers.append(await setup.gateway.request("POST", "/v1/batches", body))
-            return bool(answers[-1].status == 200)
+            responses.append(await setup.gateway.request("POST", "/v1/batches", body))
+            return bool(responses[-1].status == 200)
 
         await wait_until_async(is_answered)
-        assert {answer.status for answer in answers} <= {200, 500}
+        assert {response.status for response in responses} <= {200, 500}
         (batch,) = setup.legacy.find_or_create_tenant().batches.values()
-        assert answers[-1].body["batch"]["amount"] == "10.00"
+        assert responses[-1].body["batch"]["amount"] == "10.00"
         assert setup.count_legacy_calls("POST", "/v1/batches") == 1
         assert batch.state == "open"
         # The first request is answered now: an identical one is a new request.
@@ -704,17 +720,21 @@ async def test_disconnected_client_gets_the_first_answer_on_retry(tmp_path: Path
 async def test_idempotency_key_holds_at_both_services(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
-        named = {"Idempotency-Key": "payday"}
-        first = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY, headers=named)
-        assert first.status == 200
+        key_header = {"Idempotency-Key": "payday"}
+        first_response = await setup.gateway.request(
+            "POST", "/v1/recipients", RECIPIENT_BODY, headers=key_header
+        )
+        assert first_response.status == 200
         for mode in ("forward", "translate"):
             await setup.set_mode(mode)
-            retried = await setup.gateway.request(
-                "POST", "/v1/recipients", RECIPIENT_BODY, headers=named
+            retry_response = await setup.gateway.request(
+                "POST", "/v1/recipients", RECIPIENT_BODY, headers=key_header
             )
-            assert (retried.status, retried.body) == (200, first.body)
-            other = {**RECIPIENT_BODY, "lastName": "King"}
-            response = await setup.gateway.request("POST", "/v1/recipients", other, headers=named)
+            assert (retry_response.status, retry_response.body) == (200, first_response.body)
+            other_body = {**RECIPIENT_BODY, "lastName": "King"}
+            response = await setup.gateway.request(
+                "POST", "/v1/recipients", other_body, headers=key_header
+            )
             assert (response.status, response.body["errors"][0]["field"]) == (
                 406,
                 "Idempotency-Key",
@@ -731,16 +751,20 @@ async def test_idempotency_key_is_released_after_a_retryable_refusal(
         await setup.set_mode("forward")
         refusal = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Slow down."}]}'
         setup.add_legacy_fault("POST", "/v1/recipients", status=status, body=refusal)
-        named = {"Idempotency-Key": "payday"}
-        first = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY, headers=named)
-        assert (first.status, first.text.encode()) == (status, refusal)
-        retried = await setup.gateway.request(
-            "POST", "/v1/recipients", RECIPIENT_BODY, headers=named
+        key_header = {"Idempotency-Key": "payday"}
+        first_response = await setup.gateway.request(
+            "POST", "/v1/recipients", RECIPIENT_BODY, headers=key_header
         )
-        assert retried.status == 200, retried.text
+        assert (first_response.status, first_response.text.encode()) == (status, refusal)
+        retry_response = await setup.gateway.request(
+            "POST", "/v1/recipients", RECIPIENT_BODY, headers=key_header
+        )
+        assert retry_response.status == 200, retry_response.text
         assert (
-            await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY, headers=named)
-        ).text == retried.text
+            await setup.gateway.request(
+                "POST", "/v1/recipients", RECIPIENT_BODY, headers=key_header
+            )
+        ).text == retry_response.text
         assert len(setup.legacy.find_or_create_tenant().recipients) == 1
 
 
@@ -749,13 +773,13 @@ async def test_forwarded_content_is_not_logged_or_stored_in_plain_text(tmp_path:
         await setup.set_mode("forward")
         assert (await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)).status == 200
         setup.add_legacy_fault("POST", "/v1/recipients", close="after")
-        lost = {**RECIPIENT_BODY, "lastName": "Lovelace", "email": "lovelace@example.com"}
-        assert (await setup.gateway.request("POST", "/v1/recipients", lost)).status == 500
-        told = read_log(tmp_path) + await setup.run_command("writes", "unsettled")
-        told += await setup.run_command("modes", "list")
+        lost_body = {**RECIPIENT_BODY, "lastName": "Lovelace", "email": "lovelace@example.com"}
+        assert (await setup.gateway.request("POST", "/v1/recipients", lost_body)).status == 500
+        output = read_log(tmp_path) + await setup.run_command("writes", "unsettled")
+        output += await setup.run_command("modes", "list")
         state = (tmp_path / "gateway.db").read_bytes()
         for secret in (API_KEY, "Byron", "byron", "Lovelace", "lovelace"):
-            assert secret not in told
+            assert secret not in output
             assert secret.encode() not in state
 
 
@@ -767,8 +791,10 @@ async def test_legacy_service_has_its_own_circuit_breaker(
         await setup.set_mode("forward")
         setup.add_legacy_fault("GET", "/v1/profile/balances", close="after")
         assert (await setup.gateway.request("GET", "/v1/profile/balances")).status == 500
-        async with setup.gateway.session.get(f"{setup.gateway.running.admin_url}/readyz") as answer:
-            body = await answer.json()
+        async with setup.gateway.session.get(
+            f"{setup.gateway.running.admin_url}/readyz"
+        ) as response:
+            body = await response.json()
     assert body["circuit_breakers"] == {"sandbox": "closed", "legacy sandbox": "open"}
     (line,) = [
         entry for entry in read_log(tmp_path).splitlines() if "circuit_breaker_opened" in entry
@@ -785,9 +811,9 @@ async def test_write_abandoned_while_waiting_for_a_connection_is_not_sent(
         await setup.set_mode("forward")
         recipient = await create_recipient(setup.gateway)
         setup.add_legacy_fault("POST", "/v1/batches", answer_delay=2)
-        first = asyncio.ensure_future(create_batch(setup.gateway, recipient, "1.00"))
+        holding_request = asyncio.ensure_future(create_batch(setup.gateway, recipient, "1.00"))
         await wait_until(lambda: len(setup.legacy.find_or_create_tenant().batches) == 1)
-        second = asyncio.ensure_future(
+        waiting_request = asyncio.ensure_future(
             setup.gateway.request("POST", "/v1/batches", build_batch_body(recipient, "2.00"))
         )
         async with open_store(setup.gateway.settings.state) as store:
@@ -800,8 +826,8 @@ async def test_write_abandoned_while_waiting_for_a_connection_is_not_sent(
             await asyncio.sleep(0.3)
             _, waiting = await rows.list_unfinished()
             assert await rows.take_over(waiting, "another")
-        response = await second
+        response = await waiting_request
         assert response.status == 500
         assert "unknown" in response.body["errors"][0]["message"]
-        assert await first
+        assert await holding_request
         assert len(setup.legacy.find_or_create_tenant().batches) == 1

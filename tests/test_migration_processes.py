@@ -33,9 +33,9 @@ KEY = {
 }
 
 
-async def run_successfully(folder: Path, *words: str, stdin: str = "") -> str:
+async def run_successfully(folder: Path, *arguments: str, stdin: str = "") -> str:
     result = await asyncio.to_thread(
-        run_installed_command, *words, folder=folder, stdin=stdin, seconds=60
+        run_installed_command, *arguments, folder=folder, stdin=stdin, seconds=60
     )
     assert result.returncode == 0, result.stderr
     return result.stdout
@@ -60,13 +60,13 @@ async def run_simulator() -> AsyncIterator[tuple[str, str]]:
     )
     assert process.stdout is not None
     try:
-        found: list[str] = []
+        urls: list[str] = []
         async with asyncio.timeout(3 * SECONDS):
-            while len(found) < 2:
+            while len(urls) < 2:
                 line = (await process.stdout.readline()).decode()
                 assert line, "it ended"
-                found += re.findall(r"http://127\.0\.0\.1:\d+", line)
-        yield found[0], found[1]
+                urls += re.findall(r"http://127\.0\.0\.1:\d+", line)
+        yield urls[0], urls[1]
     finally:
         process.terminate()
         await process.communicate()
@@ -86,7 +86,7 @@ async def test_key_is_migrated_with_the_real_commands(tmp_path: Path) -> None:
         await configure_gateway(tmp_path, current, legacy)
         async with run_serve(tmp_path, seconds=30) as gateway:
 
-            async def switch_mode(mode: str, expected: str | None) -> None:
+            async def switch_mode(mode: str, expected_line: str | None) -> None:
                 await run_successfully(tmp_path, "modes", "set", "--key", "shop", mode, "--yes")
 
                 async def has_switched() -> bool:
@@ -94,32 +94,32 @@ async def test_key_is_migrated_with_the_real_commands(tmp_path: Path) -> None:
                     last = [line for line in gateway.parse_log() if line.get("event") == "request"][
                         -1
                     ]
-                    return bool(last.get("mode") == expected)
+                    return bool(last.get("mode") == expected_line)
 
                 await wait_until_async(has_switched)
 
             await switch_mode("forward", "forward")
-            _status, created = await request_gateway(
+            _status, create_body = await request_gateway(
                 gateway.url, "POST", "/v1/batches", {"sourceCurrency": "USD"}
             )
-            batch = created["batch"]["id"]
+            batch = create_body["batch"]["id"]
             await switch_mode("translate", None)
-            status, shown = await request_gateway(gateway.url, "GET", f"/v1/batches/{batch}")
-            assert (status, shown["batch"]["id"]) == (200, batch)
+            status, batch_body = await request_gateway(gateway.url, "GET", f"/v1/batches/{batch}")
+            assert (status, batch_body["batch"]["id"]) == (200, batch)
             last = [line for line in gateway.parse_log() if line.get("operation") == "read_batch"][
                 -1
             ]
             assert last["mode"] == "forward"
-            told = await asyncio.to_thread(
+            output = await asyncio.to_thread(
                 run_installed_command,
                 *("cutover", "import", "--key", "shop", "--move-open-batches", "--json"),
                 folder=tmp_path,
                 seconds=60,
                 LEGACY_API_KEY=DEMO_CREDENTIALS.api_key,
             )
-            assert json.loads(told.stdout)["batches_moved"] == 1
-            status, shown = await request_gateway(gateway.url, "GET", f"/v1/batches/{batch}")
-            assert (status, shown["batch"]["id"]) == (200, batch)
+            assert json.loads(output.stdout)["batches_moved"] == 1
+            status, batch_body = await request_gateway(gateway.url, "GET", f"/v1/batches/{batch}")
+            assert (status, batch_body["batch"]["id"]) == (200, batch)
             last = [line for line in gateway.parse_log() if line.get("operation") == "read_batch"][
                 -1
             ]
@@ -137,7 +137,9 @@ async def test_killed_gateway_does_not_repeat_a_forwarded_write(tmp_path: Path) 
         await run_successfully(tmp_path, "modes", "set", "--key", "shop", "forward", "--yes")
         service.faults.append(Fault("POST", "/v1/batches", interface="legacy", answer_delay=5))
         async with run_serve(tmp_path, seconds=30) as gateway:
-            asking = asyncio.create_task(request_gateway(gateway.url, "POST", "/v1/batches", body))
+            pending_response = asyncio.create_task(
+                request_gateway(gateway.url, "POST", "/v1/batches", body)
+            )
 
             async def is_executed() -> bool:
                 return len(service.find_or_create_tenant().batches) == 1
@@ -145,7 +147,7 @@ async def test_killed_gateway_does_not_repeat_a_forwarded_write(tmp_path: Path) 
             await wait_until_async(is_executed)
             gateway.process.kill()
             await gateway.process.wait()
-            await asyncio.gather(asking, return_exceptions=True)
+            await asyncio.gather(pending_response, return_exceptions=True)
         for mode in ("forward", "translate"):
             await run_successfully(tmp_path, "modes", "set", "--key", "shop", mode, "--yes")
             async with run_serve(tmp_path, seconds=30) as gateway:

@@ -47,9 +47,9 @@ async def is_refused(gateway: GatewayUnderTest) -> bool:
 
 
 async def wait_until_async(is_met: Callable[[], Awaitable[bool]], seconds: float = 10) -> None:
-    end = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     while not await is_met():
-        assert time.monotonic() < end, "it did not happen in time"
+        assert time.monotonic() < deadline, "it did not happen in time"
         await asyncio.sleep(0.05)
 
 
@@ -64,24 +64,24 @@ async def find_doctor_finding(setup: OperatedGateway, state: str) -> dict[str, A
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])
-@pytest.mark.parametrize("knew", [True, False], ids=["listed before", "never listed"])
+@pytest.mark.parametrize("is_known", [True, False], ids=["listed before", "never listed"])
 async def test_error_page_of_a_proxy_does_not_shorten_the_list(
-    *, knew: bool, status: int, tmp_path: Path
+    *, is_known: bool, status: int, tmp_path: Path
 ) -> None:
     (tmp_path / "other").mkdir()
     async with open_operated_gateway(tmp_path) as setup, AsyncExitStack() as stack:
         recipient = await create_recipient(setup.gateway)
-        made = {await create_batch(setup.gateway, recipient, "5.00") for _ in range(2)}
+        batch_ids = {await create_batch(setup.gateway, recipient, "5.00") for _ in range(2)}
         url = setup.gateway.settings.environments.select_configured()["sandbox"].base_url
-        other = await stack.enter_async_context(open_gateway(tmp_path / "other", url))
-        if knew:
-            assert len(await load_listed_ids(other)) == 2
+        other_gateway = await stack.enter_async_context(open_gateway(tmp_path / "other", url))
+        if is_known:
+            assert len(await load_listed_ids(other_gateway)) == 2
         setup.service.faults.append(build_page_fault(status=status))
-        assert await is_refused(other)
+        assert await is_refused(other_gateway)
         assert await is_refused(setup.gateway)
         setup.service.faults.clear()
-        assert len(await load_listed_ids(other)) == 2
-        assert await load_listed_ids(setup.gateway) == made
+        assert len(await load_listed_ids(other_gateway)) == 2
+        assert await load_listed_ids(setup.gateway) == batch_ids
 
 
 async def test_transient_error_page_does_not_mark_the_endpoint_missing(tmp_path: Path) -> None:
@@ -89,13 +89,13 @@ async def test_transient_error_page_does_not_mark_the_endpoint_missing(tmp_path:
     async with open_operated_gateway(tmp_path) as setup:
         await create_batch(setup.gateway, await create_recipient(setup.gateway), "5.00")
         url = setup.gateway.settings.environments.select_configured()["sandbox"].base_url
-        async with open_gateway(tmp_path / "other", url) as other:
+        async with open_gateway(tmp_path / "other", url) as other_gateway:
             setup.service.faults += [
                 build_page_fault("/v1/batches", times=2),
                 build_page_fault("/v1/recipients", times=1),
             ]
-            assert await is_refused(other), "the read right after the first is a page too"
-            assert len(await load_listed_ids(other)) == 1, (
+            assert await is_refused(other_gateway), "the read right after the first is a page too"
+            assert len(await load_listed_ids(other_gateway)) == 1, (
                 "one refusal, and the second try is answered"
             )
 
@@ -111,9 +111,9 @@ async def test_list_that_disappears_is_an_error_until_doctor_confirms(
         for _ in range(2):
             assert await is_refused(gateway)
         assert "run `payout-gateway doctor`" in read_log(tmp_path)
-        said = await find_doctor_finding(setup, "warning")
-        assert "not available (status 404, just now)" in said["said"]
-        assert "doctor" in said["do"]
+        finding = await find_doctor_finding(setup, "warning")
+        assert "not available (status 404, just now)" in finding["said"]
+        assert "doctor" in finding["do"]
 
         async def is_listed() -> bool:
             return not await is_refused(gateway)
@@ -137,8 +137,8 @@ async def test_doctor_corrects_a_running_gateway(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     async with open_operated_gateway(tmp_path) as setup:
         url = setup.gateway.settings.environments.select_configured()["sandbox"].base_url
-        async with open_gateway(tmp_path / "other", url) as other:
-            await create_batch(other, await create_recipient(other), "5.00")
+        async with open_gateway(tmp_path / "other", url) as other_gateway:
+            await create_batch(other_gateway, await create_recipient(other_gateway), "5.00")
         setup.service.faults.append(build_page_fault("/v1/batches"))
         assert await load_listed_ids(setup.gateway) == set()
         assert "not available" in (await find_doctor_finding(setup, "ok"))["said"]
@@ -158,16 +158,16 @@ async def test_edit_answered_by_an_error_page_is_in_doubt(status: int, tmp_path:
     async with open_operated_gateway(tmp_path) as setup:
         gateway = setup.gateway
         batch = await create_batch(gateway, await create_recipient(gateway), "5.00", "6.00")
-        first, second = await load_payment_ids(gateway, batch)
+        first_id, second_id = await load_payment_ids(gateway, batch)
         setup.service.faults += [
             build_page_fault("/v1/batches/*/payments/*", status, times=2),
             Fault("GET", "/v1/batch/*/summary"),
             Fault("GET", "/v1/batch/*/summary"),
             build_page_fault("/v1/batch/*/summary", times=1),
         ]
-        response = await gateway.request("DELETE", f"/v1/batches/{batch}/payments/{first}")
+        response = await gateway.request("DELETE", f"/v1/batches/{batch}/payments/{first_id}")
         assert (response.status, "Retry-After" in response.headers) == (500, True)
-        assert await load_payment_ids(gateway, batch) == [first, second]
+        assert await load_payment_ids(gateway, batch) == [first_id, second_id]
         (write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
         assert write["operation"] == "delete_payment"
 
@@ -182,10 +182,10 @@ async def test_executed_edit_answered_by_an_error_page_is_answered_as_executed(
     async with open_gateway_and_service(tmp_path, service) as (gateway, _):
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient, "5.00", "6.00")
-        first, second = await load_payment_ids(gateway, batch)
+        first_id, second_id = await load_payment_ids(gateway, batch)
         service.faults.append(Fault("DELETE", "/v1/batches/*/payments/*", **page))
-        await request_successfully(gateway, "DELETE", f"/batches/{batch}/payments/{first}")
-        assert await load_payment_ids(gateway, batch) == [second]
+        await request_successfully(gateway, "DELETE", f"/batches/{batch}/payments/{first_id}")
+        assert await load_payment_ids(gateway, batch) == [second_id]
         service.faults.append(Fault("PATCH", "/v1/batches/*", **page))
         payment = {"recipient": {"id": recipient}, "sourceAmount": "100.00"}
         await request_successfully(gateway, "PATCH", f"/batches/{batch}", {"payments": [payment]})
@@ -194,18 +194,20 @@ async def test_executed_edit_answered_by_an_error_page_is_answered_as_executed(
         await request_successfully(gateway, "DELETE", f"/batches/{batch}")
 
 
-@pytest.mark.parametrize("sees", [True, False], ids=["says so", "a page"])
-async def test_batch_deleted_at_the_service_is_not_listed(*, sees: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lists_batches", [True, False], ids=["says so", "a page"])
+async def test_batch_deleted_at_the_service_is_not_listed(
+    *, lists_batches: bool, tmp_path: Path
+) -> None:
     async with open_operated_gateway(tmp_path) as setup:
         recipient = await create_recipient(setup.gateway)
         remaining, deleted = [
             await create_batch(setup.gateway, recipient, "5.00") for _ in range(2)
         ]
-        world = setup.service.find_or_create_tenant()
-        del world.batches[[*world.batches][-1]]
-        if not sees:
+        tenant = setup.service.find_or_create_tenant()
+        del tenant.batches[[*tenant.batches][-1]]
+        if not lists_batches:
             setup.service.faults.append(build_page_fault("/v1/batch/*/summary", times=1))
         assert await load_listed_ids(setup.gateway) == (
-            {remaining} if sees else {remaining, deleted}
+            {remaining} if lists_batches else {remaining, deleted}
         )
         assert await load_listed_ids(setup.gateway) == {remaining}

@@ -74,17 +74,17 @@ SCHEMA = schemathesis.openapi.from_dict(
 class CaseClient:
     """Sends the cases with ids of existing objects, because random ids match nothing."""
 
-    def __init__(self, there: GatewayInThread) -> None:
-        self.url = f"{there.url}/v1"
+    def __init__(self, gateway: GatewayInThread) -> None:
+        self.url = f"{gateway.url}/v1"
         self.session = requests.Session()
-        self.seen = 0
+        self.case_count = 0
         self.count = 0
         self.ids: dict[str, str] = {}
 
     def should_skip(self) -> bool:
         """Skips every other case of more than three thousand, unless EXAMPLES is set."""
-        self.seen += 1
-        return not EXAMPLES and self.seen % 2 == 0
+        self.case_count += 1
+        return not EXAMPLES and self.case_count % 2 == 0
 
     def load_ids(self) -> dict[str, str]:
         """Returns ids of a recipient, a batch and a payment, which are new after every 12 cases."""
@@ -93,15 +93,21 @@ class CaseClient:
             payments = [{"recipient": {"id": recipient}, "sourceAmount": "5.00"}]
             body = {"sourceCurrency": "USD", "payments": payments}
             batch = self._create("/batches", body)["batch"]["id"]
-            listed = self.session.get(f"{self.url}/batches/{batch}/payments", headers=KEY_HEADERS)
-            self.ids = {"R-": recipient, "B-": batch, "P-": listed.json()["payments"][0]["id"]}
+            payment_response = self.session.get(
+                f"{self.url}/batches/{batch}/payments", headers=KEY_HEADERS
+            )
+            self.ids = {
+                "R-": recipient,
+                "B-": batch,
+                "P-": payment_response.json()["payments"][0]["id"],
+            }
         self.count += 1
         return self.ids
 
     def _create(self, path: str, body: Any) -> Any:
-        answer = self.session.post(f"{self.url}{path}", json=body, headers=KEY_HEADERS)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        response = self.session.post(f"{self.url}{path}", json=body, headers=KEY_HEADERS)
+        assert response.status_code == 200, response.text
+        return response.json()
 
 
 KEY_HEADERS = {"X-API-Key": KEY["api_key"]}
@@ -125,8 +131,8 @@ def client(tmp_path: Path) -> Iterator[CaseClient]:
     service.set_wallet_balance("demo", "USD", "100000.00")
     with run_gateway_in_thread(
         tmp_path, service, limits={"requests_per_hour": 10_000_000}
-    ) as there:
-        client = CaseClient(there)
+    ) as gateway:
+        client = CaseClient(gateway)
         yield client
         client.session.close()
 
@@ -151,14 +157,16 @@ def test_every_answer_matches_the_openapi_description(
     if client.count % 5:
         case.path_parameters = replace_ids(case.path_parameters, ids)
         case.body = replace_ids(case.body, ids)
-    answer = case.call(client.url, client.session, headers=KEY_HEADERS, timeout=TIMEOUT_SECONDS)
+    response = case.call(client.url, client.session, headers=KEY_HEADERS, timeout=TIMEOUT_SECONDS)
     # Every tenth is sent again without its key and with a wrong one.
-    case.validate_response(answer, checks=[*CHECKS, *[ignored_auth] * (client.count % 10 == 0)])
+    case.validate_response(response, checks=[*CHECKS, *[ignored_auth] * (client.count % 10 == 0)])
     if case.method != "HEAD":
-        begins = b'{"ok":true' if answer.status_code == 200 else b'{"ok":false,"errors":[{"code":"'
-        assert answer.content.startswith(begins)
-        read = simplejson.loads(answer.content, use_decimal=True)
-        compact = simplejson.dumps(
+        begins = (
+            b'{"ok":true' if response.status_code == 200 else b'{"ok":false,"errors":[{"code":"'
+        )
+        assert response.content.startswith(begins)
+        read = simplejson.loads(response.content, use_decimal=True)
+        compact_json = simplejson.dumps(
             read, separators=(",", ":"), ensure_ascii=False, use_decimal=True
         )
-        assert answer.content == compact.encode()
+        assert response.content == compact_json.encode()

@@ -33,7 +33,7 @@ class BarrierService:
         self.deleted_ids: list[str] = []
         self.read_ids: list[str] = []
 
-    async def answer(self, request: web.BaseRequest) -> web.Response:
+    async def respond(self, request: web.BaseRequest) -> web.Response:
         if request.path == "/v1/batches":
             return web.json_response({"ok": False, "errors": []}, status=404)
         if request.path == "/v1/recipients":
@@ -57,7 +57,7 @@ async def _open_gateway(
 ) -> AsyncIterator[tuple[GatewayUnderTest, BarrierService, list[str]]]:
     """With as many batches in the ledger, the oldest first."""
     service = BarrierService()
-    runner = web.ServerRunner(web.Server(service.answer))
+    runner = web.ServerRunner(web.Server(service.respond))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
@@ -70,13 +70,13 @@ async def _open_gateway(
         await runner.cleanup()
 
 
-async def _record_batches(ledger: ObjectStateStore) -> list[str]:
+async def _record_batches(object_states: ObjectStateStore) -> list[str]:
     ids = [f"B-{number:03}" for number in range(BATCH_COUNT)]
-    first = datetime(2026, 3, 1, tzinfo=UTC)
+    first_time = datetime(2026, 3, 1, tzinfo=UTC)
     for number, id_ in enumerate(ids):
-        made = (first + timedelta(minutes=number)).isoformat()
-        facts = {"phase": "sent", "version": 1, "upstream": id_, "createdAt": made}
-        await ledger.compare_and_set(TENANT, "batch", id_, facts)
+        created_at = (first_time + timedelta(minutes=number)).isoformat()
+        batch_state = {"phase": "sent", "version": 1, "upstream": id_, "createdAt": created_at}
+        await object_states.compare_and_set(TENANT, "batch", id_, batch_state)
     return ids
 
 

@@ -16,10 +16,15 @@ from tests.running_gateway import KEY
 from tests.sockets import open_connection
 
 
-@pytest.mark.parametrize(("seconds", "starts"), [(0.0, 1), (2.5, 0)])
+@pytest.mark.parametrize(("seconds", "start_count"), [(0.0, 1), (2.5, 0)])
 @pytest.mark.parametrize("is_new", [True, False])
 async def test_start_is_not_sent_if_its_request_came_before_a_long_pause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, starts: int, *, is_new: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    start_count: int,
+    *,
+    is_new: bool,
 ) -> None:
     monkeypatch.setattr(operation_execution, "START_DEADLINE_SECONDS", 2.0)
     monkeypatch.setattr(connection_tracker, "PROCESS_PAUSE_SECONDS", 1.5)
@@ -36,7 +41,7 @@ async def test_start_is_not_sent_if_its_request_came_before_a_long_pause(
             head = f"POST {target} HTTP/1.1\r\n{key}Content-Length: 0\r\n\r\n"
             connection.writer.write(head.encode())  # the system takes it at once
             time.sleep(seconds)  # noqa: ASYNC251 - nothing runs, as in a process that is stopped
-            answer = await connection.read_response()
-        assert answer is not None
-        assert answer.status == (200 if starts else 500)
-        assert len(service.batch_starts) == starts
+            response = await connection.read_response()
+        assert response is not None
+        assert response.status == (200 if start_count else 500)
+        assert len(service.batch_starts) == start_count

@@ -50,14 +50,14 @@ async def check_concurrent_writes(gateways: list[GatewayUnderTest], service: Ser
         body = build_wallet(number) if number % 2 else build_bank(number)
         return await gateways[number % len(gateways)].request(method, path, body)
 
-    answers = await asyncio.gather(*(write_payout_method(number) for number in range(8)))
-    assert {response.status for response in answers} <= {200, 500}, [
-        response.text for response in answers
+    responses = await asyncio.gather(*(write_payout_method(number) for number in range(8)))
+    assert {response.status for response in responses} <= {200, 500}, [
+        response.text for response in responses
     ]
-    assert any(response.status == 200 for response in answers)
-    shown = service.find_or_create_tenant().recipients[recipient]
-    found = Counter(account.type for account in shown.accounts)
-    assert found == {"bank-transfer": 1, "wallet": 1}
+    assert any(response.status == 200 for response in responses)
+    stored_recipient = service.find_or_create_tenant().recipients[recipient]
+    account_counts = Counter(account.type for account in stored_recipient.accounts)
+    assert account_counts == {"bank-transfer": 1, "wallet": 1}
 
 
 async def open_gateway_and_simulator(

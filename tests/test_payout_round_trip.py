@@ -37,12 +37,12 @@ EXAMPLES = settings(
 JSON = Any
 
 
-# One house for all examples, in a thread of its own: hypothesis drives it from outside
+# One gateway for all examples, in its own thread, because hypothesis is synchronous
 
 
 @dataclass(slots=True)
 class GatewayInThread:
-    house: GatewayUnderTest
+    gateway: GatewayUnderTest
     service: Service
     loop: asyncio.AbstractEventLoop
 
@@ -50,7 +50,7 @@ class GatewayInThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
 
     def request(self, method: str, path: str, body: JSON = None) -> GatewayResponse:
-        return self.wait_for(self.house.request(method, f"/v1{path}", body))
+        return self.wait_for(self.gateway.request(method, f"/v1{path}", body))
 
     def request_successfully(self, method: str, path: str, body: JSON = None) -> GatewayResponse:
         response = self.request(method, path, body)
@@ -68,21 +68,21 @@ class GatewayInThread:
 
 @pytest.fixture(scope="module")
 def gateway_in_thread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayInThread]:
-    ready: Future[GatewayInThread] = Future()
+    future: Future[GatewayInThread] = Future()
     stop_callbacks: list[Callable[[], None]] = []
 
     async def run_gateway(folder: Path) -> None:
-        stop, loop = asyncio.Event(), asyncio.get_running_loop()
-        stop_callbacks.append(lambda: loop.call_soon_threadsafe(stop.set))
+        stop_event, loop = asyncio.Event(), asyncio.get_running_loop()
+        stop_callbacks.append(lambda: loop.call_soon_threadsafe(stop_event.set))
         simulator = await start_simulator(service=Service(seed=1, max_kept_requests=50))
         try:
             limits = {"requests_per_hour": 10**6}
             async with open_gateway(folder, simulator.url, limits=limits) as gateway:
-                ready.set_result(GatewayInThread(gateway, simulator.service, loop))
-                await stop.wait()
+                future.set_result(GatewayInThread(gateway, simulator.service, loop))
+                await stop_event.wait()
         except BaseException as error:
-            if not ready.done():
-                ready.set_exception(error)
+            if not future.done():
+                future.set_exception(error)
             raise
         finally:
             await simulator.stop()
@@ -91,7 +91,7 @@ def gateway_in_thread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate
     thread = threading.Thread(target=lambda: asyncio.run(run_gateway(folder)))
     thread.start()
     try:
-        yield ready.result(30)
+        yield future.result(30)
     finally:
         stop_callbacks[0]()
         thread.join(30)
@@ -132,15 +132,15 @@ ADDRESSES = st.from_regex(r"[a-zà-ÿ0-9.+_-]{1,12}@[a-z0-9]{1,9}\.(com|org)", f
 OMITTED_VALUES = st.sampled_from(("absent", None, ""))
 
 
-def draw_digits(least: int, most: int) -> st.SearchStrategy[str]:
-    return st.text("0123456789", min_size=least, max_size=most)
+def draw_digits(min_count: int, max_count: int) -> st.SearchStrategy[str]:
+    return st.text("0123456789", min_size=min_count, max_size=max_count)
 
 
 @dataclass(slots=True)
 class DrawnPayout:
     """A payout as it is sent, and the expected values by full field name."""
 
-    owner: str
+    owner_type: str
     body: dict[str, JSON]
     expected: dict[str, JSON]
     with_recipient: bool
@@ -148,49 +148,51 @@ class DrawnPayout:
 
 @st.composite
 def draw_payout(draw: st.DrawFn) -> DrawnPayout:
-    owner = draw(st.sampled_from(("individual", "individual", "business")))
+    owner_type = draw(st.sampled_from(("individual", "individual", "business")))
     kinds = draw(st.sampled_from((("bank",), ("bank",), ("wallet",), ("bank", "wallet"))))
     method = draw(st.sampled_from(kinds))
     primary_currency = draw(CURRENCIES)
-    meant: dict[str, JSON] = {"primary.method": method, "primary.currency": primary_currency}
+    expected: dict[str, JSON] = {"primary.method": method, "primary.currency": primary_currency}
     accounts: dict[str, JSON] = {}
     if "bank" in kinds:
-        bank = draw(draw_bank(owner))
-        meant |= {f"accounts.bank.{name}": value for name, value in bank.items()}
+        bank = draw(draw_bank(owner_type))
+        expected |= {f"accounts.bank.{name}": value for name, value in bank.items()}
         accounts["bank"] = draw(draw_loose_form(bank))
     elif draw(st.booleans()):
         accounts["bank"] = None
     if "wallet" in kinds:
-        meant["accounts.wallet.address"] = address = draw(ADDRESSES)
+        expected["accounts.wallet.address"] = address = draw(ADDRESSES)
         accounts["wallet"] = {"address": address}
     primary = {"method": method, "currency": draw(draw_currency_form(primary_currency))}
-    sent: dict[str, JSON] = {"primary": primary, "accounts": accounts}
+    payout: dict[str, JSON] = {"primary": primary, "accounts": accounts}
     for name in ("autoswitch", "holdup"):
         hold = draw(draw_hold())
-        meant |= {f"{name}.{part}": value for part, value in hold.items()}
+        expected |= {f"{name}.{name_in_hold}": value for name_in_hold, value in hold.items()}
         if hold:
-            sent[name] = {part: draw(draw_loose_value(value)) for part, value in hold.items()}
-    return DrawnPayout(owner, sent, meant, draw(st.booleans()))
+            payout[name] = {
+                name_in_hold: draw(draw_loose_value(value)) for name_in_hold, value in hold.items()
+            }
+    return DrawnPayout(owner_type, payout, expected, draw(st.booleans()))
 
 
 @st.composite
 def draw_hold(draw: st.DrawFn) -> dict[str, JSON]:
-    whole = {"limit": draw(st.integers(0, 10**15)), "active": draw(st.booleans())}
-    return {name: whole[name] for name in draw(st.sets(st.sampled_from(sorted(whole))))}
+    hold = {"limit": draw(st.integers(0, 10**15)), "active": draw(st.booleans())}
+    return {name: hold[name] for name in draw(st.sets(st.sampled_from(sorted(hold))))}
 
 
 @st.composite
-def draw_bank(draw: st.DrawFn, owner: str) -> dict[str, JSON]:
+def draw_bank(draw: st.DrawFn, owner_type: str) -> dict[str, JSON]:
     groups = (
         sorted(BRANCH_ID_LENGTHS),
         IBAN_COUNTRIES,
         IBAN_OR_NUMBER_COUNTRIES,
         NUMBER_COUNTRIES,
-        sorted(GOVERNMENT_IDS[owner]),
+        sorted(GOVERNMENT_IDS[owner_type]),
     )
     country = draw(st.sampled_from(draw(st.sampled_from((*groups, IBAN_AND_NUMBER_COUNTRIES)))))
     bank = {"country": country, **draw(draw_number(country)), **draw(draw_branch(country))}
-    if count := GOVERNMENT_IDS[owner].get(country):
+    if count := GOVERNMENT_IDS[owner_type].get(country):
         bank["governmentId"] = draw(draw_digits(count, count))
     elif country == "US" and draw(st.booleans()):
         bank["governmentId"] = draw(draw_digits(9, 9))
@@ -247,24 +249,24 @@ def draw_bic(country: str) -> st.SearchStrategy[str]:
 @st.composite
 def draw_loose_form(draw: st.DrawFn, bank: dict[str, JSON]) -> dict[str, JSON]:
     """Draws another form of the same account that real clients send."""
-    sent = dict(bank)
-    if "currency" in sent:
-        sent["currency"] = draw(draw_currency_form(sent["currency"]))
-    if found := pycountry.countries.get(alpha_2=bank["country"]):
-        sent["country"] = draw(st.sampled_from((found.alpha_2, found.alpha_3, "lower")))
-        if sent["country"] == "lower":
-            sent["country"] = found.alpha_2.lower()
-    if "bankProvince" in sent and draw(st.booleans()):
-        sent["bankRegion"] = sent.pop("bankProvince")
-    number = sent.get("accountNum", "0")
+    loose_bank = dict(bank)
+    if "currency" in loose_bank:
+        loose_bank["currency"] = draw(draw_currency_form(loose_bank["currency"]))
+    if country := pycountry.countries.get(alpha_2=bank["country"]):
+        loose_bank["country"] = draw(st.sampled_from((country.alpha_2, country.alpha_3, "lower")))
+        if loose_bank["country"] == "lower":
+            loose_bank["country"] = country.alpha_2.lower()
+    if "bankProvince" in loose_bank and draw(st.booleans()):
+        loose_bank["bankRegion"] = loose_bank.pop("bankProvince")
+    number = loose_bank.get("accountNum", "0")
     if not number.startswith("0") and draw(st.booleans()):
-        sent["accountNum"] = int(number)
+        loose_bank["accountNum"] = int(number)
     for name in ("name", "bankCity", "governmentId", "iban", "accountNum", "routing"):
-        if name not in sent and (way := draw(OMITTED_VALUES)) != "absent":
-            sent[name] = way
+        if name not in loose_bank and (omitted_value := draw(OMITTED_VALUES)) != "absent":
+            loose_bank[name] = omitted_value
     if draw(st.booleans()):
-        sent["colour"] = {"unknown": ["to", "both"]}
-    return sent
+        loose_bank["colour"] = {"unknown": ["to", "both"]}
+    return loose_bank
 
 
 @st.composite
@@ -279,7 +281,7 @@ def draw_loose_value(draw: st.DrawFn, value: JSON) -> JSON:
     return draw(st.sampled_from((value, str(value))))
 
 
-# What may be lost, and what comes back besides
+# Fields that may be lost, and fields that are added
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,29 +304,29 @@ def _build_payout(method: str, **accounts: JSON) -> dict[str, JSON]:
 EXPECTED_LOSSES = {
     "a primary currency that is not the primary account's": ExpectedLoss(
         "an account has one currency (current interface, section 2.6), and its own comes first",
-        lambda name, meant: name == "primary.currency" and "accounts.bank.currency" in meant,
+        lambda name, expected: name == "primary.currency" and "accounts.bank.currency" in expected,
         _build_payout("bank", bank={**US_BANK, "currency": "USD"}),
         "primary.currency",
     ),
     "the name of a bank": ExpectedLoss(
         "bankName is filled in by the service (current interface, section 2.6)",
-        lambda name, meant: (
-            name == "accounts.bank.institution" and meant["accounts.bank.country"] != "CA"
+        lambda name, expected: (
+            name == "accounts.bank.institution" and expected["accounts.bank.country"] != "CA"
         ),
         _build_payout("bank", bank={**US_BANK, "institution": "Bank of the Client"}),
         "accounts.bank.institution",
     ),
     "the name of a branch": ExpectedLoss(
         "answers show the branch id there; a request has no such field (legacy interface, section 4.2)",
-        lambda name, _meant: name == "accounts.bank.branch",
+        lambda name, _expected: name == "accounts.bank.branch",
         _build_payout("bank", bank={**US_BANK, "branch": "Main Street"}),
         "accounts.bank.branch",
     ),
     "a branch id under the name of another country": ExpectedLoss(
         "branchId is routing in the US and branchNum in Canada (legacy interface, section 4.2)",
-        lambda name, meant: (
+        lambda name, expected: (
             name in ("accounts.bank.routing", "accounts.bank.branchNum")
-            and meant["accounts.bank.country"] not in BRANCH_NAME_COUNTRIES
+            and expected["accounts.bank.country"] not in BRANCH_NAME_COUNTRIES
         ),
         _build_payout("bank", bank={**US_BANK, "branchNum": "12345"}),
         "accounts.bank.branchNum",
@@ -337,44 +339,50 @@ ADDED_FIELDS = ("branch", "routing", "branchNum", "institution", "name", "curren
 
 
 def find_field(payout: dict[str, JSON], name: str) -> JSON:
-    for part in name.split("."):
-        payout = payout.get(part, {})
+    for key in name.split("."):
+        payout = payout.get(key, {})
     return payout["code"] if name == "primary.currency" else payout
 
 
-def list_differences(meant: dict[str, JSON], shown: dict[str, JSON]) -> list[str]:
+def list_differences(expected: dict[str, JSON], shown_payout: dict[str, JSON]) -> list[str]:
     """Lists fields whose value in the answer is neither the expected one nor its mask."""
     return [
-        name for name, value in meant.items() if not _is_shown(name, value, find_field(shown, name))
+        name
+        for name, value in expected.items()
+        if not _is_shown(name, value, find_field(shown_payout, name))
     ]
 
 
-def _is_shown(name: str, value: JSON, shown: JSON) -> bool:
+def _is_shown(name: str, value: JSON, shown_payout: JSON) -> bool:
     last = name.rpartition(".")[2]
     if last not in MASKED_FIELDS:
-        return bool(shown == value) and type(shown) is type(value)
-    plain = re.sub(r"\s", "", value).upper() if last == "iban" else value
-    return shown.startswith("**") and shown.strip("*") == plain[-2:] and shown != plain
+        return bool(shown_payout == value) and type(shown_payout) is type(value)
+    normalized = re.sub(r"\s", "", value).upper() if last == "iban" else value
+    return (
+        shown_payout.startswith("**")
+        and shown_payout.strip("*") == normalized[-2:]
+        and shown_payout != normalized
+    )
 
 
-def create_recipient(gateway_in_thread: GatewayInThread, made: DrawnPayout) -> str:
+def create_recipient(gateway_in_thread: GatewayInThread, payout: DrawnPayout) -> str:
     """Creates a recipient with this payout, in one request or in two."""
     names = {"firstName": "Zoë", "lastName": "Peña"}
-    recipient: dict[str, JSON] = {"type": made.owner, "email": "zoe@example.com"}
-    recipient |= names if made.owner == "individual" else {"name": "Nordström Works"}
+    recipient: dict[str, JSON] = {"type": payout.owner_type, "email": "zoe@example.com"}
+    recipient |= names if payout.owner_type == "individual" else {"name": "Nordström Works"}
     street = {"street1": "1 High Street", "city": "Köln", "country": "DEU", "phone": "+49 1234567"}
     recipient["address"] = street
-    if made.with_recipient:
-        recipient["payout"] = made.body
+    if payout.with_recipient:
+        recipient["payout"] = payout.body
     id_: str = gateway_in_thread.request_successfully("POST", "/recipients", recipient).body[
         "recipient"
     ]["id"]
-    if not made.with_recipient:
-        answer = gateway_in_thread.request_successfully(
-            "POST", f"/recipients/{id_}/payout-methods", made.body
+    if not payout.with_recipient:
+        response = gateway_in_thread.request_successfully(
+            "POST", f"/recipients/{id_}/payout-methods", payout.body
         )
         assert (
-            answer.text
+            response.text
             == gateway_in_thread.request_successfully(
                 "GET", f"/recipients/{id_}/payout-methods"
             ).text
@@ -384,33 +392,37 @@ def create_recipient(gateway_in_thread: GatewayInThread, made: DrawnPayout) -> s
 
 @EXAMPLES
 @given(draw_payout())
-def test_payout_is_shown_as_sent(gateway_in_thread: GatewayInThread, made: DrawnPayout) -> None:
+def test_payout_is_shown_as_sent(gateway_in_thread: GatewayInThread, payout: DrawnPayout) -> None:
     shown_payout = gateway_in_thread.request_successfully(
-        "GET", f"/recipients/{create_recipient(gateway_in_thread, made)}/payout-methods"
+        "GET", f"/recipients/{create_recipient(gateway_in_thread, payout)}/payout-methods"
     ).body
-    for name in list_differences(made.expected, shown_payout):
-        assert any(loss.applies_to(name, made.expected) for loss in EXPECTED_LOSSES.values()), (
+    for name in list_differences(payout.expected, shown_payout):
+        assert any(loss.applies_to(name, payout.expected) for loss in EXPECTED_LOSSES.values()), (
             name,
-            made,
+            payout,
             shown_payout,
         )
-    _check_added_fields(made, shown_payout)
+    _check_added_fields(payout, shown_payout)
 
 
-def _check_added_fields(made: DrawnPayout, shown: dict[str, JSON]) -> None:
-    assert list(shown) == [
+def _check_added_fields(payout: DrawnPayout, shown_payout: dict[str, JSON]) -> None:
+    assert list(shown_payout) == [
         *("ok", "autoswitch", "holdup", "primary", "method", "methodDisplay", "accounts")
     ]
-    assert shown["method"] == shown["primary"]["method"] == made.expected["primary.method"]
-    currency = shown["primary"]["currency"]
+    assert (
+        shown_payout["method"]
+        == shown_payout["primary"]["method"]
+        == payout.expected["primary.method"]
+    )
+    currency = shown_payout["primary"]["currency"]
     assert currency["currency"] == {"code": currency["code"], "name": currency["name"]}
     for name, unset in (("limit", 1000), ("active", False)):
         for hold in ("autoswitch", "holdup"):
-            assert shown[hold][name] == made.expected.get(f"{hold}.{name}", unset)
-    kinds = {name.split(".")[1] for name in made.expected if name.startswith("accounts.")}
-    assert shown["accounts"].keys() == kinds
-    for name, value in shown["accounts"].get("bank", {}).items():
-        if f"accounts.bank.{name}" not in made.expected:
+            assert shown_payout[hold][name] == payout.expected.get(f"{hold}.{name}", unset)
+    kinds = {name.split(".")[1] for name in payout.expected if name.startswith("accounts.")}
+    assert shown_payout["accounts"].keys() == kinds
+    for name, value in shown_payout["accounts"].get("bank", {}).items():
+        if f"accounts.bank.{name}" not in payout.expected:
             assert value is None or name in ADDED_FIELDS, (name, value)
 
 
@@ -418,16 +430,16 @@ def _check_added_fields(made: DrawnPayout, shown: dict[str, JSON]) -> None:
 def test_expected_losses_occur(gateway_in_thread: GatewayInThread, loss: ExpectedLoss) -> None:
     """An entry that no longer occurs must be removed from the list."""
     bank = loss.example["accounts"].get("bank", {})
-    meant = {f"accounts.bank.{name}": value for name, value in bank.items()}
-    meant |= {"primary.method": loss.example["primary"]["method"], "primary.currency": "EUR"}
+    expected = {f"accounts.bank.{name}": value for name, value in bank.items()}
+    expected |= {"primary.method": loss.example["primary"]["method"], "primary.currency": "EUR"}
     id_ = create_recipient(
-        gateway_in_thread, DrawnPayout("individual", loss.example, meant, with_recipient=False)
+        gateway_in_thread, DrawnPayout("individual", loss.example, expected, with_recipient=False)
     )
     shown_payout = gateway_in_thread.request_successfully(
         "GET", f"/recipients/{id_}/payout-methods"
     ).body
-    assert list_differences(meant, shown_payout) == [loss.field]
-    assert loss.applies_to(loss.field, meant)
+    assert list_differences(expected, shown_payout) == [loss.field]
+    assert loss.applies_to(loss.field, expected)
     assert loss.reason
 
 
@@ -447,10 +459,10 @@ def copy_service_state(gateway_in_thread: GatewayInThread, id_: str) -> JSON:
 @EXAMPLES
 @given(draw_payout())
 def test_patch_with_the_shown_payout_writes_nothing(
-    gateway_in_thread: GatewayInThread, made: DrawnPayout
+    gateway_in_thread: GatewayInThread, payout: DrawnPayout
 ) -> None:
-    path = f"/recipients/{create_recipient(gateway_in_thread, made)}"
-    shown_payout, whole = (
+    path = f"/recipients/{create_recipient(gateway_in_thread, payout)}"
+    shown_payout, recipient_body = (
         gateway_in_thread.request_successfully("GET", f"{path}/payout-methods"),
         gateway_in_thread.request_successfully("GET", path),
     )
@@ -464,30 +476,33 @@ def test_patch_with_the_shown_payout_writes_nothing(
         gateway_in_thread.request_successfully("GET", f"{path}/payout-methods").text
         == shown_payout.text
     )
-    assert gateway_in_thread.request_successfully("GET", path).text == whole.text
+    assert gateway_in_thread.request_successfully("GET", path).text == recipient_body.text
 
 
 @EXAMPLES
 @given(draw_payout())
 def test_post_with_the_shown_payout_creates_no_account(
-    gateway_in_thread: GatewayInThread, made: DrawnPayout
+    gateway_in_thread: GatewayInThread, payout: DrawnPayout
 ) -> None:
     """A mask identifies the account, so nothing is written; a wallet alone is replaced."""
-    id_ = create_recipient(gateway_in_thread, made)
+    id_ = create_recipient(gateway_in_thread, payout)
     path = f"/recipients/{id_}/payout-methods"
-    shown, before, writes = (
+    shown_payout, state_before, writes = (
         gateway_in_thread.request_successfully("GET", path),
         copy_service_state(gateway_in_thread, id_),
         gateway_in_thread.list_writes(path[:-15]),
     )
-    assert gateway_in_thread.request_successfully("POST", path, shown.body).text == shown.text
-    assert gateway_in_thread.request_successfully("GET", path).text == shown.text
-    if "bank" in shown.body["accounts"]:
+    assert (
+        gateway_in_thread.request_successfully("POST", path, shown_payout.body).text
+        == shown_payout.text
+    )
+    assert gateway_in_thread.request_successfully("GET", path).text == shown_payout.text
+    if "bank" in shown_payout.body["accounts"]:
         assert (
             copy_service_state(gateway_in_thread, id_),
             gateway_in_thread.list_writes(path[:-15]),
-        ) == (before, writes)
-    assert len(copy_service_state(gateway_in_thread, id_)[1]) == len(before[1])
+        ) == (state_before, writes)
+    assert len(copy_service_state(gateway_in_thread, id_)[1]) == len(state_before[1])
 
 
 GB_IBAN = "GB29NWBK60161331926819"
@@ -528,27 +543,27 @@ def test_account_of_any_form_is_unchanged_when_sent_back(
     gateway_in_thread: GatewayInThread, bank: dict[str, str], wallet: bool
 ) -> None:
     """The account is posted and patched, with read-only fields and each form of the currency."""
-    more = {"wallet": {"address": "zoe@wallet.example"}} if wallet else {}
-    sent = _build_payout("bank", bank={**bank, "currency": "EUR"}, **more)
+    wallet_accounts = {"wallet": {"address": "zoe@wallet.example"}} if wallet else {}
+    payout = _build_payout("bank", bank={**bank, "currency": "EUR"}, **wallet_accounts)
     id_ = create_recipient(
-        gateway_in_thread, DrawnPayout("individual", sent, {}, with_recipient=False)
+        gateway_in_thread, DrawnPayout("individual", payout, {}, with_recipient=False)
     )
     path = f"/recipients/{id_}/payout-methods"
-    shown, before, writes = (
+    shown_payout, state_before, writes = (
         gateway_in_thread.request_successfully("GET", path),
         copy_service_state(gateway_in_thread, id_),
         gateway_in_thread.list_writes(path[:-15]),
     )
     flat = {"code": "EUR", "name": "Euro"}
-    for currency in (shown.body["primary"]["currency"], flat, {"currency": flat}, "EUR"):
-        body = {**shown.body, "primary": {"method": "bank", "currency": currency}}
-        assert gateway_in_thread.request_successfully("POST", path, body).text == shown.text
+    for currency in (shown_payout.body["primary"]["currency"], flat, {"currency": flat}, "EUR"):
+        body = {**shown_payout.body, "primary": {"method": "bank", "currency": currency}}
+        assert gateway_in_thread.request_successfully("POST", path, body).text == shown_payout.text
         gateway_in_thread.request_successfully("PATCH", path, body)
         assert (
             copy_service_state(gateway_in_thread, id_),
             gateway_in_thread.list_writes(path[:-15]),
-        ) == (before, writes)
-    assert gateway_in_thread.request_successfully("GET", path).text == shown.text
+        ) == (state_before, writes)
+    assert gateway_in_thread.request_successfully("GET", path).text == shown_payout.text
 
 
 @pytest.mark.parametrize("bank", ACCOUNT_FORMS.values(), ids=ACCOUNT_FORMS.keys())
@@ -560,14 +575,14 @@ def test_only_the_changed_field_of_a_posted_account_changes(
         DrawnPayout("individual", _build_payout("bank", bank=bank), {}, with_recipient=False),
     )
     path = f"/recipients/{id_}/payout-methods"
-    shown = gateway_in_thread.request_successfully("GET", path).body
-    (held,) = gateway_in_thread.service.require_recipient(id_).accounts
-    fields = dict(held.fields)
-    shown["accounts"]["bank"]["name"] = "Zoë P. Nordström"
-    assert gateway_in_thread.request_successfully("POST", path, shown).body == shown
-    assert gateway_in_thread.request_successfully("GET", path).body == shown
-    (after,) = gateway_in_thread.service.require_recipient(id_).accounts
-    assert after.fields == {**fields, "accountHolderName": "Zoë P. Nordström"}
+    shown_payout = gateway_in_thread.request_successfully("GET", path).body
+    (account_before,) = gateway_in_thread.service.require_recipient(id_).accounts
+    fields = dict(account_before.fields)
+    shown_payout["accounts"]["bank"]["name"] = "Zoë P. Nordström"
+    assert gateway_in_thread.request_successfully("POST", path, shown_payout).body == shown_payout
+    assert gateway_in_thread.request_successfully("GET", path).body == shown_payout
+    (account_after,) = gateway_in_thread.service.require_recipient(id_).accounts
+    assert account_after.fields == {**fields, "accountHolderName": "Zoë P. Nordström"}
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
@@ -580,16 +595,16 @@ def test_wrong_mask_is_refused_on_its_field(
         DrawnPayout("individual", _build_payout("bank", bank=bank), {}, with_recipient=False),
     )
     path = f"/recipients/{id_}/payout-methods"
-    shown, writes = (
+    shown_payout, writes = (
         gateway_in_thread.request_successfully("GET", path).body,
         gateway_in_thread.list_writes(path[:-15]),
     )
-    account = shown["accounts"]["bank"]
+    account = shown_payout["accounts"]["bank"]
     for name in ("accountNum", "iban"):
         if account[name]:
-            other = {**account, name: "****QZ"}
+            other_account = {**account, name: "****QZ"}
             response = gateway_in_thread.request(
-                method, path, {**shown, "accounts": {"bank": other}}
+                method, path, {**shown_payout, "accounts": {"bank": other_account}}
             )
             assert response.status == 406
             assert [error["field"] for error in response.body["errors"]] == [
@@ -609,33 +624,36 @@ def test_unsupported_method_is_unchanged_when_sent_back(gateway_in_thread: Gatew
         entry for entry in seeded if entry.primary_account and entry.primary_account.type == "check"
     )
     path = f"/recipients/{recipient.id}/payout-methods"
-    shown, before = (
+    shown_payout, state_before = (
         gateway_in_thread.request_successfully("GET", path),
         copy_service_state(gateway_in_thread, recipient.id),
     )
-    assert shown.body["method"] == "check"
-    assert gateway_in_thread.request_successfully("POST", path, shown.body).text == shown.text
-    assert copy_service_state(gateway_in_thread, recipient.id) == before
+    assert shown_payout.body["method"] == "check"
+    assert (
+        gateway_in_thread.request_successfully("POST", path, shown_payout.body).text
+        == shown_payout.text
+    )
+    assert copy_service_state(gateway_in_thread, recipient.id) == state_before
 
 
 @EXAMPLES
 @given(draw_payout())
 def test_patch_with_the_shown_recipient_changes_nothing(
-    gateway_in_thread: GatewayInThread, made: DrawnPayout
+    gateway_in_thread: GatewayInThread, payout: DrawnPayout
 ) -> None:
-    _check_echo(gateway_in_thread, create_recipient(gateway_in_thread, made))
+    _check_echo(gateway_in_thread, create_recipient(gateway_in_thread, payout))
 
 
 def _check_echo(gateway_in_thread: GatewayInThread, id_: str) -> None:
     path = f"/recipients/{id_}"
-    shown, before = (
+    shown_payout, state_before = (
         gateway_in_thread.request_successfully("GET", path),
         copy_service_state(gateway_in_thread, id_),
     )
-    response = gateway_in_thread.request_successfully("PATCH", path, shown.body["recipient"])
+    response = gateway_in_thread.request_successfully("PATCH", path, shown_payout.body["recipient"])
     assert response.text == '{"ok":true,"object":"updated"}'
-    assert copy_service_state(gateway_in_thread, id_) == before
-    assert gateway_in_thread.request_successfully("GET", path).text == shown.text
+    assert copy_service_state(gateway_in_thread, id_) == state_before
+    assert gateway_in_thread.request_successfully("GET", path).text == shown_payout.text
 
 
 def test_any_recipient_can_be_sent_back(gateway_in_thread: GatewayInThread) -> None:
@@ -662,9 +680,11 @@ def test_status_is_kept_when_the_recipient_is_sent_back(
         "id"
     ]
     gateway_in_thread.request_successfully("PATCH", f"/recipients/{id_}", {"status": status})
-    shown = gateway_in_thread.request_successfully("GET", f"/recipients/{id_}").body["recipient"]
-    assert shown["status"] == status
-    gateway_in_thread.request_successfully("PATCH", f"/recipients/{id_}", shown)
+    recipient_body = gateway_in_thread.request_successfully("GET", f"/recipients/{id_}").body[
+        "recipient"
+    ]
+    assert recipient_body["status"] == status
+    gateway_in_thread.request_successfully("PATCH", f"/recipients/{id_}", recipient_body)
     assert (
         gateway_in_thread.request_successfully("GET", f"/recipients/{id_}").body["recipient"][
             "status"
@@ -676,29 +696,29 @@ def test_status_is_kept_when_the_recipient_is_sent_back(
 @EXAMPLES
 @given(draw_payout(), st.data())
 def test_only_the_changed_field_of_a_patched_payout_changes(
-    gateway_in_thread: GatewayInThread, made: DrawnPayout, data: st.DataObject
+    gateway_in_thread: GatewayInThread, payout: DrawnPayout, data: st.DataObject
 ) -> None:
-    path = f"/recipients/{create_recipient(gateway_in_thread, made)}/payout-methods"
-    shown = gateway_in_thread.request_successfully("GET", path).body
-    places = [("accounts", kind) for kind in shown["accounts"]]
+    path = f"/recipients/{create_recipient(gateway_in_thread, payout)}/payout-methods"
+    shown_payout = gateway_in_thread.request_successfully("GET", path).body
+    places = [("accounts", kind) for kind in shown_payout["accounts"]]
     _, kind = data.draw(st.sampled_from(places))
-    account = shown["accounts"][kind]
+    account = shown_payout["accounts"][kind]
     name = "address" if kind == "wallet" else data.draw(st.sampled_from(("name", "bankCity")))
     account[name] = data.draw(ADDRESSES if kind == "wallet" else TEXTS)
-    gateway_in_thread.request_successfully("PATCH", path, shown)
-    assert gateway_in_thread.request_successfully("GET", path).body == shown
+    gateway_in_thread.request_successfully("PATCH", path, shown_payout)
+    assert gateway_in_thread.request_successfully("GET", path).body == shown_payout
 
 
 @pytest.mark.parametrize("name", ["name", "bankAddress", "bankCity", "bankProvince"])
 def test_text_with_asterisks_is_not_a_mask(gateway_in_thread: GatewayInThread, name: str) -> None:
-    sent = _build_payout("bank", bank={**US_BANK, name: "M*A*S*H"})
-    path = f"/recipients/{create_recipient(gateway_in_thread, DrawnPayout('individual', sent, {}, with_recipient=False))}"
+    payout = _build_payout("bank", bank={**US_BANK, name: "M*A*S*H"})
+    path = f"/recipients/{create_recipient(gateway_in_thread, DrawnPayout('individual', payout, {}, with_recipient=False))}"
     bank = gateway_in_thread.request_successfully("GET", f"{path}/payout-methods").body["accounts"][
         "bank"
     ]
     assert bank[name] == "M*A*S*H"
-    changed = {"accounts": {"bank": {**bank, name: "** 47th Street **"}}}
-    gateway_in_thread.request_successfully("PATCH", f"{path}/payout-methods", changed)
+    change = {"accounts": {"bank": {**bank, name: "** 47th Street **"}}}
+    gateway_in_thread.request_successfully("PATCH", f"{path}/payout-methods", change)
     bank = gateway_in_thread.request_successfully("GET", f"{path}/payout-methods").body["accounts"][
         "bank"
     ]

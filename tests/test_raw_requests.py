@@ -35,18 +35,20 @@ LAST_REQUEST = build_get("/v1/last", f"{HOST}Connection: close\r\n").encode()
 async def gateway_process(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[GatewayAndService]:
-    async with open_gateway_process(tmp_path_factory.mktemp("place"), BODY_BYTES) as place:
-        yield place
-        _assert_log_has_no_errors_or_secrets(place.gateway)
+    async with open_gateway_process(
+        tmp_path_factory.mktemp("place"), BODY_BYTES
+    ) as running_process:
+        yield running_process
+        _assert_log_has_no_errors_or_secrets(running_process.gateway)
 
 
 def _assert_log_has_no_errors_or_secrets(gateway: Process) -> None:
     lines = gateway.parse_log()
     assert lines
     assert not [line for line in lines if line["level"] == "error"]
-    logged = gateway.read_log()
+    log = gateway.read_log()
     for word in ("Traceback", CANARY, KEY["api_key"]):
-        assert word not in logged
+        assert word not in log
 
 
 async def test_rows_are_complete_and_explained() -> None:
@@ -59,16 +61,16 @@ async def test_rows_are_complete_and_explained() -> None:
 async def test_raw_request_gets_the_expected_answers(
     gateway_process: GatewayAndService, row: RawCase
 ) -> None:
-    seen = len(gateway_process.simulator.service.requests)
+    request_count = len(gateway_process.simulator.service.requests)
     async with await open_connection(gateway_process.gateway.port) as connection:
-        answers = await _read_answers(connection, row)
-    expected = [*row.list_statuses, *([404] if row.then in ("on", "stays") else [])]
-    assert [answer.status for answer in answers] == expected, row.why
-    for answer in answers:
-        _assert_answer_has_no_secrets(answer)
+        responses = await _read_answers(connection, row)
+    expected_statuses = [*row.list_statuses, *([404] if row.then in ("on", "stays") else [])]
+    assert [response.status for response in responses] == expected_statuses, row.why
+    for response in responses:
+        _assert_answer_has_no_secrets(response)
     calls = [
         f"{request.method} {request.path}"
-        for request in list(gateway_process.simulator.service.requests)[seen:]
+        for request in list(gateway_process.simulator.service.requests)[request_count:]
     ]
     assert calls == list(row.calls), row.why
 
@@ -77,24 +79,24 @@ async def _read_answers(connection: RawConnection, row: RawCase) -> list[RawResp
     await connection.send(row.data + (LAST_REQUEST if row.then == "on" else b""))
     if row.then == "ended":
         connection.send_eof()
-    answers: list[RawResponse] = []
+    responses: list[RawResponse] = []
     if row.then in ("stays", "lingers"):
-        answers += [
-            answer for _ in row.list_statuses if (answer := await connection.read_response())
+        responses += [
+            response for _ in row.list_statuses if (response := await connection.read_response())
         ]
         await connection.send(LAST_REQUEST)
     if row.then == "lingers":
         assert await connection.check_silent()
-        return answers
+        return responses
     bodiless = row.data.startswith(b"HEAD ")
-    while answer := await connection.read_response(bodiless=bodiless and not answers):
-        answers.append(answer)
-    return answers
+    while response := await connection.read_response(bodiless=bodiless and not responses):
+        responses.append(response)
+    return responses
 
 
-def _assert_answer_has_no_secrets(answer: RawResponse) -> None:
-    if answer.body:
-        assert_legacy(answer)
-    said = answer.body.decode() + json.dumps(answer.headers)
-    assert CANARY not in said.lower()
-    assert KEY["api_key"] not in said
+def _assert_answer_has_no_secrets(response: RawResponse) -> None:
+    if response.body:
+        assert_legacy(response)
+    response_text = response.body.decode() + json.dumps(response.headers)
+    assert CANARY not in response_text.lower()
+    assert KEY["api_key"] not in response_text

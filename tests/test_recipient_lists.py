@@ -35,21 +35,21 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 PATH = "/v1/recipients"
 
 
-# The house, in front of 500 recipients
+# The gateway, in front of 500 recipients
 
 
 @dataclass(slots=True)
 class GatewayAndService:
     """A gateway, the service behind it, and the words that this client has set through it."""
 
-    house: GatewayUnderTest
+    gateway: GatewayUnderTest
     service: Service
     status_overrides: dict[str, str] = field(default_factory=dict)
     lists_archived: bool = False
 
     async def list_recipients(self, **query: Any) -> GatewayResponse:
         target = "&".join(f"{name}={quote(str(value))}" for name, value in query.items())
-        return await self.house.request("GET", f"{PATH}?{target}")
+        return await self.gateway.request("GET", f"{PATH}?{target}")
 
     async def load_ids(self, **query: Any) -> list[str]:
         response = await self.list_recipients(**query)
@@ -104,12 +104,12 @@ async def open_gateway_and_service(
     seeded: int = 500,
     handle: Callable[[Service], Handle] | None = None,
     index: bool = False,
-    **switches: Any,
+    **service_options: Any,
 ) -> AsyncIterator[GatewayAndService]:
-    service = Service(seed=1, options=ServiceOptions(**switches))
+    service = Service(seed=1, options=ServiceOptions(**service_options))
     service.seed_recipients(seeded, seed=7)
     async with (
-        serve_handler((handle or (lambda its: RequestHandler(its).handle))(service)) as url,
+        serve_handler((handle or (lambda service: RequestHandler(service).handle))(service)) as url,
         open_gateway(folder, url, lists={"index": index}, upstream=LONG_TIMEOUT) as gateway,
     ):
         yield GatewayAndService(gateway, service, lists_archived=service.options.lists_archived)
@@ -123,30 +123,30 @@ async def changed_recipients(
 ) -> AsyncIterator[GatewayAndService]:
     """A service that leaves archived recipients out of its lists, and one that does not."""
     folder = tmp_path_factory.mktemp("lists")
-    async with open_gateway_and_service(folder, lists_archived=request.param) as made:
-        await change_recipients(made)
-        yield made
+    async with open_gateway_and_service(folder, lists_archived=request.param) as setup:
+        await change_recipients(setup)
+        yield setup
 
 
-async def change_recipients(made: GatewayAndService) -> None:
-    """Some are disabled, made inactive and deleted, through the gateway."""
-    some = random.Random("busy").sample(made.list_visible(), 60)
-    for recipient in some[:20]:
-        await _patch_status(made, recipient, "disabled")
-    for recipient in some[20:40]:
-        await _patch_status(made, recipient, "inactive")
-    for recipient in some[40:55]:
-        response = await made.house.request("DELETE", f"{PATH}/{recipient.id}")
+async def change_recipients(setup: GatewayAndService) -> None:
+    """Disables, deactivates and deletes some recipients through the gateway."""
+    sample = random.Random("busy").sample(setup.list_visible(), 60)
+    for recipient in sample[:20]:
+        await _patch_status(setup, recipient, "disabled")
+    for recipient in sample[20:40]:
+        await _patch_status(setup, recipient, "inactive")
+    for recipient in sample[40:55]:
+        response = await setup.gateway.request("DELETE", f"{PATH}/{recipient.id}")
         assert response.status == 200
-    several = [recipient.id for recipient in some[55:]]
-    assert (await made.house.request("DELETE", PATH, {"ids": several})).status == 200
-    await made.list_recipients()  # what the service lists is known from here on
+    deleted_ids = [recipient.id for recipient in sample[55:]]
+    assert (await setup.gateway.request("DELETE", PATH, {"ids": deleted_ids})).status == 200
+    await setup.list_recipients()  # what the service lists is known from here on
 
 
-async def _patch_status(made: GatewayAndService, recipient: Recipient, status: str) -> None:
-    response = await made.house.request("PATCH", f"{PATH}/{recipient.id}", {"status": status})
+async def _patch_status(setup: GatewayAndService, recipient: Recipient, status: str) -> None:
+    response = await setup.gateway.request("PATCH", f"{PATH}/{recipient.id}", {"status": status})
     assert response.status == 200
-    made.status_overrides[recipient.id] = status
+    setup.status_overrides[recipient.id] = status
 
 
 # What a query means (legacy interface, section 4.1)
@@ -196,29 +196,33 @@ class ExpectedList:
         rows = [recipient for recipient in self.setup.list_visible() if self.matches(recipient)]
         rows.sort(key=lambda value: value.id)
         rows.sort(key=self.build_sort_key, reverse=self.get("sortBy") != "asc")
-        shown = rows[(page - 1) * size : page * size]
+        page_rows = rows[(page - 1) * size : page * size]
         pages = -(-len(rows) // size)
-        return [entry.id for entry in shown], {"page": page, "pages": pages, "records": len(rows)}
+        return [entry.id for entry in page_rows], {
+            "page": page,
+            "pages": pages,
+            "records": len(rows),
+        }
 
-    def matches(self, each: Recipient) -> bool:
+    def matches(self, recipient: Recipient) -> bool:
         get = self.get
         return (
-            (not get("search") or self.matches_search(each))
-            and get("status") in ("", self.find_status(each))
-            and get("complianceStatus") in ("", find_compliance(each))
-            and (not get("country") or each.address.get("country") == self.parse_country())
-            and get("city") in ("", each.address.get("city"))
-            and get("payoutMethod") in ("", find_method(each))
-            and get("payoutCurrency").upper() in ("", find_currency(each))
-            and self.parse_start() <= each.created_at <= self.parse_end()
+            (not get("search") or self.matches_search(recipient))
+            and get("status") in ("", self.find_status(recipient))
+            and get("complianceStatus") in ("", find_compliance(recipient))
+            and (not get("country") or recipient.address.get("country") == self.parse_country())
+            and get("city") in ("", recipient.address.get("city"))
+            and get("payoutMethod") in ("", find_method(recipient))
+            and get("payoutCurrency").upper() in ("", find_currency(recipient))
+            and self.parse_start() <= recipient.created_at <= self.parse_end()
         )
 
-    def matches_search(self, each: Recipient) -> bool:
-        texts = (each.fields[name] or "" for name in ("name", "email", "referenceId"))
+    def matches_search(self, recipient: Recipient) -> bool:
+        texts = (recipient.fields[name] or "" for name in ("name", "email", "referenceId"))
         return any(self.get("search").casefold() in text.casefold() for text in texts)
 
-    def find_status(self, each: Recipient) -> str:
-        return self.setup.status_overrides.get(each.id, each.status)
+    def find_status(self, recipient: Recipient) -> str:
+        return self.setup.status_overrides.get(recipient.id, recipient.status)
 
     def parse_country(self) -> str:
         code = self.get("country").upper()
@@ -229,25 +233,29 @@ class ExpectedList:
 
     def parse_end(self) -> datetime:
         text = self.get("endDate")
-        end = parse_moment(text)
-        if end is None:
+        parsed_end = parse_moment(text)
+        if parsed_end is None:
             return datetime.max.replace(tzinfo=UTC)
-        return end if "T" in text else end + timedelta(days=1) - timedelta(microseconds=1)
+        return (
+            parsed_end
+            if "T" in text
+            else parsed_end + timedelta(days=1) - timedelta(microseconds=1)
+        )
 
     def find_order(self) -> str:
         return self.get("orderBy") if self.get("orderBy") in ORDERS else "createdAt"
 
-    def build_sort_key(self, each: Recipient) -> Any:
+    def build_sort_key(self, recipient: Recipient) -> Any:
         order = self.find_order()
         if order in ("createdAt", "updatedAt"):
-            return each.created_at if order == "createdAt" else each.updated_at
+            return recipient.created_at if order == "createdAt" else recipient.updated_at
         if order == "id":
-            return each.id
+            return recipient.id
         if order in ("status", "complianceStatus"):
-            return self.find_status(each) if order == "status" else find_compliance(each)
+            return self.find_status(recipient) if order == "status" else find_compliance(recipient)
         if order == "payoutMethod":
-            return find_method(each) or ""
-        text = (each.address if order in ADDRESS_ORDERS else each.fields).get(order) or ""
+            return find_method(recipient) or ""
+        text = (recipient.address if order in ADDRESS_ORDERS else recipient.fields).get(order) or ""
         # The service's own text order, if the service sorted the list.
         return text.casefold() if self.is_one_call() else text
 
@@ -257,7 +265,7 @@ class ExpectedList:
             self.setup.lists_archived,
             self.get("search"),
             self.get("city"),
-            self.get("status") not in ("", "incomplete"),  # both words are in use by somebody
+            self.get("status") not in ("", "incomplete"),  # recipients have both statuses
             self.get("complianceStatus") not in ("", "verified", "blocked"),
             self.parse_country() not in ("", *ALPHA_3_COUNTRIES.values()),
             self.get("payoutMethod") not in ("", "wallet", "bank-transfer"),
@@ -269,23 +277,23 @@ class ExpectedList:
         return not any(reasons)
 
 
-def find_compliance(each: Recipient) -> str:
-    return "pending" if each.compliance_status == "review" else each.compliance_status
+def find_compliance(recipient: Recipient) -> str:
+    return "pending" if recipient.compliance_status == "review" else recipient.compliance_status
 
 
-def find_method(each: Recipient) -> str | None:
-    return each.primary_account.type if each.primary_account else None
+def find_method(recipient: Recipient) -> str | None:
+    return recipient.primary_account.type if recipient.primary_account else None
 
 
-def find_currency(each: Recipient) -> str | None:
-    return each.primary_account.fields["currency"] if each.primary_account else None
+def find_currency(recipient: Recipient) -> str | None:
+    return recipient.primary_account.fields["currency"] if recipient.primary_account else None
 
 
 @cache
 def parse_moment(text: str) -> datetime | None:
-    for form in ("%Y-%m-%d", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z"):
+    for time_format in ("%Y-%m-%d", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z"):
         try:
-            read = datetime.strptime(text, form)  # noqa: DTZ007 - a day has no zone
+            read = datetime.strptime(text, time_format)  # noqa: DTZ007 - a day has no zone
         except ValueError:
             continue
         return read if read.tzinfo else read.replace(tzinfo=UTC)
@@ -295,84 +303,95 @@ def parse_moment(text: str) -> datetime | None:
 # Queries
 
 
-def iterate_queries(town_: GatewayAndService, n: int) -> Iterator[dict[str, str]]:
-    dice = random.Random("queries")
-    for _ in range(n):
-        one = dice.choice(town_.list_visible())
-        every = _draw_filters(dice, one)
-        names = dice.sample(sorted(every), dice.choice((0, 1, 1, 2, 2, 3, 4)))
-        yield {**{name: every[name] for name in names}, **_draw_order_and_page(dice)}
+def iterate_queries(setup: GatewayAndService, count: int) -> Iterator[dict[str, str]]:
+    rng = random.Random("queries")
+    for _ in range(count):
+        recipient = rng.choice(setup.list_visible())
+        filters = _draw_filters(rng, recipient)
+        names = rng.sample(sorted(filters), rng.choice((0, 1, 1, 2, 2, 3, 4)))
+        yield {**{name: filters[name] for name in names}, **_draw_order_and_page(rng)}
 
 
-def _draw_filters(dice: random.Random, one: Recipient) -> dict[str, str]:
-    """Every filter, with a value that often fits ``one``."""
-    country = one.address.get("country") or "US"
-    alpha_3 = next(long for long, short in ALPHA_3_COUNTRIES.items() if short == country)
+def _draw_filters(rng: random.Random, recipient: Recipient) -> dict[str, str]:
+    """Every filter, with a value that often matches ``recipient``."""
+    country = recipient.address.get("country") or "US"
+    alpha_3 = next(
+        alpha_3_code
+        for alpha_3_code, alpha_2_code in ALPHA_3_COUNTRIES.items()
+        if alpha_2_code == country
+    )
     return {
-        "search": _draw_part(dice, dice.choice((one.fields["name"], one.fields["email"], "ref-1"))),
-        "status": dice.choice((*SERVICE_STATUSES, "inactive", "disabled", "archived", "nonsense")),
-        "complianceStatus": dice.choice(("pending", "verified", "blocked", "review", "nonsense")),
-        "country": dice.choice((country, country.lower(), alpha_3, alpha_3.lower(), "ZZZ", "Q")),
-        "city": dice.choice((one.address.get("city") or "Nowhere", "Köln", "Nowhere")),
-        "payoutMethod": dice.choice(("wallet", "bank-transfer", "check", "nonsense")),
-        "payoutCurrency": dice.choice((find_currency(one) or "USD", "USD", "EUR", "eur", "XXX")),
-        "startDate": _draw_date(dice, one),
-        "endDate": _draw_date(dice, one),
+        "search": _draw_part(
+            rng, rng.choice((recipient.fields["name"], recipient.fields["email"], "ref-1"))
+        ),
+        "status": rng.choice((*SERVICE_STATUSES, "inactive", "disabled", "archived", "nonsense")),
+        "complianceStatus": rng.choice(("pending", "verified", "blocked", "review", "nonsense")),
+        "country": rng.choice((country, country.lower(), alpha_3, alpha_3.lower(), "ZZZ", "Q")),
+        "city": rng.choice((recipient.address.get("city") or "Nowhere", "Köln", "Nowhere")),
+        "payoutMethod": rng.choice(("wallet", "bank-transfer", "check", "nonsense")),
+        "payoutCurrency": rng.choice(
+            (find_currency(recipient) or "USD", "USD", "EUR", "eur", "XXX")
+        ),
+        "startDate": _draw_date(rng, recipient),
+        "endDate": _draw_date(rng, recipient),
     }
 
 
-def _draw_part(dice: random.Random, text: str) -> str:
-    start = dice.randrange(len(text))
-    part = text[start : start + dice.randint(1, 4)].strip() or text
-    return dice.choice((part, part.upper(), part.lower()))
+def _draw_part(rng: random.Random, text: str) -> str:
+    start_index = rng.randrange(len(text))
+    substring = text[start_index : start_index + rng.randint(1, 4)].strip() or text
+    return rng.choice((substring, substring.upper(), substring.lower()))
 
 
-def _draw_date(dice: random.Random, one: Recipient) -> str:
-    created = one.created_at
-    east = created.astimezone(datetime.strptime("+0530", "%z").tzinfo)
-    exact = f"{created:%Y-%m-%dT%H:%M:%S}.{created.microsecond // 1000:03d}Z"
-    return dice.choice(
+def _draw_date(rng: random.Random, recipient: Recipient) -> str:
+    created_at = recipient.created_at
+    shifted = created_at.astimezone(datetime.strptime("+0530", "%z").tzinfo)
+    milliseconds_form = f"{created_at:%Y-%m-%dT%H:%M:%S}.{created_at.microsecond // 1000:03d}Z"
+    return rng.choice(
         (
-            f"{created:%Y-%m-%d}",
-            f"{created:%Y-%m-%d}",
-            f"{created:%Y-%m-%dT%H:%M:%S}Z",
-            exact,
-            exact,
-            east.isoformat(timespec="milliseconds"),
+            f"{created_at:%Y-%m-%d}",
+            f"{created_at:%Y-%m-%d}",
+            f"{created_at:%Y-%m-%dT%H:%M:%S}Z",
+            milliseconds_form,
+            milliseconds_form,
+            shifted.isoformat(timespec="milliseconds"),
             "yesterday",
             "2023-02-30",
         )
     )
 
 
-def _draw_order_and_page(dice: random.Random) -> dict[str, str]:
+def _draw_order_and_page(rng: random.Random) -> dict[str, str]:
     """Order, page, and what is to be ignored."""
-    manner: dict[str, str] = {}
-    if dice.random() < 0.7:
-        manner["orderBy"] = dice.choice((*ORDERS, *ORDERS, "nonsense"))
-    if dice.random() < 0.6:
-        manner["sortBy"] = dice.choice(("asc", "desc", "sideways"))
-    if dice.random() < 0.5:
-        manner["page"] = dice.choice(("1", "2", "3", "0", "-1", "x", "1.5", "999", "9" * 30))
-    if dice.random() < 0.5:
-        manner["pageSize"] = dice.choice(("1", "7", "20", "500", "1000", "0", "-3", "ten"))
-    if dice.random() < 0.3:
-        manner[dice.choice(("search", "status", "city", "startDate", "page"))] = ""
-    if dice.random() < 0.3:
-        manner[dice.choice(("colour", "name", "email", "currency", "Status"))] = "blue"
-    return manner
+    query: dict[str, str] = {}
+    if rng.random() < 0.7:
+        query["orderBy"] = rng.choice((*ORDERS, *ORDERS, "nonsense"))
+    if rng.random() < 0.6:
+        query["sortBy"] = rng.choice(("asc", "desc", "sideways"))
+    if rng.random() < 0.5:
+        query["page"] = rng.choice(("1", "2", "3", "0", "-1", "x", "1.5", "999", "9" * 30))
+    if rng.random() < 0.5:
+        query["pageSize"] = rng.choice(("1", "7", "20", "500", "1000", "0", "-3", "ten"))
+    if rng.random() < 0.3:
+        query[rng.choice(("search", "status", "city", "startDate", "page"))] = ""
+    if rng.random() < 0.3:
+        query[rng.choice(("colour", "name", "email", "currency", "Status"))] = "blue"
+    return query
 
 
 async def test_200_queries_match_the_legacy_document(changed_recipients: GatewayAndService) -> None:
     one_call = 0
     for query in iterate_queries(changed_recipients, 200):
-        meaning, before = ExpectedList(changed_recipients, query), changed_recipients.count_calls()
+        expected_list, call_count = (
+            ExpectedList(changed_recipients, query),
+            changed_recipients.count_calls(),
+        )
         response = await changed_recipients.list_recipients(**query)
         assert response.status == 200, (query, response.text)
-        assert (extract_ids(response), response.body["meta"]) == meaning.build_answer(), query
-        if meaning.is_one_call():
+        assert (extract_ids(response), response.body["meta"]) == expected_list.build_answer(), query
+        if expected_list.is_one_call():
             one_call += 1
-            assert changed_recipients.count_calls() == before + 1, query
+            assert changed_recipients.count_calls() == call_count + 1, query
     assert changed_recipients.lists_archived or one_call > 20, (
         "the queries do not try what they are to try"
     )
@@ -382,16 +401,18 @@ async def test_200_queries_match_the_legacy_document(changed_recipients: Gateway
 async def test_pages_contain_every_recipient_once(
     changed_recipients: GatewayAndService, order: str
 ) -> None:
-    asked = {"orderBy": order, "sortBy": "asc", "pageSize": "97"}
-    first = await changed_recipients.list_recipients(**asked)
-    walked = extract_ids(first)
-    for page in range(2, first.body["meta"]["pages"] + 1):
-        walked += await changed_recipients.load_ids(**asked, page=page)
-    assert sorted(walked) == sorted(recipient.id for recipient in changed_recipients.list_visible())
+    query = {"orderBy": order, "sortBy": "asc", "pageSize": "97"}
+    first_response = await changed_recipients.list_recipients(**query)
+    listed_ids = extract_ids(first_response)
+    for page in range(2, first_response.body["meta"]["pages"] + 1):
+        listed_ids += await changed_recipients.load_ids(**query, page=page)
+    assert sorted(listed_ids) == sorted(
+        recipient.id for recipient in changed_recipients.list_visible()
+    )
     if order in ORDERS or order == "nonsense":
         assert (
-            walked
-            == ExpectedList(changed_recipients, {**asked, "pageSize": "1000"}).build_answer()[0]
+            listed_ids
+            == ExpectedList(changed_recipients, {**query, "pageSize": "1000"}).build_answer()[0]
         )
 
 
@@ -404,26 +425,30 @@ async def test_ties_are_ordered_by_id(changed_recipients: GatewayAndService, ord
         rows = response.body["recipients"]
         values = [row["status"] if order == "status" else row["address"][order] for row in rows]
         for value in set(values):
-            tied = [row["id"] for row, its in zip(rows, values, strict=True) if its == value]
-            assert tied == sorted(tied)
+            tied_ids = [
+                row["id"] for row, row_value in zip(rows, values, strict=True) if row_value == value
+            ]
+            assert tied_ids == sorted(tied_ids)
 
 
-@pytest.mark.parametrize("most", [20, 1000], ids=["several pages", "one page"])
+@pytest.mark.parametrize("max_page_size", [20, 1000], ids=["several pages", "one page"])
 @pytest.mark.parametrize("index", [False, True], ids=["read each time", "index"])
 async def test_order_by_id_uses_the_ids_of_the_client(
-    tmp_path: Path, index: bool, most: int
+    tmp_path: Path, index: bool, max_page_size: int
 ) -> None:
-    """Clients walk such a list beside their own, to find who is missing in either."""
-    long = {"recipient_id_length": 22, "max_page_size": most}
-    async with open_gateway_and_service(tmp_path, seeded=50, index=index, **long) as made:
-        shown = await made.load_ids(orderBy="id", sortBy="asc", pageSize=100)
-        assert len(shown) == len(made.list_visible())
-        assert not set(shown) & {recipient.id for recipient in made.list_visible()}, (
+    """Clients compare such a list with their own to find missing recipients."""
+    service_options = {"recipient_id_length": 22, "max_page_size": max_page_size}
+    async with open_gateway_and_service(
+        tmp_path, seeded=50, index=index, **service_options
+    ) as setup:
+        listed_ids = await setup.load_ids(orderBy="id", sortBy="asc", pageSize=100)
+        assert len(listed_ids) == len(setup.list_visible())
+        assert not set(listed_ids) & {recipient.id for recipient in setup.list_visible()}, (
             "these are no stand-ins"
         )
-        assert shown == sorted(shown)
-        pages = [await made.load_ids(orderBy="id", page=number) for number in range(1, 6)]
-        assert [id_ for page in pages for id_ in page] == shown[::-1]
+        assert listed_ids == sorted(listed_ids)
+        pages = [await setup.load_ids(orderBy="id", page=number) for number in range(1, 6)]
+        assert [id_ for page in pages for id_ in page] == listed_ids[::-1]
 
 
 async def test_text_is_ordered_by_code_point(changed_recipients: GatewayAndService) -> None:
@@ -459,7 +484,7 @@ async def test_list_row_equals_the_recipient(changed_recipients: GatewayAndServi
     ]
     assert len(rows) == 20
     for row in rows[:5]:
-        assert (await changed_recipients.house.request("GET", f"{PATH}/{row['id']}")).body[
+        assert (await changed_recipients.gateway.request("GET", f"{PATH}/{row['id']}")).body[
             "recipient"
         ] == row
 
@@ -467,34 +492,34 @@ async def test_list_row_equals_the_recipient(changed_recipients: GatewayAndServi
 async def test_redundant_query_separators_are_ignored(
     changed_recipients: GatewayAndService,
 ) -> None:
-    plain = await changed_recipients.house.request("GET", f"{PATH}?pageSize=5")
+    plain_response = await changed_recipients.gateway.request("GET", f"{PATH}?pageSize=5")
     for path in (
         f"{PATH}/?&search=&page=1&pageSize=5",
         f"{PATH}?pageSize=5&&",
         f"{PATH}/?page=&pageSize=5&status=&orderBy=&sortBy=&startDate=",
     ):
-        response = await changed_recipients.house.request(
+        response = await changed_recipients.gateway.request(
             "GET", path, headers={"Content-Type": "application/json"}
         )
-        assert (response.status, response.text) == (200, plain.text)
-    assert plain.text.startswith('{"ok":true,"recipients":[{')
+        assert (response.status, response.text) == (200, plain_response.text)
+    assert plain_response.text.startswith('{"ok":true,"recipients":[{')
 
 
 async def test_date_with_unencoded_plus_sign_is_parsed(
     changed_recipients: GatewayAndService,
 ) -> None:
-    encoded = await changed_recipients.house.request(
+    encoded_response = await changed_recipients.gateway.request(
         "GET", f"{PATH}?endDate=2023-01-05T12:00:00%2B02:00"
     )
-    written = await changed_recipients.house.request(
+    unencoded_response = await changed_recipients.gateway.request(
         "GET", f"{PATH}?endDate=2023-01-05T12:00:00+02:00"
     )
-    assert written.text == encoded.text
-    assert encoded.body["meta"]["records"] < 400
+    assert unencoded_response.text == encoded_response.text
+    assert encoded_response.body["meta"]["records"] < 400
 
 
 @pytest.mark.parametrize(
-    ("written", "means"),
+    ("date_text", "expected_form"),
     [
         ("%Y%m%d", "%Y-%m-%d"),
         ("%G-W%V-%u", "%Y-%m-%d"),
@@ -504,18 +529,24 @@ async def test_date_with_unencoded_plus_sign_is_parsed(
     ],
 )
 async def test_iso_8601_date_forms_are_accepted(
-    changed_recipients: GatewayAndService, written: str, means: str
+    changed_recipients: GatewayAndService, date_text: str, expected_form: str
 ) -> None:
-    """What was taken for none was ignored, and what has no time covers its whole day."""
-    created = sorted(recipient.created_at for recipient in changed_recipients.list_visible())
-    moment = created[len(created) // 2]
+    """Forms that were once ignored as invalid; a date without a time covers its whole day."""
+    creation_times = sorted(recipient.created_at for recipient in changed_recipients.list_visible())
+    middle_time = creation_times[len(creation_times) // 2]
     for name in ("startDate", "endDate"):
-        response = await changed_recipients.list_recipients(**{name: moment.strftime(written)})
+        response = await changed_recipients.list_recipients(
+            **{name: middle_time.strftime(date_text)}
+        )
         assert (
             response.text
-            == (await changed_recipients.list_recipients(**{name: moment.strftime(means)})).text
+            == (
+                await changed_recipients.list_recipients(
+                    **{name: middle_time.strftime(expected_form)}
+                )
+            ).text
         )
-        assert 0 < response.body["meta"]["records"] < len(created)
+        assert 0 < response.body["meta"]["records"] < len(creation_times)
 
 
 # What no query may be refused for: the legacy list has no 406
@@ -570,14 +601,14 @@ async def test_meaningless_parameter_is_ignored(
     )
 
 
-# One call, where the service can answer
+# One call if the service supports the query
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def small_service(tmp_path: Path) -> AsyncIterator[GatewayAndService]:
-    """No word was set and nobody deleted; the service leaves archived ones out."""
-    async with open_gateway_and_service(tmp_path, seeded=60) as made:
-        yield made
+    """No status was set and no recipient deleted; the service omits archived recipients."""
+    async with open_gateway_and_service(tmp_path, seeded=60) as setup:
+        yield setup
 
 
 @pytest.mark.parametrize(
@@ -598,35 +629,37 @@ async def small_service(tmp_path: Path) -> AsyncIterator[GatewayAndService]:
 async def test_query_supported_by_the_service_takes_one_call(
     tmp_path: Path, query: dict[str, str]
 ) -> None:
-    async with open_gateway_and_service(tmp_path, seeded=60) as made:
-        await made.list_recipients()
-        before = made.count_calls()
-        response = await made.list_recipients(**query)
+    async with open_gateway_and_service(tmp_path, seeded=60) as setup:
+        await setup.list_recipients()
+        call_count = setup.count_calls()
+        response = await setup.list_recipients(**query)
         # No recipient has a status override, so that status needs no scan.
-        meaning = ExpectedList(made, query)
-        assert extract_ids(response) == _list_in_service_order(meaning)
-        assert response.body["meta"] == meaning.build_answer()[1]
-        assert made.count_calls() == before + 1
+        expected_list = ExpectedList(setup, query)
+        assert extract_ids(response) == _list_in_service_order(expected_list)
+        assert response.body["meta"] == expected_list.build_answer()[1]
+        assert setup.count_calls() == call_count + 1
 
 
-def _list_in_service_order(meaning: ExpectedList) -> list[str]:
+def _list_in_service_order(expected_list: ExpectedList) -> list[str]:
     """Lists ids in the order of the service, which the client sees."""
-    query = {**meaning.query, "status": ""}
-    exact = ExpectedList(meaning.setup, {**query, "page": "1", "pageSize": "1000"})
-    kept = {
-        recipient.id for recipient in meaning.setup.list_visible() if meaning.matches(recipient)
+    query = {**expected_list.query, "status": ""}
+    full_list = ExpectedList(expected_list.setup, {**query, "page": "1", "pageSize": "1000"})
+    matching_ids = {
+        recipient.id
+        for recipient in expected_list.setup.list_visible()
+        if expected_list.matches(recipient)
     }
-    page, size = meaning.parse_page("page", 1), meaning.parse_page("pageSize", 10)
-    ordered = [id_ for id_ in exact.build_answer()[0] if id_ in kept]
-    return ordered[(page - 1) * size : page * size]
+    page, size = expected_list.parse_page("page", 1), expected_list.parse_page("pageSize", 10)
+    ordered_ids = [id_ for id_ in full_list.build_answer()[0] if id_ in matching_ids]
+    return ordered_ids[(page - 1) * size : page * size]
 
 
 async def test_scan_passes_supported_filters_to_the_service(tmp_path: Path) -> None:
-    async with open_gateway_and_service(tmp_path, seeded=60) as made:
-        await made.list_recipients(
+    async with open_gateway_and_service(tmp_path, seeded=60) as setup:
+        await setup.list_recipients(
             search="e", country="us", status="active", startDate="2022-06-01", payoutCurrency="USD"
         )
-        calls = made.service.list_requests("GET", PATH)
+        calls = setup.service.list_requests("GET", PATH)
     assert {
         "page": "1",
         "pageSize": "250",
@@ -640,21 +673,21 @@ async def test_scan_passes_supported_filters_to_the_service(tmp_path: Path) -> N
 
 async def test_archived_recipients_are_not_counted_once_seen(tmp_path: Path) -> None:
     """A recipient archived elsewhere is not counted once a page has shown it."""
-    async with open_gateway_and_service(tmp_path, lists_archived=True) as made:
-        there = len(made.list_visible())
+    async with open_gateway_and_service(tmp_path, lists_archived=True) as setup:
+        recipient_count = len(setup.list_visible())
         for page_size in (500, 1):
-            response = await made.list_recipients(pageSize=page_size)
-            assert response.body["meta"]["records"] == there
+            response = await setup.list_recipients(pageSize=page_size)
+            assert response.body["meta"]["records"] == recipient_count
 
 
 async def test_list_after_deletion_takes_one_call_if_the_service_hides_archived(
     small_service: GatewayAndService,
 ) -> None:
-    await small_service.house.request("DELETE", f"{PATH}/{small_service.list_visible()[0].id}")
+    await small_service.gateway.request("DELETE", f"{PATH}/{small_service.list_visible()[0].id}")
     await small_service.list_recipients()
-    before = small_service.count_calls()
+    call_count = small_service.count_calls()
     response = await small_service.list_recipients(orderBy="name")
-    assert small_service.count_calls() == before + 1
+    assert small_service.count_calls() == call_count + 1
     assert response.body["meta"]["records"] == len(small_service.list_visible())
 
 
@@ -662,44 +695,44 @@ async def test_recipient_of_a_failed_creation_is_not_listed(
     small_service: GatewayAndService,
 ) -> None:
     """The service lists the recipient; the client was answered that it was not created."""
-    await small_service.house.request("DELETE", f"{PATH}/{small_service.list_visible()[0].id}")
+    await small_service.gateway.request("DELETE", f"{PATH}/{small_service.list_visible()[0].id}")
     await small_service.list_recipients()  # the service was seen to leave the deleted out
-    before = {recipient.id for recipient in small_service.list_visible()}
-    refused = b'{"ok":false,"errors":[{"code":"invalid_field","message":"No.","field":"type"}]}'
+    ids_before = {recipient.id for recipient in small_service.list_visible()}
+    refusal = b'{"ok":false,"errors":[{"code":"invalid_field","message":"No.","field":"type"}]}'
     small_service.service.faults += [
-        Fault("POST", f"{PATH}/*/accounts", status=400, body=refused),
+        Fault("POST", f"{PATH}/*/accounts", status=400, body=refusal),
         Fault("DELETE", f"{PATH}/*", status=500, body=b"{}"),
     ]
     payout = {"primary": {"method": "wallet"}, "accounts": {"wallet": {"address": "a@example.com"}}}
     body = {"type": "business", "name": "Ghost", "email": "a@example.com", "payout": payout}
-    assert (await small_service.house.request("POST", PATH, body)).status == 406
-    assert len(small_service.list_visible()) == len(before) + 1
-    for asked in ({"sortBy": "asc"}, {"sortBy": "desc"}, {"orderBy": "city"}):
-        response = await small_service.list_recipients(pageSize=1, **asked)
-        assert response.body["meta"]["records"] == len(before), asked
-        assert set(extract_ids(response)) <= before
+    assert (await small_service.gateway.request("POST", PATH, body)).status == 406
+    assert len(small_service.list_visible()) == len(ids_before) + 1
+    for query in ({"sortBy": "asc"}, {"sortBy": "desc"}, {"orderBy": "city"}):
+        response = await small_service.list_recipients(pageSize=1, **query)
+        assert response.body["meta"]["records"] == len(ids_before), query
+        assert set(extract_ids(response)) <= ids_before
 
 
 async def test_status_changed_elsewhere_is_listed(
     small_service: GatewayAndService,
 ) -> None:
-    one = next(
+    recipient = next(
         recipient for recipient in small_service.list_visible() if recipient.status == "active"
     )
-    await small_service.house.request("PATCH", f"{PATH}/{one.id}", {"status": "disabled"})
-    assert await small_service.load_ids(status="disabled") == [one.id]
-    assert one.id not in await small_service.load_ids(status="suspended", pageSize=100)
-    one.status = "active"
+    await small_service.gateway.request("PATCH", f"{PATH}/{recipient.id}", {"status": "disabled"})
+    assert await small_service.load_ids(status="disabled") == [recipient.id]
+    assert recipient.id not in await small_service.load_ids(status="suspended", pageSize=100)
+    recipient.status = "active"
     assert await small_service.load_ids(status="disabled") == []
-    assert one.id in await small_service.load_ids(status="active", pageSize=100)
+    assert recipient.id in await small_service.load_ids(status="active", pageSize=100)
 
 
 async def test_date_filters_apply_to_creation(tmp_path: Path) -> None:
-    async with open_gateway_and_service(tmp_path, seeded=1) as made:
-        one = made.list_visible()[0]
-        one.created_at = datetime(2023, 3, 1, 12, tzinfo=UTC)
-        one.updated_at = datetime(2024, 3, 1, 12, tzinfo=UTC)
-        for query, found in (
+    async with open_gateway_and_service(tmp_path, seeded=1) as setup:
+        recipient = setup.list_visible()[0]
+        recipient.created_at = datetime(2023, 3, 1, 12, tzinfo=UTC)
+        recipient.updated_at = datetime(2024, 3, 1, 12, tzinfo=UTC)
+        for query, expected_count in (
             ({"startDate": "2023-03-01"}, True),
             ({"startDate": "2023-03-02"}, False),
             ({"startDate": "2024-03-01"}, False),
@@ -712,7 +745,9 @@ async def test_date_filters_apply_to_creation(tmp_path: Path) -> None:
             ({"startDate": "2023-03-01", "endDate": "2023-03-01"}, True),
             ({"startDate": "2023-03-02", "endDate": "2023-03-01"}, False),
         ):
-            assert await made.load_ids(**query) == ([one.id] if found else []), query
+            assert await setup.load_ids(**query) == ([recipient.id] if expected_count else []), (
+                query
+            )
 
 
 # Services with pages of their own kind
@@ -728,40 +763,43 @@ def _is_list(request: web.BaseRequest) -> bool:
 
 @dataclass(slots=True)
 class UnusualListService:
-    """A service with unusual lists: ``answer`` transforms each list answer."""
+    """A service with unusual lists: ``change_body`` transforms the body of each list."""
 
     service: Service
-    answer: Callable[[dict[str, str], dict[str, Any]], dict[str, Any]]
+    change_body: Callable[[dict[str, str], dict[str, Any]], dict[str, Any]]
     refuses_above: int = 10**9
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        answer = await RequestHandler(self.service).handle(request)
-        if not _is_list(request) or answer.status != 200:
-            return answer
+        response = await RequestHandler(self.service).handle(request)
+        if not _is_list(request) or response.status != 200:
+            return response
         query = _parse_query(request)
         if int(query.get("pageSize", "10")) > self.refuses_above:
-            wrong = {"code": "invalid_field", "message": "Too many.", "field": "pageSize"}
-            return web.json_response({"ok": False, "errors": [wrong]}, status=400)
-        assert isinstance(answer, web.Response)
-        return web.json_response(self.answer(query, json.loads(answer.body)))
+            error = {"code": "invalid_field", "message": "Too many.", "field": "pageSize"}
+            return web.json_response({"ok": False, "errors": [error]}, status=400)
+        assert isinstance(response, web.Response)
+        return web.json_response(self.change_body(query, json.loads(response.body)))
 
 
 @asynccontextmanager
 async def open_gateway_with_unusual_service(
     folder: Path,
-    answer: Callable[[Service, dict[str, str], dict[str, Any]], dict[str, Any]],
+    change_body: Callable[[Service, dict[str, str], dict[str, Any]], dict[str, Any]],
     *,
     index: bool,
     refuses_above: int = 10**9,
-    **switches: Any,
+    **service_options: Any,
 ) -> AsyncIterator[GatewayAndService]:
-    service = Service(seed=1, options=ServiceOptions(**switches))
+    service = Service(seed=1, options=ServiceOptions(**service_options))
     service.seed_recipients(320, seed=7)
-    odd = UnusualListService(
-        service, lambda query, body: answer(service, query, body), refuses_above
+    unusual_service = UnusualListService(
+        service, lambda query, body: change_body(service, query, body), refuses_above
     )
     lists = {"index": index}
-    async with serve_handler(odd.handle) as url, open_gateway(folder, url, lists=lists) as gateway:
+    async with (
+        serve_handler(unusual_service.handle) as url,
+        open_gateway(folder, url, lists=lists) as gateway,
+    ):
         yield GatewayAndService(gateway, service)
 
 
@@ -828,26 +866,28 @@ async def unusual_service(
     tmp_path_factory: pytest.TempPathFactory,
     has_index: bool,
 ) -> AsyncIterator[GatewayAndService]:
-    answer, switches = request.param
+    change_body, service_options = request.param
     folder = tmp_path_factory.mktemp("odd")
     async with open_gateway_with_unusual_service(
-        folder, answer, index=has_index, **switches
-    ) as made:
-        yield made
+        folder, change_body, index=has_index, **service_options
+    ) as setup:
+        yield setup
 
 
 @pytest.mark.parametrize("order", ["city", "name"], ids=["decided here", "the service's order"])
 async def test_pages_are_complete_with_unusual_services(
     unusual_service: GatewayAndService, order: str
 ) -> None:
-    first = await unusual_service.list_recipients(orderBy=order, sortBy="asc", pageSize=30)
-    walked = extract_ids(first)
-    for page in range(2, first.body["meta"]["pages"] + 1):
-        walked += await unusual_service.load_ids(
+    first_response = await unusual_service.list_recipients(orderBy=order, sortBy="asc", pageSize=30)
+    listed_ids = extract_ids(first_response)
+    for page in range(2, first_response.body["meta"]["pages"] + 1):
+        listed_ids += await unusual_service.load_ids(
             orderBy=order, sortBy="asc", pageSize=30, page=page
         )
-    assert sorted(walked) == sorted(recipient.id for recipient in unusual_service.list_visible())
-    assert first.body["meta"]["records"] == len(unusual_service.list_visible())
+    assert sorted(listed_ids) == sorted(
+        recipient.id for recipient in unusual_service.list_visible()
+    )
+    assert first_response.body["meta"]["records"] == len(unusual_service.list_visible())
 
 
 @pytest.mark.parametrize("order", ["city", "name"], ids=["decided here", "the service's order"])
@@ -864,14 +904,18 @@ async def test_page_past_the_end_is_empty_with_unusual_services(
 async def test_truncated_large_page_is_stated_in_meta(
     unusual_service: GatewayAndService, order: str
 ) -> None:
-    first = await unusual_service.list_recipients(orderBy=order, sortBy="asc", pageSize=1000)
-    assert first.status == 200, first.text
-    walked = extract_ids(first)
-    for page in range(2, first.body["meta"]["pages"] + 1):
-        walked += await unusual_service.load_ids(
+    first_response = await unusual_service.list_recipients(
+        orderBy=order, sortBy="asc", pageSize=1000
+    )
+    assert first_response.status == 200, first_response.text
+    listed_ids = extract_ids(first_response)
+    for page in range(2, first_response.body["meta"]["pages"] + 1):
+        listed_ids += await unusual_service.load_ids(
             orderBy=order, sortBy="asc", pageSize=1000, page=page
         )
-    assert sorted(walked) == sorted(recipient.id for recipient in unusual_service.list_visible())
+    assert sorted(listed_ids) == sorted(
+        recipient.id for recipient in unusual_service.list_visible()
+    )
 
 
 # Lists that change while they are read
@@ -880,7 +924,7 @@ async def test_truncated_large_page_is_stated_in_meta(
 @pytest.mark.parametrize("seed", range(6))
 async def test_changes_during_a_scan_do_not_lose_rows(tmp_path: Path, seed: int) -> None:
     """Every answer has each recipient once that existed during the whole scan."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     changes: list[Callable[[], None]] = []
     service = Service(seed=1, options=ServiceOptions(max_page_size=50))
     stable_ids = {
@@ -888,16 +932,16 @@ async def test_changes_during_a_scan_do_not_lose_rows(tmp_path: Path, seed: int)
         for recipient in service.seed_recipients(400, seed=7)
         if not recipient.is_archived
     }
-    changing = service.seed_recipients(120, seed=8)
-    for entry in changing:
-        entry.status = "archived" if dice.random() < 0.5 else "active"
+    seeded = service.seed_recipients(120, seed=8)
+    for entry in seeded:
+        entry.status = "archived" if rng.random() < 0.5 else "active"
 
     def delete() -> None:
-        dice.choice(changing).status = "archived"
+        rng.choice(seeded).status = "archived"
 
     def create() -> None:
-        late = service.seed_recipients(1, seed=dice.randrange(10**9))[0]
-        late.created_at, late.status = datetime.now(UTC), "active"
+        new_recipient = service.seed_recipients(1, seed=rng.randrange(10**9))[0]
+        new_recipient.created_at, new_recipient.status = datetime.now(UTC), "active"
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         if _is_list(request) and changes:
@@ -908,56 +952,58 @@ async def test_changes_during_a_scan_do_not_lose_rows(tmp_path: Path, seed: int)
         serve_handler(handle) as url,
         open_gateway(tmp_path, url, lists=WITHOUT_INDEX) as gateway,
     ):
-        made, complete = GatewayAndService(gateway, service), 0
+        setup, complete_count = GatewayAndService(gateway, service), 0
         for _ in range(12):
-            changes[:] = [dice.choice((delete, create)) for _ in range(dice.randint(1, 9))]
-            response = await made.list_recipients(orderBy="city", pageSize=1000)
+            changes[:] = [rng.choice((delete, create)) for _ in range(rng.randint(1, 9))]
+            response = await setup.list_recipients(orderBy="city", pageSize=1000)
             assert response.status == 200 or is_internal(response)
             if response.status == 200:
-                listed = extract_ids(response)
-                assert stable_ids <= set(listed)
-                assert len(listed) == len(set(listed)) == response.body["meta"]["records"]
-                complete += 1
-        assert complete
+                listed_ids = extract_ids(response)
+                assert stable_ids <= set(listed_ids)
+                assert len(listed_ids) == len(set(listed_ids)) == response.body["meta"]["records"]
+                complete_count += 1
+        assert complete_count
 
 
 async def test_deletion_and_creation_between_pages_do_not_lose_rows(tmp_path: Path) -> None:
     """The count is unchanged, but the rows after the deleted one move."""
     service = Service(seed=1, options=ServiceOptions(max_page_size=50))
-    created = sorted(service.seed_recipients(200, seed=7), key=lambda value: value.created_at)
-    for entry in created:
+    seeded = sorted(service.seed_recipients(200, seed=7), key=lambda value: value.created_at)
+    for entry in seeded:
         entry.status = "active"
-    answered = 0
+    answered_count = 0
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        nonlocal answered
+        nonlocal answered_count
         if _is_list(request):
-            if answered == 1:
-                created[0].status = "archived"
-                late = service.seed_recipients(1, seed=9)[0]
-                late.created_at, late.status = datetime.now(UTC), "active"
-            answered += 1
+            if answered_count == 1:
+                seeded[0].status = "archived"
+                new_recipient = service.seed_recipients(1, seed=9)[0]
+                new_recipient.created_at, new_recipient.status = datetime.now(UTC), "active"
+            answered_count += 1
         return await RequestHandler(service).handle(request)
 
     async with (
         serve_handler(handle) as url,
         open_gateway(tmp_path, url, lists=WITHOUT_INDEX) as gateway,
     ):
-        listed = await GatewayAndService(gateway, service).load_ids(orderBy="city", pageSize=1000)
-    assert {entry.id for entry in created[1:]} <= set(listed)
+        listed_ids = await GatewayAndService(gateway, service).load_ids(
+            orderBy="city", pageSize=1000
+        )
+    assert {entry.id for entry in seeded[1:]} <= set(listed_ids)
 
 
 async def test_constantly_changing_list_is_an_internal_error(
     tmp_path: Path,
 ) -> None:
     service = Service(seed=1, options=ServiceOptions(max_page_size=50))
-    made = [
+    creation_times = [
         recipient for recipient in service.seed_recipients(200, seed=7) if not recipient.is_archived
     ]
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         if _is_list(request):
-            made.pop().status = "archived"
+            creation_times.pop().status = "archived"
         return await RequestHandler(service).handle(request)
 
     async with (
@@ -989,16 +1035,18 @@ async def test_scan_with_a_failed_page_is_an_internal_error(tmp_path: Path) -> N
 
 async def test_concurrent_lists_are_independent(changed_recipients: GatewayAndService) -> None:
     cases = [{"search": letter, "pageSize": "50"} for letter in string.ascii_lowercase[:12]]
-    answers = await asyncio.gather(*(changed_recipients.list_recipients(**case) for case in cases))
-    for case, response in zip(cases, answers, strict=True):
+    responses = await asyncio.gather(
+        *(changed_recipients.list_recipients(**query) for query in cases)
+    )
+    for query, response in zip(cases, responses, strict=True):
         assert (extract_ids(response), response.body["meta"]) == ExpectedList(
-            changed_recipients, case
+            changed_recipients, query
         ).build_answer()
 
 
 async def test_recipients_of_another_merchant_are_not_listed(tmp_path: Path) -> None:
-    async with open_gateway_and_service(tmp_path, seeded=5) as made:
-        made.service.seed_recipients(30, seed=3, merchant="another")
+    async with open_gateway_and_service(tmp_path, seeded=5) as setup:
+        setup.service.seed_recipients(30, seed=3, merchant="another")
         for order in ("city", "name"):
-            listed = await made.load_ids(orderBy=order, pageSize=100)
-            assert set(listed) == {recipient.id for recipient in made.list_visible()}
+            listed_ids = await setup.load_ids(orderBy=order, pageSize=100)
+            assert set(listed_ids) == {recipient.id for recipient in setup.list_visible()}

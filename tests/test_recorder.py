@@ -59,7 +59,7 @@ KEY_LINE = {
 
 @asynccontextmanager
 async def open_recording_gateway(folder: Path, **recording: Any) -> AsyncIterator[GatewayUnderTest]:
-    """A gateway that records into ``tape``, asked by the merchant of the canaries."""
+    """A gateway that records requests of the merchant with the canaries."""
     service = Service(credentials=[ServiceCredentials(ACCESS_KEY, SECRET_KEY, "canary", "sandbox")])
     settings = {"recording": {"directory": str(folder / "tape"), **recording}}
     async with open_gateway_and_service(folder, service, **settings) as (gateway, _):
@@ -73,9 +73,11 @@ def read_recordings(folder: Path) -> str:
 
 
 async def create_objects(gateway: GatewayUnderTest) -> Objects:
-    created = (await gateway.request("POST", "/v1/recipients", PERSON)).body["recipient"]["id"]
-    batch = (await gateway.request("POST", "/v1/batches", build_batch(created))).body["batch"]["id"]
-    return Objects(created, batch, (await load_payment_ids(gateway, batch))[0])
+    recipient_id = (await gateway.request("POST", "/v1/recipients", PERSON)).body["recipient"]["id"]
+    batch = (await gateway.request("POST", "/v1/batches", build_batch(recipient_id))).body["batch"][
+        "id"
+    ]
+    return Objects(recipient_id, batch, (await load_payment_ids(gateway, batch))[0])
 
 
 def build_body_arguments(body: Any) -> dict[str, Any]:
@@ -88,22 +90,22 @@ async def test_recordings_contain_no_secrets_of_any_operation(
     """Also what is in headers, parameters, paths and answers."""
     headers = dict(header.split(": ", 1) for header in HEADERS if "X-Request" not in header)
     headers |= {"Content-Type": "application/json", "Authorization": f"Bearer {SECRET_KEY}"}
-    asked = 0
+    request_count = 0
     async with open_recording_gateway(tmp_path) as gateway:
         for method, path, body in list_requests(await create_objects(gateway)):
             await gateway.request(
                 method, f"/v1{path}", **build_body_arguments(body), headers=headers
             )
-            asked += 1
+            request_count += 1
         objects = await create_objects(gateway)
-        for spoil in MALFORMED.values():
+        for malform in MALFORMED.values():
             for method, path, body in list_requests(objects):
                 if isinstance(body, dict):
-                    await gateway.request(method, f"/v1{path}", data=spoil(body))
-                    asked += 1
+                    await gateway.request(method, f"/v1{path}", data=malform(body))
+                    request_count += 1
     text = read_recordings(tmp_path)
-    assert text.count("\n") > asked
-    # An amount that somebody's number was sent as is an amount.
+    assert text.count("\n") > request_count
+    # A personal number that was sent as an amount is recorded as an amount.
     assert_no_canary(re.sub(r'\\"sourceAmount\\":\d+', "", text))
 
 
@@ -143,7 +145,7 @@ async def test_vocabulary_words_are_recorded_unchanged(tmp_path: Path) -> None:
         "primary": {"method": "paypal", "currency": "USD"},
         "accounts": {"paypal": {"address": "ada@example.com"}},
     }
-    person = {**PERSON, "payout": payout}
+    recipient_body = {**PERSON, "payout": payout}
     async with open_gateway_and_service(
         tmp_path, service, recording=recording, vocabulary=VOCABULARY
     ) as (
@@ -152,50 +154,62 @@ async def test_vocabulary_words_are_recorded_unchanged(tmp_path: Path) -> None:
     ):
         await import_api_keys(gateway.settings, [KEY_LINE])
         gateway.api_key = API_KEY
-        created = (await gateway.request("POST", "/v1/recipients", person)).body["recipient"]["id"]
-        batch = (await gateway.request("POST", "/v1/batches", build_batch(created))).body["batch"][
-            "id"
-        ]
+        recipient_id = (await gateway.request("POST", "/v1/recipients", recipient_body)).body[
+            "recipient"
+        ]["id"]
+        batch = (await gateway.request("POST", "/v1/batches", build_batch(recipient_id))).body[
+            "batch"
+        ]["id"]
         payout["accounts"]["paypal"]["address"] = "nobody"
         requests = (
-            ("GET", f"/recipients/{created}", None),
+            ("GET", f"/recipients/{recipient_id}", None),
             ("GET", "/recipients?payoutMethod=paypal", None),
-            ("POST", f"/recipients/{created}/payout-methods", payout),
+            ("POST", f"/recipients/{recipient_id}/payout-methods", payout),
             ("GET", f"/batches/{batch}", None),
             ("GET", f"/batches/{batch}/summary", None),
             ("GET", "/profile/balances/paypal", None),
             ("GET", "/profile/balances/acme", None),
         )
-        answers = [
+        responses = [
             await gateway.request(method, f"/v1{path}", body) for method, path, body in requests
         ]
     (path,) = list_recordings(tmp_path / "tape")
     entries = parse_har_lines(path.read_text("utf-8"), "tape")["log"]["entries"]
-    told = [json.loads(item["response"]["content"]["text"]) for item in entries[-len(requests) :]]
+    recorded_bodies = [
+        json.loads(item["response"]["content"]["text"]) for item in entries[-len(requests) :]
+    ]
     urls = [item["request"]["url"] for item in entries[-len(requests) :]]
     assert urls[1].endswith("?payoutMethod=paypal")
     assert [url.rpartition("/")[2] for url in urls[-2:]] == ["paypal", "acme"]
-    recipient, shown, errors = told[0]["recipient"], told[3]["batch"], told[2]["errors"]
+    recipient, batch_body, errors = (
+        recorded_bodies[0]["recipient"],
+        recorded_bodies[3]["batch"],
+        recorded_bodies[2]["errors"],
+    )
     assert "gravatarUrl" in recipient
     assert recipient["payout"]["methodDisplay"] == "PayPal"
     assert recipient["payout"]["primary"]["method"] == recipient["payoutMethod"] == "paypal"
     assert [error["field"] for error in errors] == ["accounts.paypal.address"]
-    assert {payment["methodDisplay"] for payment in shown["payments"]["payments"]} == {"PayPal"}
-    assert told[4]["batchSummary"] == {
-        **answers[4].body["batchSummary"],
-        "description": told[4]["batchSummary"]["description"],
+    assert {payment["methodDisplay"] for payment in batch_body["payments"]["payments"]} == {
+        "PayPal"
     }
-    for balances, answer in zip(told[-2:], answers[-2:], strict=True):
-        assert balances["balances"].keys() == answer.body["balances"].keys()
-        for name, entry in answer.body["balances"].items():
+    assert recorded_bodies[4]["batchSummary"] == {
+        **responses[4].body["batchSummary"],
+        "description": recorded_bodies[4]["batchSummary"]["description"],
+    }
+    for balances, response in zip(recorded_bodies[-2:], responses[-2:], strict=True):
+        assert balances["balances"].keys() == response.body["balances"].keys()
+        for name, entry in response.body["balances"].items():
             assert balances["balances"][name]["type"] == entry["type"]
 
 
 @pytest.mark.parametrize("canary", PERSONAL)
 def test_personal_data_is_replaced_in_any_field(canary: str) -> None:
     scrubber = Scrubber(b"salt")
-    spelled = [canary, canary.lower(), f" {canary}", f"{canary}.", [canary], {canary: canary}]
-    text = scrubber.scrub_body(json.dumps([{name: entry} for name in FIELDS for entry in spelled]))
+    canary_forms = [canary, canary.lower(), f" {canary}", f"{canary}.", [canary], {canary: canary}]
+    text = scrubber.scrub_body(
+        json.dumps([{name: entry} for name in FIELDS for entry in canary_forms])
+    )
     assert_no_canary(text, (canary,))
     for name in FIELDS:
         assert_no_canary(
@@ -210,24 +224,26 @@ async def test_replayed_recording_shows_no_difference_of_equal_services(
         for method, path, body in list_requests(await create_objects(gateway)):
             await gateway.request(method, f"/v1{path}", **build_body_arguments(body))
     (path,) = list_recordings(tmp_path / "tape")
-    # Whoever is recorded is somebody else at the service: ids are found again by their answers.
+    # Recorded recipients have other ids at the service, which are matched by the responses.
     keys = [ServiceCredentials("A", "S", "demo", api_key="one-api-key")]
-    faces = [
+    endpoints = [
         await start_simulator(service=Service(credentials=keys, seed=7), legacy_port=0)
         for _ in range(2)
     ]
     try:
-        urls = [simulator.legacy.url for simulator in faces if simulator.legacy]
-        told = await build_comparison_report(
+        urls = [simulator.legacy.url for simulator in endpoints if simulator.legacy]
+        report = await build_comparison_report(
             urls, path.read_text("utf-8"), keys=("one-api-key", "one-api-key"), allow_writes=True
         )
     finally:
-        for simulator in faces:
+        for simulator in endpoints:
             await simulator.stop()
-    assert (told["exit_code"], told["differences"]) == (0, [])
-    assert told["counts"]["compared"] >= 30
-    good = [operation for operation in told["operations"] if "200/200" in operation["statuses"]]
-    assert len(good) >= 25
+    assert (report["exit_code"], report["differences"]) == (0, [])
+    assert report["counts"]["compared"] >= 30
+    successful_operations = [
+        operation for operation in report["operations"] if "200/200" in operation["statuses"]
+    ]
+    assert len(successful_operations) >= 25
 
 
 async def test_recordings_are_private_and_listed_by_the_command(tmp_path: Path) -> None:
@@ -240,9 +256,11 @@ async def test_recordings_are_private_and_listed_by_the_command(tmp_path: Path) 
     (path,) = list_recordings(tmp_path / "tape")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    (told,) = json.loads((await run_command(tmp_path, "recording", "--json")).stdout)["files"]
-    assert told["requests"] == 4
-    assert told["operations"] == dict.fromkeys(
+    (listed_file,) = json.loads((await run_command(tmp_path, "recording", "--json")).stdout)[
+        "files"
+    ]
+    assert listed_file["requests"] == 4
+    assert listed_file["operations"] == dict.fromkeys(
         ("create_recipient", "create_batch", "read_batch", "read_recipient"), 1
     )
     output = (await run_command(tmp_path, "recording")).stdout
@@ -257,16 +275,18 @@ async def test_recordings_are_private_and_listed_by_the_command(tmp_path: Path) 
 async def test_only_selected_keys_and_operations_are_recorded(
     tmp_path: Path,
 ) -> None:
-    chosen = {"keys": ["shop"], "operations": ["list_recipients", "read_country"]}
-    async with open_recording_gateway(tmp_path, **chosen) as gateway:
+    selection = {"keys": ["shop"], "operations": ["list_recipients", "read_country"]}
+    async with open_recording_gateway(tmp_path, **selection) as gateway:
         await gateway.request("GET", "/v1/recipients")
-        before = (await fetch_metrics(gateway.session, gateway.running.admin_url)).series()
+        series_before = (await fetch_metrics(gateway.session, gateway.running.admin_url)).series()
         for path in ("/v1/batches", "/v1/geography/countries/US", "/v1/nowhere"):
             await gateway.request("GET", path)
         await gateway.request("GET", "/v1/recipients", headers={"X-API-Key": "nobody-s-key"})
-        after = (await fetch_metrics(gateway.session, gateway.running.admin_url)).series()
+        series_after = (await fetch_metrics(gateway.session, gateway.running.admin_url)).series()
     assert {
-        entry for entry in after - before if entry[0].startswith("payout_gateway_recorded")
+        entry
+        for entry in series_after - series_before
+        if entry[0].startswith("payout_gateway_recorded")
     } == set()
     assert (
         parse_input(read_recordings(tmp_path), "tape", Rules()).steps[0].operation.name
@@ -284,13 +304,16 @@ async def test_recording_is_off_by_default(tmp_path: Path) -> None:
 async def test_unwritable_disk_does_not_fail_requests(tmp_path: Path) -> None:
     (tmp_path / "tape").write_text("in the way of the directory")
     async with open_recording_gateway(tmp_path) as gateway:
-        before = await fetch_metrics(gateway.session, gateway.running.admin_url)
+        scrape_before = await fetch_metrics(gateway.session, gateway.running.admin_url)
         for _ in range(3):
             assert (await gateway.request("GET", "/v1/recipients")).status == 200
         async with asyncio.timeout(30):
             while True:
-                after = await fetch_metrics(gateway.session, gateway.running.admin_url)
-                if measure_increase(after, before, RECORDED_METRIC, outcome="failed") == 3:
+                scrape_after = await fetch_metrics(gateway.session, gateway.running.admin_url)
+                if (
+                    measure_increase(scrape_after, scrape_before, RECORDED_METRIC, outcome="failed")
+                    == 3
+                ):
                     break
                 await asyncio.sleep(0.01)
 
@@ -298,34 +321,34 @@ async def test_unwritable_disk_does_not_fail_requests(tmp_path: Path) -> None:
 @asynccontextmanager
 async def limit_file_size(size: int) -> AsyncIterator[None]:
     """No file of this process may grow beyond it: a write gives less, then fails."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    original_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, original_limit[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, original_limit)
 
 
 async def test_partly_written_line_is_removed(
     tmp_path: Path,
 ) -> None:
-    tape = RotatingFile(tmp_path, 1 << 20, 3, lambda: NOW)
-    tape.write(b'{"a":1}')
+    rotating_file = RotatingFile(tmp_path, 1 << 20, 3, lambda: NOW)
+    rotating_file.write(b'{"a":1}')
     async with limit_file_size(len(LINES_HEADER) + 20):
         with pytest.raises(OSError):
-            tape.write(b'{"b":"' + b"b" * 100 + b'"}')
-    tape.write(b'{"c":3}')
-    tape.close()
+            rotating_file.write(b'{"b":"' + b"b" * 100 + b'"}')
+    rotating_file.write(b'{"c":3}')
+    rotating_file.close()
     (path,) = list_recordings(tmp_path)
     assert path.read_text("utf-8").splitlines() == [LINES_HEADER, '{"a":1}', '{"c":3}']
 
 
 def test_recordings_are_rotated_by_size_and_number(tmp_path: Path) -> None:
-    moments = iter(NOW + timedelta(seconds=n) for n in range(100))
-    tape = RotatingFile(tmp_path, 1000, 3, lambda: next(moments))
+    times = iter(NOW + timedelta(seconds=n) for n in range(100))
+    rotating_file = RotatingFile(tmp_path, 1000, 3, lambda: next(times))
     for number in range(50):
-        tape.write(json.dumps({"n": number, "x": "x" * 200}).encode())
-    tape.close()
+        rotating_file.write(json.dumps({"n": number, "x": "x" * 200}).encode())
+    rotating_file.close()
     paths = list_recordings(tmp_path)
     assert len(paths) == 3
     assert all(path.stat().st_size <= 1000 for path in paths)
@@ -339,11 +362,11 @@ def test_recordings_are_rotated_by_size_and_number(tmp_path: Path) -> None:
 
 
 def test_removed_file_is_replaced_by_a_new_one(tmp_path: Path) -> None:
-    tape = RotatingFile(tmp_path, 1 << 20, 3, lambda: NOW)
-    tape.write(b'{"a":1}')
+    rotating_file = RotatingFile(tmp_path, 1 << 20, 3, lambda: NOW)
+    rotating_file.write(b'{"a":1}')
     list_recordings(tmp_path)[0].unlink()
-    tape.write(b'{"b":2}')
-    tape.close()
+    rotating_file.write(b'{"b":2}')
+    rotating_file.close()
     assert list_recordings(tmp_path)[0].read_text("utf-8") == f'{LINES_HEADER}\n{{"b":2}}\n'
 
 
@@ -360,14 +383,14 @@ def read_counter(outcome: str) -> float:
 
 
 async def test_exchange_over_the_queue_limit_is_dropped_and_counted(tmp_path: Path) -> None:
-    before = {entry: read_counter(entry) for entry in ("written", "dropped", "too_large")}
+    counts_before = {entry: read_counter(entry) for entry in ("written", "dropped", "too_large")}
     settings = Recording(directory=str(tmp_path), queue=5)
     async with Recorder(settings, lambda: NOW) as recorder:
         for _ in range(8):  # before the writer has its turn
             recorder.offer(build_exchange())
         recorder.offer(build_exchange(answer=b"x" * MAX_EXCHANGE_BYTES))
-    after = {entry: read_counter(entry) - before[entry] for entry in before}
-    assert after == {"written": 5, "dropped": 3, "too_large": 1}
+    increases = {entry: read_counter(entry) - counts_before[entry] for entry in counts_before}
+    assert increases == {"written": 5, "dropped": 3, "too_large": 1}
 
 
 async def test_replacements_are_stable_within_a_recording_only(
@@ -393,15 +416,15 @@ async def test_replacements_are_stable_within_a_recording_only(
 async def test_sampling_keeps_whole_conversations(tmp_path: Path) -> None:
     settings = Recording(directory=str(tmp_path), sample=0.25)
     async with Recorder(settings, lambda: NOW, salt=b"salt") as recorder:
-        wanted = [
+        sampled = [
             [
                 recorder.is_selected("read_batch", f"key {n}", NOW + timedelta(minutes=m))
                 for m in range(9)
             ]
             for n in range(800)
         ]
-    assert all(len(set(entry)) == 1 for entry in wanted), "within the same ten minutes"
-    assert 0.2 < sum(entry[0] for entry in wanted) / 800 < 0.3
+    assert all(len(set(entry)) == 1 for entry in sampled), "within the same ten minutes"
+    assert 0.2 < sum(entry[0] for entry in sampled) / 800 < 0.3
 
 
 def test_recording_with_a_partial_last_line_is_read(tmp_path: Path) -> None:

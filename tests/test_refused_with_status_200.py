@@ -79,7 +79,7 @@ def build_refusal(*codes: str) -> bytes:
 
 
 async def prepare_request(setup: OperatedGateway, write: str) -> tuple[str, str, Any]:
-    """The request, on objects made for it."""
+    """Creates the objects of a request and returns the request."""
     recipient = await create_recipient(setup.gateway)
     batch = await create_batch(setup.gateway, recipient, "10.00")
     (payment,) = await load_payment_ids(setup.gateway, batch)
@@ -93,18 +93,22 @@ async def prepare_request(setup: OperatedGateway, write: str) -> tuple[str, str,
 
 @pytest.mark.parametrize("write", WRITES)
 async def test_write_is_refused_if_every_code_blames_the_client(write: str, tmp_path: Path) -> None:
-    """As the contract's table has it: nothing is in doubt, and the same request can be made again."""
+    """As in the contract's table, nothing is in doubt, and the same request can be sent again."""
     async with open_operated_gateway(tmp_path, inferred=True) as setup:
         request = await prepare_request(setup, write)
-        sent = WRITES[write][3]
+        request_body = WRITES[write][3]
         for code, status in STATUS_BY_CODE.items():
-            setup.add_fault(request[0], sent, status=200, body=build_refusal(code, code), times=9)
+            setup.add_fault(
+                request[0], request_body, status=200, body=build_refusal(code, code), times=9
+            )
             response = await setup.gateway.request(*request)
             setup.service.faults.clear()
             # A batch names its recipients in its body: there not found is an invalid field.
             is_of_the_body = code == "not_found" and write in ("create batch", "add payment")
-            expected = (406, "invalid_field") if is_of_the_body else (status, code)
-            assert (response.status, response.body["errors"][0]["code"]) == expected, response.text
+            expected_answer = (406, "invalid_field") if is_of_the_body else (status, code)
+            assert (response.status, response.body["errors"][0]["code"]) == expected_answer, (
+                response.text
+            )
             assert (await setup.run_json_command("writes", "unsettled"))["writes"] == []
         response = await setup.gateway.request(*request)
         assert (response.status, "Idempotent-Replayed" in response.headers) == (200, False), (
@@ -138,10 +142,10 @@ async def test_write_is_in_doubt_if_any_code_proves_nothing(
         )
         assert "is unknown" in response.body["errors"][0]["message"]
         assert int(response.headers["Retry-After"]) > 0
-        retried = await setup.gateway.request(*request)
-        assert retried.status == 200, retried.text
-        before = 1 if write.startswith("create") else 0  # one was made for the request
-        assert setup.count_calls(request[0], WRITES[write][3]) == before + 1
+        retry_response = await setup.gateway.request(*request)
+        assert retry_response.status == 200, retry_response.text
+        expected_count = 1 if write.startswith("create") else 0  # one was created for the request
+        assert setup.count_calls(request[0], WRITES[write][3]) == expected_count + 1
 
 
 @pytest.mark.parametrize("code", STATUS_BY_CODE)

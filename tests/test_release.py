@@ -23,20 +23,35 @@ UNREACHABLE_INDEX = re.compile(
 )
 
 
-def run_successfully(*words: str, folder: Path) -> str:
-    """Runs a program without this checkout on its path; what it said."""
-    own = {name: value for name, value in build_environment().items() if name != "PYTHONPATH"}
+def run_successfully(*arguments: str, folder: Path) -> str:
+    """Runs a program without this checkout on its path; returns its output."""
+    environment = {
+        name: value for name, value in build_environment().items() if name != "PYTHONPATH"
+    }
     run = subprocess.run(
-        words, cwd=folder, env=own, capture_output=True, text=True, check=False, timeout=120
+        arguments,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert run.returncode == 0, run.stderr + run.stdout
     return run.stdout
 
 
-def build_distribution(source: Path, *targets: str, into: Path) -> None:
-    words = [word for target in targets for word in ("-t", target)]
+def build_distribution(source: Path, *targets: str, output_folder: Path) -> None:
+    target_options = [argument for target in targets for argument in ("-t", target)]
     run_successfully(
-        sys.executable, "-m", "hatchling", "build", "-d", str(into), *words, folder=source
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "-d",
+        str(output_folder),
+        *target_options,
+        folder=source,
     )
 
 
@@ -44,51 +59,51 @@ def build_distribution(source: Path, *targets: str, into: Path) -> None:
 def build_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and the sdist."""
     folder = tmp_path_factory.mktemp("dist")
-    build_distribution(ROOT, "wheel", "sdist", into=folder)
+    build_distribution(ROOT, "wheel", "sdist", output_folder=folder)
     return folder
 
 
 def read_wheel(wheel: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(wheel) as packed:
-        return {name: packed.read(name) for name in packed.namelist()}
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
 
 
 def find_one(folder: Path, pattern: str) -> Path:
-    (found,) = folder.glob(pattern)
-    return found
+    (file,) = folder.glob(pattern)
+    return file
 
 
 def test_wheel_contains_both_packages(build_release: Path) -> None:
-    there = read_wheel(find_one(build_release, "*.whl"))
-    wanted = {
+    wheel_files = read_wheel(find_one(build_release, "*.whl"))
+    expected_files = {
         str(path.relative_to(ROOT)): path
         for package in ("gateway", "mappings")
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {Path(name).suffix for name in wanted} >= {".py", ".j2", ".css", ".lua", ".json"}
-    assert {name for name in there if ".dist-info/" not in name} == set(wanted)
-    assert all(there[name] == path.read_bytes() for name, path in wanted.items())
-    licences = [name for name in there if name.endswith("licenses/LICENSE")]
+    assert {Path(name).suffix for name in expected_files} >= {".py", ".j2", ".css", ".lua", ".json"}
+    assert {name for name in wheel_files if ".dist-info/" not in name} == set(expected_files)
+    assert all(wheel_files[name] == path.read_bytes() for name, path in expected_files.items())
+    licences = [name for name in wheel_files if name.endswith("licenses/LICENSE")]
     assert len(licences) == 1
 
 
 def test_sdist_builds_the_same_wheel_and_contains_tests(
     build_release: Path, tmp_path: Path
 ) -> None:
-    with tarfile.open(find_one(build_release, "*.tar.gz")) as packed:
-        packed.extractall(tmp_path, filter="data")
+    with tarfile.open(find_one(build_release, "*.tar.gz")) as archive:
+        archive.extractall(tmp_path, filter="data")
     source = find_one(tmp_path, "payout_gateway-*")
     for name in ("tests/test_release.py", "Makefile", "requirements-dev.lock", "deploy/runbook.md"):
         assert (source / name).is_file(), name
-    build_distribution(source, "wheel", into=tmp_path / "again")
-    again = read_wheel(find_one(tmp_path / "again", "*.whl"))
-    assert again == read_wheel(find_one(build_release, "*.whl"))
+    build_distribution(source, "wheel", output_folder=tmp_path / "again")
+    rebuilt_files = read_wheel(find_one(tmp_path / "again", "*.whl"))
+    assert rebuilt_files == read_wheel(find_one(build_release, "*.whl"))
 
 
 @pytest.fixture(scope="module")
 def install_wheel(build_release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the commands are of an environment that has the wheel and what it needs, and no more."""
+    """The folder of commands in an environment with the wheel and its dependencies only."""
     folder = tmp_path_factory.mktemp("clean")
     run_successfully(sys.executable, "-m", "venv", "--without-pip", "env", folder=folder)
     pins = re.findall(
@@ -118,26 +133,26 @@ def test_installed_wheel_prints_help_and_runs_the_demo(install_wheel: Path, tmp_
     """One test, as several would be installed for by several workers. With the state's migrations,
     the limit's bounds and the tables of countries.
     """
-    where = "import gateway; print(gateway.__file__)"
-    said = run_successfully(str(install_wheel / "python"), "-c", where, folder=tmp_path)
-    assert said.startswith(str(install_wheel.parent)), "it is not this checkout"
+    script = "import gateway; print(gateway.__file__)"
+    output = run_successfully(str(install_wheel / "python"), "-c", script, folder=tmp_path)
+    assert output.startswith(str(install_wheel.parent)), "it is not this checkout"
     assert "Run the gateway." in run_successfully(
         str(install_wheel / "payout-gateway"), "--help", folder=tmp_path
     )
     ports = {"PAYOUT_GATEWAY_SERVER__PORT": "0", "PAYOUT_GATEWAY_SERVER__ADMIN_PORT": "0"}
-    own = {
+    environment = {
         name: value for name, value in build_environment(**ports).items() if name != "PYTHONPATH"
     }
     running = subprocess.Popen(
         [str(install_wheel / "payout-gateway"), "serve", "--demo"],
-        cwd=tmp_path, env=own, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     try:
         url = next(_iterate_addresses(running))
         for path in ("/v1/recipients", "/v1/profile/balances", "/v1/geography/countries/CA"):
-            asked = urllib.request.Request(url + path, headers={"X-API-Key": "demo-api-key"})
-            with urllib.request.urlopen(asked, timeout=10) as answer:
-                assert json.load(answer)["ok"] is True
+            request = urllib.request.Request(url + path, headers={"X-API-Key": "demo-api-key"})
+            with urllib.request.urlopen(request, timeout=10) as response:
+                assert json.load(response)["ok"] is True
         running.terminate()
         assert running.wait(10) == 0
     finally:
@@ -148,5 +163,5 @@ def test_installed_wheel_prints_help_and_runs_the_demo(install_wheel: Path, tmp_
 def _iterate_addresses(running: subprocess.Popen[str]) -> Iterator[str]:
     assert running.stdout
     for line in running.stdout:
-        if found := re.search(r"(http://127\.0\.0\.1:\d+)/v1/", line):
-            yield found[1]
+        if match := re.search(r"(http://127\.0\.0\.1:\d+)/v1/", line):
+            yield match[1]

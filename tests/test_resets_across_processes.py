@@ -36,7 +36,7 @@ from tests.gateway_processes import (
 from tests.operator_commands import wait_until_async
 from tests.running_gateway import KEY, GatewayResponse, build_settings, import_api_keys
 from tests.sockets import wait_until
-from tests.state import operations_by_state
+from tests.state import count_operations_by_state
 
 PAUSE_SECONDS = 1.5
 
@@ -78,7 +78,7 @@ class Instances:
         connection = await asyncio.to_thread(self.first.send_unread, path, body, headers)
 
         async def is_delivered() -> bool:
-            states = await operations_by_state(self.settings)
+            states = await count_operations_by_state(self.settings)
             return not states["running"] and not states["done"]
 
         await wait_until_async(is_delivered)
@@ -113,10 +113,10 @@ async def instances(
             open_forker() as forker,
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=40)) as session,
         ):
-            first, second = [
+            first, second_response = [
                 Instance(await forker.start(settings, tmp_path), session) for _ in "12"
             ]
-            yield Instances(first, second, service, settings)
+            yield Instances(first, second_response, service, settings)
     finally:
         await simulator.stop()
 
@@ -144,8 +144,11 @@ async def test_retry_at_another_process_joins_if_the_response_was_reset(
                 seconds, instances.first.process.kill, signal.SIGCONT
             )
         connection.close()  # with unread data: a reset
-        retried = await instances.second.request("POST", "/v1/recipients", body)
-        assert (retried.status, retried.headers.get("Idempotent-Replayed")) == (200, "true")
+        retry_response = await instances.second.request("POST", "/v1/recipients", body)
+        assert (retry_response.status, retry_response.headers.get("Idempotent-Replayed")) == (
+            200,
+            "true",
+        )
         assert instances.service.creation_counts["recipient"] == number
 
 
@@ -160,8 +163,11 @@ async def test_key_of_the_first_attempt_makes_no_difference_to_a_reset(
     resume = partial(instances.first.process.kill, signal.SIGCONT)
     asyncio.get_running_loop().call_later(PAUSE_SECONDS, resume)
     connection.close()
-    retried = await instances.second.request("POST", "/v1/recipients", body)
-    assert (retried.status, retried.headers.get("Idempotent-Replayed")) == (200, "true")
+    retry_response = await instances.second.request("POST", "/v1/recipients", body)
+    assert (retry_response.status, retry_response.headers.get("Idempotent-Replayed")) == (
+        200,
+        "true",
+    )
     assert instances.service.creation_counts["recipient"] == 1
 
 
@@ -179,18 +185,21 @@ async def test_identical_request_right_after_a_response_was_read_is_another(
         assert instances.service.creation_counts["recipient"] == 2 * number
 
 
-@pytest.mark.parametrize("closes", [True, False])
+@pytest.mark.parametrize("closes_connection", [True, False])
 async def test_identical_requests_of_which_the_first_was_read_are_two(
-    instances: Instances, *, closes: bool
+    instances: Instances, *, closes_connection: bool
 ) -> None:
     body = recipient_body(1)
     connection = await instances.send_and_wait_for_delivery("/v1/recipients", body)
     while b"\r\n\r\n" not in connection.recv(65536):
         pass
-    if closes:
+    if closes_connection:
         connection.close()
-    second = await instances.second.request("POST", "/v1/recipients", body)
-    assert (second.status, second.headers.get("Idempotent-Replayed")) == (200, None)
+    second_response = await instances.second.request("POST", "/v1/recipients", body)
+    assert (second_response.status, second_response.headers.get("Idempotent-Replayed")) == (
+        200,
+        None,
+    )
     assert instances.service.creation_counts["recipient"] == 2
     connection.close()
 
@@ -203,8 +212,8 @@ async def test_process_that_ended_does_not_hold_up_its_clients_next_request(
     connection = await instances.send_and_wait_for_delivery("/v1/recipients", body)
     assert connection.recv(65536)
     await instances.first.process.stop(signal_number)
-    second = await instances.second.request("POST", "/v1/recipients", body)
-    assert (second.status, second.headers.get("Idempotent-Replayed")) == (200, None)
+    second_response = await instances.second_response.request("POST", "/v1/recipients", body)
+    assert (second_response.status, second_response.headers.get("Idempotent-Replayed")) == (200, None)
     connection.close()
 
 

@@ -31,10 +31,10 @@ class RestartingGateway:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.openings = 0
+        self.open_count = 0
 
     async def request(self, method: str, path: str, body: Any = None) -> GatewayResponse:
-        self.openings += 1
+        self.open_count += 1
         async with run_gateway(self.settings) as running, aiohttp.ClientSession() as session:
             return await GatewayUnderTest(running, self.settings, session).request(
                 method, path, body
@@ -45,7 +45,7 @@ class RestartingGateway:
 async def test_payout_is_answered_alike_with_restarts_between_steps(
     kind: dict[str, Any], tmp_path: Path
 ) -> None:
-    said: list[list[str]] = []
+    recorded_exchanges: list[list[str]] = []
     for name in ("once", "again"):
         service = Service(options=ServiceOptions(**kind, processing_seconds=1), seed=1)
         simulator = await start_simulator(service=service)
@@ -54,20 +54,20 @@ async def test_payout_is_answered_alike_with_restarts_between_steps(
         try:
             if name == "once":
                 async with open_gateway(folder, simulator.url) as gateway:
-                    told = NormalizedSession(gateway)
-                    await run_payout(told)
+                    session = NormalizedSession(gateway)
+                    await run_payout(session)
             else:
                 settings = build_settings(folder, simulator.url)
                 await import_api_keys(settings, [KEY])
-                restarted = RestartingGateway(settings)
-                told = NormalizedSession(restarted)  # type: ignore[arg-type]
-                await run_payout(told)
-                assert restarted.openings > 20
+                restarting_gateway = RestartingGateway(settings)
+                session = NormalizedSession(restarting_gateway)  # type: ignore[arg-type]
+                await run_payout(session)
+                assert restarting_gateway.open_count > 20
         finally:
             await simulator.stop()
         assert len(service.batch_starts) == 1
-        said.append(told.exchanges)
-    assert said[0] == said[1]
+        recorded_exchanges.append(session.exchanges)
+    assert recorded_exchanges[0] == recorded_exchanges[1]
 
 
 async def test_retry_is_recognized_after_key_file_lines_are_reordered(

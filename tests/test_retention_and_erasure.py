@@ -64,13 +64,13 @@ DEFAULT_RETENTION = Retention()
 
 @dataclass
 class GatewayWithStore:
-    house: GatewayUnderTest
+    gateway: GatewayUnderTest
     store: Store
 
     async def load_entries(self, batch: str) -> list[dict[str, Any]]:
-        real = (await load_current_ids(self.store, TENANT, [batch])).get(batch, batch)
-        found = await ObjectStateStore(self.store).load(TENANT, "payments", real)
-        return list(found["entries"])
+        current_id = (await load_current_ids(self.store, TENANT, [batch])).get(batch, batch)
+        payments_state = await ObjectStateStore(self.store).load(TENANT, "payments", current_id)
+        return list(payments_state["entries"])
 
     async def count_rows(self, *tables: Any) -> list[int]:
         return [len(await fetch(self.store, select(table))) for table in tables]
@@ -87,8 +87,8 @@ class GatewayWithStore:
     async def make_old(self, table: Any, *columns: str) -> None:
         for row in await fetch(self.store, select(table)):
             key_columns = [column == getattr(row, column.name) for column in table.primary_key]
-            earlier = {name: getattr(row, name) - LONG_TIME for name in columns}
-            await execute(self.store, update(table).where(*key_columns).values(**earlier))
+            old_times = {name: getattr(row, name) - LONG_TIME for name in columns}
+            await execute(self.store, update(table).where(*key_columns).values(**old_times))
 
 
 @asynccontextmanager
@@ -118,27 +118,29 @@ async def test_erasure_removes_personal_data_of_a_recipient(tmp_path: Path) -> N
     async with open_operated_gateway(tmp_path, seconds=5) as setup, setup.open_store() as store:
         stored = GatewayWithStore(setup.gateway, store)
         await create_recipient(setup.gateway, "ada")
-        eve = await create_recipient(setup.gateway, "eve")
+        other_recipient = await create_recipient(setup.gateway, "eve")
         hold = {"holdup": {"limit": 5, "active": False}}
-        await request_successfully(setup.gateway, "PATCH", f"/recipients/{eve}", {"payout": hold})
+        await request_successfully(
+            setup.gateway, "PATCH", f"/recipients/{other_recipient}", {"payout": hold}
+        )
         batch = await create_batch_by_addresses(setup.gateway, "ada@example.com", "eve@example.com")
         await stored.wait_until_idle()
-        ledger = ObjectStateStore(store)
+        object_states = ObjectStateStore(store)
         entries = await stored.load_entries(batch)
         assert [entry["memo"] for entry in entries] == [MEMO, MEMO]
         assert entries[1]["recipient"]["email"] == "eve@example.com"
         report = await setup.run_json_command(
-            "erase", eve, "--key", await load_key_name(setup), "--yes"
+            "erase", other_recipient, "--key", await load_key_name(setup), "--yes"
         )
         assert report == {"payments": 1, "batches": 1, "facts": 1, "answers": 2}
-        ada, erased = await stored.load_entries(batch)
+        ada, erased_entry = await stored.load_entries(batch)
         assert ada == entries[0]
-        kept = {
+        stored_states = {
             name: value for name, value in entries[1].items() if name not in ("memo", "recipient")
         }
-        assert erased == {**kept, "recipient": {"id": entries[1]["recipient"]["id"]}}
-        assert await ledger.load(TENANT, "recipient", eve) == {}
-        assert [act.action for act in await list_audit_events(store)] == [
+        assert erased_entry == {**stored_states, "recipient": {"id": entries[1]["recipient"]["id"]}}
+        assert await object_states.load(TENANT, "recipient", other_recipient) == {}
+        assert [event.action for event in await list_audit_events(store)] == [
             "imported 1 key",
             "erased a recipient",
         ]
@@ -158,9 +160,9 @@ async def test_erasure_counts_answers_not_yet_delivered(
             return not (await setup.run_json_command("writes", "unsettled"))["writes"]
 
         await wait_until_async(is_settled)
-        (eve,) = setup.service.find_or_create_tenant().recipients
+        (other_recipient,) = setup.service.find_or_create_tenant().recipients
         report = await setup.run_json_command(
-            "erase", eve, "--key", await load_key_name(setup), "--yes"
+            "erase", other_recipient, "--key", await load_key_name(setup), "--yes"
         )
         assert report["answers"] == 1
 
@@ -171,12 +173,16 @@ async def load_key_name(setup: OperatedGateway) -> str:
 
 async def test_deleted_recipient_stays_deleted_after_erasure(tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path) as setup:
-        eve = await create_recipient(setup.gateway, "eve")
-        await request_successfully(setup.gateway, "DELETE", f"/recipients/{eve}")
+        other_recipient = await create_recipient(setup.gateway, "eve")
+        await request_successfully(setup.gateway, "DELETE", f"/recipients/{other_recipient}")
         async with setup.open_store() as store:
             await GatewayWithStore(setup.gateway, store).wait_until_idle()
-        await setup.run_command("erase", eve, "--key", await load_key_name(setup), "--yes")
-        assert (await setup.gateway.request("GET", f"/v1/recipients/{eve}")).status == 404
+        await setup.run_command(
+            "erase", other_recipient, "--key", await load_key_name(setup), "--yes"
+        )
+        assert (
+            await setup.gateway.request("GET", f"/v1/recipients/{other_recipient}")
+        ).status == 404
 
 
 async def test_erasure_of_unknown_id_is_reported(tmp_path: Path) -> None:
@@ -190,31 +196,35 @@ async def test_erasure_of_unknown_id_is_reported(tmp_path: Path) -> None:
 
 async def test_recipient_in_a_draft_is_not_erased(tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path, inferred=False) as setup:
-        eve = await create_recipient(setup.gateway, "eve")
-        batch = await create_batch(setup.gateway, eve, "10.00", "20.00")
-        body = {"payments": [{"recipient": {"id": eve}, "sourceAmount": "5.00"}]}
+        other_recipient = await create_recipient(setup.gateway, "eve")
+        batch = await create_batch(setup.gateway, other_recipient, "10.00", "20.00")
+        body = {"payments": [{"recipient": {"id": other_recipient}, "sourceAmount": "5.00"}]}
         await request_successfully(setup.gateway, "PATCH", f"/batches/{batch}", body)
         async with setup.open_store() as store:
             await GatewayWithStore(setup.gateway, store).wait_until_idle()
         output = await setup.run_command(
-            "erase", eve, "--key", await load_key_name(setup), "--yes", code=2
+            "erase", other_recipient, "--key", await load_key_name(setup), "--yes", code=2
         )
         assert "draft batches contain this recipient" in output.output
         await request_successfully(setup.gateway, "DELETE", f"/batches/{batch}")
         async with setup.open_store() as store:
             await GatewayWithStore(setup.gateway, store).wait_until_idle()
-        await setup.run_command("erase", eve, "--key", await load_key_name(setup), "--yes")
+        await setup.run_command(
+            "erase", other_recipient, "--key", await load_key_name(setup), "--yes"
+        )
 
 
 async def test_recipient_with_a_write_in_doubt_is_not_erased(tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path, inferred=False) as setup:
-        eve = await create_recipient(setup.gateway, "eve")
-        await lose_batch_create(setup, eve)
+        other_recipient = await create_recipient(setup.gateway, "eve")
+        await lose_batch_create(setup, other_recipient)
         output = await setup.run_command(
-            "erase", eve, "--key", await load_key_name(setup), "--yes", code=2
+            "erase", other_recipient, "--key", await load_key_name(setup), "--yes", code=2
         )
         assert "unsettled" in output.output
-        assert (await setup.run_command("erase", eve, "--key", "nobody", "--yes", code=2)).output
+        assert (
+            await setup.run_command("erase", other_recipient, "--key", "nobody", "--yes", code=2)
+        ).output
 
 
 # By itself
@@ -225,23 +235,23 @@ async def test_old_journal_rows_are_deleted_except_the_latest(
     state: State,  # noqa: F811
 ) -> None:
     async with open_gateway_with_store(tmp_path, state) as setup:
-        ada = await create_recipient(setup.house)
-        await create_batch(setup.house, ada, "10.00")
+        ada = await create_recipient(setup.gateway)
+        await create_batch(setup.gateway, ada, "10.00")
         await setup.wait_until_idle()
-        before = await setup.count_rows(operations, upstream_writes, operation_objects)
-        assert all(count > 1 for count in before)
+        counts_before = await setup.count_rows(operations, upstream_writes, operation_objects)
+        assert all(count > 1 for count in counts_before)
         assert (await delete_expired(setup.store, DEFAULT_RETENTION))["journal"] == 0
         await setup.make_old(operations, "started_at")
-        gone = await delete_expired(setup.store, DEFAULT_RETENTION)
-        assert gone["journal"] == before[0] - 1
+        deleted_counts = await delete_expired(setup.store, DEFAULT_RETENTION)
+        assert deleted_counts["journal"] == counts_before[0] - 1
         rows, steps = await setup.count_rows(operations, operation_steps)
         assert (rows, steps) == (1, 0)
-        left = await fetch(setup.store, select(upstream_writes.c.operation_id).distinct())
+        remaining_ids = await fetch(setup.store, select(upstream_writes.c.operation_id).distinct())
         newest = (await fetch(setup.store, select(operations.c.id)))[0].id
-        assert {row.operation_id for row in left} <= {newest}
+        assert {row.operation_id for row in remaining_ids} <= {newest}
         # The last row's number shows that the database is not older than the mark file.
-        assert not await is_restored(setup.store, setup.house.settings.state.mark_path)
-        await create_batch(setup.house, ada, "20.00")
+        assert not await is_restored(setup.store, setup.gateway.settings.state.mark_path)
+        await create_batch(setup.gateway, ada, "20.00")
 
 
 async def test_write_in_doubt_is_never_deleted(tmp_path: Path) -> None:
@@ -255,8 +265,8 @@ async def test_write_in_doubt_is_never_deleted(tmp_path: Path) -> None:
         await create_recipient(setup.gateway, "eve")
         await stored.make_old(operations, "started_at")
         await delete_expired(store, DEFAULT_RETENTION)
-        listed = await setup.run_json_command("writes", "unsettled")
-        assert len(listed["writes"]) == 1
+        listed_writes = await setup.run_json_command("writes", "unsettled")
+        assert len(listed_writes["writes"]) == 1
 
 
 async def test_names_and_memos_of_old_batches_are_deleted_and_payments_kept(
@@ -264,11 +274,11 @@ async def test_names_and_memos_of_old_batches_are_deleted_and_payments_kept(
     state: State,  # noqa: F811
 ) -> None:
     async with open_gateway_with_store(tmp_path, state) as setup:
-        await create_recipient(setup.house, "ada")
-        old_batch = await create_batch_by_addresses(setup.house, "ada@example.com")
+        await create_recipient(setup.gateway, "ada")
+        old_batch = await create_batch_by_addresses(setup.gateway, "ada@example.com")
         await setup.wait_until_idle()
         await setup.make_old(object_states, "updated_at")
-        new_batch = await create_batch_by_addresses(setup.house, "ada@example.com")
+        new_batch = await create_batch_by_addresses(setup.gateway, "ada@example.com")
         await setup.wait_until_idle()
         entries_before = await setup.load_entries(old_batch)
         assert (await delete_expired(setup.store, DEFAULT_RETENTION))["texts"] == 1
@@ -278,7 +288,7 @@ async def test_names_and_memos_of_old_batches_are_deleted_and_payments_kept(
         (new_entry,) = await setup.load_entries(new_batch)
         assert (new_entry["memo"], new_entry["recipient"]["email"]) == (MEMO, "ada@example.com")
         assert (await delete_expired(setup.store, DEFAULT_RETENTION))["texts"] == 0, "once"
-        batch_body = await request_successfully(setup.house, "GET", f"/batches/{old_batch}")
+        batch_body = await request_successfully(setup.gateway, "GET", f"/batches/{old_batch}")
         assert batch_body["batch"]["amount"] == "10.00"
 
 
@@ -288,8 +298,8 @@ async def test_payment_without_known_payee_does_not_block_deletion(
 ) -> None:
     async with open_gateway_with_store(tmp_path, state) as setup:
         entry = {"id": "P-1", "recipient": {}, "sourceAmount": "1.00", "memo": MEMO}
-        ledger = ObjectStateStore(setup.store)
-        await ledger.compare_and_set(TENANT, "payments", "B-1", {"entries": [entry]}, {})
+        state_store = ObjectStateStore(setup.store)
+        await state_store.compare_and_set(TENANT, "payments", "B-1", {"entries": [entry]}, {})
         await setup.make_old(object_states, "updated_at")
         assert (await delete_expired(setup.store, DEFAULT_RETENTION))["texts"] == 1
         assert await setup.load_entries("B-1") == [
@@ -302,7 +312,7 @@ async def test_usage_and_audit_log_have_their_own_retention(
     state: State,  # noqa: F811
 ) -> None:
     async with open_gateway_with_store(tmp_path, state) as setup:
-        await create_recipient(setup.house)
+        await create_recipient(setup.gateway)
 
         async def is_usage_counted() -> bool:
             return bool(await load_usage(setup.store))
@@ -349,12 +359,12 @@ def test_retention_below_the_minimum_is_refused(days: int) -> None:
 
 async def test_signed_changes_are_deleted_after_a_day(state: State) -> None:  # noqa: F811
     async with open_store(state) as store:
-        ledger = ObjectStateStore(store)
+        state_store = ObjectStateStore(store)
         for number in range(MAX_ROWS_PER_TRANSACTION + 1):
-            await ledger.compare_and_set(TENANT, "signed", f"B-{number}", {"last": "a name"})
+            await state_store.compare_and_set(TENANT, "signed", f"B-{number}", {"last": "a name"})
         old = update(object_states).where(object_states.c.id != "B-0")
         await execute(store, old.values(updated_at=store.clock() - timedelta(days=2)))
-        await ledger.compare_and_set(TENANT, "batch", "B-1", {"phase": "sent"})
+        await state_store.compare_and_set(TENANT, "batch", "B-1", {"phase": "sent"})
         await delete_expired_signed_changes(store)
-        assert list(await ledger.load_facts_by_id(TENANT, "signed")) == ["B-0"]
-        assert await ledger.load(TENANT, "batch", "B-1")
+        assert list(await state_store.load_facts_by_id(TENANT, "signed")) == ["B-0"]
+        assert await state_store.load(TENANT, "batch", "B-1")

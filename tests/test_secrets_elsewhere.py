@@ -66,9 +66,9 @@ STORED_CANARIES = (API_KEY, SECRET_KEY, *PERSONAL)
 @asynccontextmanager
 async def open_service(*, inferred: bool = True) -> AsyncIterator[Simulator]:
     credentials = ServiceCredentials(ACCESS_KEY, SECRET_KEY, "canary", "sandbox")
-    switches = ServiceOptions(inferred=inferred, processing_seconds=60)
+    service_options = ServiceOptions(inferred=inferred, processing_seconds=60)
     simulator = await start_simulator(
-        service=Service(credentials=[credentials], seed=1, options=switches)
+        service=Service(credentials=[credentials], seed=1, options=service_options)
     )
     try:
         yield simulator
@@ -77,21 +77,21 @@ async def open_service(*, inferred: bool = True) -> AsyncIterator[Simulator]:
 
 
 async def create_objects(gateway: GatewayUnderTest) -> Objects:
-    created = await gateway.request("POST", "/v1/recipients", PERSON | {"payout": PAYOUT})
-    recipient = created.body["recipient"]["id"]
+    create_response = await gateway.request("POST", "/v1/recipients", PERSON | {"payout": PAYOUT})
+    recipient = create_response.body["recipient"]["id"]
     batch = (await gateway.request("POST", "/v1/batches", build_batch(recipient))).body["batch"][
         "id"
     ]
-    listed = await gateway.request("GET", f"/v1/batches/{batch}/payments")
-    return Objects(recipient, batch, listed.body["payments"][0]["id"])
+    list_response = await gateway.request("GET", f"/v1/batches/{batch}/payments")
+    return Objects(recipient, batch, list_response.body["payments"][0]["id"])
 
 
 async def request_all_operations(gateway: GatewayUnderTest) -> None:
     """Requests every operation except deletions, so that the data remains in the database."""
     for method, path, body in list_requests(await create_objects(gateway)):
         if method != "DELETE":
-            once = {"Idempotency-Key": f"{SSN}-{method}-{path}"[:255]}
-            await gateway.request(method, f"/v1{path}", body or None, headers=once)
+            key_header = {"Idempotency-Key": f"{SSN}-{method}-{path}"[:255]}
+            await gateway.request(method, f"/v1{path}", body or None, headers=key_header)
 
 
 # At the most talkative level, of everything that logs.
@@ -130,9 +130,9 @@ async def test_debug_log_contains_no_secrets(
                         gateway.port, "\r\n".join([*lines, "", ""]).encode() + data
                     )
             assert await gateway.stop() == 0
-        logged = gateway.read_log()
-    assert '"event":"library_warning"' in logged, "it was not loud"
-    assert_no_canary(logged)
+        log = gateway.read_log()
+    assert '"event":"library_warning"' in log, "it was not loud"
+    assert_no_canary(log)
 
 
 # On the disk.
@@ -144,42 +144,42 @@ async def test_killed_process_leaves_no_plain_text(tmp_path: Path, *, inferred: 
         (tmp_path / "gateway.toml").write_text(build_configuration(simulator.url))
         await import_api_keys(build_settings(tmp_path, simulator.url), [KEY])
         async with run_serve(tmp_path) as gateway:
-            (made,) = [
+            (create_response,) = [
                 await exchange(
                     gateway.port, _build_request("/recipients", PERSON | {"payout": PAYOUT})
                 )
             ]
-            assert made is not None
-            recipient = made.parse_json["recipient"]["id"]
+            assert create_response is not None
+            recipient = create_response.parse_json["recipient"]["id"]
             batch = await exchange(gateway.port, _build_request("/batches", build_batch(recipient)))
             assert batch is not None
             change = {
                 "payments": [{"recipient": {"id": recipient}, "sourceAmount": "8.00", "memo": MEMO}]
             }
             path = f"/batches/{batch.parse_json['batch']['id']}"
-            changed = await exchange(gateway.port, _build_request(path, change, "PATCH"))
-            assert changed is not None
-            assert changed.status == 200, changed.body
+            change_response = await exchange(gateway.port, _build_request(path, change, "PATCH"))
+            assert change_response is not None
+            assert change_response.status == 200, change_response.body
             # Killed in the middle of a write.
             simulator.service.faults.append(Fault("*", "*", answer_delay=5, times=99))
-            dying = asyncio.ensure_future(
+            pending_request = asyncio.ensure_future(
                 exchange(gateway.port, _build_request(f"{path}/payments", change["payments"][0]))
             )
             await asyncio.sleep(0.2)
             gateway.process.kill()
             await gateway.process.wait()
-            await asyncio.gather(dying, return_exceptions=True)
+            await asyncio.gather(pending_request, return_exceptions=True)
             simulator.service.faults.clear()
     files = [item for item in tmp_path.iterdir() if item.name != "gateway.toml"]
     assert {"gateway.db", "stderr"} <= {file.name for file in files}
     for file in files:
         for canary in STORED_CANARIES:
-            for spelled in (
+            for canary_form in (
                 canary.encode(),
                 canary.encode("utf-16-le"),
                 canary.encode().hex().encode(),
             ):
-                assert spelled.lower() not in file.read_bytes().lower(), (file.name, canary)
+                assert canary_form.lower() not in file.read_bytes().lower(), (file.name, canary)
 
 
 def _build_request(path: str, body: Any, method: str = "POST") -> bytes:
@@ -320,11 +320,11 @@ def run_main(
     monkeypatch.chdir(folder)
     monkeypatch.setattr("sys.argv", ["payout-gateway", *arguments])
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        with pytest.raises(SystemExit) as ended:
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        with pytest.raises(SystemExit) as exit_info:
             main()
-    return int(ended.value.code or 0), said.getvalue()
+    return int(exit_info.value.code or 0), output.getvalue()
 
 
 INVALID_INPUTS: dict[str, tuple[list[str], str]] = {
@@ -413,13 +413,13 @@ async def test_admin_port_discloses_no_secrets(tmp_path: Path) -> None:
             "/",
             f"/{SSN}?email={EMAIL}",
         ):
-            async with gateway.session.get(f"{gateway.running.admin_url}{path}") as answer:
-                assert_no_canary(await answer.text() + str(answer.headers))
+            async with gateway.session.get(f"{gateway.running.admin_url}{path}") as response:
+                assert_no_canary(await response.text() + str(response.headers))
         for data in (
             f"GET /healthz HTTP/1.1\r\nHost: x\r\n{SECRET_KEY}\r\n\r\n",
             f"GET /healthz HTTP/1.1\r\nHost: x\r\nX-API-Key: {API_KEY}\0\r\n\r\n",
             f"{SSN} /healthz HTTP/1.1\r\n\r\n",
         ):
-            said = await exchange(gateway.running.admin_port, data.encode())
-            assert said is not None
-            assert_no_canary(said.body.decode() + json.dumps(said.headers))
+            raw_response = await exchange(gateway.running.admin_port, data.encode())
+            assert raw_response is not None
+            assert_no_canary(raw_response.body.decode() + json.dumps(raw_response.headers))

@@ -69,20 +69,20 @@ class GatewayProcessUnderTest:
         lines = [f"{method} /v1{path} HTTP/1.1", "Host: x", f"X-API-Key: {key}", *HEADERS]
         lines += [f"Idempotency-Key: {SSN}-{next(SEEDS)}"]  # an identical request would be a retry
         lines += [f"Content-Length: {len(data)}"] if data else []
-        answer = await exchange(self.gateway.port, "\r\n".join([*lines, "", ""]).encode() + data)
-        assert answer is not None
-        assert_legacy(answer)
-        assert answer.status in (200, 403, 404, 406, 429, 500)
-        return answer
+        response = await exchange(self.gateway.port, "\r\n".join([*lines, "", ""]).encode() + data)
+        assert response is not None
+        assert_legacy(response)
+        assert response.status in (200, 403, 404, 406, 429, 500)
+        return response
 
     async def create_objects(self) -> Objects:
-        created = await self.request("POST", "/recipients", PERSON | {"payout": PAYOUT})
-        recipient = created.parse_json["recipient"]["id"]
+        create_response = await self.request("POST", "/recipients", PERSON | {"payout": PAYOUT})
+        recipient = create_response.parse_json["recipient"]["id"]
         batch = (await self.request("POST", "/batches", build_batch(recipient))).parse_json[
             "batch"
         ]["id"]
-        listed = await self.request("GET", f"/batches/{batch}/payments")
-        return Objects(recipient, batch, listed.parse_json["payments"][0]["id"])
+        list_response = await self.request("GET", f"/batches/{batch}/payments")
+        return Objects(recipient, batch, list_response.parse_json["payments"][0]["id"])
 
 
 SEEDS: Iterator[int] = iter(range(100_000))
@@ -90,8 +90,8 @@ SEEDS: Iterator[int] = iter(range(100_000))
 
 @asynccontextmanager
 async def open_gateway_process(folder: Path) -> AsyncIterator[GatewayProcessUnderTest]:
-    pair = ServiceCredentials(ACCESS_KEY, SECRET_KEY, "canary", "sandbox")
-    simulator = await start_simulator(service=Service(credentials=[pair], seed=1))
+    credentials = ServiceCredentials(ACCESS_KEY, SECRET_KEY, "canary", "sandbox")
+    simulator = await start_simulator(service=Service(credentials=[credentials], seed=1))
     key = {
         "merchant": "canary",
         "environment": "sandbox",
@@ -104,9 +104,9 @@ async def open_gateway_process(folder: Path) -> AsyncIterator[GatewayProcessUnde
     upstream = "[upstream]\ntimeout_seconds = 0.5\nbreaker_failures = 0"
     text = build_configuration(simulator.url, upstream)
     (folder / "gateway.toml").write_text(text)
-    wrong = key | {"api_key": "a-key-of-a-wrong-pair", "merchant": "other", "name": "wrong"}
-    wrong |= {"access_key": "REFUSEDACCESSKEY", "secret_key": "refused-secret-key"}
-    await import_api_keys(build_settings(folder, simulator.url), [key, wrong])
+    invalid_key = key | {"api_key": "a-key-of-a-wrong-pair", "merchant": "other", "name": "wrong"}
+    invalid_key |= {"access_key": "REFUSEDACCESSKEY", "secret_key": "refused-secret-key"}
+    await import_api_keys(build_settings(folder, simulator.url), [key, invalid_key])
     async with run_serve(folder) as gateway:
         yield GatewayProcessUnderTest(gateway, simulator)
         assert await gateway.stop() == 0
@@ -115,8 +115,8 @@ async def open_gateway_process(folder: Path) -> AsyncIterator[GatewayProcessUnde
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def module_gateway(folder: Path) -> AsyncIterator[GatewayProcessUnderTest]:
-    async with open_gateway_process(folder) as place:
-        yield place
+    async with open_gateway_process(folder) as running_process:
+        yield running_process
 
 
 @pytest.fixture
@@ -128,22 +128,22 @@ def gateway_process(module_gateway: GatewayProcessUnderTest) -> Iterator[Gateway
 
 def assert_log_has_no_canary(gateway_process: GatewayProcessUnderTest) -> None:
     """Checks that the log of this test has lines, and no canary."""
-    logged = gateway_process.read_new_log()
-    assert logged
-    assert_no_canary(logged)
+    log = gateway_process.read_new_log()
+    assert log
+    assert_no_canary(log)
 
 
 async def test_successful_operations_log_no_secrets(
     gateway_process: GatewayProcessUnderTest,
 ) -> None:
-    before = len(gateway_process.gateway.parse_log())
-    answers = [
+    line_count = len(gateway_process.gateway.parse_log())
+    responses = [
         await gateway_process.request(*operation)
         for operation in list_requests(await gateway_process.create_objects())
     ]
-    statuses = [answer.status for answer in answers]
+    statuses = [response.status for response in responses]
     assert statuses.count(200) >= 25, statuses
-    assert len(gateway_process.gateway.parse_log()) >= before + len(statuses)
+    assert len(gateway_process.gateway.parse_log()) >= line_count + len(statuses)
     assert_log_has_no_canary(gateway_process)
 
 
@@ -154,38 +154,38 @@ MALFORMED = {
     "a comma too many": lambda body: json.dumps(body).encode()[:-1] + b",}",
     "Latin-1": lambda body: json.dumps(body).encode() + b"\xe4",
     "every value a number": lambda body: json.dumps(_map_strings(body, lambda _: int(SSN))).encode(),
-    "every value an object": lambda body: json.dumps(_map_strings(body, lambda one: {one: one})).encode(),
-    "every value an array": lambda body: json.dumps(_map_strings(body, lambda one: [one])).encode(),
-    "every value true": lambda body: json.dumps(_map_strings(body, lambda one: True)).encode(),
-    "every value twice as long": lambda body: json.dumps(_map_strings(body, lambda one: one * 2)).encode(),
-    "every value an email": lambda body: json.dumps(_map_strings(body, lambda one: EMAIL)).encode(),
-    "every value an IBAN": lambda body: json.dumps(_map_strings(body, lambda one: IBAN)).encode(),
-    "every value masked": lambda body: json.dumps(_map_strings(body, lambda one: f"**{one}")).encode(),
+    "every value an object": lambda body: json.dumps(_map_strings(body, lambda ids: {ids: ids})).encode(),
+    "every value an array": lambda body: json.dumps(_map_strings(body, lambda ids: [ids])).encode(),
+    "every value true": lambda body: json.dumps(_map_strings(body, lambda ids: True)).encode(),
+    "every value twice as long": lambda body: json.dumps(_map_strings(body, lambda ids: ids * 2)).encode(),
+    "every value an email": lambda body: json.dumps(_map_strings(body, lambda ids: EMAIL)).encode(),
+    "every value an IBAN": lambda body: json.dumps(_map_strings(body, lambda ids: IBAN)).encode(),
+    "every value masked": lambda body: json.dumps(_map_strings(body, lambda ids: f"**{ids}")).encode(),
     "a key twice": lambda body: json.dumps(body).encode()[:-1] + b',"ssn":"' + SSN.encode() + b'","ssn":1}',
     "unknown fields": lambda body: json.dumps(body | dict.fromkeys(CANARIES, SECRET_KEY)).encode(),
 }  # fmt: skip
 
 
-def _map_strings(value: Any, changed: Any) -> Any:
+def _map_strings(value: Any, change_text: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _map_strings(item, changed) for name, item in value.items()}
+        return {name: _map_strings(item, change_text) for name, item in value.items()}
     if isinstance(value, list):
-        return [_map_strings(entry, changed) for entry in value]
-    return changed(value) if isinstance(value, str) else value
+        return [_map_strings(entry, change_text) for entry in value]
+    return change_text(value) if isinstance(value, str) else value
 
 
-@pytest.mark.parametrize("spoil", MALFORMED.values(), ids=MALFORMED)
+@pytest.mark.parametrize("malform", MALFORMED.values(), ids=MALFORMED)
 async def test_malformed_operations_disclose_no_secrets(
-    gateway_process: GatewayProcessUnderTest, spoil: Any
+    gateway_process: GatewayProcessUnderTest, malform: Any
 ) -> None:
-    refused = 0
+    refused_count = 0
     for method, path, body in list_requests(await gateway_process.create_objects()):
         if isinstance(body, dict):
-            answer = await gateway_process.request(method, path, spoil(body))
-            if answer.status != 200:
-                refused += 1
-                assert_no_canary(answer.body.decode())
-    assert refused
+            response = await gateway_process.request(method, path, malform(body))
+            if response.status != 200:
+                refused_count += 1
+                assert_no_canary(response.body.decode())
+    assert refused_count
     assert_log_has_no_canary(gateway_process)
 
 
@@ -198,30 +198,30 @@ async def test_secret_in_a_path_or_key_is_not_repeated(
         f"/recipients/{quote(canary)}",
         f"/recipients/R-1/{quote(canary)}",
     ):
-        answer = await gateway_process.request("GET", path)
-        assert answer.status == 404
-        assert_no_canary(answer.body.decode() + json.dumps(answer.headers))
+        response = await gateway_process.request("GET", path)
+        assert response.status == 404
+        assert_no_canary(response.body.decode() + json.dumps(response.headers))
     if canary != API_KEY:
-        answer = await gateway_process.request("GET", "/recipients", key=canary)
-        assert answer.status == 403
-        assert_no_canary(answer.body.decode() + json.dumps(answer.headers))
+        response = await gateway_process.request("GET", "/recipients", key=canary)
+        assert response.status == 403
+        assert_no_canary(response.body.decode() + json.dumps(response.headers))
     assert_log_has_no_canary(gateway_process)
 
 
-@pytest.mark.parametrize("given", [API_KEY, f"order-{API_KEY}.1"])
+@pytest.mark.parametrize("request_id", [API_KEY, f"order-{API_KEY}.1"])
 async def test_request_id_containing_the_key_is_not_logged(
-    gateway_process: GatewayProcessUnderTest, given: str
+    gateway_process: GatewayProcessUnderTest, request_id: str
 ) -> None:
     lines = [
         "GET /v1/recipients HTTP/1.1",
         "Host: x",
         f"X-API-Key: {API_KEY}",
-        f"X-Request-Id: {given}",
+        f"X-Request-Id: {request_id}",
     ]
-    answer = await exchange(gateway_process.gateway.port, "\r\n".join([*lines, "", ""]).encode())
-    assert answer is not None
-    assert answer.status == 200
-    assert_no_canary(json.dumps(answer.headers))
+    response = await exchange(gateway_process.gateway.port, "\r\n".join([*lines, "", ""]).encode())
+    assert response is not None
+    assert response.status == 200
+    assert_no_canary(json.dumps(response.headers))
     assert_log_has_no_canary(gateway_process)
 
 
@@ -241,9 +241,9 @@ async def test_secret_in_a_malformed_request_is_not_repeated(
                        f"Transfer-Encoding: {EMAIL}")
     ]  # fmt: skip
     for request in requests:
-        answer = await exchange(gateway_process.gateway.port, request.encode())
-        assert answer is not None
-        assert_no_canary(answer.body.decode() + json.dumps(answer.headers))
+        response = await exchange(gateway_process.gateway.port, request.encode())
+        assert response is not None
+        assert_no_canary(response.body.decode() + json.dumps(response.headers))
     assert_log_has_no_canary(gateway_process)
 
 
@@ -283,12 +283,12 @@ SERVICE_FAULTS = {
 async def test_service_fault_discloses_no_secrets(
     gateway_process: GatewayProcessUnderTest, fault: Fault
 ) -> None:
-    one = await gateway_process.create_objects()
-    for operation in list_requests(one):
+    ids = await gateway_process.create_objects()
+    for operation in list_requests(ids):
         gateway_process.simulator.service.faults[:] = [replace(fault, times=50)]
-        answer = await gateway_process.request(*operation)
-        if answer.status != 200:
-            assert_no_canary(answer.body.decode())
+        response = await gateway_process.request(*operation)
+        if response.status != 200:
+            assert_no_canary(response.body.decode())
     assert_log_has_no_canary(gateway_process)
 
 
@@ -308,31 +308,31 @@ async def test_service_fault_discloses_no_secrets(
 async def test_field_error_of_the_service_is_passed_on_and_not_logged(
     gateway_process: GatewayProcessUnderTest, status: int, code: str
 ) -> None:
-    one = await gateway_process.create_objects()
-    for operation in list_requests(one):
-        said = _build_errors(code, f"Not good: {EMAIL}, {SSN}", "firstName")
+    ids = await gateway_process.create_objects()
+    for operation in list_requests(ids):
+        errors = _build_errors(code, f"Not good: {EMAIL}, {SSN}", "firstName")
         gateway_process.simulator.service.faults[:] = [
-            Fault("*", "*", status=status, body=said, times=50)
+            Fault("*", "*", status=status, body=errors, times=50)
         ]
-        answer = await gateway_process.request(*operation)
-        unsaid = tuple(canary for canary in CANARIES if canary not in (EMAIL, SSN))
-        if answer.status != 200:
-            assert_no_canary(answer.body.decode(), unsaid)
+        response = await gateway_process.request(*operation)
+        hidden_canaries = tuple(canary for canary in CANARIES if canary not in (EMAIL, SSN))
+        if response.status != 200:
+            assert_no_canary(response.body.decode(), hidden_canaries)
     assert_log_has_no_canary(gateway_process)
 
 
 async def test_service_timeout_discloses_no_secrets(
     gateway_process: GatewayProcessUnderTest,
 ) -> None:
-    one = await gateway_process.create_objects()
-    for method, path, body in list_requests(one)[:1]:
-        unread = Fault(
+    ids = await gateway_process.create_objects()
+    for method, path, body in list_requests(ids)[:1]:
+        fault = Fault(
             "GET", "*", status=503, times=1000
         )  # prevents an immediate confirmation of the write
-        gateway_process.simulator.service.faults[:] = [Fault(method, "*", answer_delay=1), unread]
-        answer = await gateway_process.request(method, path, body)
-        assert answer.status == 500
-        assert_no_canary(answer.body.decode())
+        gateway_process.simulator.service.faults[:] = [Fault(method, "*", answer_delay=1), fault]
+        response = await gateway_process.request(method, path, body)
+        assert response.status == 500
+        assert_no_canary(response.body.decode())
     gateway_process.simulator.service.faults.clear()
     assert_log_has_no_canary(gateway_process)
 
@@ -350,36 +350,36 @@ async def test_client_disconnect_logs_no_secrets(gateway_process: GatewayProcess
 async def test_refused_credentials_are_logged_by_access_key_prefix(
     gateway_process: GatewayProcessUnderTest,
 ) -> None:
-    answer = await gateway_process.request("GET", "/recipients", key="a-key-of-a-wrong-pair")
-    assert (answer.status, answer.code) == (403, "invalid_api_key")
-    logged = gateway_process.read_new_log()
-    told = [
+    response = await gateway_process.request("GET", "/recipients", key="a-key-of-a-wrong-pair")
+    assert (response.status, response.code) == (403, "invalid_api_key")
+    log = gateway_process.read_new_log()
+    events = [
         line for line in gateway_process.gateway.parse_log() if line.get("access_key") == "REFU…"
     ]
-    assert told
-    assert told[0]["level"] == "error"
-    assert told[0]["environment"] == "sandbox"
-    assert "refused-secret-key" not in logged
-    assert "REFUSEDACCESSKEY" not in logged, "it might be the secret, swapped"
-    assert "a-key-of-a-wrong-pair" not in logged
-    assert "REFUSEDACCESSKEY" not in answer.body.decode()
+    assert events
+    assert events[0]["level"] == "error"
+    assert events[0]["environment"] == "sandbox"
+    assert "refused-secret-key" not in log
+    assert "REFUSEDACCESSKEY" not in log, "it might be the secret, swapped"
+    assert "a-key-of-a-wrong-pair" not in log
+    assert "REFUSEDACCESSKEY" not in response.body.decode()
 
 
-# The signed face.
+# The signed interface.
 
-CANARY_QUERY = "&".join(f"q{number}={quote(one)}" for number, one in enumerate(PERSONAL))
+CANARY_QUERY = "&".join(f"q{number}={quote(canary)}" for number, canary in enumerate(PERSONAL))
 
 
-def build_signed_request(method: str, target: str, body: bytes = b"", **who: str) -> bytes:
-    pair = {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY, **who}
-    return SigningClient(**pair).build_request(
+def build_signed_request(method: str, target: str, body: bytes = b"", **credentials: str) -> bytes:
+    all_credentials = {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY, **credentials}
+    return SigningClient(**all_credentials).build_request(
         method, target, body, *SIGNED_HEADERS, stamp=int(time.time())
     )
 
 
-def extract_signature(sent: bytes) -> str:
+def extract_signature(request_bytes: bytes) -> str:
     """Returns the signature of a request."""
-    return sent.partition(b"\r\nX-SVC")[0][-64:].decode()
+    return request_bytes.partition(b"\r\nX-SVC")[0][-64:].decode()
 
 
 async def send_signed(
@@ -387,17 +387,17 @@ async def send_signed(
     method: str,
     target: str,
     body: bytes = b"",
-    *spoil: tuple[str, str],
-    **who: str,
+    *replacements: tuple[str, str],
+    **credentials: str,
 ) -> tuple[RawResponse, str]:
     """Sends a signed request with all canaries in headers; returns the answer and signature."""
-    sent = build_signed_request(method, target, body, **who)
-    made = extract_signature(sent)
-    for value, other in spoil:
-        sent = sent.replace(value.encode(), other.encode())
-    answer = await exchange(gateway_process.gateway.port, sent)
-    assert answer is not None
-    return answer, made
+    request_bytes = build_signed_request(method, target, body, **credentials)
+    signature = extract_signature(request_bytes)
+    for value, replacement in replacements:
+        request_bytes = request_bytes.replace(value.encode(), replacement.encode())
+    response = await exchange(gateway_process.gateway.port, request_bytes)
+    assert response is not None
+    return response, signature
 
 
 SIGNED_HEADERS = [
@@ -426,33 +426,36 @@ async def test_signed_request_logs_no_secrets_or_signature(
     method: str,
     case: tuple[int, str, Replacements, dict[str, str]],
 ) -> None:
-    status, target, spoil, who = case
+    status, target, replacements, credentials = case
     body = json.dumps(PERSON).encode() if method == "POST" else b""
-    answer, made = await send_signed(gateway_process, method, target, body, *spoil, **who)
+    response, signature = await send_signed(
+        gateway_process, method, target, body, *replacements, **credentials
+    )
     # A service may look at the Content-Type, which is an IBAN here, before anything else.
-    assert answer.status in ((status, 400) if body and status in (200, 404) else (status,))
+    assert response.status in ((status, 400) if body and status in (200, 404) else (status,))
     await wait_until(lambda: bool(gateway_process.read_new_log()))
-    logged = gateway_process.read_new_log()
-    assert "CANARYUNKNOWNKEY" not in logged
-    assert made not in logged
-    assert made not in answer.body.decode()
-    assert_no_canary(answer.body.decode() + json.dumps(answer.headers))
+    log = gateway_process.read_new_log()
+    assert "CANARYUNKNOWNKEY" not in log
+    assert signature not in log
+    assert signature not in response.body.decode()
+    assert_no_canary(response.body.decode() + json.dumps(response.headers))
     assert_log_has_no_canary(gateway_process)
 
 
-@pytest.mark.parametrize("spelled", ["{}", "order-{}.1"])
+@pytest.mark.parametrize("template", ["{}", "order-{}.1"])
 async def test_request_id_containing_the_signature_is_not_logged(
-    gateway_process: GatewayProcessUnderTest, spelled: str
+    gateway_process: GatewayProcessUnderTest, template: str
 ) -> None:
-    sent = SigningClient(ACCESS_KEY, SECRET_KEY).build_request(stamp=int(time.time()))
-    given = spelled.format(extract_signature(sent))
-    answer = await exchange(
-        gateway_process.gateway.port, sent[:-2] + f"X-Request-Id: {given}\r\n\r\n".encode()
+    request_bytes = SigningClient(ACCESS_KEY, SECRET_KEY).build_request(stamp=int(time.time()))
+    request_id = template.format(extract_signature(request_bytes))
+    response = await exchange(
+        gateway_process.gateway.port,
+        request_bytes[:-2] + f"X-Request-Id: {request_id}\r\n\r\n".encode(),
     )
-    assert answer is not None
-    assert answer.status == 200
+    assert response is not None
+    assert response.status == 200
     await wait_until(lambda: bool(gateway_process.read_new_log()))
-    assert given not in gateway_process.read_new_log()
+    assert request_id not in gateway_process.read_new_log()
 
 
 @pytest.mark.parametrize("fault", SERVICE_FAULTS.values(), ids=SERVICE_FAULTS)
@@ -461,11 +464,13 @@ async def test_service_fault_at_the_signed_interface_logs_no_secrets(
 ) -> None:
     for method in ("GET", "POST"):
         gateway_process.simulator.service.faults[:] = [replace(fault, times=1)]
-        begun = len(gateway_process.gateway.parse_log())
+        line_count = len(gateway_process.gateway.parse_log())
         data = build_signed_request(method, f"/v1/recipients?{CANARY_QUERY}")
         async with await open_connection(gateway_process.gateway.port) as connection:
             await connection.send(data)
-            await wait_until(lambda begun=begun: len(gateway_process.gateway.parse_log()) > begun)
+            await wait_until(
+                lambda line_count=line_count: len(gateway_process.gateway.parse_log()) > line_count
+            )
         assert extract_signature(data) not in gateway_process.read_new_log()
     assert_log_has_no_canary(gateway_process)
 
@@ -473,12 +478,12 @@ async def test_service_fault_at_the_signed_interface_logs_no_secrets(
 async def test_log_lines_are_json_and_each_request_has_one(
     gateway_process: GatewayProcessUnderTest,
 ) -> None:
-    before = len(gateway_process.gateway.parse_log())
+    line_count = len(gateway_process.gateway.parse_log())
     await gateway_process.request("GET", "/recipients")
     # Writes in doubt of other tests may be logged at the same time.
     (line,) = [
         entry
-        for entry in gateway_process.gateway.parse_log()[before:]
+        for entry in gateway_process.gateway.parse_log()[line_count:]
         if entry["event"] == "request"
     ]
     assert line["merchant"] == "canary"
@@ -492,9 +497,9 @@ async def test_log_lines_are_json_and_each_request_has_one(
 async def test_files_contain_no_secrets_or_personal_data(
     tmp_path: Path,
 ) -> None:
-    async with open_gateway_process(tmp_path) as place:
-        for operation in list_requests(await place.create_objects()):
-            await place.request(*operation)
+    async with open_gateway_process(tmp_path) as running_process:
+        for operation in list_requests(await running_process.create_objects()):
+            await running_process.request(*operation)
     files = _list_written_files(tmp_path)
     assert {"gateway.db", "gateway.key"} <= {path.name for path in files}
     for path in files:
@@ -502,12 +507,12 @@ async def test_files_contain_no_secrets_or_personal_data(
         for kind in "br":  # a number that was sent as an id is stored as an id
             stored = stored.replace(f"{kind}-{SSN}".encode(), b"")
         for canary in (API_KEY, SECRET_KEY, *PERSONAL):
-            for spelled in (
+            for canary_form in (
                 canary.encode(),
                 canary.encode("utf-16-le"),
                 canary.encode().hex().encode(),
             ):
-                assert spelled.lower() not in stored, (path.name, canary)
+                assert canary_form.lower() not in stored, (path.name, canary)
 
 
 def _list_written_files(folder: Path) -> list[Path]:

@@ -16,11 +16,11 @@ from tests.operator_commands import wait_until_async
 from tests.payouts import create_batch, create_recipient, request_successfully
 
 
-def open_comparing_gateway(folder: Path, **more: Any) -> Any:
+def open_comparing_gateway(folder: Path, **options: Any) -> Any:
     """Opens a gateway whose answers come from the current service by default."""
-    sections = more.pop("sections", {})
-    comparing = {"answers": "current", **sections.get("comparing", {})}
-    return open_any(folder, sections={**sections, "comparing": comparing}, **more)
+    sections = options.pop("sections", {})
+    comparing_section = {"answers": "current", **sections.get("comparing", {})}
+    return open_any(folder, sections={**sections, "comparing": comparing_section}, **options)
 
 
 async def start_comparing(setup: GatewayBetween, path: str = "/v1/profile/balances") -> None:
@@ -36,41 +36,41 @@ async def start_comparing(setup: GatewayBetween, path: str = "/v1/profile/balanc
     await wait_until_async(are_both_called)
 
 
-async def load_report(setup: GatewayBetween, *words: str) -> Any:
-    done = await asyncio.to_thread(_run_json_report, setup, *words)
-    (key,) = json.loads(done.stdout)["keys"]
-    assert done.exit_code == (0 if key["ready"] else 1)
+async def load_report(setup: GatewayBetween, *arguments: str) -> Any:
+    process = await asyncio.to_thread(_run_json_report, setup, *arguments)
+    (key,) = json.loads(process.stdout)["keys"]
+    assert process.exit_code == (0 if key["ready"] else 1)
     return key
 
 
-def _run_json_report(setup: GatewayBetween, *words: str) -> Any:
-    return _run_report(setup, "--json", *words)
+def _run_json_report(setup: GatewayBetween, *arguments: str) -> Any:
+    return _run_report(setup, "--json", *arguments)
 
 
-def _run_report(setup: GatewayBetween, *words: str) -> Any:
+def _run_report(setup: GatewayBetween, *arguments: str) -> Any:
     from click.testing import CliRunner
 
     from gateway.cli import gateway
 
-    arguments = ["compare", "report", *words, "--config", f"{setup.folder}/gateway.toml"]
-    return CliRunner().invoke(gateway, arguments)
+    command_line = ["compare", "report", *arguments, "--config", f"{setup.folder}/gateway.toml"]
+    return CliRunner().invoke(gateway, command_line)
 
 
 async def wait_for_count(
-    setup: GatewayBetween, operation: str, number: int, what: str = "compared"
+    setup: GatewayBetween, operation: str, expected_count: int, count_name: str = "compared"
 ) -> Any:
-    """Returns the report once it counts at least ``number`` of an operation."""
-    found: list[Any] = []
+    """Returns the report once it counts at least ``expected_count`` of an operation."""
+    entries: list[Any] = []
 
     async def has_count() -> bool:
         if not json.loads((await asyncio.to_thread(_run_json_report, setup)).stdout)["keys"]:
             return False
-        found[:] = [await load_report(setup)]
-        counts = {item["operation"]: item[what] for item in found[0]["operations"]}
-        return counts.get(operation, 0) >= number
+        entries[:] = [await load_report(setup)]
+        counts = {item["operation"]: item[count_name] for item in entries[0]["operations"]}
+        return counts.get(operation, 0) >= expected_count
 
     await wait_until_async(has_count)
-    return found[0]
+    return entries[0]
 
 
 async def test_current_service_answers_and_legacy_service_is_compared(
@@ -96,10 +96,10 @@ async def test_legacy_service_answers_if_configured(tmp_path: Path) -> None:
     async with open_comparing_gateway(tmp_path, has_two_services=True, sections=sections) as setup:
         assert Comparing().answers == "legacy"
         await start_comparing(setup)
-        created = await create_recipient(setup.gateway)
-        assert created in setup.legacy.find_or_create_tenant().recipients
-        assert created not in setup.current.find_or_create_tenant().recipients
-        assert (await setup.gateway.request("GET", f"/v1/recipients/{created}")).status == 200
+        recipient_id = await create_recipient(setup.gateway)
+        assert recipient_id in setup.legacy.find_or_create_tenant().recipients
+        assert recipient_id not in setup.current.find_or_create_tenant().recipients
+        assert (await setup.gateway.request("GET", f"/v1/recipients/{recipient_id}")).status == 200
         report = await wait_for_count(setup, "read_recipient", 1)
         assert report["ready"] is False
         assert [
@@ -119,51 +119,51 @@ async def test_differences_are_counted_by_field_without_values(tmp_path: Path) -
         await setup.request_legacy("PATCH", f"/v1/recipients/{recipient}", {"status": "disabled"})
         await start_comparing(setup)
         await request_successfully(setup.gateway, "GET", f"/recipients/{recipient}")
-        told = await wait_for_count(setup, "read_recipient", 1)
-        (found,) = [
+        entry = await wait_for_count(setup, "read_recipient", 1)
+        (difference,) = [
             difference
-            for difference in told["differences"]
+            for difference in entry["differences"]
             if difference["operation"] == "read_recipient"
         ]
-        assert (found["kind"], found["place"]) == ("value", "recipient.status")
-        assert told["unexplained"] >= 1
-        assert "ada" not in json.dumps(told).lower()
+        assert (difference["kind"], difference["place"]) == ("value", "recipient.status")
+        assert entry["unexplained"] >= 1
+        assert "ada" not in json.dumps(entry).lower()
         (tmp_path / "rules.toml").write_text(
             '[[ignore]]\npath = "recipient.status"\noperation = "read_recipient"\n'
             'reason = "to be imported"\n'
         )
-        explained = await load_report(setup, "--rules", str(tmp_path / "rules.toml"))
-        assert explained["unexplained"] == told["unexplained"] - 1
+        explained_report = await load_report(setup, "--rules", str(tmp_path / "rules.toml"))
+        assert explained_report["unexplained"] == entry["unexplained"] - 1
         (tmp_path / "rules.toml").write_text(
             '[[present]]\npath = "recipient.status"\nreason = "each has one of its own"\n'
         )
-        present = await load_report(setup, "--rules", str(tmp_path / "rules.toml"))
-        assert present["unexplained"] == explained["unexplained"]
+        present_report = await load_report(setup, "--rules", str(tmp_path / "rules.toml"))
+        assert present_report["unexplained"] == explained_report["unexplained"]
         (tmp_path / "rules.toml").write_text(
             '[[ignore]]\npath = "recipient"\nreason = "and all that is below it"\n'
         )
-        below = await load_report(setup, "--rules", str(tmp_path / "rules.toml"))
-        assert below["unexplained"] == explained["unexplained"]
-        forgot = await setup.run_command(
+        filtered_report = await load_report(setup, "--rules", str(tmp_path / "rules.toml"))
+        assert filtered_report["unexplained"] == explained_report["unexplained"]
+        output = await setup.run_command(
             "compare", "report", "--forget", "--key", KEY_NAME, "--yes"
         )
-        assert forgot.startswith(f"Reset the comparison statistics of key {KEY_NAME};")
+        assert output.startswith(f"Reset the comparison statistics of key {KEY_NAME};")
         assert json.loads((await asyncio.to_thread(_run_json_report, setup)).stdout) == {"keys": []}
-        again = await setup.run_command(
+        repeated_output = await setup.run_command(
             "compare", "report", "--forget", "--key", KEY_NAME, "--yes", code=2
         )
-        assert "nothing was compared for a key of this name" in again
+        assert "nothing was compared for a key of this name" in repeated_output
 
 
 async def test_transient_difference_is_not_counted(tmp_path: Path) -> None:
     """A value changes between the two reads, and is equal on the next comparison."""
-    changed = False
+    has_changed = False
 
-    def respond(_one: ReceivedRequest) -> Any:
-        nonlocal changed
-        answer = {"ok": True, "balances": {}} if changed else {"ok": True, "balances": {"old": 1}}
-        changed = True
-        return PlannedResponse(answer)
+    def respond(_request: ReceivedRequest) -> Any:
+        nonlocal has_changed
+        body = {"ok": True, "balances": {}} if has_changed else {"ok": True, "balances": {"old": 1}}
+        has_changed = True
+        return PlannedResponse(body)
 
     async with open_service(lambda _: {"ok": True, "balances": []}) as current:
         async with open_service(respond) as legacy:
@@ -186,8 +186,8 @@ async def test_client_does_not_wait_for_the_compared_service(tmp_path: Path) -> 
     release = asyncio.Event()
     waiting: list[ReceivedRequest] = []
 
-    async def respond_when_released(one: ReceivedRequest) -> Any:
-        waiting.append(one)
+    async def respond_when_released(request: ReceivedRequest) -> Any:
+        waiting.append(request)
         await release.wait()
         return {"ok": True}
 

@@ -73,24 +73,28 @@ def recorder(module_recorder: RawService) -> RawService:
 
 @pytest.mark.parametrize("over_query", [False, True], ids=["path", "path-and-query"])
 async def test_openssl_signatures_are_accepted(*, over_query: bool, tmp_path: Path) -> None:
-    switches = ServiceOptions(signed_target="path-and-query" if over_query else "path")
-    simulator = await start_simulator(service=Service(seed=1, clock=lambda: NOW, options=switches))
+    service_options = ServiceOptions(signed_target="path-and-query" if over_query else "path")
+    simulator = await start_simulator(
+        service=Service(seed=1, clock=lambda: NOW, options=service_options)
+    )
     client = SigningClient(sign=sign_by_openssl, over_query=over_query)
     async with open_signed_gateway(tmp_path, simulator.url) as gateway:
-        created = await send_raw(
+        create_response = await send_raw(
             gateway, client.build_request("POST", RECIPIENTS, RECIPIENT_BODY, JSON)
         )
-        recipient_id = created.parse_json["recipient"]["id"]
-        listed = await send_raw(
+        recipient_id = create_response.parse_json["recipient"]["id"]
+        list_response = await send_raw(
             gateway, client.build_request("GET", f"{RECIPIENTS}?search=a%64a&page=1")
         )
         read = await send_raw(gateway, client.build_request("GET", f"{RECIPIENTS}/{recipient_id}"))
         deleted = await send_raw(
             gateway, client.build_request("DELETE", f"{RECIPIENTS}/{recipient_id}")
         )
-    statuses = [answer.status for answer in (created, listed, read, deleted)]
+    statuses = [response.status for response in (create_response, list_response, read, deleted)]
     assert statuses == [200] * 4
-    assert [recipient["id"] for recipient in listed.parse_json["recipients"]] == [recipient_id]
+    assert [recipient["id"] for recipient in list_response.parse_json["recipients"]] == [
+        recipient_id
+    ]
     assert read.parse_json["recipient"]["email"] == "ada@example.com"
     assert deleted.parse_json == {"ok": True}
     await simulator.stop()
@@ -106,9 +110,9 @@ async def test_signatures_with_and_without_query_are_accepted(
 
 
 async def test_changed_signed_query_is_refused(module_gateway: GatewayUnderTest) -> None:
-    signed = SigningClient(over_query=True).build_request("GET", f"{RECIPIENTS}?page=2")
+    signed_request = SigningClient(over_query=True).build_request("GET", f"{RECIPIENTS}?page=2")
     assert (
-        extract_error(await send_raw(module_gateway, signed.replace(b"page=2", b"page=3")))
+        extract_error(await send_raw(module_gateway, signed_request.replace(b"page=2", b"page=3")))
         == INVALID_KEY
     )
 
@@ -117,30 +121,30 @@ async def test_changed_signed_query_is_refused(module_gateway: GatewayUnderTest)
 
 
 @pytest.mark.parametrize(
-    ("off", "is_taken"),
+    ("offset_seconds", "is_taken"),
     [(-31, False), (-30, True), (-29, True), (0, True), (29, True), (30, True), (31, False)],
 )
 async def test_timestamp_may_be_30_seconds_off(
-    module_gateway: GatewayUnderTest, recorder: RawService, off: int, *, is_taken: bool
+    module_gateway: GatewayUnderTest, recorder: RawService, offset_seconds: int, *, is_taken: bool
 ) -> None:
-    answer = await send_raw(
+    response = await send_raw(
         module_gateway,
-        CLIENT.build_request("POST", RECIPIENTS, RECIPIENT_BODY, JSON, stamp=NOW + off),
+        CLIENT.build_request("POST", RECIPIENTS, RECIPIENT_BODY, JSON, stamp=NOW + offset_seconds),
     )
     if is_taken:
-        assert answer.status == 200
+        assert response.status == 200
     else:
-        assert extract_error(answer) == INVALID_KEY
+        assert extract_error(response) == INVALID_KEY
     assert len(recorder.requests) == is_taken
 
 
-@pytest.mark.parametrize("part", [0.001, 0.999])
-async def test_timestamp_is_compared_in_whole_seconds(tmp_path: Path, part: float) -> None:
+@pytest.mark.parametrize("fraction", [0.001, 0.999])
+async def test_timestamp_is_compared_in_whole_seconds(tmp_path: Path, fraction: float) -> None:
     async with open_raw_service() as recorder:
-        async with open_signed_gateway(tmp_path, recorder.url, now=NOW + part) as gateway:
-            for off, status in ((-31, 401), (-30, 200), (30, 200), (31, 401)):
-                answer = await send_raw(gateway, CLIENT.build_request(stamp=NOW + off))
-                assert (off, answer.status) == (off, status)
+        async with open_signed_gateway(tmp_path, recorder.url, now=NOW + fraction) as gateway:
+            for offset_seconds, status in ((-31, 401), (-30, 200), (30, 200), (31, 401)):
+                response = await send_raw(gateway, CLIENT.build_request(stamp=NOW + offset_seconds))
+                assert (offset_seconds, response.status) == (offset_seconds, status)
 
 
 # Headers that are not the document's.
@@ -207,47 +211,57 @@ async def test_scheme_is_case_insensitive_and_passed_on_unchanged(
 
 
 async def test_scheme_and_timestamp_header_follow_the_vocabulary(tmp_path: Path) -> None:
-    words = {"current": {"scheme": "prsign", "timestamp_header": "X-PR-Timestamp"}}
+    vocabulary = {"current": {"scheme": "prsign", "timestamp_header": "X-PR-Timestamp"}}
     async with open_raw_service() as recorder:
-        async with open_signed_gateway(tmp_path, recorder.url, vocabulary=words) as gateway:
-            one = SigningClient(scheme="prsign").build_request().replace(b"X-SVC", b"X-PR")
-            assert (await send_raw(gateway, one)).status == 200
+        async with open_signed_gateway(tmp_path, recorder.url, vocabulary=vocabulary) as gateway:
+            renamed_request = (
+                SigningClient(scheme="prsign").build_request().replace(b"X-SVC", b"X-PR")
+            )
+            assert (await send_raw(gateway, renamed_request)).status == 200
             assert recorder.only_request.headers["x-pr-timestamp"] == str(NOW)
-            other = await send_raw(
+            response = await send_raw(
                 gateway, CLIENT.build_request()
-            )  # to this house, no credentials at all
-            assert_legacy(other)
-            assert (other.status, other.code) == (403, "invalid_api_key")
+            )  # this gateway does not recognise them as credentials
+            assert_legacy(response)
+            assert (response.status, response.code) == (403, "invalid_api_key")
 
 
 # The signature.
 
 TAMPERINGS = {
-    "another body": lambda sent: sent.replace(b"Ada", b"Eve"),
-    "another space in the body": lambda sent: sent.replace(b", ", b" ,"),
-    "another method": lambda sent: sent.replace(b"POST", b"PATCH"),
-    "another path": lambda sent: sent.replace(b"/v1/recipients", b"/v1/recipientz"),
-    "a slash more": lambda sent: sent.replace(b"/v1/recipients", b"/v1/recipients/"),
-    "another stamp": lambda sent: sent.replace(str(NOW).encode(), str(NOW + 1).encode()),
-    "another merchant's access key": lambda sent: sent.replace(ACCESS_KEY.encode(), b"BOLT"),
-    "another signature": lambda sent: sent.replace(
-        b":" + _extract_signature(sent), b":" + b"0" * 64
+    "another body": lambda request_bytes: request_bytes.replace(b"Ada", b"Eve"),
+    "another space in the body": lambda request_bytes: request_bytes.replace(b", ", b" ,"),
+    "another method": lambda request_bytes: request_bytes.replace(b"POST", b"PATCH"),
+    "another path": lambda request_bytes: request_bytes.replace(
+        b"/v1/recipients", b"/v1/recipientz"
+    ),
+    "a slash more": lambda request_bytes: request_bytes.replace(
+        b"/v1/recipients", b"/v1/recipients/"
+    ),
+    "another stamp": lambda request_bytes: request_bytes.replace(
+        str(NOW).encode(), str(NOW + 1).encode()
+    ),
+    "another merchant's access key": lambda request_bytes: request_bytes.replace(
+        ACCESS_KEY.encode(), b"BOLT"
+    ),
+    "another signature": lambda request_bytes: request_bytes.replace(
+        b":" + _extract_signature(request_bytes), b":" + b"0" * 64
     ),
 }
 
 
-def _extract_signature(sent: bytes) -> bytes:
-    return sent.partition(b"\r\nX-SVC")[0][-64:]
+def _extract_signature(request_bytes: bytes) -> bytes:
+    return request_bytes.partition(b"\r\nX-SVC")[0][-64:]
 
 
 @pytest.mark.parametrize("tamper", TAMPERINGS.values(), ids=TAMPERINGS)
 async def test_tampered_request_is_refused(
     module_gateway: GatewayUnderTest, recorder: RawService, tamper: Any
 ) -> None:
-    sent = CLIENT.build_request("POST", RECIPIENTS, RECIPIENT_BODY, JSON)
-    assert (await send_raw(module_gateway, sent)).status == 200
-    assert tamper(sent) != sent
-    assert extract_error(await send_raw(module_gateway, tamper(sent))) == INVALID_KEY
+    request_bytes = CLIENT.build_request("POST", RECIPIENTS, RECIPIENT_BODY, JSON)
+    assert (await send_raw(module_gateway, request_bytes)).status == 200
+    assert tamper(request_bytes) != request_bytes
+    assert extract_error(await send_raw(module_gateway, tamper(request_bytes))) == INVALID_KEY
     assert len(recorder.requests) == 1
 
 
@@ -267,13 +281,13 @@ async def test_secret_of_another_merchant_is_refused(
 
 
 async def test_credential_refusals_are_identical(module_gateway: GatewayUnderTest) -> None:
-    answers = [
+    responses = [
         await send_raw(module_gateway, SigningClient(access_key="UNKNOWN").build_request()),
         await send_raw(module_gateway, SigningClient(secret_key="wrong").build_request()),
         await send_raw(module_gateway, CLIENT.build_request(stamp=NOW - 31)),
         await send_raw(module_gateway, CLIENT.build_request(stamp="")),
     ]
-    assert len({answer.body for answer in answers}) == 1
+    assert len({response.body for response in responses}) == 1
 
 
 # Two faces on one port.
@@ -282,8 +296,8 @@ async def test_credential_refusals_are_identical(module_gateway: GatewayUnderTes
 async def test_credentials_select_the_interface(tmp_path: Path) -> None:
     simulator = await start_simulator(service=Service(seed=1, clock=lambda: NOW))
     async with open_signed_gateway(tmp_path, simulator.url) as gateway:
-        created = await gateway.request("POST", RECIPIENTS, json.loads(RECIPIENT_BODY))
-        recipient_id = created.body["recipient"]["id"]
+        create_response = await gateway.request("POST", RECIPIENTS, json.loads(RECIPIENT_BODY))
+        recipient_id = create_response.body["recipient"]["id"]
         legacy = await gateway.request("GET", f"{RECIPIENTS}/{recipient_id}")
         current = await send_raw(
             gateway, CLIENT.build_request("GET", f"{RECIPIENTS}/{recipient_id}")
@@ -309,9 +323,9 @@ async def test_unsigned_request_is_for_the_legacy_interface(
     module_gateway: GatewayUnderTest, headers: list[str]
 ) -> None:
     lines = [f"GET {RECIPIENTS} HTTP/1.1", "Host: x", *headers, "", ""]
-    answer = await send_raw(module_gateway, "\r\n".join(lines).encode())
-    assert_legacy(answer)
-    assert (answer.status, answer.code) == (403, "invalid_api_key")
+    response = await send_raw(module_gateway, "\r\n".join(lines).encode())
+    assert_legacy(response)
+    assert (response.status, response.code) == (403, "invalid_api_key")
 
 
 async def test_request_with_both_credentials_is_for_the_signed_interface(
@@ -324,8 +338,10 @@ async def test_request_with_both_credentials_is_for_the_signed_interface(
         )
     ).status == 200
     assert KEY["api_key"] not in str(recorder.only_request.lines)
-    bad = SigningClient(secret_key="wrong").build_request("GET", RECIPIENTS, b"", api_key)
-    assert extract_error(await send_raw(module_gateway, bad)) == INVALID_KEY
+    badly_signed_request = SigningClient(secret_key="wrong").build_request(
+        "GET", RECIPIENTS, b"", api_key
+    )
+    assert extract_error(await send_raw(module_gateway, badly_signed_request)) == INVALID_KEY
     assert len(recorder.requests) == 1
 
 
@@ -340,29 +356,29 @@ async def test_both_interfaces_are_served_on_one_connection(
             (CLIENT.build_request(), 200),
         ):
             await connection.send(data)
-            answer = await connection.read_response()
-            assert answer is not None
-            assert answer.status == status
+            response = await connection.read_response()
+            assert response is not None
+            assert response.status == status
 
 
 async def test_preflight_allows_signed_headers(
     module_gateway: GatewayUnderTest, recorder: RawService
 ) -> None:
-    asks = (
+    preflight = (
         "OPTIONS /v1/subscriptions HTTP/1.1\r\nHost: x\r\nOrigin: https://shop.example\r\n"
         "Access-Control-Request-Method: POST\r\n"
         "Access-Control-Request-Headers: authorization, content-type, x-svc-timestamp\r\n\r\n"
     )
-    answer = await send_raw(module_gateway, asks.encode())
-    assert answer.status == 200
-    assert "POST" in answer.headers["access-control-allow-methods"]
-    allowed = answer.headers["access-control-allow-headers"].lower().split(", ")
+    response = await send_raw(module_gateway, preflight.encode())
+    assert response.status == 200
+    assert "POST" in response.headers["access-control-allow-methods"]
+    allowed = response.headers["access-control-allow-headers"].lower().split(", ")
     assert {"authorization", "x-svc-timestamp", "content-type"} <= set(allowed)
     assert recorder.requests == []
-    answer = await send_raw(
+    response = await send_raw(
         module_gateway, CLIENT.build_request("POST", "/v1/subscriptions", b"{}", JSON)
     )
-    assert answer.headers["access-control-allow-origin"] == "*"
+    assert response.headers["access-control-allow-origin"] == "*"
 
 
 # Every path, and no other.
@@ -428,9 +444,9 @@ async def test_ambiguous_path_is_not_found(
 async def test_malformed_target_is_refused_in_legacy_form(
     module_gateway: GatewayUnderTest, recorder: RawService, target: str
 ) -> None:
-    answer = await send_raw(module_gateway, CLIENT.build_request("POST", target, b"{}", JSON))
-    assert_legacy(answer)
-    assert answer.status == 406
+    response = await send_raw(module_gateway, CLIENT.build_request("POST", target, b"{}", JSON))
+    assert_legacy(response)
+    assert response.status == 406
     assert recorder.requests == []
 
 
@@ -451,19 +467,21 @@ async def test_proxy_method_is_not_passed_on(
 
 
 async def test_address_is_allowed_by_any_active_key_of_the_credentials(tmp_path: Path) -> None:
-    bound = {"merchant": "bound", "access_key": "BOUND", "secret_key": "bound's"}
+    bound_key = {"merchant": "bound", "access_key": "BOUND", "secret_key": "bound's"}
     client = SigningClient("BOUND", "bound's")
     async with open_raw_service() as recorder:
-        lines = {**bound, "api_key": "first", "name": "first", "allowed_ips": OTHER_NETWORK}
-        trusted = {"trusted_proxies": ["127.0.0.1"]}
-        async with open_signed_gateway(tmp_path, recorder.url, lines, server=trusted) as gateway:
+        lines = {**bound_key, "api_key": "first", "name": "first", "allowed_ips": OTHER_NETWORK}
+        server_section = {"trusted_proxies": ["127.0.0.1"]}
+        async with open_signed_gateway(
+            tmp_path, recorder.url, lines, server=server_section
+        ) as gateway:
             request_from_allowed = client.build_request(
                 "GET", RECIPIENTS, b"", "X-Forwarded-For: 192.0.2.9"
             )
             assert extract_error(await send_raw(gateway, client.build_request())) == NOT_AUTHORIZED
             assert (await send_raw(gateway, request_from_allowed)).status == 200
             second_key = {
-                **bound,
+                **bound_key,
                 "api_key": "second",
                 "name": "second",
                 "allowed_ips": ["127.0.0.0/8"],
@@ -497,30 +515,45 @@ async def wait_for_status(gateway: GatewayUnderTest, data: bytes, status: int) -
 async def test_signed_checks_have_a_fixed_order(
     tmp_path: Path,
 ) -> None:
-    bound = {"merchant": "b", "api_key": "b", "access_key": "B", "allowed_ips": OTHER_NETWORK}
+    bound_key = {"merchant": "b", "api_key": "b", "access_key": "B", "allowed_ips": OTHER_NETWORK}
     async with open_raw_service() as recorder:
         limits = {"requests_per_hour": 1, "body_bytes": 1024}
-        async with open_signed_gateway(tmp_path, recorder.url, bound, limits=limits) as gateway:
+        async with open_signed_gateway(tmp_path, recorder.url, bound_key, limits=limits) as gateway:
             assert (await send_raw(gateway, CLIENT.build_request())).status == 200
-            late, long = NOW - 31, b"x" * 2000
-            wrong = SigningClient(secret_key="wrong")
+            expired_stamp, oversized_body = NOW - 31, b"x" * 2000
+            wrong_client = SigningClient(secret_key="wrong")
             steps = [
-                (CLIENT.build_request("POST", "/v2/x", long, stamp=late), NOT_FOUND),
                 (
-                    SigningClient("NOBODY").build_request("POST", RECIPIENTS, long, stamp=late),
+                    CLIENT.build_request("POST", "/v2/x", oversized_body, stamp=expired_stamp),
+                    NOT_FOUND,
+                ),
+                (
+                    SigningClient("NOBODY").build_request(
+                        "POST", RECIPIENTS, oversized_body, stamp=expired_stamp
+                    ),
                     INVALID_KEY,
                 ),
                 (
-                    SigningClient("B", "wrong").build_request("POST", RECIPIENTS, long, stamp=late),
+                    SigningClient("B", "wrong").build_request(
+                        "POST", RECIPIENTS, oversized_body, stamp=expired_stamp
+                    ),
                     NOT_AUTHORIZED,
                 ),
-                (wrong.build_request("POST", RECIPIENTS, long, stamp=late), INVALID_KEY),
-                (wrong.build_request("POST", RECIPIENTS, long), (413, "invalid_field")),
-                (wrong.build_request("POST", RECIPIENTS, b"x"), INVALID_KEY),
+                (
+                    wrong_client.build_request(
+                        "POST", RECIPIENTS, oversized_body, stamp=expired_stamp
+                    ),
+                    INVALID_KEY,
+                ),
+                (
+                    wrong_client.build_request("POST", RECIPIENTS, oversized_body),
+                    (413, "invalid_field"),
+                ),
+                (wrong_client.build_request("POST", RECIPIENTS, b"x"), INVALID_KEY),
                 (CLIENT.build_request("POST", RECIPIENTS, b"x"), OVER_LIMIT),
             ]
-            for data, expected in steps:
-                assert extract_error(await send_raw(gateway, data)) == expected
+            for data, expected_refusal in steps:
+                assert extract_error(await send_raw(gateway, data)) == expected_refusal
     assert len(recorder.requests) == 1
 
 
@@ -566,27 +599,31 @@ async def test_unknown_access_key_is_refused_by_default(
 async def test_unknown_access_keys_are_forwarded_to_the_configured_environment(
     tmp_path: Path,
 ) -> None:
-    async with open_raw_service() as live, open_raw_service() as sandbox:
-        environments = {"live": {"base_url": live.url}}
+    async with open_raw_service() as live_recorder, open_raw_service() as sandbox_recorder:
+        environments = {"live": {"base_url": live_recorder.url}}
         forward = {"unknown_keys": "forward", "environment": "live"}
         async with open_signed_gateway(
-            tmp_path, sandbox.url, environments=environments, signed=forward
+            tmp_path, sandbox_recorder.url, environments=environments, signed=forward
         ) as gateway:
-            sent = UNKNOWN_CLIENT.build_request("POST", "/v1/onboarding/update?a=1", b"{}", JSON)
-            assert (await send_raw(gateway, sent)).status == 200
+            request_bytes = UNKNOWN_CLIENT.build_request(
+                "POST", "/v1/onboarding/update?a=1", b"{}", JSON
+            )
+            assert (await send_raw(gateway, request_bytes)).status == 200
             assert (await send_raw(gateway, CLIENT.build_request())).status == 200
-            # A key that is held here is checked here, and goes to its own environment alone.
-            wrong = SigningClient(secret_key="wrong")
-            assert extract_error(await send_raw(gateway, wrong.build_request())) == INVALID_KEY
+            # A known key is verified by the gateway and used for its own environment only.
+            wrong_client = SigningClient(secret_key="wrong")
+            assert (
+                extract_error(await send_raw(gateway, wrong_client.build_request())) == INVALID_KEY
+            )
             assert (
                 extract_error(await send_raw(gateway, UNKNOWN_CLIENT.build_request(stamp=NOW - 31)))
                 == INVALID_KEY
             )
             await revoke_by_name(gateway, "demo-sandbox")
             await wait_for_status(gateway, CLIENT.build_request(), 401)
-    assert live.only_request.target == "/v1/onboarding/update?a=1"
-    assert live.only_request.headers["authorization"] in sent.decode()
-    assert {request.headers["authorization"] for request in sandbox.requests} == {
+    assert live_recorder.only_request.target == "/v1/onboarding/update?a=1"
+    assert live_recorder.only_request.headers["authorization"] in request_bytes.decode()
+    assert {request.headers["authorization"] for request in sandbox_recorder.requests} == {
         f"svcsign {ACCESS_KEY}:{SIGNATURE}"
     }
 
@@ -626,10 +663,13 @@ async def test_unknown_access_keys_are_limited_by_key_and_by_address(tmp_path: P
 async def test_access_key_of_both_environments_is_distinguished_by_signature(
     tmp_path: Path,
 ) -> None:
-    async with open_raw_service() as live, open_raw_service() as sandbox:
+    async with open_raw_service() as live_recorder, open_raw_service() as sandbox_recorder:
         line = {"environment": "live", "api_key": "live", "secret_key": "another secret"}
         async with open_signed_gateway(
-            tmp_path, sandbox.url, line, environments={"live": {"base_url": live.url}}
+            tmp_path,
+            sandbox_recorder.url,
+            line,
+            environments={"live": {"base_url": live_recorder.url}},
         ) as gateway:
             assert (await send_raw(gateway, CLIENT.build_request("GET", "/v1/a"))).status == 200
             live_client = SigningClient(secret_key="another secret")
@@ -642,28 +682,34 @@ async def test_access_key_of_both_environments_is_distinguished_by_signature(
                 )
                 == INVALID_KEY
             )
-    assert (sandbox.only_request.target, live.only_request.target) == ("/v1/a", "/v1/b")
+    assert (sandbox_recorder.only_request.target, live_recorder.only_request.target) == (
+        "/v1/a",
+        "/v1/b",
+    )
 
 
 async def test_identical_credentials_of_both_environments_are_refused(tmp_path: Path) -> None:
-    async with open_raw_service() as live, open_raw_service() as sandbox:
+    async with open_raw_service() as live_recorder, open_raw_service() as sandbox_recorder:
         line = {"environment": "live", "api_key": "live"}
         async with open_signed_gateway(
-            tmp_path, sandbox.url, line, environments={"live": {"base_url": live.url}}
+            tmp_path,
+            sandbox_recorder.url,
+            line,
+            environments={"live": {"base_url": live_recorder.url}},
         ) as gateway:
             assert extract_error(await send_raw(gateway, CLIENT.build_request())) == INVALID_KEY
-    assert live.requests == sandbox.requests == []
+    assert live_recorder.requests == sandbox_recorder.requests == []
 
 
 async def test_credentials_of_an_unconfigured_environment_are_not_passed_on(tmp_path: Path) -> None:
-    async with open_raw_service() as sandbox:
+    async with open_raw_service() as sandbox_recorder:
         line = {"environment": "live", "api_key": "live", "access_key": "LIVE"}
-        async with open_signed_gateway(tmp_path, sandbox.url, line) as gateway:
+        async with open_signed_gateway(tmp_path, sandbox_recorder.url, line) as gateway:
             assert (
                 extract_error(await send_raw(gateway, SigningClient("LIVE").build_request()))
                 == INTERNAL
             )
-    assert sandbox.requests == []
+    assert sandbox_recorder.requests == []
 
 
 # The limit.
@@ -672,12 +718,12 @@ async def test_credentials_of_an_unconfigured_environment_are_not_passed_on(tmp_
 async def test_signed_limit_is_per_merchant_and_counts_verified_requests(
     tmp_path: Path,
 ) -> None:
-    bolt = {"merchant": "bolt", "api_key": "bolt", "access_key": "BOLT", "secret_key": "bolt's"}
-    second = {"api_key": "second", "requests_per_hour": 1}
+    bolt_key = {"merchant": "bolt", "api_key": "bolt", "access_key": "BOLT", "secret_key": "bolt's"}
+    second_key = {"api_key": "second", "requests_per_hour": 1}
     async with open_raw_service() as recorder:
         limits = {"requests_per_hour": 3}
         async with open_signed_gateway(
-            tmp_path, recorder.url, bolt, second, limits=limits
+            tmp_path, recorder.url, bolt_key, second_key, limits=limits
         ) as gateway:
             for _ in range(5):
                 assert (
@@ -686,27 +732,27 @@ async def test_signed_limit_is_per_merchant_and_counts_verified_requests(
                     )
                     == INVALID_KEY
                 )
-                stale = CLIENT.build_request(stamp=NOW - 31)
-                assert extract_error(await send_raw(gateway, stale)) == INVALID_KEY
-            for left in (2, 1, 0):
-                answer = await send_raw(gateway, CLIENT.build_request())
-                assert answer.status == 200
-                assert answer.headers["ratelimit-limit"] == "3"
-                assert answer.headers["ratelimit-remaining"] == str(left)
-                assert 0 < int(answer.headers["ratelimit-reset"]) <= 3601
-            over = await send_raw(
+                expired_request = CLIENT.build_request(stamp=NOW - 31)
+                assert extract_error(await send_raw(gateway, expired_request)) == INVALID_KEY
+            for remaining in (2, 1, 0):
+                response = await send_raw(gateway, CLIENT.build_request())
+                assert response.status == 200
+                assert response.headers["ratelimit-limit"] == "3"
+                assert response.headers["ratelimit-remaining"] == str(remaining)
+                assert 0 < int(response.headers["ratelimit-reset"]) <= 3601
+            limited_response = await send_raw(
                 gateway, CLIENT.build_request("POST", RECIPIENTS, RECIPIENT_BODY, JSON)
             )
-            assert extract_error(over) == OVER_LIMIT
-            assert 0 < int(over.headers["retry-after"]) <= 3601
-            assert over.headers["ratelimit-remaining"] == "0"
-            # Neither another merchant nor the legacy face is counted with it.
+            assert extract_error(limited_response) == OVER_LIMIT
+            assert 0 < int(limited_response.headers["retry-after"]) <= 3601
+            assert limited_response.headers["ratelimit-remaining"] == "0"
+            # Neither another merchant nor the legacy interface counts towards it.
             assert (
                 await send_raw(gateway, SigningClient("BOLT", "bolt's").build_request())
             ).status == 200
             assert (await gateway.request("GET", "/v1/geography/countries/DE")).status == 200
             assert (await gateway.request("GET", RECIPIENTS)).status == 200
-    # The legacy face's own calls have a query; over the path alone, their signature may be the same.
+    # The gateway's own calls have a query; a signature over the path alone may be equal to theirs.
     passed_on = [request for request in recorder.requests if request.target == RECIPIENTS]
     assert (
         len([entry for entry in passed_on if entry.headers["authorization"].endswith(SIGNATURE)])
@@ -715,14 +761,19 @@ async def test_signed_limit_is_per_merchant_and_counts_verified_requests(
 
 
 async def test_signed_limit_is_the_highest_of_the_merchants_keys(tmp_path: Path) -> None:
-    low = {"merchant": "bolt", "api_key": "b", "access_key": "BOLT", "requests_per_hour": 1}
-    higher = {**low, "api_key": "c", "requests_per_hour": 2}
+    low_limit_key = {
+        "merchant": "bolt",
+        "api_key": "b",
+        "access_key": "BOLT",
+        "requests_per_hour": 1,
+    }
+    high_limit_key = {**low_limit_key, "api_key": "c", "requests_per_hour": 2}
     async with (
         open_raw_service() as recorder,
-        open_signed_gateway(tmp_path, recorder.url, low, higher) as gateway,
+        open_signed_gateway(tmp_path, recorder.url, low_limit_key, high_limit_key) as gateway,
     ):
-        bolt = SigningClient("BOLT")
-        statuses = [(await send_raw(gateway, bolt.build_request())).status for _ in range(3)]
+        bolt_client = SigningClient("BOLT")
+        statuses = [(await send_raw(gateway, bolt_client.build_request())).status for _ in range(3)]
         assert statuses == [200, 200, 429]
         assert (await send_raw(gateway, CLIENT.build_request())).headers[
             "ratelimit-limit"
@@ -735,9 +786,9 @@ async def test_signed_limit_is_the_highest_of_the_merchants_keys(tmp_path: Path)
 async def test_unreachable_service_is_an_internal_error(tmp_path: Path) -> None:
     async with open_signed_gateway(tmp_path, "http://127.0.0.1:1") as gateway:
         for method in ("GET", "POST"):
-            answer = await send_raw(gateway, CLIENT.build_request(method, RECIPIENTS))
-            assert extract_error(answer) == INTERNAL
-            assert "nothing was changed" in answer.parse_json["errors"][0]["message"]
+            response = await send_raw(gateway, CLIENT.build_request(method, RECIPIENTS))
+            assert extract_error(response) == INTERNAL
+            assert "nothing was changed" in response.parse_json["errors"][0]["message"]
 
 
 async def test_unreadable_database_refuses_uncached_credentials(

@@ -54,14 +54,16 @@ async def start_signed(gateway: GatewayUnderTest, upstream: str) -> RawResponse:
     return await send_signed(gateway, "POST", f"/batches/{upstream}/start-processing")
 
 
-async def load_facts(
+async def load_batch_state(
     gateway: GatewayUnderTest, upstream: str, kind: str = "batch"
 ) -> dict[str, Any]:
     async with open_store(gateway.settings.state) as store:
-        ledger = ObjectStateStore(store)
-        alias = await ledger.load(TENANT, "alias", upstream)
+        object_states = ObjectStateStore(store)
+        alias = await object_states.load(TENANT, "alias", upstream)
         return (
-            alias if kind == "alias" else await ledger.load(TENANT, kind, alias.get("id", upstream))
+            alias
+            if kind == "alias"
+            else await object_states.load(TENANT, kind, alias.get("id", upstream))
         )
 
 
@@ -96,17 +98,20 @@ async def test_legacy_batch_is_started_through_the_signed_interface(
     ):
         batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
         (upstream,) = list_upstream_ids(simulator)
-        answer = await start_signed(gateway, upstream)
-        assert answer.status == 200
-        assert answer.parse_json["batch"]["id"] == upstream
-        facts = await load_facts(gateway, upstream)
-        assert (facts["phase"], facts["version"]) == ("sent", 2)
-        assert facts["started"]
+        response = await start_signed(gateway, upstream)
+        assert response.status == 200
+        assert response.parse_json["batch"]["id"] == upstream
+        batch_state = await load_batch_state(gateway, upstream)
+        assert (batch_state["phase"], batch_state["version"]) == ("sent", 2)
+        assert batch_state["started"]
         assert (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"][
             "status"
         ] == "processing"
-        retried = await gateway.request("POST", f"/v1/batches/{batch}/start-processing")
-        assert (retried.status, retried.body["errors"][0]["code"]) == (406, "invalid_status")
+        retry_response = await gateway.request("POST", f"/v1/batches/{batch}/start-processing")
+        assert (retry_response.status, retry_response.body["errors"][0]["code"]) == (
+            406,
+            "invalid_status",
+        )
         assert (await edit_payment(gateway, batch)).status == 406
     assert len(simulator.service.batch_starts) == 1
 
@@ -120,20 +125,20 @@ async def test_superseded_batch_is_not_started_and_its_replacement_is(
     ):
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient, "5.00")
-        (first,) = list_upstream_ids(simulator)
+        (first_id,) = list_upstream_ids(simulator)
         assert (await edit_payment(gateway, batch)).status == 200
-        assert (await load_facts(gateway, first, "alias"))["abandoned"]
+        assert (await load_batch_state(gateway, first_id, "alias"))["abandoned"]
         calls = len(simulator.service.list_requests("POST")) + len(
             simulator.service.list_requests("PATCH")
         )
-        assert extract_error(await start_signed(gateway, first)) == INVALID_STATUS
+        assert extract_error(await start_signed(gateway, first_id)) == INVALID_STATUS
         payment = b'{"recipient":{"id":"%s"},"amount":"1.00","currency":"USD"}' % recipient.encode()
         for method, path in (
-            ("POST", f"/batches/{first}/payments"),
-            ("POST", f"/batches/{first}/generate-quote"),
-            ("PATCH", f"/batches/{first}"),
-            ("DELETE", f"/batches/{first}"),
-            ("POST", f"/batches/%{ord('B'):x}{first[1:]}/start-processing/"),
+            ("POST", f"/batches/{first_id}/payments"),
+            ("POST", f"/batches/{first_id}/generate-quote"),
+            ("PATCH", f"/batches/{first_id}"),
+            ("DELETE", f"/batches/{first_id}"),
+            ("POST", f"/batches/%{ord('B'):x}{first_id[1:]}/start-processing/"),
         ):
             body = b"" if method == "DELETE" else payment
             assert extract_error(await send_signed(gateway, method, path, body)) == INVALID_STATUS
@@ -142,16 +147,16 @@ async def test_superseded_batch_is_not_started_and_its_replacement_is(
             + len(simulator.service.list_requests("PATCH"))
             == calls
         )
-        assert (await send_signed(gateway, "GET", f"/batch/{first}/summary")).status == 200
+        assert (await send_signed(gateway, "GET", f"/batch/{first_id}/summary")).status == 200
         await request_successfully(gateway, "POST", f"/batches/{batch}/generate-quote")
-        second = list_upstream_ids(simulator)[1]
-        assert (await start_signed(gateway, second)).status == 200
-        assert extract_error(await start_signed(gateway, first)) == INVALID_STATUS
+        second_id = list_upstream_ids(simulator)[1]
+        assert (await start_signed(gateway, second_id)).status == 200
+        assert extract_error(await start_signed(gateway, first_id)) == INVALID_STATUS
         assert (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"][
             "status"
         ] == "processing"
-    (started,) = simulator.service.batch_starts
-    assert started.batch_id == second
+    (batch_start,) = simulator.service.batch_starts
+    assert batch_start.batch_id == second_id
 
 
 @WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS
@@ -176,22 +181,26 @@ async def test_concurrent_legacy_edit_and_signed_start_have_one_winner(
                     "PATCH", f"/v1/batches/{batch}/payments/{payment}", body
                 )
 
-            edited, started = await asyncio.gather(change(), start_signed(gateway, upstream))
-            assert edited.status in (200, 406)
-            assert started.status == 200 or extract_error(started) == INVALID_STATUS
-            assert 200 in (edited.status, started.status)
-            assert len(service.batch_starts) == (started.status == 200)
-            if started.status == 200:
-                # What was paid is what was answered, and nothing is paid a second time.
-                paid = [
+            edit_response, start_response = await asyncio.gather(
+                change(), start_signed(gateway, upstream)
+            )
+            assert edit_response.status in (200, 406)
+            assert start_response.status == 200 or extract_error(start_response) == INVALID_STATUS
+            assert 200 in (edit_response.status, start_response.status)
+            assert len(service.batch_starts) == (start_response.status == 200)
+            if start_response.status == 200:
+                # The paid amounts equal the responses, and nothing is paid twice.
+                paid_amounts = [
                     entry.terms.source_amount
                     for entry in service.require_batch(upstream).payments.values()
                 ]
-                assert [str(entry) for entry in paid] == [
-                    "9.00" if edited.status == 200 else "5.00"
+                assert [str(entry) for entry in paid_amounts] == [
+                    "9.00" if edit_response.status == 200 else "5.00"
                 ]
-                retried = await gateway.request("POST", f"/v1/batches/{batch}/start-processing")
-                assert retried.status == 406
+                retry_response = await gateway.request(
+                    "POST", f"/v1/batches/{batch}/start-processing"
+                )
+                assert retry_response.status == 406
                 assert len(service.batch_starts) == 1
 
 
@@ -224,22 +233,22 @@ async def test_batch_created_elsewhere_is_started_once_and_listed(
         simulator,
     ):
         recipient = await create_recipient(gateway)
-        listed = await request_successfully(gateway, "GET", f"/recipients/{recipient}")
-        assert listed
+        recipient_body = await request_successfully(gateway, "GET", f"/recipients/{recipient}")
+        assert recipient_body
         (upstream_recipient,) = simulator.service.find_or_create_tenant().recipients
-        created = await send_signed(
+        create_response = await send_signed(
             gateway,
             "POST",
             "/batches",
             b'{"currency":"USD","payments":[{"recipient":{"id":"%s"},"amount":"5.00","currency":"USD"}]}'
             % upstream_recipient.encode(),
         )
-        assert created.status == 200
-        upstream = created.parse_json["batch"]["id"]
+        assert create_response.status == 200
+        upstream = create_response.parse_json["batch"]["id"]
         assert (await start_signed(gateway, upstream)).status == 200
-        retried = await start_signed(gateway, upstream)
+        retry_response = await start_signed(gateway, upstream)
         assert (
-            extract_error(retried) == INVALID_STATUS
+            extract_error(retry_response) == INVALID_STATUS
         )  # the service's own word: the ledger let it go on
         assert len(simulator.service.list_requests("POST", "/v1/batches/*/start-processing")) == 2
         assert (await request_successfully(gateway, "GET", f"/batches/{upstream}"))["batch"][
@@ -267,14 +276,16 @@ async def test_payment_added_during_a_legacy_edit_is_paid(
         recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         path = f"/batches/{upstream}/payments"
         simulator.service.faults.append(Fault("POST", f"/v1{path}", delay=0.6))
-        adding = asyncio.ensure_future(
+        pending_add = asyncio.ensure_future(
             send_signed(gateway, "POST", path, build_add_body(recipient, "7.00"))
         )
         await asyncio.sleep(0.2)
-        edited, added = await edit_payment(gateway, batch), await adding
-        assert (edited.status, added.status) == (200, 200)
-        started = await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
-        assert started["batch"]["amount"] == "16.00"
+        edit_response, add_response = await edit_payment(gateway, batch), await pending_add
+        assert (edit_response.status, add_response.status) == (200, 200)
+        start_response = await request_successfully(
+            gateway, "POST", f"/batches/{batch}/start-processing"
+        )
+        assert start_response["batch"]["amount"] == "16.00"
         assert len(simulator.service.batch_starts) == 1
         batch_body = (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"][
             "payments"
@@ -295,14 +306,20 @@ async def test_payment_added_after_a_legacy_edit_read_the_batch_is_paid(
             Fault("GET", f"/v1/batch/{upstream}/summary", answer_delay=0.5)
         )
         path, change = f"/v1/batches/{batch}/payments/{payment}", {"sourceAmount": "9.00"}
-        editing = asyncio.ensure_future(gateway.request("PATCH", path, change))
+        pending_edit = asyncio.ensure_future(gateway.request("PATCH", path, change))
         await asyncio.sleep(0.2)
-        added = await send_signed(
+        add_response = await send_signed(
             gateway, "POST", f"/batches/{upstream}/payments", build_add_body(recipient, "7.00")
         )
-        assert (added.status, editing.done(), (await editing).status) == (200, False, 200)
-        started = await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
-        assert started["batch"]["amount"] == "16.00"
+        assert (add_response.status, pending_edit.done(), (await pending_edit).status) == (
+            200,
+            False,
+            200,
+        )
+        start_response = await request_successfully(
+            gateway, "POST", f"/batches/{batch}/start-processing"
+        )
+        assert start_response["batch"]["amount"] == "16.00"
 
 
 async def test_signed_add_is_refused_while_a_legacy_edit_creates_a_draft(
@@ -314,21 +331,21 @@ async def test_signed_add_is_refused_while_a_legacy_edit_creates_a_draft(
     ):
         recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         path = f"/batches/{upstream}/payments"
-        # Each look at the batch takes a while: the one for the path comes once it is taken.
+        # Each read of the batch is slow; the one for the path arrives after the lock is acquired.
         summary = f"/v1/batch/{upstream}/summary"
         simulator.service.faults.append(Fault("GET", summary, delay=0.4, times=9))
-        editing = asyncio.ensure_future(edit_payment(gateway, batch))
+        pending_edit = asyncio.ensure_future(edit_payment(gateway, batch))
 
         async def is_taken() -> bool:
-            return (await load_facts(gateway, upstream)).get("phase") == "editing"
+            return (await load_batch_state(gateway, upstream)).get("phase") == "editing"
 
         await wait_until_async(is_taken)
-        added, edited = (
+        add_response, edit_response = (
             await send_signed(gateway, "POST", path, build_add_body(recipient, "7.00")),
-            await editing,
+            await pending_edit,
         )
-        assert edited.status == 200
-        assert extract_error(added) == INVALID_STATUS
+        assert edit_response.status == 200
+        assert extract_error(add_response) == INVALID_STATUS
         assert simulator.service.list_requests("POST", f"/v1{path}") == []
 
 
@@ -353,14 +370,16 @@ async def test_signed_add_in_doubt_blocks_legacy_edits_until_resolved(
         assert (
             await send_signed(gateway, "POST", path, build_add_body(recipient, "7.00"))
         ).status == 500
-        edited = await edit()
-        assert (edited.status, edited.headers["Retry-After"]) == (500, "1")
+        edit_response = await edit()
+        assert (edit_response.status, edit_response.headers["Retry-After"]) == (500, "1")
         async with open_store(gateway.settings.state) as store:
-            lost = {"lost": "2026-01-01T00:00:00+00:00"}
-            await ObjectStateStore(store).compare_and_set(TENANT, "signed", upstream, lost)
+            lost_state = {"lost": "2026-01-01T00:00:00+00:00"}
+            await ObjectStateStore(store).compare_and_set(TENANT, "signed", upstream, lost_state)
         assert (await edit()).status == 200
-        started = await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
-        assert started["batch"]["amount"] == "16.00"
+        start_response = await request_successfully(
+            gateway, "POST", f"/batches/{batch}/start-processing"
+        )
+        assert start_response["batch"]["amount"] == "16.00"
 
 
 @WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS
@@ -384,23 +403,23 @@ async def test_edit_after_a_refused_start_applies_to_the_batch(
         body = json.dumps({"currency": "USD", "payments": [payment]}).encode()
         batch = (await send_signed(gateway, "POST", "/batches", body)).parse_json["batch"]["id"]
         refusal = b'{"ok":false,"errors":[{"code":"expired_quote","message":"Quote expired"}]}'
-        start, read = "/v1/batches/*/start-processing", "/v1/batch/*/summary"
-        simulator.inject_fault(Fault("POST", start, status=400, body=refusal, delay=1.2))
-        simulator.inject_fault(Fault("GET", read, answer_delay=0.8))
-        more = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
-        adding = asyncio.ensure_future(
-            gateway.request("POST", f"/v1/batches/{batch}/payments", more)
+        start_path, summary_path = "/v1/batches/*/start-processing", "/v1/batch/*/summary"
+        simulator.inject_fault(Fault("POST", start_path, status=400, body=refusal, delay=1.2))
+        simulator.inject_fault(Fault("GET", summary_path, answer_delay=0.8))
+        added_payment = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
+        pending_add = asyncio.ensure_future(
+            gateway.request("POST", f"/v1/batches/{batch}/payments", added_payment)
         )
         await asyncio.sleep(0.1)
         assert extract_error(await start_signed(gateway, batch)) == (400, "expired_quote")
         release.set()
-        assert (await adding).status == 200
-        assert (await load_facts(gateway, batch))["upstream"] == batch
-        shown = (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"]
-        assert (shown["amount"], shown["currency"]) == ("12.00", "USD")
+        assert (await pending_add).status == 200
+        assert (await load_batch_state(gateway, batch))["upstream"] == batch
+        batch_body = (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"]
+        assert (batch_body["amount"], batch_body["currency"]) == ("12.00", "USD")
         await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
-    (started,) = simulator.service.batch_starts
-    assert len(simulator.service.require_batch(started.batch_id).payments) == 2
+    (batch_start,) = simulator.service.batch_starts
+    assert len(simulator.service.require_batch(batch_start.batch_id).payments) == 2
 
 
 async def test_refused_signed_start_can_be_retried(tmp_path: Path) -> None:
@@ -415,7 +434,7 @@ async def test_refused_signed_start_can_be_retried(tmp_path: Path) -> None:
             Fault("POST", "/v1/batches/*/start-processing", status=400, body=body)
         )
         assert extract_error(await start_signed(gateway, upstream)) == (400, "expired_quote")
-        assert (await load_facts(gateway, upstream))["phase"] == "sent"
+        assert (await load_batch_state(gateway, upstream))["phase"] == "sent"
         assert (await start_signed(gateway, upstream)).status == 200
 
 
@@ -433,7 +452,7 @@ async def test_signed_start_in_doubt_is_not_sent_again(
             500,
             "internal_server_error",
         )
-        assert (await load_facts(gateway, upstream))["phase"] == "starting"
+        assert (await load_batch_state(gateway, upstream))["phase"] == "starting"
         assert extract_error(await start_signed(gateway, upstream)) == INVALID_STATUS
         assert (await edit_payment(gateway, batch)).status == 406
     assert len(simulator.service.batch_starts) == 1
@@ -451,7 +470,7 @@ async def test_unsent_signed_start_leaves_the_batch_unchanged(tmp_path: Path) ->
             500,
             "internal_server_error",
         )
-        assert (await load_facts(gateway, upstream))["phase"] == "sent"
+        assert (await load_batch_state(gateway, upstream))["phase"] == "sent"
 
 
 async def test_signed_start_of_a_disconnected_client_is_completed(tmp_path: Path) -> None:
@@ -467,10 +486,10 @@ async def test_signed_start_of_a_disconnected_client_is_completed(tmp_path: Path
             await connection.send(CLIENT.build_request("POST", target, stamp=int(time.time())))
             await asyncio.sleep(0.1)
         for _ in range(100):
-            if (await load_facts(gateway, upstream)).get("started"):
+            if (await load_batch_state(gateway, upstream)).get("started"):
                 break
             await asyncio.sleep(0.05)
-        assert (await load_facts(gateway, upstream))["phase"] == "sent"
+        assert (await load_batch_state(gateway, upstream))["phase"] == "sent"
     assert len(simulator.service.batch_starts) == 1
 
 
@@ -493,13 +512,13 @@ async def test_signed_recipient_write_invalidates_the_legacy_cache(
         await request_successfully(gateway, "POST", "/batches", body)
         await request_successfully(gateway, "POST", "/batches", body)
         assert len(simulator.service.list_requests("GET", asked_for)) == 1
-        changed = await send_signed(
+        change_response = await send_signed(
             gateway,
             "PATCH",
             f"/recipients/{upstream_recipient}",
             b'{"email":"countess@example.com"}',
         )
-        assert changed.status == 200
+        assert change_response.status == 200
         response = await gateway.request("POST", "/v1/batches", body)
         assert response.status == 406
         assert response.body["errors"][0]["field"] == "payments[0].recipient.email"
@@ -534,21 +553,24 @@ async def test_signed_start_in_doubt_is_reconciled(close: str, tmp_path: Path) -
             500,
             "internal_server_error",
         )
-        (listed,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
-        assert (listed["operation"], listed["request_id"] != "") == ("start_signed_batch", True)
+        (listed_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        assert (listed_write["operation"], listed_write["request_id"] != "") == (
+            "start_signed_batch",
+            True,
+        )
         assert extract_error(await start_signed(setup.gateway, upstream)) == (
             500,
             "internal_server_error",
         )
         setup.service.faults.clear()
         await setup.age_sent_writes()
-        retried = await start_signed(setup.gateway, upstream)
+        retry_response = await start_signed(setup.gateway, upstream)
         if close == "after":
-            assert extract_error(retried) == INVALID_STATUS
+            assert extract_error(retry_response) == INVALID_STATUS
         else:
-            assert retried.status == 200
+            assert retry_response.status == 200
         assert len(setup.service.batch_starts) == 1
-        assert (await load_facts(setup.gateway, upstream))["phase"] == "sent"
+        assert (await load_batch_state(setup.gateway, upstream))["phase"] == "sent"
         assert (await setup.run_json_command("writes", "unsettled"))["writes"] == []
 
 
@@ -574,20 +596,20 @@ async def test_signed_write_waiting_for_an_edit_is_not_sent_after_a_freeze(tmp_p
         batch = await create_batch(setup.gateway, recipient, "5.00")
         (upstream,) = setup.service.find_or_create_tenant().batches
         setup.add_fault("PATCH", "/v1/batches/*/payments/*", delay=3)
-        editing = asyncio.ensure_future(edit_payment(setup.gateway, batch))
+        pending_edit = asyncio.ensure_future(edit_payment(setup.gateway, batch))
 
         async def is_taken() -> bool:
-            return (await load_facts(setup.gateway, upstream)).get("phase") == "editing"
+            return (await load_batch_state(setup.gateway, upstream)).get("phase") == "editing"
 
         await wait_until_async(is_taken)
         path = f"/batches/{upstream}/payments"
-        adding = asyncio.ensure_future(
+        pending_add = asyncio.ensure_future(
             send_signed(setup.gateway, "POST", path, build_add_body(recipient, "7.00"))
         )
         await setup.run_command("freeze", "--merchant", "demo")
-        assert extract_error(await adding) == FROZEN_REFUSAL
+        assert extract_error(await pending_add) == FROZEN_REFUSAL
         assert setup.count_calls("POST", f"/v1{path}") == 0
-        assert (await editing).status == 200
+        assert (await pending_edit).status == 200
 
 
 @WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS
@@ -601,26 +623,26 @@ async def test_legacy_edit_waits_only_for_earlier_signed_writes(
         recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         path = f"/batches/{upstream}/payments"
         simulator.inject_fault(Fault("POST", f"/v1{path}", answer_delay=3))
-        first = asyncio.ensure_future(
+        pending_start = asyncio.ensure_future(
             send_signed(gateway, "POST", path, build_add_body(recipient, "6.00"))
         )
         await wait_until(lambda: len(simulator.service.require_batch(upstream).payments) == 2)
-        more = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
-        adding = asyncio.ensure_future(
-            gateway.request("POST", f"/v1/batches/{batch}/payments", more)
+        payment = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
+        pending_add = asyncio.ensure_future(
+            gateway.request("POST", f"/v1/batches/{batch}/payments", payment)
         )
 
         async def is_taken() -> bool:
-            return (await load_facts(gateway, upstream)).get("phase") == "editing"
+            return (await load_batch_state(gateway, upstream)).get("phase") == "editing"
 
         await wait_until_async(is_taken)
         last = await send_signed(gateway, "POST", path, build_add_body(recipient, "8.00"))
-        assert [(await first).status, (await adding).status, last.status] == [200] * 3
-    paid = [
+        assert [(await pending_start).status, (await pending_add).status, last.status] == [200] * 3
+    paid_amounts = [
         payment.terms.source_amount
         for payment in simulator.service.require_batch(upstream).payments.values()
     ]
-    assert [str(entry) for entry in paid] == ["5.00", "6.00", "7.00", "8.00"]
+    assert [str(entry) for entry in paid_amounts] == ["5.00", "6.00", "7.00", "8.00"]
 
 
 SIGNED_BODIES: dict[str, dict[str, Any]] = {
@@ -640,44 +662,49 @@ async def test_signed_payment_is_accepted_by_the_check_before_start(
         tmp_path, build_service(inferred=inferred), legacy=legacy
     ) as (
         gateway,
-        there,
+        simulator,
     ):
-        recipient, batch, upstream = await create_batch_of_one(gateway, there)
+        recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         add = json.dumps({"recipient": {"id": recipient}, **body}).encode()
-        added = await send_signed(gateway, "POST", f"/batches/{upstream}/payments", add)
-        assert added.status == 200, added
-        started = await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
-        assert started["batch"]["totalPayments"] == 2
+        add_response = await send_signed(gateway, "POST", f"/batches/{upstream}/payments", add)
+        assert add_response.status == 200, add_response
+        start_response = await request_successfully(
+            gateway, "POST", f"/batches/{batch}/start-processing"
+        )
+        assert start_response["batch"]["totalPayments"] == 2
 
 
-@pytest.mark.parametrize("edited", [False, True])
+@pytest.mark.parametrize("is_edited", [False, True])
 async def test_signed_payment_does_not_explain_another_payment(
-    *, edited: bool, tmp_path: Path
+    *, is_edited: bool, tmp_path: Path
 ) -> None:
     """For example, one of the same amount that is added directly at the service."""
     legacy = {"verify_before_start": "refuse"}
     async with open_gateway_and_service(tmp_path, build_service(inferred=True), legacy=legacy) as (
         gateway,
-        there,
+        simulator,
     ):
-        recipient, batch, upstream = await create_batch_of_one(gateway, there)
+        recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         path = f"/batches/{upstream}/payments"
         assert (
             await send_signed(gateway, "POST", path, build_add_body(recipient, "7.00"))
         ).status == 200
-        body = json.loads(build_add_body(recipient, "8.00" if edited else "7.00"))
-        world = there.service.find_or_create_tenant()
-        payments.create_payment(world, world.batches[upstream], body)
+        body = json.loads(build_add_body(recipient, "8.00" if is_edited else "7.00"))
+        tenant = simulator.service.find_or_create_tenant()
+        payments.create_payment(tenant, tenant.batches[upstream], body)
         response = await gateway.request("POST", f"/v1/batches/{batch}/start-processing")
         assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_status")
-        assert there.service.batch_starts == []
+        assert simulator.service.batch_starts == []
 
 
 async def test_refused_signed_payment_is_not_recorded(tmp_path: Path) -> None:
-    async with open_gateway_and_service(tmp_path, build_service(inferred=True)) as (gateway, there):
-        recipient, _, upstream = await create_batch_of_one(gateway, there)
+    async with open_gateway_and_service(tmp_path, build_service(inferred=True)) as (
+        gateway,
+        simulator,
+    ):
+        recipient, _, upstream = await create_batch_of_one(gateway, simulator)
         refused_add = await send_signed(
             gateway, "POST", f"/batches/{upstream}/payments", build_add_body(recipient, "0.00")
         )
         assert refused_add.status == 400
-        assert await load_facts(gateway, upstream, SIGNED_ADDS) == {}
+        assert await load_batch_state(gateway, upstream, SIGNED_ADDS) == {}

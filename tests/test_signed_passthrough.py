@@ -24,9 +24,9 @@ from tests.signed_requests import (
     INTERNAL,
     INVALID_KEY,
     OK_BODY,
-    Play,
     RawService,
     RecordedRequest,
+    RespondFunction,
     SigningClient,
     build_response,
     encode_chunked,
@@ -47,9 +47,9 @@ WRITES = ["POST", "PUT", "PATCH", "DELETE"]
 
 @asynccontextmanager
 async def open_gateway_and_service(
-    folder: Path, play: Play | None = None, **sections: Any
+    folder: Path, respond: RespondFunction | None = None, **sections: Any
 ) -> AsyncIterator[tuple[RawService, GatewayUnderTest]]:
-    async with open_raw_service(play) as recorder:
+    async with open_raw_service(respond) as recorder:
         async with open_signed_gateway(folder, recorder.url, **sections) as gateway:
             yield recorder, gateway
 
@@ -64,8 +64,8 @@ async def test_body_of_any_size_and_framing_is_passed_on(
 ) -> None:
     body = os.urandom(size)
     async with open_gateway_and_service(tmp_path) as (recorder, gateway):
-        sent = CLIENT.build_request("POST", RECIPIENTS, body, JSON, chunks=chunks)
-        assert (await send_raw(gateway, sent)).status == 200
+        request_bytes = CLIENT.build_request("POST", RECIPIENTS, body, JSON, chunks=chunks)
+        assert (await send_raw(gateway, request_bytes)).status == 200
     assert recorder.only_request.body == body
 
 
@@ -75,37 +75,37 @@ async def test_request_is_passed_on_after_the_whole_body_is_verified(
     body = os.urandom(3 * MEGABYTE)
     async with open_gateway_and_service(tmp_path) as (recorder, gateway):
         for client in (CLIENT, SigningClient(secret_key="wrong")):
-            sent = client.build_request("POST", RECIPIENTS, body, JSON)
+            request_bytes = client.build_request("POST", RECIPIENTS, body, JSON)
             async with await open_connection(gateway.running.port) as connection:
-                await connection.send(sent[:-1])
+                await connection.send(request_bytes[:-1])
                 assert await connection.check_silent()
                 assert recorder.connections == 0
                 if client is CLIENT:
                     continue  # and goes away
-                await connection.send(sent[-1:])
-                answer = await connection.read_response()
-                assert answer is not None
-                assert extract_error(answer) == INVALID_KEY
+                await connection.send(request_bytes[-1:])
+                response = await connection.read_response()
+                assert response is not None
+                assert extract_error(response) == INVALID_KEY
     assert recorder.connections == 0
 
 
 async def test_spooled_body_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spools = tmp_path / "spools"
-    spools.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(spools))
+    spool_folder = tmp_path / "spools"
+    spool_folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(spool_folder))
     body = b"a name" * MEGABYTE
-    named: list[str] = []
+    file_names: list[str] = []
 
-    async def play(_: RecordedRequest, _reader: Any, writer: asyncio.StreamWriter) -> None:
-        named.extend(path.name for path in spools.iterdir())
+    async def respond(_: RecordedRequest, _reader: Any, writer: asyncio.StreamWriter) -> None:
+        file_names.extend(path.name for path in spool_folder.iterdir())
         writer.write(OK_BODY)
 
-    async with open_gateway_and_service(tmp_path, play) as (recorder, gateway):
+    async with open_gateway_and_service(tmp_path, respond) as (recorder, gateway):
         assert (
             await send_raw(gateway, CLIENT.build_request("POST", RECIPIENTS, body, JSON))
         ).status == 200
     assert len(recorder.only_request.body) == len(body)
-    assert named == list(spools.iterdir()) == []
+    assert file_names == list(spool_folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("chunks", [0, 3])
@@ -114,40 +114,42 @@ async def test_body_over_the_limit_is_refused(tmp_path: Path, chunks: int) -> No
         recorder,
         gateway,
     ):
-        sent = CLIENT.build_request("POST", RECIPIENTS, b"x" * 10_001, JSON, chunks=chunks)
-        assert extract_error(await send_raw(gateway, sent)) == (413, "invalid_field")
+        request_bytes = CLIENT.build_request("POST", RECIPIENTS, b"x" * 10_001, JSON, chunks=chunks)
+        assert extract_error(await send_raw(gateway, request_bytes)) == (413, "invalid_field")
         assert recorder.requests == []
-        whole = CLIENT.build_request("POST", RECIPIENTS, b"x" * 10_000, JSON, chunks=chunks)
-        assert (await send_raw(gateway, whole)).status == 200
+        allowed_request = CLIENT.build_request(
+            "POST", RECIPIENTS, b"x" * 10_000, JSON, chunks=chunks
+        )
+        assert (await send_raw(gateway, allowed_request)).status == 200
 
 
 async def test_incomplete_body_is_refused(tmp_path: Path) -> None:
     async with open_gateway_and_service(tmp_path) as (recorder, gateway):
-        sent = CLIENT.build_request("POST", RECIPIENTS, b'{"a":1}', JSON, chunks=2)
-        whole, _, rest = sent.partition(b"\r\n3\r\n")
+        request_bytes = CLIENT.build_request("POST", RECIPIENTS, b'{"a":1}', JSON, chunks=2)
+        first_part, _, last_part = request_bytes.partition(b"\r\n3\r\n")
         async with await open_connection(gateway.running.port) as connection:
-            await connection.send(whole)
+            await connection.send(first_part)
             await asyncio.sleep(0.05)
-            await connection.send(b"\r\nZ\r\n" + rest)
-            answer = await connection.read_response()
-        assert answer is not None
+            await connection.send(b"\r\nZ\r\n" + last_part)
+            response = await connection.read_response()
+        assert response is not None
         # As what came of it: it is no body, or not the one that was signed.
-        assert extract_error(answer) in ((400, "invalid_field"), (401, "invalid_api_key"))
+        assert extract_error(response) in ((400, "invalid_field"), (401, "invalid_api_key"))
     assert recorder.requests == []
 
 
 async def test_100_continue_is_sent_only_with_known_credentials(tmp_path: Path) -> None:
     body = b'{"a":1}'
-    expects = "Expect: 100-continue"
+    expect_header = "Expect: 100-continue"
     async with open_gateway_and_service(tmp_path) as (recorder, gateway):
         for client, statuses in ((CLIENT, [100, 200]), (SigningClient(access_key="NOBODY"), [401])):
-            sent = client.build_request("POST", RECIPIENTS, body, JSON, expects)
+            request_bytes = client.build_request("POST", RECIPIENTS, body, JSON, expect_header)
             async with await open_connection(gateway.running.port) as connection:
-                await connection.send(sent.removesuffix(body))
+                await connection.send(request_bytes.removesuffix(body))
                 for status in statuses:
-                    answer = await connection.read_response()
-                    assert answer is not None
-                    assert answer.status == status
+                    response = await connection.read_response()
+                    assert response is not None
+                    assert response.status == status
                     if status == 100:
                         await connection.send(body)
     assert recorder.only_request.body == body
@@ -157,8 +159,10 @@ async def test_100_continue_is_sent_only_with_known_credentials(tmp_path: Path) 
 async def test_compressed_body_is_passed_on_unchanged(tmp_path: Path) -> None:
     body = gzip.compress(b'{"a":1}')
     async with open_gateway_and_service(tmp_path) as (recorder, gateway):
-        sent = CLIENT.build_request("POST", RECIPIENTS, body, JSON, "Content-Encoding: gzip")
-        assert (await send_raw(gateway, sent)).status == 200
+        request_bytes = CLIENT.build_request(
+            "POST", RECIPIENTS, body, JSON, "Content-Encoding: gzip"
+        )
+        assert (await send_raw(gateway, request_bytes)).status == 200
     assert recorder.only_request.body == body
     assert recorder.only_request.headers["content-encoding"] == "gzip"
 
@@ -177,9 +181,9 @@ async def test_request_without_body_is_passed_on_without_body(
 async def test_read_with_a_body_is_refused(tmp_path: Path, chunks: int) -> None:
     async with open_gateway_and_service(tmp_path) as (recorder, gateway):
         data = CLIENT.build_request("GET", RECIPIENTS, b"{}", JSON, chunks=chunks)
-        answer = await send_raw(gateway, data)
-    assert (answer.status, answer.code) == (400, "invalid_field")
-    assert answer.headers["connection"] == "close"
+        response = await send_raw(gateway, data)
+    assert (response.status, response.code) == (400, "invalid_field")
+    assert response.headers["connection"] == "close"
     assert not recorder.requests
 
 
@@ -202,7 +206,7 @@ async def test_end_to_end_headers_of_a_signed_request_are_passed_on(tmp_path: Pa
         "User-Agent": "a client/1.0",
         "X-Request-Id": "one two",
     }
-    dropped = {
+    dropped_headers = {
         "Connection": "close, X-Own, Accept-Charset",
         "Accept-Charset": "utf-8",
         "Cookie": "a=b",
@@ -222,16 +226,16 @@ async def test_end_to_end_headers_of_a_signed_request_are_passed_on(tmp_path: Pa
         "X-Own": "x",
         "X-Rewrite-URL": "/v1/x",
     }
-    lines = [f"{name}: {value}" for name, value in {**passed_on, **dropped}.items()]
+    lines = [f"{name}: {value}" for name, value in {**passed_on, **dropped_headers}.items()]
     async with open_gateway_and_service(tmp_path) as (recorder, gateway):
-        answer = await send_raw(gateway, CLIENT.build_request("POST", RECIPIENTS, b"{}", *lines))
-        assert answer.status == 200
-    received = recorder.only_request.headers
-    signed = {"authorization", "x-svc-timestamp", "host", "content-length"}
-    assert {name: received[name] for name in received.keys() - signed} == {
+        response = await send_raw(gateway, CLIENT.build_request("POST", RECIPIENTS, b"{}", *lines))
+        assert response.status == 200
+    received_headers = recorder.only_request.headers
+    signed_headers = {"authorization", "x-svc-timestamp", "host", "content-length"}
+    assert {name: received_headers[name] for name in received_headers.keys() - signed_headers} == {
         name.lower(): value for name, value in passed_on.items()
     }
-    assert received["host"] == f"127.0.0.1:{recorder.port}"
+    assert received_headers["host"] == f"127.0.0.1:{recorder.port}"
 
 
 END_TO_END_HEADERS = """
@@ -254,27 +258,27 @@ async def test_every_end_to_end_header_is_passed_on(tmp_path: Path, method: str)
         assert (
             await send_raw(gateway, CLIENT.build_request(method, RECIPIENTS, b"", *lines))
         ).status == 200
-    received = recorder.only_request.headers
-    assert {name: received.get(name.lower()) for name in names} == {
+    received_headers = recorder.only_request.headers
+    assert {name: received_headers.get(name.lower()) for name in names} == {
         name: f"a value of {name}" for name in names
     }
 
 
 async def test_only_a_request_id_is_added(tmp_path: Path) -> None:
     async with open_gateway_and_service(tmp_path) as (recorder, gateway):
-        answer = await send_raw(gateway, CLIENT.build_request())
+        response = await send_raw(gateway, CLIENT.build_request())
     assert set(recorder.only_request.headers) == {
         "host", "authorization", "x-svc-timestamp", "x-request-id",
     }  # fmt: skip
-    assert answer.headers["x-request-id"] == recorder.only_request.headers["x-request-id"]
+    assert response.headers["x-request-id"] == recorder.only_request.headers["x-request-id"]
 
 
 async def test_header_that_cannot_be_encoded_is_dropped(tmp_path: Path) -> None:
-    sent = CLIENT.build_request("GET", RECIPIENTS, b"", "User-Agent: caf@").replace(
+    request_bytes = CLIENT.build_request("GET", RECIPIENTS, b"", "User-Agent: caf@").replace(
         b"caf@", b"caf\xe9"
     )
     async with open_gateway_and_service(tmp_path) as (recorder, gateway):
-        assert (await send_raw(gateway, sent)).status == 200
+        assert (await send_raw(gateway, request_bytes)).status == 200
     assert "user-agent" not in recorder.only_request.headers
 
 
@@ -291,7 +295,7 @@ async def test_base_url_prefix_is_sent_but_not_signed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("status", [200, 201, 202, 400, 401, 403, 404, 406, 429, 500, 503])
 async def test_status_body_and_end_to_end_headers_are_returned(tmp_path: Path, status: int) -> None:
     body = b'{ "ok" : false,\n "amount": 1.10 }'
-    answer = build_response(
+    response = build_response(
         status,
         body,
         "Content-Type: Application/JSON",
@@ -305,13 +309,13 @@ async def test_status_body_and_end_to_end_headers_are_returned(tmp_path: Path, s
         "Vary: b",
         "X-Own: Zoë",
     )
-    async with open_gateway_and_service(tmp_path, respond_with(answer)) as (_, gateway):
+    async with open_gateway_and_service(tmp_path, respond_with(response)) as (_, gateway):
         async with await open_connection(gateway.running.port) as connection:
             await connection.send(CLIENT.build_request("POST", RECIPIENTS, b"{}", JSON))
             head = (await connection.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-            received = await connection.reader.readexactly(len(body))
+            received_body = await connection.reader.readexactly(len(body))
     assert head[0].split()[1] == str(status)
-    assert received == body
+    assert received_body == body
     lines = set(head[1:-2])
     assert {
         "Content-Type: Application/JSON", "Retry-After: 7", "Vary: a", "Vary: b", 'Etag: "x"',
@@ -327,7 +331,7 @@ async def test_status_body_and_end_to_end_headers_are_returned(tmp_path: Path, s
 
 
 async def test_hop_by_hop_and_server_headers_are_not_returned(tmp_path: Path) -> None:
-    answer = build_response(
+    response = build_response(
         200,
         b"{}",
         "Connection: keep-alive, X-Own",
@@ -350,7 +354,7 @@ async def test_hop_by_hop_and_server_headers_are_not_returned(tmp_path: Path) ->
         "Access-Control-Allow-Credentials: true",
         'Clear-Site-Data: "*"',
     )
-    async with open_gateway_and_service(tmp_path, respond_with(answer)) as (recorder, gateway):
+    async with open_gateway_and_service(tmp_path, respond_with(response)) as (recorder, gateway):
         first, second = [await send_raw(gateway, CLIENT.build_request()) for _ in range(2)]
     assert set(first.headers) == {
         "content-length", "content-type", "date", "server", "x-request-id",
@@ -363,8 +367,11 @@ async def test_hop_by_hop_and_server_headers_are_not_returned(tmp_path: Path) ->
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_redirect_is_returned_and_not_followed(tmp_path: Path, status: int) -> None:
-    answer = build_response(status, b"", "Location: /v1/profile/sandbox")
-    async with open_gateway_and_service(tmp_path, respond_with(answer)) as (recorder, gateway):
+    service_response = build_response(status, b"", "Location: /v1/profile/sandbox")
+    async with open_gateway_and_service(tmp_path, respond_with(service_response)) as (
+        recorder,
+        gateway,
+    ):
         for method in ("GET", "POST"):
             response = await send_raw(gateway, CLIENT.build_request(method, RECIPIENTS))
             assert (response.status, response.headers["location"]) == (
@@ -377,15 +384,18 @@ async def test_redirect_is_returned_and_not_followed(tmp_path: Path, status: int
 async def test_encoded_answer_is_returned_unchanged(tmp_path: Path) -> None:
     body = gzip.compress(b'{"ok":true}')
     for encoding in ("gzip", "br", "x-own"):
-        answer = build_response(200, body, f"Content-Encoding: {encoding}")
-        async with open_gateway_and_service(tmp_path, respond_with(answer)) as (_, gateway):
+        service_response = build_response(200, body, f"Content-Encoding: {encoding}")
+        async with open_gateway_and_service(tmp_path, respond_with(service_response)) as (
+            _,
+            gateway,
+        ):
             response = await send_raw(gateway, CLIENT.build_request())
         assert response.body == body
         assert response.headers["content-encoding"] == encoding
 
 
 @pytest.mark.parametrize(
-    ("method", "answer"),
+    ("method", "service_response"),
     [
         ("HEAD", b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n"),
         ("DELETE", b"HTTP/1.1 204 No Content\r\n\r\n"),
@@ -393,22 +403,24 @@ async def test_encoded_answer_is_returned_unchanged(tmp_path: Path) -> None:
     ],
 )
 async def test_connection_stays_open_after_an_answer_without_body(
-    tmp_path: Path, method: str, answer: bytes
+    tmp_path: Path, method: str, service_response: bytes
 ) -> None:
-    async with open_gateway_and_service(tmp_path, respond_with(answer)) as (_, gateway):
+    async with open_gateway_and_service(tmp_path, respond_with(service_response)) as (_, gateway):
         async with await open_connection(gateway.running.port) as connection:
             for _ in range(2):
                 await connection.send(CLIENT.build_request(method, RECIPIENTS))
                 response = await connection.read_response(bodiless=True)
                 assert response is not None
-                assert str(response.status).encode() in answer
+                assert str(response.status).encode() in service_response
                 if method == "HEAD":
                     assert response.headers["content-length"] == "500"
 
 
 async def test_early_hints_are_skipped(tmp_path: Path) -> None:
-    answer = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n" + OK_BODY
-    async with open_gateway_and_service(tmp_path, respond_with(answer)) as (_, gateway):
+    service_response = (
+        b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n" + OK_BODY
+    )
+    async with open_gateway_and_service(tmp_path, respond_with(service_response)) as (_, gateway):
         assert (await send_raw(gateway, CLIENT.build_request())).parse_json == {"ok": True}
 
 
@@ -421,14 +433,14 @@ async def read_until_close(gateway: GatewayUnderTest, data: bytes) -> tuple[byte
     async with await open_connection(gateway.running.port) as connection:
         await connection.send(data)
         head = await connection.reader.readuntil(b"\r\n\r\n")
-        rest, clean = b"", True
+        remaining_bytes, is_clean = b"", True
         async with asyncio.timeout(20):
             try:
-                while part := await connection.reader.read(1 << 16):
-                    rest += part
+                while received := await connection.reader.read(1 << 16):
+                    remaining_bytes += received
             except ConnectionError:
-                clean = False
-        return head.lower(), rest, clean
+                is_clean = False
+        return head.lower(), remaining_bytes, is_clean
 
 
 async def test_chunked_answer_is_returned_chunked(tmp_path: Path) -> None:
@@ -436,44 +448,49 @@ async def test_chunked_answer_is_returned_chunked(tmp_path: Path) -> None:
     async with open_gateway_and_service(
         tmp_path, respond_with(CHUNKED_HEAD + encode_chunked(body, 7))
     ) as (_, gateway):
-        closes = CLIENT.build_request("GET", RECIPIENTS, b"", "Connection: close")
-        head, rest, clean = await read_until_close(gateway, closes)
+        closing_request = CLIENT.build_request("GET", RECIPIENTS, b"", "Connection: close")
+        head, remaining_bytes, is_clean = await read_until_close(gateway, closing_request)
     assert b"transfer-encoding: chunked" in head
-    assert rest.endswith(b"\r\n0\r\n\r\n")
-    assert clean
-    assert join_chunks(rest) == body
+    assert remaining_bytes.endswith(b"\r\n0\r\n\r\n")
+    assert is_clean
+    assert join_chunks(remaining_bytes) == body
 
 
-def join_chunks(rest: bytes) -> bytes:
+def join_chunks(remaining_bytes: bytes) -> bytes:
     """Joins the chunks of a body that were received."""
     body = b""
-    while rest:
-        size, _, rest = rest.partition(b"\r\n")
-        body, rest = body + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+    while remaining_bytes:
+        size, _, remaining_bytes = remaining_bytes.partition(b"\r\n")
+        body, remaining_bytes = (
+            body + remaining_bytes[: int(size, 16)],
+            remaining_bytes[int(size, 16) + 2 :],
+        )
     return body
 
 
 async def test_answer_until_close_is_returned_until_close(tmp_path: Path) -> None:
     body = b"x" * 100_000
     async with open_gateway_and_service(
-        tmp_path, respond_with(UNTIL_CLOSE_HEAD + body, closes=True)
+        tmp_path, respond_with(UNTIL_CLOSE_HEAD + body, closes_connection=True)
     ) as (_, gateway):
-        head, rest, clean = await read_until_close(gateway, CLIENT.build_request())
+        head, remaining_bytes, is_clean = await read_until_close(gateway, CLIENT.build_request())
     assert b"transfer-encoding" not in head
     assert b"content-length" not in head
     assert b"connection: close" in head
-    assert rest == body
-    assert clean
+    assert remaining_bytes == body
+    assert is_clean
 
 
 LONG_HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n"
 HALF_BODY = os.urandom(200_000)
 
 CUT_RESPONSES = {
-    "a length that is not reached": respond_with(LONG_HEAD + HALF_BODY, closes=True),
-    "a length that is not reached, reset": respond_with(LONG_HEAD + HALF_BODY, resets=True),
+    "a length that is not reached": respond_with(LONG_HEAD + HALF_BODY, closes_connection=True),
+    "a length that is not reached, reset": respond_with(
+        LONG_HEAD + HALF_BODY, resets_connection=True
+    ),
     "chunks without an end": respond_with(
-        CHUNKED_HEAD + encode_chunked(HALF_BODY, 3)[:-5], closes=True
+        CHUNKED_HEAD + encode_chunked(HALF_BODY, 3)[:-5], closes_connection=True
     ),
     "chunks that are no chunks": respond_with(
         CHUNKED_HEAD + encode_chunked(HALF_BODY, 3)[:-5] + b"what\r\n"
@@ -483,41 +500,43 @@ CUT_RESPONSES = {
 }
 
 
-@pytest.mark.parametrize("play", CUT_RESPONSES.values(), ids=CUT_RESPONSES)
+@pytest.mark.parametrize("respond", CUT_RESPONSES.values(), ids=CUT_RESPONSES)
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_truncated_answer_never_looks_complete(
-    tmp_path: Path, method: str, play: Play
+    tmp_path: Path, method: str, respond: RespondFunction
 ) -> None:
-    async with open_gateway_and_service(tmp_path, play, upstream={"timeout_seconds": 0.5}) as (
+    async with open_gateway_and_service(tmp_path, respond, upstream={"timeout_seconds": 0.5}) as (
         recorder,
         gateway,
     ):
-        with capture_logs() as logged:
-            head, rest, _clean = await read_until_close(
+        with capture_logs() as log:
+            head, remaining_bytes, _is_clean = await read_until_close(
                 gateway, CLIENT.build_request(method, RECIPIENTS)
             )
-            await wait_until(lambda: bool(logged))
+            await wait_until(lambda: bool(log))
     assert b" 200 " in head
     if b"content-length" in head:
         assert b"content-length: 300000" in head
-        assert len(rest) <= len(HALF_BODY)
+        assert len(remaining_bytes) <= len(HALF_BODY)
     else:
         assert b"transfer-encoding: chunked" in head
-        assert not rest.endswith(b"0\r\n\r\n")
+        assert not remaining_bytes.endswith(b"0\r\n\r\n")
     assert len(recorder.requests) == 1
-    (line,) = logged
+    (line,) = log
     assert line["reason"]
 
 
 async def test_reset_of_an_answer_until_close_is_a_reset(tmp_path: Path) -> None:
     async with open_gateway_and_service(
-        tmp_path, respond_with(UNTIL_CLOSE_HEAD + HALF_BODY, resets=True)
+        tmp_path, respond_with(UNTIL_CLOSE_HEAD + HALF_BODY, resets_connection=True)
     ) as (_, gateway):
-        with capture_logs() as logged:
-            _head, _rest, clean = await read_until_close(gateway, CLIENT.build_request())
-            await wait_until(lambda: bool(logged))
-    assert not clean
-    assert logged[0]["reason"]
+        with capture_logs() as log:
+            _head, _remaining_bytes, is_clean = await read_until_close(
+                gateway, CLIENT.build_request()
+            )
+            await wait_until(lambda: bool(log))
+    assert not is_clean
+    assert log[0]["reason"]
 
 
 async def test_http_1_0_client_gets_the_answer_until_close(tmp_path: Path) -> None:
@@ -526,13 +545,13 @@ async def test_http_1_0_client_gets_the_answer_until_close(tmp_path: Path) -> No
     async with open_gateway_and_service(
         tmp_path, respond_with(CHUNKED_HEAD + encode_chunked(body, 3))
     ) as (_, gateway):
-        _head, rest, clean = await read_until_close(gateway, old)
-        assert (rest, clean) == (body, True)
+        _head, remaining_bytes, is_clean = await read_until_close(gateway, old)
+        assert (remaining_bytes, is_clean) == (body, True)
     async with open_gateway_and_service(
-        tmp_path, respond_with(CHUNKED_HEAD + encode_chunked(body, 3)[:-5], closes=True)
+        tmp_path, respond_with(CHUNKED_HEAD + encode_chunked(body, 3)[:-5], closes_connection=True)
     ) as (_, gateway):
-        _head, _rest, clean = await read_until_close(gateway, old)
-        assert not clean
+        _head, _remaining_bytes, is_clean = await read_until_close(gateway, old)
+        assert not is_clean
 
 
 # Sent once.
@@ -560,7 +579,7 @@ MISSING_RESPONSES = {
     "closes": close_without_response,
     "resets": reset_without_response,
     "hangs": wait_without_response,
-    "half a head": respond_with(b"HTTP/1.1 200 OK\r\nContent-", closes=True),
+    "half a head": respond_with(b"HTTP/1.1 200 OK\r\nContent-", closes_connection=True),
     "no HTTP": respond_with(b"what?\r\n\r\n"),
     "an upgrade": respond_with(
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"
@@ -569,11 +588,11 @@ MISSING_RESPONSES = {
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", *WRITES])
-@pytest.mark.parametrize("play", MISSING_RESPONSES.values(), ids=MISSING_RESPONSES)
+@pytest.mark.parametrize("respond", MISSING_RESPONSES.values(), ids=MISSING_RESPONSES)
 async def test_request_without_answer_is_sent_once_and_is_an_internal_error(
-    tmp_path: Path, method: str, play: Play
+    tmp_path: Path, method: str, respond: RespondFunction
 ) -> None:
-    async with open_gateway_and_service(tmp_path, play, upstream={"timeout_seconds": 0.3}) as (
+    async with open_gateway_and_service(tmp_path, respond, upstream={"timeout_seconds": 0.3}) as (
         recorder,
         gateway,
     ):
@@ -583,12 +602,12 @@ async def test_request_without_answer_is_sent_once_and_is_an_internal_error(
                     method, RECIPIENTS, b"" if method in ("GET", "HEAD") else b"{}"
                 )
             )
-            answer = await connection.read_response(bodiless=method == "HEAD")
-    assert answer is not None
-    assert answer.status == 500
+            response = await connection.read_response(bodiless=method == "HEAD")
+    assert response is not None
+    assert response.status == 500
     if method != "HEAD":
-        assert extract_error(answer) == INTERNAL
-        message = answer.parse_json["errors"][0]["message"]
+        assert extract_error(response) == INTERNAL
+        message = response.parse_json["errors"][0]["message"]
         assert ("may have been carried out" in message) == (method in WRITES)
     assert len(recorder.requests) == 1
 
@@ -598,38 +617,40 @@ async def test_request_without_answer_is_sent_once_and_is_an_internal_error(
 async def test_response_with_an_invalid_header_leaves_a_write_in_doubt(
     tmp_path: Path, method: str, value: bytes
 ) -> None:
-    answer = OK_BODY.replace(b"\r\n\r\n", b"\r\nX-Note: " + value + b"\r\n\r\n")
-    async with open_gateway_and_service(tmp_path, respond_with(answer)) as (recorder, gateway):
-        said = await send_raw(
+    response = OK_BODY.replace(b"\r\n\r\n", b"\r\nX-Note: " + value + b"\r\n\r\n")
+    async with open_gateway_and_service(tmp_path, respond_with(response)) as (recorder, gateway):
+        write_response = await send_raw(
             gateway, CLIENT.build_request(method, RECIPIENTS, b"" if method == "GET" else b"{}")
         )
-        assert extract_error(said) == INTERNAL
-        message = said.parse_json["errors"][0]["message"]
+        assert extract_error(write_response) == INTERNAL
+        message = write_response.parse_json["errors"][0]["message"]
         assert ("may have been carried out" in message) == (method in WRITES)
-        recorder.play = respond_with(OK_BODY.replace(b"\r\n\r\n", b"\r\nVia: a\x01b\r\n\r\n"))
-        dropped = await send_raw(gateway, CLIENT.build_request(method, RECIPIENTS, b"", JSON))
-        assert dropped.status == 200, "what is not passed on does not matter"
+        recorder.respond = respond_with(OK_BODY.replace(b"\r\n\r\n", b"\r\nVia: a\x01b\r\n\r\n"))
+        second_response = await send_raw(
+            gateway, CLIENT.build_request(method, RECIPIENTS, b"", JSON)
+        )
+        assert second_response.status == 200, "what is not passed on does not matter"
     assert len(recorder.requests) == 2
 
 
 async def test_start_whose_response_cannot_be_sent_is_in_doubt(tmp_path: Path) -> None:
-    async def play(written: RecordedRequest, _reader: Any, writer: asyncio.StreamWriter) -> None:
-        if written.method == "POST":
+    async def respond(request: RecordedRequest, _reader: Any, writer: asyncio.StreamWriter) -> None:
+        if request.method == "POST":
             writer.write(OK_BODY.replace(b"\r\n\r\n", b"\r\nX-Note: a\x01b\r\n\r\n"))
         else:
             writer.write(build_response(503, b"<html>"))
 
-    async with open_gateway_and_service(tmp_path, play) as (recorder, gateway):
+    async with open_gateway_and_service(tmp_path, respond) as (recorder, gateway):
         write_configuration(tmp_path, recorder.url)
-        start = CLIENT.build_request("POST", f"/v1/batches/B-{'a' * 22}/start-processing")
-        answer = await send_raw(gateway, start)
-        assert extract_error(answer) == INTERNAL
-        assert "may have been carried out" in answer.parse_json["errors"][0]["message"]
-        listed = json.loads(
+        start_request = CLIENT.build_request("POST", f"/v1/batches/B-{'a' * 22}/start-processing")
+        response = await send_raw(gateway, start_request)
+        assert extract_error(response) == INTERNAL
+        assert "may have been carried out" in response.parse_json["errors"][0]["message"]
+        listed_writes = json.loads(
             (await operator_commands.run_command(tmp_path, "writes", "unsettled", "--json")).stdout
         )
-        assert [write["operation"] for write in listed["writes"]] == ["start_signed_batch"]
-        assert extract_error(await send_raw(gateway, start)) == INTERNAL
+        assert [write["operation"] for write in listed_writes["writes"]] == ["start_signed_batch"]
+        assert extract_error(await send_raw(gateway, start_request)) == INTERNAL
         assert len([request for request in recorder.requests if request.method == "POST"]) == 1
 
 
@@ -637,13 +658,13 @@ async def test_start_whose_response_cannot_be_sent_is_in_doubt(tmp_path: Path) -
 async def test_request_on_a_stale_connection_is_sent_once(tmp_path: Path, method: str) -> None:
     """The server closes a kept connection instead of answering the second request."""
 
-    async def play(_: RecordedRequest, _reader: Any, writer: asyncio.StreamWriter) -> None:
+    async def respond(_: RecordedRequest, _reader: Any, writer: asyncio.StreamWriter) -> None:
         if len(recorder.requests) == 2:
             writer.close()
         else:
             writer.write(OK_BODY)
 
-    async with open_gateway_and_service(tmp_path, play) as (recorder, gateway):
+    async with open_gateway_and_service(tmp_path, respond) as (recorder, gateway):
         statuses = [
             (await send_raw(gateway, CLIENT.build_request(method, RECIPIENTS))).status
             for _ in range(3)
@@ -653,14 +674,16 @@ async def test_request_on_a_stale_connection_is_sent_once(tmp_path: Path, method
 
 
 async def test_connection_closed_while_idle_is_not_used(tmp_path: Path) -> None:
-    async with open_gateway_and_service(tmp_path, respond_with(OK_BODY, closes=True)) as (
+    async with open_gateway_and_service(
+        tmp_path, respond_with(OK_BODY, closes_connection=True)
+    ) as (
         recorder,
         gateway,
     ):
         for number in range(1, 4):
-            sent = CLIENT.build_request("POST", RECIPIENTS, b"{}", JSON)
-            assert (await send_raw(gateway, sent)).status == 200
-            await wait_until(lambda number=number: recorder.ended == number)
+            request_bytes = CLIENT.build_request("POST", RECIPIENTS, b"{}", JSON)
+            assert (await send_raw(gateway, request_bytes)).status == 200
+            await wait_until(lambda number=number: recorder.ended_count == number)
             await asyncio.sleep(0.01)
     assert len(recorder.requests) == 3
 
@@ -670,48 +693,48 @@ async def test_connection_closed_while_idle_is_not_used(tmp_path: Path) -> None:
 
 async def test_large_answer_is_streamed(tmp_path: Path) -> None:
     """If the client does not read, the service can send only as much as the sockets buffer."""
-    size, part = 120 * MEGABYTE, os.urandom(MEGABYTE)
+    size, megabyte = 120 * MEGABYTE, os.urandom(MEGABYTE)
     sent_bytes = 0
 
-    async def play(_: RecordedRequest, _reader: Any, writer: asyncio.StreamWriter) -> None:
+    async def respond(_: RecordedRequest, _reader: Any, writer: asyncio.StreamWriter) -> None:
         nonlocal sent_bytes
         writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n".encode())
         while sent_bytes < size:
-            writer.write(part)
+            writer.write(megabyte)
             await writer.drain()
-            sent_bytes += len(part)
+            sent_bytes += len(megabyte)
 
-    async with open_gateway_and_service(tmp_path, play, upstream={"timeout_seconds": 30}) as (
+    async with open_gateway_and_service(tmp_path, respond, upstream={"timeout_seconds": 30}) as (
         _,
         gateway,
     ):
         async with await open_connection(gateway.running.port) as connection:
             await connection.send(CLIENT.build_request())
             await connection.reader.readuntil(b"\r\n\r\n")
-            before = -1
-            while sent_bytes > before:
-                before = sent_bytes
+            previous_bytes = -1
+            while sent_bytes > previous_bytes:
+                previous_bytes = sent_bytes
                 await asyncio.sleep(0.3)
             assert sent_bytes < size / 3
-            left = size
+            remaining = size
             async with asyncio.timeout(30):
-                while left:
-                    received = await connection.reader.read(min(left, MEGABYTE))
-                    assert received
-                    left -= len(received)
+                while remaining:
+                    received_data = await connection.reader.read(min(remaining, MEGABYTE))
+                    assert received_data
+                    remaining -= len(received_data)
     assert sent_bytes == size
 
 
 async def test_client_that_does_not_read_is_disconnected(tmp_path: Path) -> None:
-    endless = LONG_HEAD.replace(b"300000", b"300000000") + b"x" * 40 * MEGABYTE
+    endless_response = LONG_HEAD.replace(b"300000", b"300000000") + b"x" * 40 * MEGABYTE
     async with open_gateway_and_service(
-        tmp_path, respond_with(endless), upstream={"timeout_seconds": 2}
+        tmp_path, respond_with(endless_response), upstream={"timeout_seconds": 2}
     ) as (_, gateway):
-        with capture_logs() as logged:
+        with capture_logs() as log:
             async with await open_connection(gateway.running.port) as connection:
                 await connection.send(CLIENT.build_request())
-                await wait_until(lambda: bool(logged), seconds=60)
-    assert logged[0]["reason"] == "the client does not read its response"
+                await wait_until(lambda: bool(log), seconds=60)
+    assert log[0]["reason"] == "the client does not read its response"
 
 
 # Clients that go away.
@@ -722,41 +745,39 @@ async def test_client_disconnect_cancels_a_read(tmp_path: Path, method: str) -> 
     async with open_gateway_and_service(
         tmp_path, wait_without_response, upstream={"timeout_seconds": 60}
     ) as (recorder, gateway):
-        with capture_logs() as logged:
+        with capture_logs() as log:
             async with await open_connection(gateway.running.port) as connection:
                 await connection.send(CLIENT.build_request(method, RECIPIENTS))
                 await wait_until(lambda: len(recorder.requests) == 1)
-                assert recorder.ended == 0
-            await wait_until(lambda: recorder.ended == 1)
-            await wait_until(lambda: bool(logged))
-    assert [(line["http.response.status_code"], line["api"]) for line in logged] == [
-        (499, "signed")
-    ]
+                assert recorder.ended_count == 0
+            await wait_until(lambda: recorder.ended_count == 1)
+            await wait_until(lambda: bool(log))
+    assert [(line["http.response.status_code"], line["api"]) for line in log] == [(499, "signed")]
 
 
 @pytest.mark.parametrize("method", WRITES)
 async def test_client_disconnect_does_not_cancel_a_write(tmp_path: Path, method: str) -> None:
     go_on, is_cancelled = asyncio.Event(), asyncio.Event()
 
-    async def play(
+    async def respond(
         _: RecordedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        ends = asyncio.ensure_future(reader.read(1))
+        pending_read = asyncio.ensure_future(reader.read(1))
         await go_on.wait()
-        if ends.done():
+        if pending_read.done():
             is_cancelled.set()
         writer.write(OK_BODY)
 
-    async with open_gateway_and_service(tmp_path, play) as (recorder, gateway):
-        with capture_logs() as logged:
+    async with open_gateway_and_service(tmp_path, respond) as (recorder, gateway):
+        with capture_logs() as log:
             async with await open_connection(gateway.running.port) as connection:
                 await connection.send(CLIENT.build_request(method, RECIPIENTS, b"{}", JSON))
                 await wait_until(lambda: len(recorder.requests) == 1)
             await asyncio.sleep(0.1)
             go_on.set()
-            await wait_until(lambda: bool(logged))
+            await wait_until(lambda: bool(log))
     assert not is_cancelled.is_set()
-    assert [(line["http.response.status_code"], line["upstream_calls"]) for line in logged] == [
+    assert [(line["http.response.status_code"], line["upstream_calls"]) for line in log] == [
         (200, 1)
     ]
 
@@ -765,17 +786,17 @@ async def test_answer_to_a_write_is_read_after_client_disconnect(
     tmp_path: Path,
 ) -> None:
     """A service may still work while it answers, and stop if the connection closes."""
-    sent_megabytes, part = 0, b"x" * MEGABYTE
+    sent_megabytes, megabyte = 0, b"x" * MEGABYTE
 
-    async def play(_: RecordedRequest, _reader: Any, writer: asyncio.StreamWriter) -> None:
+    async def respond(_: RecordedRequest, _reader: Any, writer: asyncio.StreamWriter) -> None:
         nonlocal sent_megabytes
         writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {60 * MEGABYTE}\r\n\r\n".encode())
         while sent_megabytes < 60:
-            writer.write(part)
+            writer.write(megabyte)
             await writer.drain()
             sent_megabytes += 1
 
-    async with open_gateway_and_service(tmp_path, play) as (_, gateway):
+    async with open_gateway_and_service(tmp_path, respond) as (_, gateway):
         async with await open_connection(gateway.running.port) as connection:
             await connection.send(CLIENT.build_request("POST", RECIPIENTS, b"{}", JSON))
             await connection.reader.readuntil(b"\r\n\r\n")
@@ -784,30 +805,30 @@ async def test_answer_to_a_write_is_read_after_client_disconnect(
 
 
 async def test_shutdown_completes_requests_in_flight(tmp_path: Path) -> None:
-    async def play(_: RecordedRequest, _reader: Any, writer: asyncio.StreamWriter) -> None:
+    async def respond(_: RecordedRequest, _reader: Any, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.3)
         writer.write(OK_BODY)
 
-    async with open_raw_service(play) as recorder:
+    async with open_raw_service(respond) as recorder:
         async with open_signed_gateway(tmp_path, recorder.url) as gateway:
             connection = await open_connection(gateway.running.port)
             await connection.send(CLIENT.build_request("POST", RECIPIENTS, b"{}", JSON))
             await wait_until(lambda: len(recorder.requests) == 1)
-        answer = await connection.read_response()
+        response = await connection.read_response()
         await connection.close()
-    assert answer is not None
-    assert answer.parse_json == {"ok": True}
+    assert response is not None
+    assert response.parse_json == {"ok": True}
 
 
 async def test_answer_interrupted_by_shutdown_does_not_look_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def play(_: RecordedRequest, reader: Any, writer: asyncio.StreamWriter) -> None:
+    async def respond(_: RecordedRequest, reader: Any, writer: asyncio.StreamWriter) -> None:
         writer.write(UNTIL_CLOSE_HEAD + b"half")
         await reader.read(1)
 
     monkeypatch.setattr("gateway.server.shutdown.SHUTDOWN_MARGIN_SECONDS", -4.5)
-    async with open_raw_service(play) as recorder:
+    async with open_raw_service(respond) as recorder:
         async with open_signed_gateway(tmp_path, recorder.url) as gateway:
             connection = await open_connection(gateway.running.port)
             await connection.send(CLIENT.build_request())
@@ -825,15 +846,15 @@ async def test_answer_interrupted_by_shutdown_does_not_look_complete(
 async def test_signed_request_is_logged_in_one_line(tmp_path: Path) -> None:
     target = "/v1/recipients/R-1/accounts/A-2?search=ada@example.com"
     async with open_gateway_and_service(tmp_path) as (_, gateway):
-        with capture_logs() as logged:
+        with capture_logs() as log:
             await send_raw(gateway, CLIENT.build_request("GET", target))
             await send_raw(
                 gateway, SigningClient(secret_key="x").build_request("GET", "/v1/ada@example.com")
             )
-    first, second = logged
-    assert first["http.route"] == "/v1/recipients/…/accounts/…"
-    assert second["http.route"] == "/v1/…"
-    told = {
+    first_line, second_line = log
+    assert first_line["http.route"] == "/v1/recipients/…/accounts/…"
+    assert second_line["http.route"] == "/v1/…"
+    expected_fields = {
         "event": "request",
         "api": "signed",
         "operation": None,
@@ -844,7 +865,7 @@ async def test_signed_request_is_logged_in_one_line(tmp_path: Path) -> None:
         "environment": "sandbox",
         "upstream_calls": 1,
     }
-    assert first.items() >= told.items()
-    assert first["duration_ms"] >= first["upstream_duration_ms"] > 0
-    assert (second["http.response.status_code"], second["upstream_calls"]) == (401, 0)
-    assert json.dumps(logged)
+    assert first_line.items() >= expected_fields.items()
+    assert first_line["duration_ms"] >= first_line["upstream_duration_ms"] > 0
+    assert (second_line["http.response.status_code"], second_line["upstream_calls"]) == (401, 0)
+    assert json.dumps(log)

@@ -27,10 +27,10 @@ def test_failures_neither_repeat_nor_lose_writes(group: int) -> None:
         result = play_seed(seed)
         assert result.problems == [], f"python -m tests.simulation --seeds {seed} --shown"
         counts.update(result.counts)
-    assert all(counts[what] for what in ("writes", "kills", "ends", "holds", "jumps")), counts
+    assert all(counts[name] for name in ("writes", "kills", "ends", "holds", "jumps")), counts
 
 
-@pytest.mark.parametrize("mutation", MISTAKES, ids=lambda one: one.__name__.strip("_"))
+@pytest.mark.parametrize("mutation", MISTAKES, ids=lambda mistake: mistake.__name__.strip("_"))
 def test_planted_mistake_is_found(mutation: Callable[..., Any]) -> None:
     with apply_mistake(mutation):
         for seed in range(MAX_SEEDS_TO_FIND):
@@ -40,13 +40,13 @@ def test_planted_mistake_is_found(mutation: Callable[..., Any]) -> None:
 
 
 def test_seed_plays_alike_in_another_process() -> None:
-    asked = (3, 12, 30)
+    arguments = (3, 12, 30)
     program = "import sys; from tests.simulation.seeds import play_seed\n"
-    program += f"print([play_seed(seed).trace for seed in {asked[::-1]}][::-1])"
+    program += f"print([play_seed(seed).trace for seed in {arguments[::-1]}][::-1])"
     root = Path(__file__).parents[1]
     paths = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     variables = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": paths}
-    other = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         cwd=root,
         env=variables,
@@ -55,4 +55,4 @@ def test_seed_plays_alike_in_another_process() -> None:
         check=True,
         timeout=120,
     )
-    assert other.stdout.strip() == str([play_seed(seed).trace for seed in asked])
+    assert process.stdout.strip() == str([play_seed(seed).trace for seed in arguments])

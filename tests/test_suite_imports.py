@@ -53,15 +53,15 @@ def find_module(name: str) -> Path | None:
 
 def list_modules() -> list[str]:
     """The suites' modules, and those of tests/ that they import, to the last."""
-    found: set[Path] = set()
-    pending = [file for suite in SUITES for file in (ROOT / "tests").glob(suite)]
-    while pending:
-        file = pending.pop()
-        if file not in found:
-            found.add(file)
+    modules: set[Path] = set()
+    pending_files = [file for suite in SUITES for file in (ROOT / "tests").glob(suite)]
+    while pending_files:
+        file = pending_files.pop()
+        if file not in modules:
+            modules.add(file)
             names = [name for name in imported_names(file) if name.startswith("tests.")]
-            pending += [module for name in names if (module := find_module(name))]
-    return sorted(str(file.relative_to(ROOT)) for file in found)
+            pending_files += [module for name in names if (module := find_module(name))]
+    return sorted(str(file.relative_to(ROOT)) for file in modules)
 
 
 def list_internals(file: Path) -> list[str]:
@@ -76,7 +76,7 @@ def list_internals(file: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("module", [one for one in list_modules() if one not in ASSEMBLY])
+@pytest.mark.parametrize("module", [module for module in list_modules() if module not in ASSEMBLY])
 def test_module_imports_no_internals(module: str) -> None:
     assert list_internals(ROOT / module) == []
 

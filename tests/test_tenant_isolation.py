@@ -36,11 +36,11 @@ class OtherMerchant:
     """The second merchant of the same gateway."""
 
     def __init__(self, gateway: GatewayUnderTest, api_key: str) -> None:
-        self.house = gateway
+        self.gateway = gateway
         self.headers = {"X-API-Key": api_key}
 
     async def request(self, method: str, path: str, body: Any = None) -> GatewayResponse:
-        return await self.house.request(method, f"/v1{path}", body, headers=self.headers)
+        return await self.gateway.request(method, f"/v1{path}", body, headers=self.headers)
 
 
 @asynccontextmanager
@@ -49,8 +49,10 @@ async def open_two_merchants(
 ) -> AsyncIterator[tuple[Service, GatewayUnderTest, OtherMerchant]]:
     account = DEMO_CREDENTIALS.merchant if one_account else "bolt"
     keys = [DEMO_CREDENTIALS, ServiceCredentials("BOLTACCESSKEY", "bolt-secret-key", account)]
-    switches = ServiceOptions(inferred=inferred, recipient_id_length=22, processing_seconds=60)
-    service = Service(credentials=keys, seed=1, options=switches)
+    service_options = ServiceOptions(
+        inferred=inferred, recipient_id_length=22, processing_seconds=60
+    )
+    service = Service(credentials=keys, seed=1, options=service_options)
     async with open_gateway_and_service(folder, service) as (gateway, _simulator):
         api_key = await gateway.import_key(
             merchant="bolt",
@@ -65,13 +67,13 @@ async def load_id_spellings(
     gateway: GatewayUnderTest, merchant: str, *names: str
 ) -> dict[str, list[str]]:
     """Loads each id in all forms: the client's, the service's and an imported one."""
-    owner = Tenant(merchant, "sandbox")
+    tenant = Tenant(merchant, "sandbox")
     async with open_store(gateway.settings.state) as store:
-        current = await load_current_ids(store, owner, names)
+        current = await load_current_ids(store, tenant, names)
         imported_ids = {
             f"{name[:2]}OLD{number}": current[name] for number, name in enumerate(names)
         }
-        await save_legacy_ids(store, owner, imported_ids, imported=True)
+        await save_legacy_ids(store, tenant, imported_ids, imported=True)
     ids_by_current = {id_: name for name, id_ in imported_ids.items()}
     return {name: [name, current[name], ids_by_current[current[name]]] for name in names}
 
@@ -104,7 +106,7 @@ def build_body(method: str, path: str, ids: dict[str, str]) -> Any:
 
 def build_requests(ids: dict[str, str]) -> list[tuple[str, str, Any]]:
     """Lists requests of every operation that names an object."""
-    asked = []
+    requests = []
     for operation in (*OPERATIONS, *UNLISTED):
         kind = operation.path.split("/")[1].removesuffix("s").replace("batche", "batch")
         body = None
@@ -116,8 +118,8 @@ def build_requests(ids: dict[str, str]) -> list[tuple[str, str, Any]]:
         }:
             body = build_body(operation.method, operation.path, ids)
             path = operation.path.replace("{id}", ids[kind]).replace("{payment}", ids["payment"])
-            asked.append((operation.method, path, body))
-    return asked
+            requests.append((operation.method, path, body))
+    return requests
 
 
 def test_every_operation_on_an_object_is_covered() -> None:
@@ -126,35 +128,35 @@ def test_every_operation_on_an_object_is_covered() -> None:
 
 
 @WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS
-@pytest.mark.parametrize("drafted", [False, True], ids=["as made", "edited"])
+@pytest.mark.parametrize("is_draft", [False, True], ids=["as made", "edited"])
 async def test_objects_of_another_merchant_are_unreachable_by_any_id(
-    *, inferred: bool, drafted: bool, tmp_path: Path
+    *, inferred: bool, is_draft: bool, tmp_path: Path
 ) -> None:
     async with open_two_merchants(tmp_path, inferred=inferred) as (service, gateway, other):
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient, "5.00")
         (payment,) = await load_payment_ids(gateway, batch)
-        if drafted:
+        if is_draft:
             body = {"memo": "a secret of demo", "sourceAmount": "6.00"}
             await request_successfully(
                 gateway, "PATCH", f"/batches/{batch}/payments/{payment}", body
             )
-        before = await request_successfully(gateway, "GET", f"/batches/{batch}")
-        spelled = await load_id_spellings(gateway, "demo", recipient, batch, payment)
+        batch_before = await request_successfully(gateway, "GET", f"/batches/{batch}")
+        id_spellings = await load_id_spellings(gateway, "demo", recipient, batch, payment)
         for number in range(3):
             ids = {
-                "recipient": spelled[recipient][number],
-                "batch": spelled[batch][number],
-                "payment": spelled[payment][number],
+                "recipient": id_spellings[recipient][number],
+                "batch": id_spellings[batch][number],
+                "payment": id_spellings[payment][number],
             }
             for method, path, body in build_requests(ids):
                 response = await other.request(method, path, body)
                 assert response.status in (404, 406), (method, path, response.text)
                 assert "secret" not in response.text
                 assert "ada@" not in response.text
-        assert await request_successfully(gateway, "GET", f"/batches/{batch}") == before
-        world = service.find_or_create_tenant("bolt")
-        assert (world.recipients, world.batches, world.payments) == ({}, {}, {})
+        assert await request_successfully(gateway, "GET", f"/batches/{batch}") == batch_before
+        tenant = service.find_or_create_tenant("bolt")
+        assert (tenant.recipients, tenant.batches, tenant.payments) == ({}, {}, {})
         assert not service.batch_starts
         for path in ("/batches", "/recipients", "/payments"):
             assert (await other.request("GET", path)).body["meta"]["records"] == 0, path
@@ -163,16 +165,18 @@ async def test_objects_of_another_merchant_are_unreachable_by_any_id(
 @WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS
 async def test_merchants_have_separate_lists_and_ids(*, inferred: bool, tmp_path: Path) -> None:
     async with open_two_merchants(tmp_path, inferred=inferred) as (_service, gateway, other):
-        made = []
+        created_ids = []
         for name, headers in (("ada", {}), ("eve", other.headers)):
             recipient = await create_recipient(gateway, name, headers=headers)
             batch = await create_batch(gateway, recipient, "5.00", headers=headers)
-            made.append((recipient, batch, headers))
-        for recipient, batch, headers in made:
-            listed = await request_successfully(gateway, "GET", "/batches", headers=headers)
-            assert [row["id"] for row in listed["batches"]] == [batch]
-            people = await request_successfully(gateway, "GET", "/recipients", headers=headers)
-            assert [row["id"] for row in people["recipients"]] == [recipient]
+            created_ids.append((recipient, batch, headers))
+        for recipient, batch, headers in created_ids:
+            batch_list = await request_successfully(gateway, "GET", "/batches", headers=headers)
+            assert [row["id"] for row in batch_list["batches"]] == [batch]
+            recipient_list = await request_successfully(
+                gateway, "GET", "/recipients", headers=headers
+            )
+            assert [row["id"] for row in recipient_list["recipients"]] == [recipient]
             payments = await request_successfully(gateway, "GET", "/payments", headers=headers)
             assert [payment["batch"]["id"] for payment in payments["payments"]] == [batch]
 
@@ -200,16 +204,16 @@ async def test_imported_id_belongs_to_one_merchant(tmp_path: Path) -> None:
             batches.append(await create_batch(gateway, recipient, "5.00", headers=headers))
         async with open_store(gateway.settings.state) as store:
             for merchant, batch in zip(("demo", "bolt"), batches, strict=True):
-                owner = Tenant(merchant, "sandbox")
-                found = await load_current_ids(store, owner, [batch])
-                await save_legacy_ids(store, owner, {"B-OLD1": found[batch]}, imported=True)
-        created = [
+                tenant = Tenant(merchant, "sandbox")
+                current_ids = await load_current_ids(store, tenant, [batch])
+                await save_legacy_ids(store, tenant, {"B-OLD1": current_ids[batch]}, imported=True)
+        new_ids = [
             (await request_successfully(gateway, "GET", "/batches/B-OLD1", headers=headers))[
                 "batch"
             ]["payments"]
             for headers in ({}, other.headers)
         ]
-        assert created[0] != created[1]
+        assert new_ids[0] != new_ids[1]
 
 
 # One account, two merchants
@@ -224,12 +228,12 @@ async def test_alias_ids_are_separate_for_merchants_of_one_account(
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient, "5.00")
         (payment,) = await load_payment_ids(gateway, batch)
-        spelled = await load_id_spellings(gateway, "demo", recipient, batch, payment)
+        id_spellings = await load_id_spellings(gateway, "demo", recipient, batch, payment)
         for number in (0, 2):  # the client's name, and an imported one
             ids = {
-                "recipient": spelled[recipient][number],
-                "batch": spelled[batch][number],
-                "payment": spelled[payment][number],
+                "recipient": id_spellings[recipient][number],
+                "batch": id_spellings[batch][number],
+                "payment": id_spellings[payment][number],
             }
             for method, path, body in build_requests(ids):
                 response = await other.request(method, path, body)
@@ -256,9 +260,9 @@ async def test_gateway_state_is_separate_for_merchants_of_one_account(
         assert (await request_successfully(gateway, "GET", f"/recipients/{recipient}"))[
             "recipient"
         ]["status"] == "inactive"
-        told = await other.request("GET", f"/recipients/{current}")
-        assert (told.status, told.body["recipient"]["status"]) == (200, "active")
-        assert recipient not in told.text
+        response = await other.request("GET", f"/recipients/{current}")
+        assert (response.status, response.body["recipient"]["status"]) == (200, "active")
+        assert recipient not in response.text
 
 
 async def test_draft_is_unreachable_for_another_merchant_by_any_id(tmp_path: Path) -> None:
@@ -266,29 +270,29 @@ async def test_draft_is_unreachable_for_another_merchant_by_any_id(tmp_path: Pat
     async with open_two_merchants(tmp_path, inferred=False) as (service, gateway, other):
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient, "5.00", "6.00")
-        removed, remaining = await load_payment_ids(gateway, batch)
+        removed_id, remaining_id = await load_payment_ids(gateway, batch)
         await request_successfully(
-            gateway, "DELETE", f"/batches/{batch}/payments/{removed}"
+            gateway, "DELETE", f"/batches/{batch}/payments/{removed_id}"
         )  # a draft from here on
         body = {"recipient": {"id": recipient}, **PAYMENT}
-        added = (await request_successfully(gateway, "POST", f"/batches/{batch}/payments", body))[
-            "payment"
-        ]["id"]
+        added_id = (
+            await request_successfully(gateway, "POST", f"/batches/{batch}/payments", body)
+        )["payment"]["id"]
         await request_successfully(
             gateway, "GET", f"/batches/{batch}/summary"
         )  # creates the draft at the service
-        world = service.find_or_create_tenant()
-        batches = [batch, *world.batches]
-        payments = [removed, remaining, added, *world.payments]
+        tenant = service.find_or_create_tenant()
+        batches = [batch, *tenant.batches]
+        payments = [removed_id, remaining_id, added_id, *tenant.payments]
         assert (len(batches), len(payments)) == (3, 3 + 4)
-        before = await request_successfully(gateway, "GET", f"/batches/{batch}")
+        batch_before = await request_successfully(gateway, "GET", f"/batches/{batch}")
         for batch_id in batches:
             for payment_id in payments:
                 ids = {"recipient": recipient, "batch": batch_id, "payment": payment_id}
-                for method, path, sent in build_requests(ids):
-                    response = await other.request(method, path, sent)
+                for method, path, request_body in build_requests(ids):
+                    response = await other.request(method, path, request_body)
                     assert response.status in (404, 406), (method, path, response.text)
-        assert await request_successfully(gateway, "GET", f"/batches/{batch}") == before
+        assert await request_successfully(gateway, "GET", f"/batches/{batch}") == batch_before
         assert not service.batch_starts
         assert service.find_or_create_tenant("bolt").batches == {}
 
@@ -321,18 +325,18 @@ async def test_batch_change_cannot_name_payments_of_another_merchant(
 async def test_idempotency_key_belongs_to_one_api_key(tmp_path: Path) -> None:
     """Neither two merchants nor two keys of one merchant share an idempotency key."""
     async with open_two_merchants(tmp_path, inferred=True) as (service, gateway, other):
-        second = await gateway.import_key(api_key="a-second-api-key-for-tests", name="second")
+        second_key = await gateway.import_key(api_key="a-second-api-key-for-tests", name="second")
         body = {"type": "business", "name": "Ada Ltd", "email": "ada@example.com"}
-        made = []
-        for key in (gateway.api_key, other.headers["X-API-Key"], second, gateway.api_key):
+        recipient_ids = []
+        for key in (gateway.api_key, other.headers["X-API-Key"], second_key, gateway.api_key):
             headers = {"X-API-Key": key, "Idempotency-Key": "the-same"}
-            made.append(
+            recipient_ids.append(
                 (await request_successfully(gateway, "POST", "/recipients", body, headers=headers))[
                     "recipient"
                 ]["id"]
             )
-        assert made[3] == made[0]
-        assert len(set(made)) == 3
+        assert recipient_ids[3] == recipient_ids[0]
+        assert len(set(recipient_ids)) == 3
         assert (
             len(service.find_or_create_tenant().recipients),
             len(service.find_or_create_tenant("bolt").recipients),

@@ -30,7 +30,7 @@ from tests.signed_requests import (
     send_raw,
 )
 from tests.sockets import RawConnection, assert_legacy, open_connection, wait_until
-from tests.state import operations_by_state
+from tests.state import count_operations_by_state
 
 BODY = b'{"type":"individual","firstName":"Ada","lastName":"Byron","email":"ada@example.com"}'
 READ_REQUEST = (
@@ -48,67 +48,78 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "tls")
 
 
-def build_server_section(pair: CertificatePair) -> dict[str, str]:
-    return {"tls_certificate_file": str(pair.certificate), "tls_key_file": str(pair.key)}
+def build_server_section(certificate_pair: CertificatePair) -> dict[str, str]:
+    return {
+        "tls_certificate_file": str(certificate_pair.certificate),
+        "tls_key_file": str(certificate_pair.key),
+    }
 
 
 async def open_tls_connection(port: int, authority: Authority) -> RawConnection:
-    made = await asyncio.open_connection("127.0.0.1", port, ssl=authority.build_client_context())
-    return RawConnection(*made)
+    streams = await asyncio.open_connection("127.0.0.1", port, ssl=authority.build_client_context())
+    return RawConnection(*streams)
 
 
 def find_common_name(connection: RawConnection) -> str:
     """The name on the certificate that the other side showed."""
     peer_certificate = connection.writer.get_extra_info("peercert")
-    return str(dict(entry for part in peer_certificate["subject"] for entry in part)["commonName"])
+    return str(
+        dict(entry for component in peer_certificate["subject"] for entry in component)[
+            "commonName"
+        ]
+    )
 
 
 # Towards clients.
 
 
 async def test_both_interfaces_are_served_over_tls(tmp_path: Path, authority: Authority) -> None:
-    pair = authority.issue("gateway")
+    certificate_pair = authority.issue("gateway")
     async with (
         open_raw_service(respond_with(EMPTY_LIST)) as recorder,
-        open_signed_gateway(tmp_path, recorder.url, server=build_server_section(pair)) as gateway,
+        open_signed_gateway(
+            tmp_path, recorder.url, server=build_server_section(certificate_pair)
+        ) as gateway,
         await open_tls_connection(gateway.running.port, authority) as connection,
     ):
         assert gateway.running.url.startswith("https://")
         for request in (READ_REQUEST, CLIENT.build_request(), READ_REQUEST):
             await connection.send(request)
-            answer = await connection.read_response()
-            assert answer is not None
-            assert answer.status == 200
+            response = await connection.read_response()
+            assert response is not None
+            assert response.status == 200
         assert len(recorder.requests) == 3
-        async with await open_connection(gateway.running.port) as plain:
-            await plain.send(READ_REQUEST)
-            assert await plain.wait_closed()
+        async with await open_connection(gateway.running.port) as plain_connection:
+            await plain_connection.send(READ_REQUEST)
+            assert await plain_connection.wait_closed()
         assert len(recorder.requests) == 3
 
 
 async def test_request_sent_with_the_end_of_the_handshake_is_answered(
     tmp_path: Path, authority: Authority
 ) -> None:
-    pair = authority.issue("gateway")
+    certificate_pair = authority.issue("gateway")
 
     def send_with_handshake(port: int) -> list[bytes]:
         """Blocking sockets send what they have at once, the client's last word of TLS included."""
-        heard = []
+        chunks = []
         for _ in range(20):
-            with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as tcp_socket:
                 with authority.build_client_context().wrap_socket(
-                    plain, server_hostname="localhost"
-                ) as secure:
-                    secure.sendall(READ_REQUEST)
-                    heard.append(secure.recv(12))
-        return heard
+                    tcp_socket, server_hostname="localhost"
+                ) as tls_socket:
+                    tls_socket.sendall(READ_REQUEST)
+                    chunks.append(tls_socket.recv(12))
+        return chunks
 
     async with (
         open_raw_service(respond_with(EMPTY_LIST)) as recorder,
-        open_signed_gateway(tmp_path, recorder.url, server=build_server_section(pair)) as gateway,
+        open_signed_gateway(
+            tmp_path, recorder.url, server=build_server_section(certificate_pair)
+        ) as gateway,
     ):
-        said = await asyncio.to_thread(send_with_handshake, gateway.running.port)
-        assert said == [b"HTTP/1.1 200"] * 20
+        response_bytes = await asyncio.to_thread(send_with_handshake, gateway.running.port)
+        assert response_bytes == [b"HTTP/1.1 200"] * 20
 
 
 async def test_unfinished_handshakes_are_closed_for_new_connections(
@@ -130,9 +141,9 @@ async def test_unfinished_handshakes_are_closed_for_new_connections(
             await connection.send(b"\x16\x03\x01" if number % 2 else b"")
         async with await open_tls_connection(gateway.running.port, authority) as connection:
             await connection.send(READ_REQUEST)
-            answer = await connection.read_response()
-            assert answer is not None
-            assert answer.status == 200
+            response = await connection.read_response()
+            assert response is not None
+            assert response.status == 200
             assert tracker.closed_counts["for_others"] >= 40 - 16
         await wait_until(lambda: tracker.closed_counts.total() >= 40)
         await wait_until(lambda: not gateway.running.server.handshakes)
@@ -142,36 +153,46 @@ async def test_unfinished_handshakes_are_closed_for_new_connections(
 async def test_reloaded_certificate_is_used_by_new_connections(
     tmp_path: Path, authority: Authority
 ) -> None:
-    first, second = authority.issue("first"), authority.issue("second")
-    live = CertificatePair(tmp_path / "tls/live.pem", tmp_path / "tls/live.key")
+    first_pair, second_pair = authority.issue("first"), authority.issue("second")
+    live_pair = CertificatePair(tmp_path / "tls/live.pem", tmp_path / "tls/live.key")
     for target, source in zip(
-        (live.certificate, live.key), (first.certificate, first.key), strict=True
+        (live_pair.certificate, live_pair.key),
+        (first_pair.certificate, first_pair.key),
+        strict=True,
     ):
         shutil.copy(source, target)
     async with (
         open_raw_service(respond_with(EMPTY_LIST)) as recorder,
-        open_signed_gateway(tmp_path, recorder.url, server=build_server_section(live)) as gateway,
+        open_signed_gateway(
+            tmp_path, recorder.url, server=build_server_section(live_pair)
+        ) as gateway,
         await open_tls_connection(gateway.running.port, authority) as old,
     ):
         assert find_common_name(old) == "first"
-        live.certificate.write_text("half a file")
+        live_pair.certificate.write_text("half a file")
         gateway.running.reload_certificate()
-        async with await open_tls_connection(gateway.running.port, authority) as same:
-            assert find_common_name(same) == "first", "what cannot be used takes nothing's place"
-        shutil.copy(second.certificate, live.certificate)
-        shutil.copy(second.key, live.key)
+        async with await open_tls_connection(
+            gateway.running.port, authority
+        ) as old_certificate_connection:
+            assert find_common_name(old_certificate_connection) == "first", (
+                "what cannot be used takes nothing's place"
+            )
+        shutil.copy(second_pair.certificate, live_pair.certificate)
+        shutil.copy(second_pair.key, live_pair.key)
         gateway.running.reload_certificate()
         async with await open_tls_connection(gateway.running.port, authority) as new:
             assert find_common_name(new) == "second"
         await old.send(READ_REQUEST)
-        answer = await old.read_response()
-        assert answer is not None
-        assert answer.status == 200
+        response = await old.read_response()
+        assert response is not None
+        assert response.status == 200
 
 
 async def test_sighup_reloads_the_certificate(tmp_path: Path, authority: Authority) -> None:
-    first, second = authority.issue("first"), authority.issue("second")
-    section = f'tls_certificate_file = "{first.certificate}"\ntls_key_file = "{first.key}"'
+    first_pair, second_pair = authority.issue("first"), authority.issue("second")
+    section = (
+        f'tls_certificate_file = "{first_pair.certificate}"\ntls_key_file = "{first_pair.key}"'
+    )
     text = build_configuration("http://127.0.0.1:9").replace(
         "admin_port = 0", f"admin_port = 0\n{section}"
     )
@@ -179,21 +200,21 @@ async def test_sighup_reloads_the_certificate(tmp_path: Path, authority: Authori
     async with run_serve(tmp_path, seconds=60) as gateway:
         async with await open_tls_connection(gateway.port, authority) as connection:
             assert find_common_name(connection) == "first"
-            shutil.copy(second.certificate, first.certificate)
-            shutil.copy(second.key, first.key)
+            shutil.copy(second_pair.certificate, first_pair.certificate)
+            shutil.copy(second_pair.key, first_pair.key)
             gateway.process.send_signal(signal.SIGHUP)
             await wait_until(lambda: "certificate_reloaded" in gateway.read_log())
             async with await open_tls_connection(gateway.port, authority) as new:
                 assert find_common_name(new) == "second"
             await connection.send(b"GET /v1/x HTTP/1.1\r\nHost: x\r\n\r\n")
-            answer = await connection.read_response()
-            assert answer is not None
-            assert answer.status == 404
+            response = await connection.read_response()
+            assert response is not None
+            assert response.status == 404
         assert await gateway.stop() == 0
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"tls_key_file": "nothing.key"}, "check that both files exist"),
         ({"tls_key_file": "other.key"}, "not a certificate and its key"),
@@ -201,12 +222,12 @@ async def test_sighup_reloads_the_certificate(tmp_path: Path, authority: Authori
     ],
 )
 def test_unusable_certificate_is_a_startup_error(
-    tmp_path: Path, authority: Authority, changes: dict[str, str], says: str
+    tmp_path: Path, authority: Authority, changes: dict[str, str], message: str
 ) -> None:
     server = build_server_section(authority.issue("gateway"))
     authority.issue("other")
     server |= {name: str(tmp_path / "tls" / file) for name, file in changes.items()}
-    with pytest.raises(ConfigurationError, match=says):
+    with pytest.raises(ConfigurationError, match=message):
         check_runnable(build_settings(tmp_path, "http://127.0.0.1:9", server=server))
 
 
@@ -214,14 +235,18 @@ def test_unusable_certificate_is_a_startup_error(
 
 
 @asynccontextmanager
-async def open_tls_service(pair: CertificatePair, recorder: RawService) -> AsyncIterator[int]:
+async def open_tls_service(
+    certificate_pair: CertificatePair, recorder: RawService
+) -> AsyncIterator[int]:
     """Opens a TLS service; yields its port."""
     tasks: set[asyncio.Task[None]] = set()
 
-    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def accept_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks.add(asyncio.ensure_future(recorder.serve(reader, writer)))
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=pair.build_server_context())
+    server = await asyncio.start_server(
+        accept_connection, "127.0.0.1", 0, ssl=certificate_pair.build_server_context()
+    )
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
@@ -232,8 +257,8 @@ async def open_tls_service(pair: CertificatePair, recorder: RawService) -> Async
 
 
 def build_environments(port: int, authority: Authority | None) -> dict[str, object]:
-    one = {"base_url": f"https://127.0.0.1:{port}"}
-    return {"sandbox": one | ({"ca_file": str(authority.file)} if authority else {})}
+    section = {"base_url": f"https://127.0.0.1:{port}"}
+    return {"sandbox": section | ({"ca_file": str(authority.file)} if authority else {})}
 
 
 @asynccontextmanager
@@ -257,31 +282,31 @@ async def test_service_certificate_of_the_configured_authority_is_trusted(
         async with open_gateway_before(tmp_path, port, authority) as gateway:
             assert (await send_raw(gateway, READ_REQUEST)).status == 200
             assert (await send_raw(gateway, CLIENT.build_request())).status == 200
-            async with gateway.session.get(gateway.running.admin_url + "/readyz") as ready:
-                assert ready.status == 200
+            async with gateway.session.get(gateway.running.admin_url + "/readyz") as response:
+                assert response.status == 200
 
 
-@pytest.mark.parametrize("why", ["expired", "unknown authority", "another name"])
+@pytest.mark.parametrize("reason", ["expired", "unknown authority", "another name"])
 async def test_untrusted_service_gets_no_request(
-    tmp_path: Path, authority: Authority, why: str
+    tmp_path: Path, authority: Authority, reason: str
 ) -> None:
-    pair = authority.issue("service", lasts=-DAY if why == "expired" else DAY)
-    named = None if why == "unknown authority" else authority
+    certificate_pair = authority.issue("service", lifetime=-DAY if reason == "expired" else DAY)
+    configured_authority = None if reason == "unknown authority" else authority
     async with (
         open_raw_service(respond_with(EMPTY_LIST)) as recorder,
-        open_tls_service(pair, recorder) as port,
+        open_tls_service(certificate_pair, recorder) as port,
     ):
-        environments = build_environments(port, named)
-        if why == "another name":
+        environments = build_environments(port, configured_authority)
+        if reason == "another name":
             environments["sandbox"]["base_url"] = f"https://127.0.0.2:{port}"  # type: ignore[index]
         async with open_signed_gateway(tmp_path, "http://x", environments=environments) as gateway:
             for request in (WRITE_REQUEST, CLIENT.build_request("POST", "/v1/recipients", BODY)):
-                answer = await send_raw(gateway, request)
-                assert (answer.status, answer.code) == INTERNAL
-                assert "nothing was changed" in answer.parse_json["errors"][0]["message"]
-            async with gateway.session.get(gateway.running.admin_url + "/readyz") as ready:
-                assert ready.status == 503
-            states = await operations_by_state(gateway.settings)
+                response = await send_raw(gateway, request)
+                assert (response.status, response.code) == INTERNAL
+                assert "nothing was changed" in response.parse_json["errors"][0]["message"]
+            async with gateway.session.get(gateway.running.admin_url + "/readyz") as readiness:
+                assert readiness.status == 503
+            states = await count_operations_by_state(gateway.settings)
         assert recorder.requests == []
         assert "unsettled" not in str(states)
         assert "unknown" not in str(states)
@@ -320,10 +345,10 @@ class ConnectProxy:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[str]:
-        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        def accept_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._tasks.add(asyncio.ensure_future(self.serve(reader, writer)))
 
-        server = await asyncio.start_server(connected, "127.0.0.1", 0)
+        server = await asyncio.start_server(accept_connection, "127.0.0.1", 0)
         try:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         finally:
@@ -357,12 +382,12 @@ async def test_both_interfaces_use_the_proxy_with_its_credentials(
         async with open_gateway_before(tmp_path, port, authority, upstream=upstream) as gateway:
             assert (await send_raw(gateway, READ_REQUEST)).status == 200
             assert (await send_raw(gateway, CLIENT.build_request())).status == 200
-    told = base64.b64encode(b"gate:hush-hush").decode()
+    encoded_credentials = base64.b64encode(b"gate:hush-hush").decode()
     assert len(recorder.requests) == 2
     assert len(proxy.heads) == 2
     for head in proxy.heads:
         assert head.startswith(f"CONNECT 127.0.0.1:{port} ")
-        assert f"Proxy-Authorization: Basic {told}" in head
+        assert f"Proxy-Authorization: Basic {encoded_credentials}" in head
         assert "svcsign" not in head
     assert all("proxy-authorization" not in request.headers for request in recorder.requests)
 
@@ -371,12 +396,14 @@ async def test_request_refused_by_the_proxy_is_unsent(tmp_path: Path, authority:
     proxy = ConnectProxy(b"407 Proxy Authentication Required")
     async with proxy.open() as url:
         async with open_gateway_before(tmp_path, 9, authority, upstream={"proxy": url}) as gateway:
-            answer = await send_raw(gateway, WRITE_REQUEST)
-            assert_legacy(answer)
-            assert "nothing was changed" in answer.parse_json["errors"][0]["message"]
-            signed = await send_raw(gateway, CLIENT.build_request("POST", "/v1/recipients", BODY))
-            assert extract_error(signed) == INTERNAL
-            assert "nothing was changed" in signed.parse_json["errors"][0]["message"]
+            response = await send_raw(gateway, WRITE_REQUEST)
+            assert_legacy(response)
+            assert "nothing was changed" in response.parse_json["errors"][0]["message"]
+            signed_response = await send_raw(
+                gateway, CLIENT.build_request("POST", "/v1/recipients", BODY)
+            )
+            assert extract_error(signed_response) == INTERNAL
+            assert "nothing was changed" in signed_response.parse_json["errors"][0]["message"]
     assert len(proxy.heads) >= 2
 
 

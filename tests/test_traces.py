@@ -93,16 +93,16 @@ async def test_request_and_its_calls_are_one_trace(
 async def test_client_trace_is_continued_to_the_service(
     setup: OperatedGateway, exporter: InMemorySpanExporter
 ) -> None:
-    given = {"traceparent": TRACEPARENT, "tracestate": "who=ada@example.com"}
-    await setup.gateway.request("GET", "/v1/profile/balances", headers=given)
+    headers = {"traceparent": TRACEPARENT, "tracestate": "who=ada@example.com"}
+    await setup.gateway.request("GET", "/v1/profile/balances", headers=headers)
     (request,), (call,) = await wait_for_spans(exporter)
     assert format_trace_id(request.context.trace_id) == TRACE_ID
     assert request.parent is not None
     assert format_span_id(request.parent.span_id) == PARENT_ID
-    (arrived,) = setup.service.list_requests("GET", "/v1/balance")
-    told = arrived.headers["traceparent"]
-    assert told == f"00-{TRACE_ID}-{format_span_id(call.context.span_id)}-01"
-    assert "tracestate" not in arrived.headers
+    (received_call,) = setup.service.list_requests("GET", "/v1/balance")
+    traceparent = received_call.headers["traceparent"]
+    assert traceparent == f"00-{TRACE_ID}-{format_span_id(call.context.span_id)}-01"
+    assert "tracestate" not in received_call.headers
     assert TRACE_ID in read_log(setup.folder)
 
 
@@ -115,7 +115,7 @@ async def test_forwarded_request_and_its_legacy_call_are_one_trace(
         path = "/v1/recipients/R-1234567890123456"
         await setup.gateway.request("GET", path, headers={"traceparent": TRACEPARENT})
         (request,), (call,) = await wait_for_spans(exporter)
-        (arrived,) = setup.legacy.list_requests("GET", path, interface="legacy")
+        (received_call,) = setup.legacy.list_requests("GET", path, interface="legacy")
     assert call.name == "GET /v1/recipients/{id}"
     assert call.attributes is not None
     assert call.attributes["payout_gateway.service"] == "legacy"
@@ -123,7 +123,8 @@ async def test_forwarded_request_and_its_legacy_call_are_one_trace(
     assert call.parent is not None
     assert call.parent.span_id == request.context.span_id
     assert (
-        arrived.headers["traceparent"] == f"00-{TRACE_ID}-{format_span_id(call.context.span_id)}-01"
+        received_call.headers["traceparent"]
+        == f"00-{TRACE_ID}-{format_span_id(call.context.span_id)}-01"
     )
 
 
@@ -132,9 +133,9 @@ async def test_traceparent_is_not_signed(setup: OperatedGateway) -> None:
     assert (await setup.gateway.request("GET", "/v1/recipients")).status == 200
     with traces.export_spans_to(InMemorySpanExporter()):
         assert (await setup.gateway.request("GET", "/v1/recipients?page=2&search=x")).status == 200
-    first, second = setup.service.list_requests("GET", "/v1/recipients")[:2]
-    assert "traceparent" not in first.headers
-    assert "traceparent" in second.headers
+    first_call, second_call = setup.service.list_requests("GET", "/v1/recipients")[:2]
+    assert "traceparent" not in first_call.headers
+    assert "traceparent" in second_call.headers
 
 
 async def test_failed_span_has_no_description(
@@ -150,9 +151,9 @@ async def test_failed_span_has_no_description(
     )  # fmt: skip
     (request,), calls = await wait_for_spans(exporter)
     assert request.status.status_code is StatusCode.ERROR
-    (lost,) = [call for call in calls if call.name == "POST /v1/batches"]
-    assert lost.attributes is not None
-    assert lost.attributes["error.type"] == "in_doubt"
+    (lost_call,) = [call for call in calls if call.name == "POST /v1/batches"]
+    assert lost_call.attributes is not None
+    assert lost_call.attributes["error.type"] == "in_doubt"
     for entry in (request, *calls):
         assert entry.events == ()
         assert entry.status.description is None
@@ -183,17 +184,17 @@ async def send_unusual_requests(gateway: GatewayUnderTest) -> None:
 
 
 async def test_signed_request_is_traced(tmp_path: Path, exporter: InMemorySpanExporter) -> None:
-    async with open_raw_service() as behind, open_signed_gateway(tmp_path, behind.url) as gateway:
+    async with open_raw_service() as service, open_signed_gateway(tmp_path, service.url) as gateway:
         request = CLIENT.build_request(
             "GET", "/v1/recipients/R-1", b"", f"traceparent: {TRACEPARENT}"
         )
         assert (await send_raw(gateway, request)).status == 200
-        (arrived,) = behind.requests
+        (received_request,) = service.requests
     (request_span,), (call,) = await wait_for_spans(exporter)
     assert request_span.name == "GET signed"
     assert call.name == "GET /v1/recipients/{id}"
-    told = arrived.headers["traceparent"]
-    assert told == f"00-{TRACE_ID}-{format_span_id(call.context.span_id)}-01"
+    traceparent = received_request.headers["traceparent"]
+    assert traceparent == f"00-{TRACE_ID}-{format_span_id(call.context.span_id)}-01"
 
 
 async def test_sampling_ratio_overrides_the_client(tmp_path: Path) -> None:
@@ -204,14 +205,16 @@ async def test_sampling_ratio_overrides_the_client(tmp_path: Path) -> None:
                 "GET", "/v1/recipients", headers={"traceparent": TRACEPARENT}
             )
     assert exporter.get_finished_spans() == ()
-    (arrived,) = setup.service.list_requests("GET", "/v1/recipients")
-    assert arrived.headers["traceparent"].endswith("-00"), "the service is told that it is not"
+    (received_call,) = setup.service.list_requests("GET", "/v1/recipients")
+    assert received_call.headers["traceparent"].endswith("-00"), (
+        "the service is told that it is not"
+    )
 
 
 async def test_tracing_is_off_without_a_collector(setup: OperatedGateway) -> None:
     await setup.gateway.request("GET", "/v1/recipients", headers={"traceparent": TRACEPARENT})
-    (arrived,) = setup.service.list_requests("GET", "/v1/recipients")
-    assert "traceparent" not in arrived.headers
+    (received_call,) = setup.service.list_requests("GET", "/v1/recipients")
+    assert "traceparent" not in received_call.headers
     assert traces.get_trace_id() is None
 
 
@@ -239,8 +242,8 @@ async def test_spans_are_exported_before_shutdown(tmp_path: Path) -> None:
     server = await asyncio.start_server(collector, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     simulator = await start_simulator(service=Service(seed=1))
-    traced = f'[traces]\nendpoint = "http://127.0.0.1:{port}"'
-    (tmp_path / "gateway.toml").write_text(build_configuration(simulator.url, traced))
+    traces_section = f'[traces]\nendpoint = "http://127.0.0.1:{port}"'
+    (tmp_path / "gateway.toml").write_text(build_configuration(simulator.url, traces_section))
     try:
         await import_api_keys(build_settings(tmp_path, simulator.url), [LINE])
         async with run_serve(tmp_path) as gateway:
@@ -268,8 +271,10 @@ def test_missing_traces_extra_is_a_one_line_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.processes.COMMAND", [sys.executable, "-c", WITHOUT_OPENTELEMETRY])
-    traced = '[traces]\nendpoint = "http://127.0.0.1:4318"'
-    (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:1", traced))
+    traces_section = '[traces]\nendpoint = "http://127.0.0.1:4318"'
+    (tmp_path / "gateway.toml").write_text(
+        build_configuration("http://127.0.0.1:1", traces_section)
+    )
     result = run_installed_command("serve", folder=tmp_path)
     assert result.returncode == 2
     assert "payout-gateway[traces]" in result.stderr

@@ -28,7 +28,7 @@ from tests.recording_service import (
 )
 from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
 from tests.sockets import wait_until
-from tests.state import operations_by_state
+from tests.state import count_operations_by_state
 
 MAX_CONCURRENT = 16
 MAX_TRIES = 60
@@ -39,27 +39,27 @@ MAX_TRIES = 60
 class GatewayAndService:
     """A gateway in front of a recording service; ``payee`` has a payout method."""
 
-    house: GatewayUnderTest
-    judge: RecordingService
-    ticks: AdjustableClock
+    gateway: GatewayUnderTest
+    recorder: RecordingService
+    clock: AdjustableClock
     payee: str = ""
 
-    def find_upstream_batch(self, mark: str) -> str:
+    def find_upstream_batch(self, tag: str) -> str:
         """Returns the service's id of the batch whose description is the mark."""
         return str(
-            self.judge.list_executed_writes("POST", "/v1/batches", about=mark)[-1].created_id
+            self.recorder.list_executed_writes("POST", "/v1/batches", text=tag)[-1].created_id
         )
 
 
 @asynccontextmanager
 async def open_gateway_and_recorder(
-    folder: Path, seconds: float = 1.5, **switches: Any
+    folder: Path, seconds: float = 1.5, **service_options: Any
 ) -> AsyncIterator[GatewayAndService]:
-    service, ticks = Service(options=ServiceOptions(**switches), seed=1), AdjustableClock()
-    async with open_recording_service(service) as judge:
+    service, clock = Service(options=ServiceOptions(**service_options), seed=1), AdjustableClock()
+    async with open_recording_service(service) as recorder:
         upstream = {"timeout_seconds": seconds}
-        async with open_gateway(folder, judge.url, ticks, upstream=upstream) as gateway:
-            setup = GatewayAndService(gateway, judge, ticks)
+        async with open_gateway(folder, recorder.url, clock, upstream=upstream) as gateway:
+            setup = GatewayAndService(gateway, recorder, clock)
             setup.payee = await create_recipient_now(setup, "payee", payout=WALLET)
             yield setup
 
@@ -75,7 +75,7 @@ class ClientRequest:
     path: str
     body: Any = None
     faulty_call: tuple[str, str] = ("", "")
-    mark: str = ""
+    tag: str = ""
     skip_count: int = 0
 
 
@@ -83,20 +83,20 @@ Prepare = Callable[[GatewayAndService, str], Awaitable[ClientRequest]]
 Effect = Callable[[GatewayAndService, str, ClientRequest], bool]
 
 
-def build_person(mark: str, **more: Any) -> dict[str, Any]:
+def build_person(tag: str, **fields: Any) -> dict[str, Any]:
     return {
         "type": "individual",
         "firstName": "Ada",
-        "lastName": mark.title(),
-        "email": f"{mark}@example.com",
-        **more,
+        "lastName": tag.title(),
+        "email": f"{tag}@example.com",
+        **fields,
     }
 
 
-def build_wallet(mark: str) -> dict[str, Any]:
+def build_wallet(tag: str) -> dict[str, Any]:
     return {
         "primary": {"method": "wallet", "currency": "USD"},
-        "accounts": {"wallet": {"address": f"{mark}@wallet.example.com"}},
+        "accounts": {"wallet": {"address": f"{tag}@wallet.example.com"}},
     }
 
 
@@ -105,227 +105,227 @@ async def request_until_done(
 ) -> Any:
     """Repeats a request until it succeeds: on a busy machine a call may time out."""
     for _ in range(5):
-        response = await setup.house.request(method, path, body)
+        response = await setup.gateway.request(method, path, body)
         if response.status == 200:
             return response.body
         await asyncio.sleep(0.2)
     raise AssertionError((method, path, response.text))
 
 
-async def create_recipient_now(setup: GatewayAndService, mark: str, **more: Any) -> str:
+async def create_recipient_now(setup: GatewayAndService, tag: str, **fields: Any) -> str:
     address = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
-    body = build_person(mark, address=address, **more)
+    body = build_person(tag, address=address, **fields)
     return str((await request_until_done(setup, "POST", "/v1/recipients", body))["recipient"]["id"])
 
 
 async def create_batch_now(
-    setup: GatewayAndService, mark: str, *amounts: str
+    setup: GatewayAndService, tag: str, *amounts: str
 ) -> tuple[str, list[str]]:
     """Creates a batch that pays the payee; returns the client's ids of it and its payments."""
     batch = (
         await request_until_done(
-            setup, "POST", "/v1/batches", build_batch_body(setup, mark, *amounts)
+            setup, "POST", "/v1/batches", build_batch_body(setup, tag, *amounts)
         )
     )["batch"]
-    whole = (await request_until_done(setup, "GET", f"/v1/batches/{batch['id']}"))["batch"]
-    return str(batch["id"]), [payment["id"] for payment in whole["payments"]["payments"]]
+    batch_body = (await request_until_done(setup, "GET", f"/v1/batches/{batch['id']}"))["batch"]
+    return str(batch["id"]), [payment["id"] for payment in batch_body["payments"]["payments"]]
 
 
-def build_batch_body(setup: GatewayAndService, mark: str, *amounts: str) -> dict[str, Any]:
-    to = {"recipient": {"id": setup.payee}}
-    payments = [{**to, "sourceAmount": amount} for amount in amounts]
-    return {"sourceCurrency": "USD", "description": mark, "payments": payments}
+def build_batch_body(setup: GatewayAndService, tag: str, *amounts: str) -> dict[str, Any]:
+    recipient = {"recipient": {"id": setup.payee}}
+    payments = [{**recipient, "sourceAmount": amount} for amount in amounts]
+    return {"sourceCurrency": "USD", "description": tag, "payments": payments}
 
 
-def list_recipients(setup: GatewayAndService, mark: str) -> list[Any]:
+def list_recipients(setup: GatewayAndService, tag: str) -> list[Any]:
     """Lists the service's recipients with the address of a mark that are not deleted."""
-    world = setup.judge.service.find_or_create_tenant()
-    address = f"{mark}@example.com"
+    tenant = setup.recorder.service.find_or_create_tenant()
+    address = f"{tag}@example.com"
     return [
         recipient
-        for recipient in world.recipients.values()
+        for recipient in tenant.recipients.values()
         if recipient.fields["email"] == address and not recipient.is_archived
     ]
 
 
-def list_account_addresses(setup: GatewayAndService, mark: str) -> list[list[str]]:
+def list_account_addresses(setup: GatewayAndService, tag: str) -> list[list[str]]:
     return [
-        [account.fields["emailAddress"] for account in person.accounts]
-        for person in list_recipients(setup, mark)
+        [account.fields["emailAddress"] for account in recipient.accounts]
+        for recipient in list_recipients(setup, tag)
     ]
 
 
-async def create_recipient(_here: GatewayAndService, mark: str) -> ClientRequest:
+async def create_recipient(_setup: GatewayAndService, tag: str) -> ClientRequest:
     return ClientRequest(
-        "POST", "/v1/recipients", build_person(mark), ("POST", "/v1/recipients"), mark
+        "POST", "/v1/recipients", build_person(tag), ("POST", "/v1/recipients"), tag
     )
 
 
-async def create_with_payout(_here: GatewayAndService, mark: str) -> ClientRequest:
-    body = build_person(mark, payout=build_wallet(mark))
-    return ClientRequest(
-        "POST", "/v1/recipients", body, ("POST", "/v1/recipients/*/accounts"), mark
-    )
+async def create_with_payout(_setup: GatewayAndService, tag: str) -> ClientRequest:
+    body = build_person(tag, payout=build_wallet(tag))
+    return ClientRequest("POST", "/v1/recipients", body, ("POST", "/v1/recipients/*/accounts"), tag)
 
 
-async def create_with_language(_here: GatewayAndService, mark: str) -> ClientRequest:
-    number = int("".join(filter(str.isdigit, mark)))
+async def create_with_language(_setup: GatewayAndService, tag: str) -> ClientRequest:
+    number = int("".join(filter(str.isdigit, tag)))
     language = f"en-{chr(65 + number // 26 % 26)}{chr(65 + number % 26)}"
-    body = build_person(mark, language=language)
+    body = build_person(tag, language=language)
     return ClientRequest("POST", "/v1/recipients", body, ("PATCH", "/v1/recipients/*"), language)
 
 
-async def change_recipient(setup: GatewayAndService, mark: str) -> ClientRequest:
-    id_ = await create_recipient_now(setup, mark)
+async def change_recipient(setup: GatewayAndService, tag: str) -> ClientRequest:
+    id_ = await create_recipient_now(setup, tag)
     path = f"/v1/recipients/{id_}"
     return ClientRequest("PATCH", path, {"firstName": "Augusta"}, ("PATCH", path), id_)
 
 
-async def delete_recipient(setup: GatewayAndService, mark: str) -> ClientRequest:
-    id_ = await create_recipient_now(setup, mark)
+async def delete_recipient(setup: GatewayAndService, tag: str) -> ClientRequest:
+    id_ = await create_recipient_now(setup, tag)
     path = f"/v1/recipients/{id_}"
     return ClientRequest("DELETE", path, None, ("DELETE", path), id_)
 
 
-async def delete_recipients(setup: GatewayAndService, mark: str) -> ClientRequest:
-    ids = [await create_recipient_now(setup, mark), await create_recipient_now(setup, f"{mark}x")]
+async def delete_recipients(setup: GatewayAndService, tag: str) -> ClientRequest:
+    ids = [await create_recipient_now(setup, tag), await create_recipient_now(setup, f"{tag}x")]
     return ClientRequest(
         "DELETE", "/v1/recipients", {"ids": ids}, ("DELETE", "/v1/recipients"), ids[0]
     )
 
 
-async def create_payout_method(setup: GatewayAndService, mark: str) -> ClientRequest:
-    id_ = await create_recipient_now(setup, mark)
-    path, attacked = f"/v1/recipients/{id_}/payout-methods", f"/v1/recipients/{id_}/accounts"
-    return ClientRequest("POST", path, build_wallet(mark), ("POST", attacked), id_)
+async def create_payout_method(setup: GatewayAndService, tag: str) -> ClientRequest:
+    id_ = await create_recipient_now(setup, tag)
+    path, faulted_call = f"/v1/recipients/{id_}/payout-methods", f"/v1/recipients/{id_}/accounts"
+    return ClientRequest("POST", path, build_wallet(tag), ("POST", faulted_call), id_)
 
 
-async def change_payout_method(setup: GatewayAndService, mark: str) -> ClientRequest:
-    id_ = await create_recipient_now(setup, mark, payout=build_wallet(mark))
-    path, attacked = f"/v1/recipients/{id_}/payout-methods", f"/v1/recipients/{id_}/accounts/*"
-    return ClientRequest("PATCH", path, build_wallet(f"{mark}x"), ("PATCH", attacked), id_)
+async def change_payout_method(setup: GatewayAndService, tag: str) -> ClientRequest:
+    id_ = await create_recipient_now(setup, tag, payout=build_wallet(tag))
+    path, faulted_call = f"/v1/recipients/{id_}/payout-methods", f"/v1/recipients/{id_}/accounts/*"
+    return ClientRequest("PATCH", path, build_wallet(f"{tag}x"), ("PATCH", faulted_call), id_)
 
 
-async def create_batch(setup: GatewayAndService, mark: str) -> ClientRequest:
-    body = build_batch_body(setup, mark, "10.00", "10.00")
-    return ClientRequest("POST", "/v1/batches", body, ("POST", "/v1/batches"), mark)
+async def create_batch(setup: GatewayAndService, tag: str) -> ClientRequest:
+    body = build_batch_body(setup, tag, "10.00", "10.00")
+    return ClientRequest("POST", "/v1/batches", body, ("POST", "/v1/batches"), tag)
 
 
-async def create_payment(setup: GatewayAndService, mark: str) -> ClientRequest:
-    batch, _ = await create_batch_now(setup, mark, "10.00")
+async def create_payment(setup: GatewayAndService, tag: str) -> ClientRequest:
+    batch, _ = await create_batch_now(setup, tag, "10.00")
     body = {"recipient": {"id": setup.payee}, "sourceAmount": "10.00"}
-    upstream = setup.find_upstream_batch(mark)
-    attacked = ("POST", f"/v1/batches/{upstream}/payments")
-    return ClientRequest("POST", f"/v1/batches/{batch}/payments", body, attacked, upstream)
+    upstream = setup.find_upstream_batch(tag)
+    faulted_call = ("POST", f"/v1/batches/{upstream}/payments")
+    return ClientRequest("POST", f"/v1/batches/{batch}/payments", body, faulted_call, upstream)
 
 
-async def change_batch(setup: GatewayAndService, mark: str) -> ClientRequest:
-    batch, payments = await create_batch_now(setup, mark, "10.00", "20.00")
+async def change_batch(setup: GatewayAndService, tag: str) -> ClientRequest:
+    batch, payments = await create_batch_now(setup, tag, "10.00", "20.00")
     body = {
         "payments": [{"recipient": {"id": setup.payee}, "sourceAmount": "30.00"}],
         "update_payments": [{"id": payments[0], "sourceAmount": "11.00"}],
         "remove_payments": [{"id": payments[1]}],
     }
-    upstream = setup.find_upstream_batch(mark)
-    attacked = ("PATCH", f"/v1/batches/{upstream}")
-    return ClientRequest("PATCH", f"/v1/batches/{batch}", body, attacked, upstream)
+    upstream = setup.find_upstream_batch(tag)
+    faulted_call = ("PATCH", f"/v1/batches/{upstream}")
+    return ClientRequest("PATCH", f"/v1/batches/{batch}", body, faulted_call, upstream)
 
 
-async def change_payment(setup: GatewayAndService, mark: str) -> ClientRequest:
-    batch, payments = await create_batch_now(setup, mark, "10.00")
-    upstream = setup.find_upstream_batch(mark)
-    attacked = ("PATCH", f"/v1/batches/{upstream}/payments/*")
+async def change_payment(setup: GatewayAndService, tag: str) -> ClientRequest:
+    batch, payments = await create_batch_now(setup, tag, "10.00")
+    upstream = setup.find_upstream_batch(tag)
+    faulted_call = ("PATCH", f"/v1/batches/{upstream}/payments/*")
     path = f"/v1/batches/{batch}/payments/{payments[0]}"
-    return ClientRequest("PATCH", path, {"sourceAmount": "11.00"}, attacked, upstream)
+    return ClientRequest("PATCH", path, {"sourceAmount": "11.00"}, faulted_call, upstream)
 
 
-async def delete_payment(setup: GatewayAndService, mark: str) -> ClientRequest:
-    batch, payments = await create_batch_now(setup, mark, "10.00", "20.00")
-    upstream = setup.find_upstream_batch(mark)
-    attacked = ("DELETE", f"/v1/batches/{upstream}/payments/*")
+async def delete_payment(setup: GatewayAndService, tag: str) -> ClientRequest:
+    batch, payments = await create_batch_now(setup, tag, "10.00", "20.00")
+    upstream = setup.find_upstream_batch(tag)
+    faulted_call = ("DELETE", f"/v1/batches/{upstream}/payments/*")
     return ClientRequest(
-        "DELETE", f"/v1/batches/{batch}/payments/{payments[0]}", None, attacked, upstream
+        "DELETE", f"/v1/batches/{batch}/payments/{payments[0]}", None, faulted_call, upstream
     )
 
 
 async def _prepare_batch_write(
-    setup: GatewayAndService, mark: str, method: str, more: str = ""
+    setup: GatewayAndService, tag: str, method: str, path_suffix: str = ""
 ) -> ClientRequest:
     """Prepares a write on a batch."""
-    batch, _ = await create_batch_now(setup, mark, "10.00")
-    upstream = setup.find_upstream_batch(mark)
-    attacked = (method, f"/v1/batches/{upstream}{more}")
-    return ClientRequest(method, f"/v1/batches/{batch}{more}", None, attacked, upstream)
+    batch, _ = await create_batch_now(setup, tag, "10.00")
+    upstream = setup.find_upstream_batch(tag)
+    faulted_call = (method, f"/v1/batches/{upstream}{path_suffix}")
+    return ClientRequest(method, f"/v1/batches/{batch}{path_suffix}", None, faulted_call, upstream)
 
 
-async def delete_batch(setup: GatewayAndService, mark: str) -> ClientRequest:
-    return await _prepare_batch_write(setup, mark, "DELETE")
+async def delete_batch(setup: GatewayAndService, tag: str) -> ClientRequest:
+    return await _prepare_batch_write(setup, tag, "DELETE")
 
 
-async def delete_batches(setup: GatewayAndService, mark: str) -> ClientRequest:
+async def delete_batches(setup: GatewayAndService, tag: str) -> ClientRequest:
     """The fault is in the deletion of the second batch, after that of the first."""
-    ids = [(await create_batch_now(setup, f"{mark}{n}", "10.00"))[0] for n in (1, 2)]
-    upstream = setup.find_upstream_batch(f"{mark}2")
-    attacked = ("DELETE", f"/v1/batches/{upstream}")
-    return ClientRequest("DELETE", "/v1/batches", {"ids": ids}, attacked, upstream)
+    ids = [(await create_batch_now(setup, f"{tag}{n}", "10.00"))[0] for n in (1, 2)]
+    upstream = setup.find_upstream_batch(f"{tag}2")
+    faulted_call = ("DELETE", f"/v1/batches/{upstream}")
+    return ClientRequest("DELETE", "/v1/batches", {"ids": ids}, faulted_call, upstream)
 
 
-async def quote(setup: GatewayAndService, mark: str) -> ClientRequest:
-    return await _prepare_batch_write(setup, mark, "POST", "/generate-quote")
+async def generate_quote(setup: GatewayAndService, tag: str) -> ClientRequest:
+    return await _prepare_batch_write(setup, tag, "POST", "/generate-quote")
 
 
-async def start(setup: GatewayAndService, mark: str) -> ClientRequest:
-    return await _prepare_batch_write(setup, mark, "POST", "/start-processing")
+async def start_batch(setup: GatewayAndService, tag: str) -> ClientRequest:
+    return await _prepare_batch_write(setup, tag, "POST", "/start-processing")
 
 
 # Expected effects at the service
 
 
-def has_one_recipient(setup: GatewayAndService, mark: str, _ask: ClientRequest) -> bool:
-    return len(list_recipients(setup, mark)) == 1
+def has_one_recipient(setup: GatewayAndService, tag: str, _request: ClientRequest) -> bool:
+    return len(list_recipients(setup, tag)) == 1
 
 
 def has_one_recipient_with_account(
-    setup: GatewayAndService, mark: str, _ask: ClientRequest
+    setup: GatewayAndService, tag: str, _request: ClientRequest
 ) -> bool:
-    return list_account_addresses(setup, mark) == [[f"{mark}@wallet.example.com"]]
+    return list_account_addresses(setup, tag) == [[f"{tag}@wallet.example.com"]]
 
 
-def has_changed_account(setup: GatewayAndService, mark: str, _ask: ClientRequest) -> bool:
-    return list_account_addresses(setup, mark) == [[f"{mark}x@wallet.example.com"]]
+def has_changed_account(setup: GatewayAndService, tag: str, _request: ClientRequest) -> bool:
+    return list_account_addresses(setup, tag) == [[f"{tag}x@wallet.example.com"]]
 
 
-def has_no_recipient(setup: GatewayAndService, mark: str, _ask: ClientRequest) -> bool:
-    return not list_recipients(setup, mark)
+def has_no_recipient(setup: GatewayAndService, tag: str, _request: ClientRequest) -> bool:
+    return not list_recipients(setup, tag)
 
 
-def has_changed_name(setup: GatewayAndService, mark: str, _ask: ClientRequest) -> bool:
-    return [person.fields["firstName"] for person in list_recipients(setup, mark)] == ["Augusta"]
+def has_changed_name(setup: GatewayAndService, tag: str, _request: ClientRequest) -> bool:
+    return [recipient.fields["firstName"] for recipient in list_recipients(setup, tag)] == [
+        "Augusta"
+    ]
 
 
-def has_one_batch(setup: GatewayAndService, mark: str, _ask: ClientRequest) -> bool:
-    batches = setup.judge.service.find_or_create_tenant().batches.values()
-    return [len(batch.payments) for batch in batches if batch.description == mark] == [2]
+def has_one_batch(setup: GatewayAndService, tag: str, _request: ClientRequest) -> bool:
+    batches = setup.recorder.service.find_or_create_tenant().batches.values()
+    return [len(batch.payments) for batch in batches if batch.description == tag] == [2]
 
 
-def has_no_batch(setup: GatewayAndService, _mark: str, ask: ClientRequest) -> bool:
-    return ask.mark not in setup.judge.service.find_or_create_tenant().batches
+def has_no_batch(setup: GatewayAndService, _tag: str, request: ClientRequest) -> bool:
+    return request.tag not in setup.recorder.service.find_or_create_tenant().batches
 
 
 def build_amounts_check(*amounts: str) -> Effect:
-    def has_amounts(setup: GatewayAndService, _mark: str, ask: ClientRequest) -> bool:
-        batch = setup.judge.service.require_batch(ask.mark)
+    def has_amounts(setup: GatewayAndService, _tag: str, request: ClientRequest) -> bool:
+        batch = setup.recorder.service.require_batch(request.tag)
         return sorted(str(payment.amount) for payment in batch.payments.values()) == sorted(amounts)
 
     return has_amounts
 
 
-def is_started_once(setup: GatewayAndService, _mark: str, ask: ClientRequest) -> bool:
-    return setup.judge.list_starts[ask.mark] == 1
+def is_started_once(setup: GatewayAndService, _tag: str, request: ClientRequest) -> bool:
+    return setup.recorder.list_starts[request.tag] == 1
 
 
-def is_open(setup: GatewayAndService, _mark: str, ask: ClientRequest) -> bool:
-    return setup.judge.service.require_batch(ask.mark).state == "open"
+def is_open(setup: GatewayAndService, _tag: str, request: ClientRequest) -> bool:
+    return setup.recorder.service.require_batch(request.tag).state == "open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,8 +357,8 @@ KINDS = (
     WriteKind(delete_payment, build_amounts_check("20.00"), inferred=True),
     WriteKind(delete_batch, has_no_batch, inferred=True),
     WriteKind(delete_batches, has_no_batch, inferred=True),
-    WriteKind(quote, is_open, expected_executions=None),
-    WriteKind(start, is_started_once),
+    WriteKind(generate_quote, is_open, expected_executions=None),
+    WriteKind(start_batch, is_started_once),
 )
 KINDS_BY_NAME = {kind.name: kind for kind in KINDS}
 
@@ -391,8 +391,8 @@ _WITH_RESPONSE = (
     "503 json",
     "503 empty",
 )
-FAULTS = tuple(ServiceFault(how) for how in BEHAVIOURS if how != "404") + tuple(
-    ServiceFault(how, executes=False) for how in _WITH_RESPONSE
+FAULTS = tuple(ServiceFault(behaviour) for behaviour in BEHAVIOURS if behaviour != "404") + tuple(
+    ServiceFault(behaviour, executes=False) for behaviour in _WITH_RESPONSE
 )
 _MAIN_BEHAVIOURS = (
     "reset before",
@@ -415,10 +415,10 @@ class FaultCase:
     kind: WriteKind
     fault: ServiceFault
     style: int
-    mark: str
+    tag: str
     request: ClientRequest = field(default_factory=lambda: ClientRequest("", ""))
     planned_fault: PlannedFault | None = None
-    answers: list[GatewayResponse] = field(default_factory=list)
+    responses: list[GatewayResponse] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -426,21 +426,21 @@ class FaultCase:
 
     @property
     def is_final(self) -> bool:
-        return bool(self.answers) and self.answers[-1].status == 200
+        return bool(self.responses) and self.responses[-1].status == 200
 
     def is_fault_consumed(self, setup: GatewayAndService) -> bool:
         """Whether the planned fault has occurred."""
-        return not any(fault is self.planned_fault for fault in setup.judge.faults)
+        return not any(fault is self.planned_fault for fault in setup.recorder.faults)
 
     async def send_request(self, setup: GatewayAndService, times: int = 1) -> None:
-        headers = {"Idempotency-Key": self.mark} if RETRY_STYLES[self.style] == "with a key" else {}
-        ask = self.request
+        headers = {"Idempotency-Key": self.tag} if RETRY_STYLES[self.style] == "with a key" else {}
+        request = self.request
         for _ in range(times):
             if not self.is_final:
-                response = await setup.house.request(
-                    ask.method, ask.path, ask.body, headers=headers
+                response = await setup.gateway.request(
+                    request.method, request.path, request.body, headers=headers
                 )
-                self.answers.append(response)
+                self.responses.append(response)
                 assert response.status in (200, 429, 500), (
                     self.name,
                     response.status,
@@ -455,25 +455,25 @@ RETRY_STYLES = ("at once", "with a key", "after a while")
 
 
 async def prepare_case(setup: GatewayAndService, case: FaultCase) -> None:
-    case.request = ask = await case.kind.prepare(setup, case.mark)
+    case.request = request = await case.kind.prepare(setup, case.tag)
     seconds = {"late": LATE_SECONDS, "slow": LATE_SECONDS}.get(case.fault.behaviour, 0)
     case.planned_fault = PlannedFault(
         case.fault.behaviour,
-        *ask.faulty_call,
-        ask.mark,
+        *request.faulty_call,
+        request.tag,
         case.fault.executes,
         seconds,
-        skips=ask.skip_count,
+        skip_count=request.skip_count,
     )
-    setup.judge.faults.append(case.planned_fault)
+    setup.recorder.faults.append(case.planned_fault)
 
 
 async def gather_limited(tasks: Sequence[Awaitable[Any]]) -> None:
     slots = asyncio.Semaphore(MAX_CONCURRENT)
 
-    async def run_in_slot(what: Awaitable[Any]) -> None:
+    async def run_in_slot(awaitable: Awaitable[Any]) -> None:
         async with slots:
-            await what
+            await awaitable
 
     await asyncio.gather(*map(run_in_slot, tasks))
 
@@ -490,52 +490,52 @@ async def run_cases(setup: GatewayAndService, cases: list[FaultCase]) -> None:
         ):
             break
         await gather_limited([case.send_request(setup) for case in unmet])
-    assert not setup.judge.faults, setup.judge.faults
-    await wait_until(lambda: setup.judge.is_idle)
-    await check_journal(setup.house.settings, setup.judge)
-    setup.ticks.ahead_seconds += 60  # after this, no sent call can be executed any more
+    assert not setup.recorder.faults, setup.recorder.faults
+    await wait_until(lambda: setup.recorder.is_idle)
+    await check_journal(setup.gateway.settings, setup.recorder)
+    setup.clock.ahead_seconds += 60  # after this, no sent call can be executed any more
     for _ in range(MAX_TRIES):
         await gather_limited([case.send_request(setup) for case in cases])
         if all(case.is_final for case in cases):
             break
         await asyncio.sleep(0.3)
-    await check_journal(setup.house.settings, setup.judge)
+    await check_journal(setup.gateway.settings, setup.recorder)
 
 
 def describe_failure(setup: GatewayAndService, case: FaultCase) -> str | None:
     """Returns what is wrong with the result of a case, or None."""
-    ask, judge = case.request, setup.judge
+    request, recorder = case.request, setup.recorder
     if not case.is_final:
-        return f"{case.name}: no end: {[response.text for response in case.answers]}"
-    if not case.kind.effect(setup, case.mark, ask):
+        return f"{case.name}: no end: {[response.text for response in case.responses]}"
+    if not case.kind.effect(setup, case.tag, request):
         return f"{case.name}: not what was asked for"
-    times = len(judge.list_executed_writes(*ask.faulty_call, about=ask.mark))
+    times = len(recorder.list_executed_writes(*request.faulty_call, text=request.tag))
     if case.kind.expected_executions is not None and times != case.kind.expected_executions:
         return f"{case.name}: executed {times} times"
     return None
 
 
 def build_cases(
-    kinds: Sequence[WriteKind], faults: Sequence[ServiceFault], mark: str = "one"
+    kinds: Sequence[WriteKind], faults: Sequence[ServiceFault], tag: str = "one"
 ) -> list[FaultCase]:
     combinations = [(kind, fault) for kind in kinds for fault in faults]
     return [
-        FaultCase(kind, fault, number % len(RETRY_STYLES), f"{mark}-{number:03d}-end")
+        FaultCase(kind, fault, number % len(RETRY_STYLES), f"{tag}-{number:03d}-end")
         for number, (kind, fault) in enumerate(combinations)
     ]
 
 
 async def is_nothing_in_doubt(setup: GatewayAndService) -> bool:
     """Whether no write is running or in doubt."""
-    states = await operations_by_state(setup.house.settings)
+    states = await count_operations_by_state(setup.gateway.settings)
     return not states["running"] and not states["unsettled"]
 
 
 async def check_all_cases(setup: GatewayAndService, cases: list[FaultCase]) -> None:
     await run_cases(setup, cases)
-    wrong = [failure for case in cases if (failure := describe_failure(setup, case))]
-    assert not wrong, "\n".join(wrong)
-    assert all(times == 1 for times in setup.judge.list_starts.values())
+    failures = [failure for case in cases if (failure := describe_failure(setup, case))]
+    assert not failures, "\n".join(failures)
+    assert all(times == 1 for times in setup.recorder.list_starts.values())
 
 
 MAIN_KINDS = ("create_recipient", "create_with_payout", "create_batch", "create_payment", "start")

@@ -28,9 +28,11 @@ USAGE_REQUESTS = [
 
 
 async def send_request(port: int, method: str, path: str, key: str) -> None:
-    named = f"X-API-Key: {key}\r\n" if key else ""
+    key_header = f"X-API-Key: {key}\r\n" if key else ""
     length = "Content-Length: 0\r\n" if method == "POST" else ""
-    await exchange(port, f"{method} {path} HTTP/1.1\r\nHost: x\r\n{named}{length}\r\n".encode())
+    await exchange(
+        port, f"{method} {path} HTTP/1.1\r\nHost: x\r\n{key_header}{length}\r\n".encode()
+    )
 
 
 @pytest.fixture
@@ -41,9 +43,9 @@ async def run_gateway_and_read_log(tmp_path: Path) -> list[dict[str, Any]]:
     await import_api_keys(build_settings(tmp_path, simulator.url), [KEY])
     lines: list[dict[str, Any]] = []
     try:
-        for rounds in (7, 5):
+        for request_count in (7, 5):
             async with run_serve(tmp_path) as gateway:
-                requests = [entry for entry in USAGE_REQUESTS for _ in range(rounds)]
+                requests = [entry for entry in USAGE_REQUESTS for _ in range(request_count)]
                 await asyncio.gather(*(send_request(gateway.port, *entry) for entry in requests))
                 assert await gateway.stop() == 0
                 lines += [line for line in gateway.parse_log() if line["event"] == "request"]
@@ -57,7 +59,7 @@ async def test_usage_report_matches_the_log(
     run_gateway_and_read_log: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     report = json.loads(run_installed_command("report", "usage", "--json", folder=tmp_path).stdout)
-    counted = {
+    reported_counts = {
         (key["key"], operation["operation"]): (
             operation["requests"],
             operation["refused"],
@@ -66,23 +68,27 @@ async def test_usage_report_matches_the_log(
         for key in report["keys"]
         for operation in key["operations"]
     }
-    logged = Counter(
+    logged_counts = Counter(
         (line["key"] or "", line["operation"] or "") for line in run_gateway_and_read_log
     )
-    assert {name: requests for name, (requests, _, _) in counted.items()} == dict(logged)
-    refused = sum(
+    assert {name: requests for name, (requests, _, _) in reported_counts.items()} == dict(
+        logged_counts
+    )
+    refused_count = sum(
         400 <= line["http.response.status_code"] < 500 for line in run_gateway_and_read_log
     )
-    assert sum(refused for _, refused, _ in counted.values()) == refused
-    (mine,) = [key for key in report["keys"] if key["key"]]
-    assert mine["merchant"] == KEY["merchant"]
-    for operation in mine["operations"]:
-        wrong = (operation["refused"] + operation["failed"]) / operation["requests"]
-        assert operation["error_rate"] == pytest.approx(wrong, abs=1e-4)
-    assert {operation["error_rate"] for operation in mine["operations"]} > {0.0}
-    became = {operation["operation"]: operation["becomes"] for operation in mine["operations"]}
-    assert became["list_recipients"] == ["GET /recipients"]
-    assert "POST /recipients/:id/accounts" in became["create_recipient"]
+    assert sum(refused_count for _, refused_count, _ in reported_counts.values()) == refused_count
+    (key_entry,) = [key for key in report["keys"] if key["key"]]
+    assert key_entry["merchant"] == KEY["merchant"]
+    for operation in key_entry["operations"]:
+        failure_ratio = (operation["refused"] + operation["failed"]) / operation["requests"]
+        assert operation["error_rate"] == pytest.approx(failure_ratio, abs=1e-4)
+    assert {operation["error_rate"] for operation in key_entry["operations"]} > {0.0}
+    replacements = {
+        operation["operation"]: operation["becomes"] for operation in key_entry["operations"]
+    }
+    assert replacements["list_recipients"] == ["GET /recipients"]
+    assert "POST /recipients/:id/accounts" in replacements["create_recipient"]
 
 
 async def test_usage_report_is_printed_as_table_and_csv(
@@ -102,8 +108,8 @@ async def test_usage_report_is_printed_as_table_and_csv(
     assert "GET /recipients" in output
     assert "nobody" not in output
     assert "without a known API key" not in output, "each row is of a key"
-    whole = run_installed_command("report", "usage", folder=tmp_path).stdout
-    assert "requests without a known API key" in whole
+    table = run_installed_command("report", "usage", folder=tmp_path).stdout
+    assert "requests without a known API key" in table
     assert (
         "No requests were counted."
         in run_installed_command("report", "usage", "--merchant", "another", folder=tmp_path).stdout
@@ -124,5 +130,5 @@ async def test_kill_loses_at_most_a_second_of_usage(tmp_path: Path) -> None:
     finally:
         await simulator.stop()
     report = json.loads(run_installed_command("report", "usage", "--json", folder=tmp_path).stdout)
-    ((one,),) = [key["operations"] for key in report["keys"]]
-    assert one["requests"] in (1, 2)
+    ((operation,),) = [key["operations"] for key in report["keys"]]
+    assert operation["requests"] in (1, 2)

@@ -34,7 +34,7 @@ VOCABULARY = {
         "timestamp_header": "X-PR-Timestamp",
     },
 }
-WORDS = Vocabulary(
+SERVICE_VOCABULARY = Vocabulary(
     scheme="prsign", timestamp_header="X-PR-Timestamp", wallet="payco", avatar_url="pictureUrl"
 )
 DEFAULT_WORDS = ("wallet", "avatarUrl")
@@ -58,15 +58,15 @@ def _check_absent_words(words: tuple[str, ...], text: str) -> None:
 
 @dataclass(slots=True)
 class GatewayAndService:
-    house: GatewayUnderTest
+    gateway: GatewayUnderTest
     service: Service
 
     async def request(self, method: str, path: str, body: Any = None) -> GatewayResponse:
         """Sends a request, and checks the answer and the upstream calls for foreign words."""
-        seen = len(self.service.requests)
-        response = await self.house.request(method, f"/v1{path}", body)
+        request_count = len(self.service.requests)
+        response = await self.gateway.request(method, f"/v1{path}", body)
         _check_absent_words((*DEFAULT_WORDS, *SERVICE_WORDS), response.text)
-        for call in list(self.service.requests)[seen:]:
+        for call in list(self.service.requests)[request_count:]:
             _check_absent_words(
                 (*DEFAULT_WORDS, *CLIENT_WORDS), f"{call.target} {call.body.decode()}"
             )
@@ -90,10 +90,15 @@ class GatewayAndService:
         return [(error["code"], error.get("field")) for error in response.body["errors"]]
 
     async def create_recipient(self, **fields: Any) -> str:
-        person = {"type": "individual", "firstName": "Zoë", "lastName": "Peña", "email": ADDRESS}
-        id_: str = (await self.request_successfully("POST", "/recipients", {**person, **fields}))[
-            "recipient"
-        ]["id"]
+        recipient_body = {
+            "type": "individual",
+            "firstName": "Zoë",
+            "lastName": "Peña",
+            "email": ADDRESS,
+        }
+        id_: str = (
+            await self.request_successfully("POST", "/recipients", {**recipient_body, **fields})
+        )["recipient"]["id"]
         return id_
 
     async def load_payout(self, id_: str) -> dict[str, Any]:
@@ -104,7 +109,7 @@ class GatewayAndService:
 async def gateway_and_service(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[GatewayAndService]:
-    service = Service(seed=1, vocabulary=WORDS)
+    service = Service(seed=1, vocabulary=SERVICE_VOCABULARY)
     service.seed_recipients(40, seed=3)
     simulator = await start_simulator(service=service)
     try:
@@ -136,20 +141,20 @@ async def test_recipient_is_read_and_listed_in_the_clients_vocabulary(
     body = await gateway_and_service.request_successfully(
         "GET", path.format(reference if "search" in path else id_)
     )
-    shown = body.get("recipient") or next(
+    recipient = body.get("recipient") or next(
         recipient for recipient in body["recipients"] if recipient["id"] == id_
     )
-    assert shown["payoutMethod"] == "paypal"
-    assert shown["gravatarUrl"] == f"https://example.com/avatars/{id_}.png"
-    assert shown["payout"]["method"] == shown["payout"]["primary"]["method"] == "paypal"
-    assert shown["payout"]["accounts"] == {"paypal": {"address": ADDRESS}}
+    assert recipient["payoutMethod"] == "paypal"
+    assert recipient["gravatarUrl"] == f"https://example.com/avatars/{id_}.png"
+    assert recipient["payout"]["method"] == recipient["payout"]["primary"]["method"] == "paypal"
+    assert recipient["payout"]["accounts"] == {"paypal": {"address": ADDRESS}}
 
 
 async def test_method_display_follows_the_clients_vocabulary(
     gateway_and_service: GatewayAndService,
 ) -> None:
     id_ = await gateway_and_service.create_recipient(payout=PAYPAL)
-    response = await gateway_and_service.house.request(
+    response = await gateway_and_service.gateway.request(
         "GET", f"/v1/recipients/{id_}/payout-methods"
     )
     assert response.body["methodDisplay"] == "Paypal"
@@ -160,10 +165,10 @@ async def test_payout_method_is_written_in_the_clients_vocabulary(
 ) -> None:
     id_ = await gateway_and_service.create_recipient(payout=BANK)
     path = f"/recipients/{id_}/payout-methods"
-    added = await gateway_and_service.request_successfully("POST", path, PAYPAL)
-    assert added == await gateway_and_service.load_payout(id_)
-    assert added["primary"]["method"] == "paypal"
-    assert added["accounts"]["paypal"] == {"address": ADDRESS}
+    add_body = await gateway_and_service.request_successfully("POST", path, PAYPAL)
+    assert add_body == await gateway_and_service.load_payout(id_)
+    assert add_body["primary"]["method"] == "paypal"
+    assert add_body["accounts"]["paypal"] == {"address": ADDRESS}
     await gateway_and_service.request_successfully(
         "PATCH", path, {"accounts": {"paypal": {"address": "new@example.org"}}}
     )
@@ -181,18 +186,18 @@ async def test_payout_method_is_written_in_the_clients_vocabulary(
 
 async def test_shown_recipient_can_be_sent_back(gateway_and_service: GatewayAndService) -> None:
     id_ = await gateway_and_service.create_recipient(payout=PAYPAL)
-    before = [
+    accounts_before = [
         (account.id, account.fields)
         for account in gateway_and_service.service.require_recipient(id_).accounts
     ]
-    shown = (await gateway_and_service.request_successfully("GET", f"/recipients/{id_}"))[
+    recipient = (await gateway_and_service.request_successfully("GET", f"/recipients/{id_}"))[
         "recipient"
     ]
-    await gateway_and_service.request_successfully("PATCH", f"/recipients/{id_}", shown)
+    await gateway_and_service.request_successfully("PATCH", f"/recipients/{id_}", recipient)
     await gateway_and_service.request_successfully(
         "PATCH", f"/recipients/{id_}/payout-methods", await gateway_and_service.load_payout(id_)
     )
-    assert before == [
+    assert accounts_before == [
         (account.id, account.fields)
         for account in gateway_and_service.service.require_recipient(id_).accounts
     ]
@@ -201,22 +206,22 @@ async def test_shown_recipient_can_be_sent_back(gateway_and_service: GatewayAndS
 async def test_list_filter_is_translated_in_one_call(
     gateway_and_service: GatewayAndService,
 ) -> None:
-    before = len(gateway_and_service.service.requests)
+    request_count = len(gateway_and_service.service.requests)
     body = await gateway_and_service.request_successfully(
         "GET", "/recipients?payoutMethod=paypal&pageSize=500"
     )
-    [call] = list(gateway_and_service.service.requests)[before:]
+    [call] = list(gateway_and_service.service.requests)[request_count:]
     assert "payoutMethod=payco" in call.target
     recipients = gateway_and_service.service.find_or_create_tenant().recipients.values()
-    expected = [
+    expected_ids = [
         recipient.id
         for recipient in recipients
         if not recipient.is_archived
         and recipient.primary_account
         and recipient.primary_account.type == "payco"
     ]
-    assert sorted(recipient["id"] for recipient in body["recipients"]) == sorted(expected)
-    assert expected
+    assert sorted(recipient["id"] for recipient in body["recipients"]) == sorted(expected_ids)
+    assert expected_ids
 
 
 async def test_scanned_list_is_filtered_by_the_clients_word(
@@ -226,20 +231,20 @@ async def test_scanned_list_is_filtered_by_the_clients_word(
     one_call = await gateway_and_service.request_successfully(
         "GET", f"/recipients?{query}&orderBy=createdAt"
     )
-    scanned = await gateway_and_service.request_successfully(
+    recipient_list = await gateway_and_service.request_successfully(
         "GET", f"/recipients?{query}&payoutCurrency=USD&orderBy=createdAt"
     )
-    assert scanned["recipients"] == one_call["recipients"]
+    assert recipient_list["recipients"] == one_call["recipients"]
 
 
 async def test_summary_is_in_the_clients_vocabulary(gateway_and_service: GatewayAndService) -> None:
     address = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
     id_ = await gateway_and_service.create_recipient(payout=BANK, address=address)
     payments = [{"recipient": {"id": id_}, "sourceAmount": "50.00"}]
-    sent = {"sourceCurrency": "USD", "payments": payments}
-    batch = (await gateway_and_service.request_successfully("POST", "/batches", sent))["batch"][
-        "id"
-    ]
+    batch_body = {"sourceCurrency": "USD", "payments": payments}
+    batch = (await gateway_and_service.request_successfully("POST", "/batches", batch_body))[
+        "batch"
+    ]["id"]
     summary = (await gateway_and_service.request_successfully("GET", f"/batches/{batch}/summary"))[
         "batchSummary"
     ]
@@ -257,8 +262,8 @@ async def test_missing_field_is_named_in_the_clients_vocabulary(
     gateway_and_service: GatewayAndService,
 ) -> None:
     payout = {"primary": {"method": "paypal"}, "accounts": {"paypal": {}}}
-    person = {"type": "business", "name": "Nordström", "email": ADDRESS, "payout": payout}
-    assert await gateway_and_service.request_refused("POST", "/recipients", person) == [
+    recipient_body = {"type": "business", "name": "Nordström", "email": ADDRESS, "payout": payout}
+    assert await gateway_and_service.request_refused("POST", "/recipients", recipient_body) == [
         ("empty_field", "payout.accounts.paypal.address")
     ]
 
@@ -287,20 +292,21 @@ async def test_gateway_refusal_names_the_clients_field(
 async def test_service_refusal_names_the_clients_field(
     gateway_and_service: GatewayAndService,
 ) -> None:
-    """``zoe@example`` is an address to the gateway, and none to this service."""
+    """``zoe@example`` is a valid address for the gateway, but not for this service."""
     id_ = await gateway_and_service.create_recipient(payout=PAYPAL)
-    path, sent = f"/recipients/{id_}", {"accounts": {"paypal": {"address": "zoe@example"}}}
-    told = [("invalid_field", "accounts.paypal.address")]
+    path, payout = f"/recipients/{id_}", {"accounts": {"paypal": {"address": "zoe@example"}}}
+    expected_errors = [("invalid_field", "accounts.paypal.address")]
     assert (
-        await gateway_and_service.request_refused("PATCH", f"{path}/payout-methods", sent) == told
+        await gateway_and_service.request_refused("PATCH", f"{path}/payout-methods", payout)
+        == expected_errors
     )
     assert (
         await gateway_and_service.request_refused(
-            "POST", f"{path}/payout-methods", {**PAYPAL, **sent}
+            "POST", f"{path}/payout-methods", {**PAYPAL, **payout}
         )
-        == told
+        == expected_errors
     )
-    assert await gateway_and_service.request_refused("PATCH", path, {"payout": sent}) == [
+    assert await gateway_and_service.request_refused("PATCH", path, {"payout": payout}) == [
         ("invalid_field", "payout.accounts.paypal.address")
     ]
 
@@ -314,7 +320,7 @@ async def test_messages_use_only_the_clients_vocabulary(
     )
     for address in ("nobody", "zoe@example", None, ""):
         body = {**PAYPAL, "accounts": {"paypal": {"address": address}}}
-        response = await gateway_and_service.house.request("POST", path, body)
+        response = await gateway_and_service.gateway.request("POST", path, body)
         assert response.status == 406
         for word in (*DEFAULT_WORDS, *SERVICE_WORDS, "emailAddress"):
             assert word not in response.text
@@ -324,9 +330,11 @@ async def test_account_under_an_unknown_name_is_ignored(
     gateway_and_service: GatewayAndService,
 ) -> None:
     id_ = await gateway_and_service.create_recipient(payout=PAYPAL)
-    sent = {"accounts": {"wallet": {"address": "other@example.org"}, "payco": {"address": "x@y.z"}}}
+    payout = {
+        "accounts": {"wallet": {"address": "other@example.org"}, "payco": {"address": "x@y.z"}}
+    }
     await gateway_and_service.request_successfully(
-        "PATCH", f"/recipients/{id_}/payout-methods", sent
+        "PATCH", f"/recipients/{id_}/payout-methods", payout
     )
     assert (await gateway_and_service.load_payout(id_))["accounts"] == {
         "paypal": {"address": ADDRESS}
@@ -336,7 +344,7 @@ async def test_account_under_an_unknown_name_is_ignored(
 async def test_service_method_name_is_refused(gateway_and_service: GatewayAndService) -> None:
     id_ = await gateway_and_service.create_recipient(payout=BANK)
     body = {"primary": {"method": "payco"}, "accounts": {"paypal": {"address": ADDRESS}}}
-    response = await gateway_and_service.house.request(
+    response = await gateway_and_service.gateway.request(
         "POST", f"/v1/recipients/{id_}/payout-methods", body
     )
     assert response.status == 406
@@ -360,33 +368,33 @@ async def test_free_text_is_not_translated(
     }
     accounts = {"bank": {"country": "US", **bank}, "paypal": {"address": f"{word}@example.org"}}
     payout = {"primary": {"method": "paypal", "currency": "USD"}, "accounts": accounts}
-    sent = {"type": "individual", "email": f"{word}@example.org", **names}
-    sent |= {"address": {**address, "country": "US"}, "payout": payout}
-    response = await gateway_and_service.house.request("POST", "/v1/recipients", sent)
+    recipient_body = {"type": "individual", "email": f"{word}@example.org", **names}
+    recipient_body |= {"address": {**address, "country": "US"}, "payout": payout}
+    response = await gateway_and_service.gateway.request("POST", "/v1/recipients", recipient_body)
     assert response.status == 200, response.text
     id_ = response.body["recipient"]["id"]
-    held = gateway_and_service.service.require_recipient(id_)
-    assert {name: held.fields[name] for name in names} == names
-    assert {name: held.address[name] for name in address} == address
-    shown = (await gateway_and_service.house.request("GET", f"/v1/recipients/{id_}")).body[
+    stored_recipient = gateway_and_service.service.require_recipient(id_)
+    assert {name: stored_recipient.fields[name] for name in names} == names
+    assert {name: stored_recipient.address[name] for name in address} == address
+    recipient = (await gateway_and_service.gateway.request("GET", f"/v1/recipients/{id_}")).body[
         "recipient"
     ]
-    assert {name: shown[name] for name in names} == names
-    assert {name: shown["address"][name] for name in address} == address
-    told = shown["payout"]["accounts"]
-    assert told["paypal"] == {"address": f"{word}@example.org"}
-    assert {told["bank"][name] for name in ("name", "bankAddress", "bankCity", "bankProvince")} == {
-        word
-    }
-    found = await gateway_and_service.house.request(
+    assert {name: recipient[name] for name in names} == names
+    assert {name: recipient["address"][name] for name in address} == address
+    shown_accounts = recipient["payout"]["accounts"]
+    assert shown_accounts["paypal"] == {"address": f"{word}@example.org"}
+    assert {
+        shown_accounts["bank"][name] for name in ("name", "bankAddress", "bankCity", "bankProvince")
+    } == {word}
+    search_response = await gateway_and_service.gateway.request(
         "GET", f"/v1/recipients?search={word}&orderBy=city&pageSize=500"
     )
-    assert id_ in [recipient["id"] for recipient in found.body["recipients"]]
+    assert id_ in [recipient["id"] for recipient in search_response.body["recipients"]]
 
 
 async def test_recipient_log_is_not_translated(gateway_and_service: GatewayAndService) -> None:
     id_ = await gateway_and_service.create_recipient(payout=PAYPAL)
-    response = await gateway_and_service.house.request("GET", f"/v1/recipients/{id_}/logs")
+    response = await gateway_and_service.gateway.request("GET", f"/v1/recipients/{id_}/logs")
     requests = [json.loads(activity["request"] or "{}") for activity in response.body["activities"]]
     assert "payco" in [request.get("type") for request in requests]
 
@@ -404,28 +412,33 @@ async def test_payment_recipient_is_in_the_clients_vocabulary(
 async def test_vocabularies_may_swap_words(
     tmp_path: Path,
 ) -> None:
-    """A legacy ``a`` that is the current ``b``, beside nothing that would be a current ``a``."""
+    """The legacy word ``a`` is the current word ``b``, and no word becomes the current ``a``."""
     simulator = await start_simulator(
         service=Service(seed=1, vocabulary=Vocabulary(wallet="gravatarUrl"))
     )
-    words = {
+    vocabulary = {
         "legacy": {"wallet": "wallets", "avatar_url": "wallet"},
         "current": {"wallet": "gravatarUrl"},
     }
     try:
-        async with open_gateway(tmp_path, simulator.url, vocabulary=words) as gateway:
+        async with open_gateway(tmp_path, simulator.url, vocabulary=vocabulary) as gateway:
             setup = GatewayAndService(gateway, simulator.service)
             payout = {
                 "primary": {"method": "wallets"},
                 "accounts": {"wallets": {"address": ADDRESS}},
             }
-            person = {"type": "business", "name": "Nordström", "email": ADDRESS, "payout": payout}
-            response = await setup.house.request("POST", "/v1/recipients", person)
+            recipient_body = {
+                "type": "business",
+                "name": "Nordström",
+                "email": ADDRESS,
+                "payout": payout,
+            }
+            response = await setup.gateway.request("POST", "/v1/recipients", recipient_body)
             assert response.status == 200, response.text
-            shown = response.body["recipient"]
-            assert shown["payout"]["method"] == "wallets"
-            assert shown["wallet"].startswith("https://example.com/avatars/")
-            [account] = setup.service.require_recipient(shown["id"]).accounts
+            recipient = response.body["recipient"]
+            assert recipient["payout"]["method"] == "wallets"
+            assert recipient["wallet"].startswith("https://example.com/avatars/")
+            [account] = setup.service.require_recipient(recipient["id"]).accounts
             assert account.type == "gravatarUrl"
     finally:
         await simulator.stop()

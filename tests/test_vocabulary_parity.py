@@ -88,27 +88,27 @@ class LegacyInterface:
         headers = {"X-API-Key": self.api_key}
         async with self.session.request(
             method, f"{self.url}/v1{path}", json=body, headers=headers
-        ) as answer:
-            text = await answer.text()
+        ) as response:
+            text = await response.text()
             assert not DEFAULT_WORDS_PATTERN.search(text), (method, path, text)
             assert not SERVICE_WORDS_PATTERN.search(text), (method, path, text)
-            return answer.status, await answer.json()
+            return response.status, await response.json()
 
     async def request_successfully(self, method: str, path: str, body: Any = None) -> Any:
-        status, answer = await self.request(method, path, body)
-        assert status == 200, (method, path, answer)
-        return answer
+        status, response_body = await self.request(method, path, body)
+        assert status == 200, (method, path, response_body)
+        return response_body
 
     async def request_refused(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        status, answer = await self.request(method, path, body)
-        assert status != 200, (method, path, answer)
-        return status, [(error["code"], error.get("field")) for error in answer["errors"]]
+        status, response_body = await self.request(method, path, body)
+        assert status != 200, (method, path, response_body)
+        return status, [(error["code"], error.get("field")) for error in response_body["errors"]]
 
     async def create_recipient(self, payout: Any, **fields: Any) -> str:
-        created = await self.request_successfully(
+        create_body = await self.request_successfully(
             "POST", "/recipients", {**RECIPIENT_BODY, "payout": payout, **fields}
         )
-        return str(created["recipient"]["id"])
+        return str(create_body["recipient"]["id"])
 
 
 @dataclass(slots=True)
@@ -126,9 +126,11 @@ class GatewayAndService:
 async def gateway_and_service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[GatewayAndService]:
-    words = build_simulator_words(Settings(vocabulary=VOCABULARY).vocabulary)
-    switches = ServiceOptions(inferred=request.param == "inferred")
-    service = Service(seed=1, vocabulary=words, options=switches, wallet_balance=WALLET_FUNDS)
+    simulator_words = build_simulator_words(Settings(vocabulary=VOCABULARY).vocabulary)
+    service_options = ServiceOptions(inferred=request.param == "inferred")
+    service = Service(
+        seed=1, vocabulary=simulator_words, options=service_options, wallet_balance=WALLET_FUNDS
+    )
     simulator = await start_simulator(service=service, legacy_port=0)
     assert simulator.legacy is not None
     folder: Path = tmp_path_factory.mktemp("words")
@@ -140,9 +142,9 @@ async def gateway_and_service(
                 simulator,
             )
         for call in service.list_requests():
-            said = f"{call.target} {call.body.decode()}"
-            assert not DEFAULT_WORDS_PATTERN.search(said), said
-            assert "paypal" not in said
+            call_text = f"{call.target} {call.body.decode()}"
+            assert not DEFAULT_WORDS_PATTERN.search(call_text), call_text
+            assert "paypal" not in call_text
     finally:
         await simulator.stop()
 
@@ -158,38 +160,41 @@ def _build_service_interface(gateway: GatewayUnderTest, url: str) -> LegacyInter
 async def test_recipients_and_payout_methods_use_the_vocabulary(
     gateway_and_service: GatewayAndService,
 ) -> None:
-    for side in gateway_and_service.sides:
-        id_ = await side.create_recipient(PAYPAL)
-        shown = (await side.request_successfully("GET", f"/recipients/{id_}"))["recipient"]
-        assert "gravatarUrl" in shown
-        assert shown["payoutMethod"] == shown["payout"]["method"] == "paypal"
-        assert shown["payout"]["methodDisplay"] == "PayPal"
-        assert shown["payout"]["accounts"] == PAYPAL["accounts"]
+    for interface in gateway_and_service.sides:
+        id_ = await interface.create_recipient(PAYPAL)
+        recipient = (await interface.request_successfully("GET", f"/recipients/{id_}"))["recipient"]
+        assert "gravatarUrl" in recipient
+        assert recipient["payoutMethod"] == recipient["payout"]["method"] == "paypal"
+        assert recipient["payout"]["methodDisplay"] == "PayPal"
+        assert recipient["payout"]["accounts"] == PAYPAL["accounts"]
         path = f"/recipients/{id_}/payout-methods"
-        await side.request_successfully("PATCH", path, BANK)
-        payout = await side.request_successfully("GET", path)
+        await interface.request_successfully("PATCH", path, BANK)
+        payout = await interface.request_successfully("GET", path)
         assert (payout["method"], payout["methodDisplay"]) == ("bank", "Bank transfer")
         assert payout["accounts"]["paypal"] == {"address": "zoe@example.org"}
-        await side.request_successfully("POST", path, PAYPAL)
-        await side.request_successfully("PATCH", path, {"primary": {"method": "paypal"}})
-        await side.request_successfully(
-            "PATCH", f"/recipients/{id_}", {**shown, "firstName": "Zoe"}
+        await interface.request_successfully("POST", path, PAYPAL)
+        await interface.request_successfully("PATCH", path, {"primary": {"method": "paypal"}})
+        await interface.request_successfully(
+            "PATCH", f"/recipients/{id_}", {**recipient, "firstName": "Zoe"}
         )
-        await side.request_successfully("GET", f"/recipients/{id_}/payments")
+        await interface.request_successfully("GET", f"/recipients/{id_}/payments")
 
 
 async def test_list_is_filtered_by_the_configured_word(
     gateway_and_service: GatewayAndService,
 ) -> None:
-    for side in gateway_and_service.sides:
-        reference = f"ref-{side.url[-5:]}"
+    for interface in gateway_and_service.sides:
+        reference = f"ref-{interface.url[-5:]}"
         ids = [
-            await side.create_recipient(payout, referenceId=reference) for payout in (PAYPAL, BANK)
+            await interface.create_recipient(payout, referenceId=reference)
+            for payout in (PAYPAL, BANK)
         ]
         for word, id_ in zip(("paypal", "bank-transfer"), ids, strict=True):
             query = f"?search={reference}&payoutMethod={word}"
-            found = (await side.request_successfully("GET", f"/recipients{query}"))["recipients"]
-            assert [entry["id"] for entry in found] == [id_]
+            listed_recipients = (
+                await interface.request_successfully("GET", f"/recipients{query}")
+            )["recipients"]
+            assert [entry["id"] for entry in listed_recipients] == [id_]
 
 
 async def test_balances_are_separated_by_the_configured_words(
@@ -197,51 +202,52 @@ async def test_balances_are_separated_by_the_configured_words(
 ) -> None:
     gateway, service = [
         [
-            await side.request_successfully("GET", f"/profile/balances{path}")
+            await interface.request_successfully("GET", f"/profile/balances{path}")
             for path in ("", "/acme", "/paypal")
         ]
-        for side in gateway_and_service.sides
+        for interface in gateway_and_service.sides
     ]
     assert gateway == service
-    whole, service_balances, paypal_balances = (entry["balances"] for entry in gateway)
-    assert whole == service_balances | paypal_balances
+    all_balances, service_balances, paypal_balances = (entry["balances"] for entry in gateway)
+    assert all_balances == service_balances | paypal_balances
     assert paypal_balances.keys() == {"paypal"}
     assert paypal_balances["paypal"]["type"] == "paypal"
     assert {entry["type"] for entry in service_balances.values()} == {"acme"}
-    for side in gateway_and_service.sides:
+    for interface in gateway_and_service.sides:
         for path in ("wallet", "service", "payco"):
-            async with side.session.get(
-                f"{side.url}/v1/profile/balances/{path}", headers={"X-API-Key": side.api_key}
-            ) as answer:
-                assert answer.status == 404
+            async with interface.session.get(
+                f"{interface.url}/v1/profile/balances/{path}",
+                headers={"X-API-Key": interface.api_key},
+            ) as response:
+                assert response.status == 404
 
 
 async def test_batch_and_summary_use_the_vocabulary(gateway_and_service: GatewayAndService) -> None:
     summaries = []
-    for side in gateway_and_service.sides:
-        ids = [await side.create_recipient(payout) for payout in (PAYPAL, BANK)]
+    for interface in gateway_and_service.sides:
+        ids = [await interface.create_recipient(payout) for payout in (PAYPAL, BANK)]
         payments = [{"recipient": {"id": id_}, "sourceAmount": "50.00"} for id_ in ids]
-        created = await side.request_successfully(
+        create_body = await interface.request_successfully(
             "POST", "/batches", {"sourceCurrency": "USD", "payments": payments}
         )
-        path = f"/batches/{created['batch']['id']}"
-        batch_body = (await side.request_successfully("GET", path))["batch"]
-        listed = batch_body["payments"]["payments"]
-        assert {(entry["method"], entry["methodDisplay"]) for entry in listed} == {
+        path = f"/batches/{create_body['batch']['id']}"
+        batch_body = (await interface.request_successfully("GET", path))["batch"]
+        shown_payments = batch_body["payments"]["payments"]
+        assert {(entry["method"], entry["methodDisplay"]) for entry in shown_payments} == {
             ("paypal", "PayPal"),
             ("bank-transfer", "Bank transfer"),
         }
-        for entry in listed:
-            payment = (await side.request_successfully("GET", f"{path}/payments/{entry['id']}"))[
-                "payment"
-            ]
+        for entry in shown_payments:
+            payment = (
+                await interface.request_successfully("GET", f"{path}/payments/{entry['id']}")
+            )["payment"]
             assert "gravatarUrl" in payment["recipient"]
-        await side.request_successfully(
-            "PATCH", path, {"remove_payments": [{"id": listed[0]["id"]}]}
+        await interface.request_successfully(
+            "PATCH", path, {"remove_payments": [{"id": shown_payments[0]["id"]}]}
         )
-        await side.request_successfully("POST", f"{path}/payments", payments[0])
-        await side.request_successfully("POST", f"{path}/generate-quote")
-        summary = (await side.request_successfully("GET", f"{path}/summary"))["batchSummary"]
+        await interface.request_successfully("POST", f"{path}/payments", payments[0])
+        await interface.request_successfully("POST", f"{path}/generate-quote")
+        summary = (await interface.request_successfully("GET", f"{path}/summary"))["batchSummary"]
         labels = {
             method: (value["accountType"], value["displayName"])
             for method, value in summary["methods"].items()
@@ -252,9 +258,9 @@ async def test_batch_and_summary_use_the_vocabulary(gateway_and_service: Gateway
         }
         assert summary["AcmeTotal"]["count"] == summary["GatewayTotal"]["count"] == 1
         assert summary["merchantBalances"].keys() == {"AcmeTotal", "GatewayTotal"}
-        await side.request_successfully("POST", f"{path}/start-processing")
-        await side.request_successfully("GET", "/batches")
-        await side.request_successfully("GET", "/payments")
+        await interface.request_successfully("POST", f"{path}/start-processing")
+        await interface.request_successfully("GET", "/batches")
+        await interface.request_successfully("GET", "/payments")
         summaries.append(summary)
     gateway, service = summaries
     for name in ("methods", "AcmeTotal", "GatewayTotal", "total"):
@@ -279,32 +285,32 @@ INVALID_PAYOUTS = (
 async def test_errors_name_the_clients_fields(
     gateway_and_service: GatewayAndService, method: str, body: Any
 ) -> None:
-    answers = []
-    for side in gateway_and_service.sides:
-        path = f"/recipients/{await side.create_recipient(BANK)}/payout-methods"
-        answers.append(await side.request(method, path, body))
-    (status, gateway), (control, service) = answers
+    bodies = []
+    for interface in gateway_and_service.sides:
+        path = f"/recipients/{await interface.create_recipient(BANK)}/payout-methods"
+        bodies.append(await interface.request(method, path, body))
+    (status, gateway), (control, service) = bodies
     assert status == control
-    named = [
-        [(entry["code"], entry.get("field")) for entry in answer.get("errors", [])]
-        for answer in (gateway, service)
+    field_names = [
+        [(entry["code"], entry.get("field")) for entry in body.get("errors", [])]
+        for body in (gateway, service)
     ]
-    assert sorted(named[0]) == sorted(named[1])
+    assert sorted(field_names[0]) == sorted(field_names[1])
 
 
 async def test_errors_of_a_recipient_payout_name_the_clients_fields(
     gateway_and_service: GatewayAndService,
 ) -> None:
-    for side in gateway_and_service.sides:
-        told = await side.request_refused(
+    for interface in gateway_and_service.sides:
+        errors = await interface.request_refused(
             "POST", "/recipients", {**RECIPIENT_BODY, "payout": INVALID_WALLET}
         )
-        assert told == (406, [("invalid_field", "payout.accounts.paypal.address")])
+        assert errors == (406, [("invalid_field", "payout.accounts.paypal.address")])
 
 
 async def test_openapi_document_has_the_configured_labels() -> None:
-    words = Settings(vocabulary=VOCABULARY).vocabulary.build_vocabulary()
-    schemas = build_openapi_document(words, ())["components"]["schemas"]
+    vocabulary = Settings(vocabulary=VOCABULARY).vocabulary.build_vocabulary()
+    schemas = build_openapi_document(vocabulary, ())["components"]["schemas"]
     account_type = schemas["MethodTotals"]["properties"]["accountType"]
     assert account_type["enum"] == ["AcMe", "PayPaL"]
     assert schemas["Payout"]["properties"]["methodDisplay"]["examples"] == [

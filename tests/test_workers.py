@@ -105,10 +105,10 @@ def require_redis() -> None:
         client.close()
 
 
-async def import_api_key(folder: Path, database: str, **more: Any) -> None:
+async def import_api_key(folder: Path, database: str, **fields: Any) -> None:
     state = State(url=database, encryption_key_file=folder / "gateway.key")
     async with open_store(state) as store:
-        await import_keys(store, parse_key_lines(json.dumps({**KEY, **more}).encode()))
+        await import_keys(store, parse_key_lines(json.dumps({**KEY, **fields}).encode()))
 
 
 @asynccontextmanager
@@ -120,8 +120,8 @@ async def run_workers(folder: Path) -> AsyncIterator[Process]:
 def list_children(gateway: Process) -> set[int]:
     """Returns the running child processes of the parent."""
     parent = gateway.process.pid
-    found = Path(f"/proc/{parent}/task/{parent}/children").read_text("utf-8")
-    return set(map(int, found.split()))
+    child_ids = Path(f"/proc/{parent}/task/{parent}/children").read_text("utf-8")
+    return set(map(int, child_ids.split()))
 
 
 def list_events(gateway: Process, name: str) -> list[dict[str, Any]]:
@@ -135,9 +135,9 @@ def count_served(gateway: Process) -> Counter[int]:
 
 @dataclass(slots=True)
 class BackgroundLoad:
-    """Clients that create recipients one after another, over kept connections and fresh ones.
+    """Clients that create recipients one after another, over persistent and new connections.
 
-    A write, because HTTP clients quietly send a read again that was lost.
+    They send writes, because HTTP clients silently repeat lost reads.
     """
 
     gateway: Process
@@ -145,8 +145,8 @@ class BackgroundLoad:
     errors: list[str] = field(default_factory=list)
     is_stopped: bool = False
 
-    async def run_client(self, *, fresh: bool) -> None:
-        connector = aiohttp.TCPConnector(force_close=fresh)
+    async def run_client(self, *, is_fresh: bool) -> None:
+        connector = aiohttp.TCPConnector(force_close=is_fresh)
         headers = {"X-API-Key": KEY["api_key"]}
         timeout = aiohttp.ClientTimeout(total=START_SECONDS)
         async with aiohttp.ClientSession(
@@ -173,14 +173,15 @@ CLIENT_COUNT = 8
 
 @asynccontextmanager
 async def run_load(gateway: Process) -> AsyncIterator[BackgroundLoad]:
-    made = BackgroundLoad(gateway)
+    load = BackgroundLoad(gateway)
     clients = [
-        asyncio.ensure_future(made.run_client(fresh=at % 2 == 0)) for at in range(CLIENT_COUNT)
+        asyncio.ensure_future(load.run_client(is_fresh=position % 2 == 0))
+        for position in range(CLIENT_COUNT)
     ]
     try:
-        yield made
+        yield load
     finally:
-        made.is_stopped = True
+        load.is_stopped = True
         await asyncio.gather(*clients)
 
 
@@ -204,27 +205,29 @@ async def test_workers_start_on_an_empty_database_and_all_serve(
         assert gateway.output.count("\n") == 1
         assert len(list_children(gateway)) == 3
         await import_api_key(tmp_path, database)
-        async with run_load(gateway) as made:
+        async with run_load(gateway) as load:
             await wait_until(
                 lambda: set(count_served(gateway)) == list_children(gateway), START_SECONDS
             )
-            await wait_until(lambda: made.answered_count > 200, START_SECONDS)
-        assert set(made.statuses) == {200}
-        assert made.errors == []
-        assert sum(count_served(gateway).values()) == made.answered_count, (
+            await wait_until(lambda: load.answered_count > 200, START_SECONDS)
+        assert set(load.statuses) == {200}
+        assert load.errors == []
+        assert sum(count_served(gateway).values()) == load.answered_count, (
             "whole lines, one for each request"
         )
-        second = await asyncio.to_thread(read_startup_error, tmp_path)
-        assert f"port {port}: it is in use" in second, "it gets none of the first's connections"
+        second_error = await asyncio.to_thread(read_startup_error, tmp_path)
+        assert f"port {port}: it is in use" in second_error, (
+            "it gets none of the first's connections"
+        )
         assert await gateway.stop() == 0
     assert not list_events(gateway, "worker_exited")
-    *each, parent_event = list_events(gateway, "shutdown_complete")
-    assert (len(each), parent_event["workers_left"]) == (3, 3)
-    assert {line["requests_left"] for line in each} == {0}
+    *worker_events, parent_event = list_events(gateway, "shutdown_complete")
+    assert (len(worker_events), parent_event["workers_left"]) == (3, 3)
+    assert {line["requests_left"] for line in worker_events} == {0}
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("invalid_settings", "message"),
     [
         ({"PAYOUT_GATEWAY_LIMITS__URL": "memory://"}, "set limits.url to a redis:// address"),
         ({"PAYOUT_GATEWAY_STATE__URL": "sqlite:///gateway.db"}, "set state.url to a postgresql://"),
@@ -232,26 +235,26 @@ async def test_workers_start_on_an_empty_database_and_all_serve(
     ],
 )
 def test_startup_failure_of_workers_is_a_one_line_error(
-    tmp_path: Path, write_configuration: Configure, wrong: dict[str, str], says: str
+    tmp_path: Path, write_configuration: Configure, invalid_settings: dict[str, str], message: str
 ) -> None:
-    assert says in read_startup_error(tmp_path, **wrong)
+    assert message in read_startup_error(tmp_path, **invalid_settings)
 
 
 def test_unusable_temporary_directory_is_a_one_line_error(
     tmp_path: Path, write_configuration: Configure
 ) -> None:
-    deep = tmp_path / ("x" * 100)
-    deep.mkdir()
-    assert "TMPDIR" in read_startup_error(tmp_path, TMPDIR=str(deep))
+    long_path = tmp_path / ("x" * 100)
+    long_path.mkdir()
+    assert "TMPDIR" in read_startup_error(tmp_path, TMPDIR=str(long_path))
 
 
-@pytest.mark.parametrize("which", ["PORT", "ADMIN_PORT"])
+@pytest.mark.parametrize("port_name", ["PORT", "ADMIN_PORT"])
 def test_port_in_use_is_a_one_line_error(
-    tmp_path: Path, write_configuration: Configure, which: str
+    tmp_path: Path, write_configuration: Configure, port_name: str
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        output = read_startup_error(tmp_path, **{f"PAYOUT_GATEWAY_SERVER__{which}": port})
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        output = read_startup_error(tmp_path, **{f"PAYOUT_GATEWAY_SERVER__{port_name}": port})
     assert port in output
     assert "in use" in output
 
@@ -271,19 +274,19 @@ async def test_shutdown_under_load_completes_requests_in_flight(
 ) -> None:
     async with run_workers(tmp_path) as gateway:
         await import_api_key(tmp_path, database)
-        async with run_load(gateway) as made:
-            await wait_until(lambda: made.answered_count > 50, START_SECONDS)
+        async with run_load(gateway) as load:
+            await wait_until(lambda: load.answered_count > 50, START_SECONDS)
             for _ in range(CLIENT_COUNT // 2):
                 simulator.inject_fault(Fault("POST", "/v1/recipients", answer_delay=1))
             await wait_until(lambda: not simulator.service.faults, START_SECONDS)
-            before = made.answered_count
+            count_before = load.answered_count
             gateway.process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(START_SECONDS):
                 assert await gateway.process.wait() == 0
-        assert set(made.statuses) == {200}
-        assert made.answered_count >= before + CLIENT_COUNT // 2
-        # Every write that was made was answered: no other was lost than those never begun.
-        assert len(simulator.service.list_requests("POST", "/v1/recipients")) == made.answered_count
+        assert set(load.statuses) == {200}
+        assert load.answered_count >= count_before + CLIENT_COUNT // 2
+        # Every executed write was answered; only writes that were never started were lost.
+        assert len(simulator.service.list_requests("POST", "/v1/recipients")) == load.answered_count
 
 
 async def test_workers_finish_and_exit_if_the_parent_is_killed(
@@ -293,12 +296,12 @@ async def test_workers_finish_and_exit_if_the_parent_is_killed(
         await import_api_key(tmp_path, database)
         both = list_children(gateway)
         simulator.inject_fault(Fault("POST", "/v1/recipients", answer_delay=1))
-        async with run_load(gateway) as made:
+        async with run_load(gateway) as load:
             await wait_until(lambda: not simulator.service.faults, START_SECONDS)
             gateway.process.kill()
             await wait_until(lambda: not is_listening(gateway.port), START_SECONDS)
-            made.is_stopped = True
-        assert set(made.statuses) == {200}
+            load.is_stopped = True
+        assert set(load.statuses) == {200}
         await wait_until(lambda: not any(map(_is_running, both)), START_SECONDS)
 
 
@@ -317,19 +320,19 @@ async def test_killed_worker_is_replaced(
 ) -> None:
     async with run_workers(tmp_path) as gateway:
         await import_api_key(tmp_path, database)
-        before = list_children(gateway)
-        killed = min(before)
-        async with run_load(gateway) as made:
-            await wait_until(lambda: set(count_served(gateway)) == before, START_SECONDS)
-            os.kill(killed, signal.SIGKILL)
+        children_before = list_children(gateway)
+        killed_pid = min(children_before)
+        async with run_load(gateway) as load:
+            await wait_until(lambda: set(count_served(gateway)) == children_before, START_SECONDS)
+            os.kill(killed_pid, signal.SIGKILL)
             await wait_until(lambda: bool(list_events(gateway, "worker_started")), START_SECONDS)
-            (new,) = list_children(gateway) - before
+            (new,) = list_children(gateway) - children_before
             await wait_until(lambda: count_served(gateway)[new] > 10, START_SECONDS)
-        assert set(made.statuses) == {200}
-        assert len(made.errors) <= CLIENT_COUNT, made.errors
-        (died,) = list_events(gateway, "worker_exited")
-        assert (died["worker_pid"], died["reason"]) == (killed, "SIGKILL")
-        # And again: another starts after a pause that grows, in which it can be told to end.
+        assert set(load.statuses) == {200}
+        assert len(load.errors) <= CLIENT_COUNT, load.errors
+        (exit_event,) = list_events(gateway, "worker_exited")
+        assert (exit_event["worker_pid"], exit_event["reason"]) == (killed_pid, "SIGKILL")
+        # Again: the next worker starts after a growing pause, in which a shutdown is possible.
         os.kill(new, signal.SIGKILL)
         await wait_until(lambda: len(list_events(gateway, "worker_exited")) == 2, START_SECONDS)
         assert list_events(gateway, "worker_exited")[1]["restart_delay_seconds"] > 0
@@ -345,20 +348,20 @@ async def test_rolling_restart_under_load_drops_no_request(
     async with run_workers(tmp_path) as gateway:
         await import_api_key(tmp_path, database)
         old = list_children(gateway)
-        async with run_load(gateway) as made:
+        async with run_load(gateway) as load:
             await wait_until(lambda: set(count_served(gateway)) == old, START_SECONDS)
             gateway.process.send_signal(signal.SIGHUP)
             await wait_until(lambda: bool(list_events(gateway, "restart_complete")), START_SECONDS)
             await wait_until(lambda: not list_children(gateway) & old, START_SECONDS)
             new = list_children(gateway)
             await wait_until(
-                lambda: made.answered_count > 300 and new < set(count_served(gateway)),
+                lambda: load.answered_count > 300 and new < set(count_served(gateway)),
                 START_SECONDS,
             )
         assert len(new) == 2
-        assert made.errors == []
-        assert set(made.statuses) == {200}
-        assert len(simulator.service.list_requests("POST", "/v1/recipients")) == made.answered_count
+        assert load.errors == []
+        assert set(load.statuses) == {200}
+        assert len(simulator.service.list_requests("POST", "/v1/recipients")) == load.answered_count
         assert not list_events(gateway, "worker_exited")
         assert await gateway.stop() == 0
 
@@ -394,12 +397,12 @@ async def test_rolling_restart_reloads_the_tls_certificate(
 ) -> None:
     (tmp_path / "tls").mkdir()
     authority = Authority(tmp_path / "tls")
-    first, second = authority.issue("first"), authority.issue("second")
+    first_pair, second_pair = authority.issue("first"), authority.issue("second")
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length")
     token.chmod(0o600)
     section = [
-        f'tls_certificate_file = "{first.certificate}"\ntls_key_file = "{first.key}"',
+        f'tls_certificate_file = "{first_pair.certificate}"\ntls_key_file = "{first_pair.key}"',
         f'admin_token_file = "{token}"',
     ]
     configured = (tmp_path / "gateway.toml").read_text()
@@ -407,40 +410,42 @@ async def test_rolling_restart_reloads_the_tls_certificate(
     (tmp_path / "gateway.toml").write_text(text)
 
     async def load_common_name() -> str:
-        made = asyncio.open_connection(
+        opening = asyncio.open_connection(
             "127.0.0.1", gateway.port, ssl=authority.build_client_context()
         )
-        async with RawConnection(*await made) as connection:
+        async with RawConnection(*await opening) as connection:
             peer_certificate = connection.writer.get_extra_info("peercert")["subject"]
             await connection.send(b"GET /v1/x HTTP/1.1\r\nHost: x\r\n\r\n")
-            answer = await connection.read_response()
-            assert answer is not None
-            assert answer.status == 404
-            return str(dict(entry for part in peer_certificate for entry in part)["commonName"])
+            response = await connection.read_response()
+            assert response is not None
+            assert response.status == 404
+            return str(
+                dict(entry for component in peer_certificate for entry in component)["commonName"]
+            )
 
     async with run_workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
         old = list_children(gateway)
         assert {await load_common_name() for _ in range(6)} == {"first"}
-        shutil.copy(second.certificate, first.certificate)
-        shutil.copy(second.key, first.key)
+        shutil.copy(second_pair.certificate, first_pair.certificate)
+        shutil.copy(second_pair.key, first_pair.key)
         gateway.process.send_signal(signal.SIGHUP)
         await wait_until(lambda: bool(list_events(gateway, "restart_complete")), START_SECONDS)
         await wait_until(lambda: not list_children(gateway) & old, START_SECONDS)
         assert {await load_common_name() for _ in range(6)} == {"second"}
         page = f"http://127.0.0.1:{gateway.admin_port}/openapi.json"
-        async with session.get(page) as answer:
-            assert answer.status == 401
-        told = {"Authorization": "Bearer a-token-of-some-length"}
-        async with session.get(page, headers=told) as answer:
-            assert answer.status == 200
+        async with session.get(page) as response:
+            assert response.status == 401
+        headers = {"Authorization": "Bearer a-token-of-some-length"}
+        async with session.get(page, headers=headers) as response:
+            assert response.status == 200
         assert await gateway.stop() == 0
 
 
 async def _load_limit(session: aiohttp.ClientSession, gateway: Process) -> str:
-    path, closes = "/v1/geography/countries/US", {"Connection": "close"}
-    async with session.get(gateway.url + path, headers=closes) as answer:
-        assert answer.status == 200
-        return answer.headers["RateLimit-Limit"]
+    path, headers = "/v1/geography/countries/US", {"Connection": "close"}
+    async with session.get(gateway.url + path, headers=headers) as response:
+        assert response.status == 200
+        return response.headers["RateLimit-Limit"]
 
 
 # What they have in common.
@@ -452,10 +457,10 @@ async def test_admin_port_reports_on_all_workers(
     async with run_workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
 
         async def load_page(path: str) -> tuple[int, Any]:
-            async with session.get(f"http://127.0.0.1:{gateway.admin_port}{path}") as answer:
-                assert answer.headers.getall("Server") == ["payout-gateway"]
-                is_json = answer.content_type == "application/json"
-                return answer.status, await (answer.json() if is_json else answer.text())
+            async with session.get(f"http://127.0.0.1:{gateway.admin_port}{path}") as response:
+                assert response.headers.getall("Server") == ["payout-gateway"]
+                is_json = response.content_type == "application/json"
+                return response.status, await (response.json() if is_json else response.text())
 
         assert await load_page("/healthz") == (200, {"status": "ok"})
         assert await load_page("/readyz") == (
@@ -463,14 +468,14 @@ async def test_admin_port_reports_on_all_workers(
             {"status": "ok", "faults": {}, "circuit_breakers": {"sandbox": "closed"}},
         )
         assert (await load_page("/no-such-page"))[0] == 404
-        stopped = min(list_children(gateway))
-        os.kill(stopped, signal.SIGSTOP)
+        stopped_pid = min(list_children(gateway))
+        os.kill(stopped_pid, signal.SIGSTOP)
         try:
             status, body = await load_page("/readyz")
             assert (status, body["status"]) == (200, "warning")
             assert body["faults"] == {"workers": "1 of 2 do not answer"}
         finally:
-            os.kill(stopped, signal.SIGCONT)
+            os.kill(stopped_pid, signal.SIGCONT)
         await simulator.stop()
         status, body = await load_page("/readyz")
         assert (status, list(body["faults"])) == (503, ["environments.sandbox"])
@@ -480,33 +485,33 @@ async def test_admin_port_reports_on_all_workers(
 async def test_metrics_cover_all_workers_and_never_decrease(
     tmp_path: Path, database: str, write_configuration: Configure
 ) -> None:
-    counted = "payout_gateway_requests_total"
+    metric_name = "payout_gateway_requests_total"
 
     async with run_workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
         await import_api_key(tmp_path, database)
-        async with run_load(gateway) as made:
-            await wait_until(lambda: made.answered_count > 40, START_SECONDS)
+        async with run_load(gateway) as load:
+            await wait_until(lambda: load.answered_count > 40, START_SECONDS)
         by_pid = count_served(gateway)
         assert len(by_pid) == 2
         metrics = await fetch_metrics(session, f"http://127.0.0.1:{gateway.admin_port}")
         assert metrics.sum("payout_gateway_workers") == 2
-        before = metrics.sum(counted)
-        assert before == len(list_events(gateway, "request"))
+        count_before = metrics.sum(metric_name)
+        assert count_before == len(list_events(gateway, "request"))
         os.kill(min(list_children(gateway)), signal.SIGKILL)
         await wait_until(lambda: bool(list_events(gateway, "worker_exited")), START_SECONDS)
         metrics = await fetch_metrics(session, f"http://127.0.0.1:{gateway.admin_port}")
-        assert metrics.sum(counted) == before
+        assert metrics.sum(metric_name) == count_before
         gateway.process.send_signal(signal.SIGHUP)
         await wait_until(lambda: bool(list_events(gateway, "restart_complete")), START_SECONDS)
         metrics = await fetch_metrics(session, f"http://127.0.0.1:{gateway.admin_port}")
-        assert metrics.sum(counted) == before
+        assert metrics.sum(metric_name) == count_before
         assert metrics.sum("payout_gateway_workers") == 2
-        # What an old one answers while it leaves is not counted: until they have left.
+        # Responses of old workers while they exit are not counted, so wait for their exit.
         await wait_until(lambda: len(list_children(gateway)) == 2, START_SECONDS)
-        async with run_load(gateway) as again:
-            await wait_until(lambda: again.answered_count > 10, START_SECONDS)
+        async with run_load(gateway) as second_load:
+            await wait_until(lambda: second_load.answered_count > 10, START_SECONDS)
         metrics = await fetch_metrics(session, f"http://127.0.0.1:{gateway.admin_port}")
-        assert metrics.sum(counted) == len(list_events(gateway, "request")) > before
+        assert metrics.sum(metric_name) == len(list_events(gateway, "request")) > count_before
 
 
 async def test_rate_limit_is_shared_by_all_workers(
@@ -515,10 +520,10 @@ async def test_rate_limit_is_shared_by_all_workers(
     write_configuration(requests_per_hour=30)
     async with run_workers(tmp_path) as gateway:
         await import_api_key(tmp_path, database)
-        async with run_load(gateway) as made:
-            await wait_until(lambda: made.answered_count > 60, START_SECONDS)
-        assert made.statuses[200] == 30
-        assert set(made.statuses) == {200, 429}
+        async with run_load(gateway) as load:
+            await wait_until(lambda: load.answered_count > 60, START_SECONDS)
+        assert load.statuses[200] == 30
+        assert set(load.statuses) == {200, 429}
         assert len(count_served(gateway)) == 2
 
 
@@ -529,13 +534,13 @@ async def test_revoked_key_is_refused_by_every_worker_within_3_seconds(
         await import_api_key(tmp_path, database, name="leaving")
         async with run_load(gateway):
             await wait_until(lambda: len(count_served(gateway)) == 2, START_SECONDS)
-        words = ("keys", "revoke", "leaving")
-        revoked = await asyncio.to_thread(
-            run_installed_command, *words, folder=tmp_path, seconds=START_SECONDS
+        arguments = ("keys", "revoke", "leaving")
+        process = await asyncio.to_thread(
+            run_installed_command, *arguments, folder=tmp_path, seconds=START_SECONDS
         )
-        assert revoked.returncode == 0, revoked.stderr
+        assert process.returncode == 0, process.stderr
         await asyncio.sleep(3)
-        before = count_served(gateway)
-        async with run_load(gateway) as made:
-            await wait_until(lambda: len(count_served(gateway) - before) == 2, START_SECONDS)
-        assert set(made.statuses) == {403}
+        served_before = count_served(gateway)
+        async with run_load(gateway) as load:
+            await wait_until(lambda: len(count_served(gateway) - served_before) == 2, START_SECONDS)
+        assert set(load.statuses) == {403}

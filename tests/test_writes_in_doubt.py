@@ -57,16 +57,16 @@ PAYOUT_BODY = {
 
 @dataclass
 class GatewayAndService:
-    house: GatewayUnderTest
+    gateway: GatewayUnderTest
     service: Service
-    ticks: AdjustableClock
+    clock: AdjustableClock
 
-    def add_fault(self, method: str, path: str, **what: Any) -> None:
-        self.service.faults.append(Fault(method, path, **what))
+    def add_fault(self, method: str, path: str, **options: Any) -> None:
+        self.service.faults.append(Fault(method, path, **options))
 
     def let_calls_expire(self) -> None:
         """Advances the clock until no sent call can be executed any more."""
-        self.ticks.ahead_seconds += 60
+        self.clock.ahead_seconds += 60
 
     def count_calls(self, method: str, path: str) -> int:
         return len(self.service.list_requests(method, path))
@@ -80,17 +80,17 @@ async def open_gateway_with_faults(
     writes: Any = None,
     server: Any = None,
     has_immediate_read: bool = False,
-    **switches: Any,
+    **service_options: Any,
 ) -> AsyncIterator[GatewayAndService]:
-    service = Service(options=ServiceOptions(**switches), seed=1)
+    service = Service(options=ServiceOptions(**service_options), seed=1)
     simulator: Simulator = await start_simulator(service=service)
-    ticks = AdjustableClock()
+    clock = AdjustableClock()
     try:
         upstream = {"timeout_seconds": seconds}
         sections = {"upstream": upstream, "writes": writes or {}, "server": server or {}}
-        async with open_gateway(folder, simulator.url, ticks, **sections) as gateway:
+        async with open_gateway(folder, simulator.url, clock, **sections) as gateway:
             with nullcontext() if has_immediate_read else disable_immediate_read():
-                yield GatewayAndService(gateway, service, ticks)
+                yield GatewayAndService(gateway, service, clock)
     finally:
         await simulator.stop()
 
@@ -110,14 +110,17 @@ async def test_retry_gets_the_answer_of_an_executed_create(
 ) -> None:
     async with open_gateway_with_faults(tmp_path) as setup:
         setup.add_fault("POST", "/v1/recipients", **fault)
-        first = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
-        assert (first.status, first.body["errors"][0]["code"]) == (500, "internal_server_error")
-        assert "unknown" in first.body["errors"][0]["message"]
-        retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
-        assert retried.status == 200, retried.text
-        listed = await setup.house.request("GET", "/v1/recipients")
-        assert [recipient["id"] for recipient in listed.body["recipients"]] == [
-            retried.body["recipient"]["id"]
+        first_response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert (first_response.status, first_response.body["errors"][0]["code"]) == (
+            500,
+            "internal_server_error",
+        )
+        assert "unknown" in first_response.body["errors"][0]["message"]
+        retry_response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert retry_response.status == 200, retry_response.text
+        list_response = await setup.gateway.request("GET", "/v1/recipients")
+        assert [recipient["id"] for recipient in list_response.body["recipients"]] == [
+            retry_response.body["recipient"]["id"]
         ]
         assert setup.service.creation_counts["recipient"] == 1
         assert (
@@ -131,14 +134,14 @@ async def test_unexecuted_create_is_sent_again_only_once_certain(
 ) -> None:
     async with open_gateway_with_faults(tmp_path) as setup:
         setup.add_fault("POST", "/v1/recipients", **fault)
-        first = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
-        assert first.status == 500
-        retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
-        assert retried.status == 500
-        assert 1 <= int(retried.headers["Retry-After"]) <= 60
+        first_response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert first_response.status == 500
+        retry_response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert retry_response.status == 500
+        assert 1 <= int(retry_response.headers["Retry-After"]) <= 60
         assert setup.count_calls("POST", "/v1/recipients") == 1
         setup.let_calls_expire()
-        last = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        last = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
         assert last.status == 200, last.text
         assert setup.service.creation_counts["recipient"] == 1
 
@@ -147,13 +150,13 @@ async def test_identical_requests_are_separate_if_the_first_was_delivered(tmp_pa
     async with open_gateway_with_faults(tmp_path) as setup:
         for _ in range(2):
             assert (
-                await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
+                await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
             ).status == 200
         responses = await asyncio.gather(
-            *(setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY) for _ in range(2))
+            *(setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY) for _ in range(2))
         )
-        assert [answer.status for answer in responses] == [200, 200]
-        assert sorted("Idempotent-Replayed" in answer.headers for answer in responses) == [
+        assert [response.status for response in responses] == [200, 200]
+        assert sorted("Idempotent-Replayed" in response.headers for response in responses) == [
             False,
             True,
         ]
@@ -165,29 +168,29 @@ async def test_delayed_acknowledgement_is_not_a_retry(tmp_path: Path) -> None:
     async with open_gateway_with_faults(tmp_path) as setup:
 
         def send(*, times: int) -> http.client.HTTPConnection:
-            connection = http.client.HTTPConnection("127.0.0.1", setup.house.running.port)
+            connection = http.client.HTTPConnection("127.0.0.1", setup.gateway.running.port)
             for _ in range(times):
-                headers = {"X-API-Key": setup.house.api_key, "Content-Type": "application/json"}
+                headers = {"X-API-Key": setup.gateway.api_key, "Content-Type": "application/json"}
                 connection.request("POST", "/v1/recipients", json.dumps(RECIPIENT_BODY), headers)
                 response = connection.getresponse()
                 assert response.read()
                 assert (response.status, response.getheader("Idempotent-Replayed")) == (200, None)
             return connection
 
-        first = await asyncio.to_thread(send, times=3)
+        first_response = await asyncio.to_thread(send, times=3)
         (await asyncio.to_thread(send, times=1)).close()
-        first.close()
+        first_response.close()
         assert setup.service.creation_counts["recipient"] == 4
 
 
 async def test_identical_requests_in_flight_are_separate_if_configured(tmp_path: Path) -> None:
-    separate = {"identical_in_flight": "separate"}
-    async with open_gateway_with_faults(tmp_path, writes=separate) as setup:
+    section = {"identical_in_flight": "separate"}
+    async with open_gateway_with_faults(tmp_path, writes=section) as setup:
         setup.add_fault("POST", "/v1/recipients", answer_delay=0.5)
         responses = await asyncio.gather(
-            *(setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY) for _ in range(2))
+            *(setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY) for _ in range(2))
         )
-        assert [answer.status for answer in responses] == [200, 200]
+        assert [response.status for response in responses] == [200, 200]
         assert setup.service.creation_counts["recipient"] == 2
 
 
@@ -196,9 +199,9 @@ async def test_waiting_request_is_executed_if_the_first_was_refused(tmp_path: Pa
         refusal = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Later"}]}'
         setup.add_fault("POST", "/v1/recipients", status=429, body=refusal, delay=0.5)
         responses = await asyncio.gather(
-            *(setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY) for _ in range(2))
+            *(setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY) for _ in range(2))
         )
-        assert sorted(answer.status for answer in responses) == [200, 429]
+        assert sorted(response.status for response in responses) == [200, 429]
         assert setup.service.creation_counts["recipient"] == 1
 
 
@@ -206,11 +209,11 @@ async def test_identical_request_after_its_response_is_a_retry_for_replay_second
     tmp_path: Path,
 ) -> None:
     async with open_gateway_with_faults(tmp_path, writes={"replay_seconds": 60}) as setup:
-        first, retried = [
-            await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY) for _ in range(2)
+        first_response, retry_response = [
+            await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY) for _ in range(2)
         ]
-        assert (first.status, retried.status) == (200, 200)
-        assert retried.headers["Idempotent-Replayed"] == "true"
+        assert (first_response.status, retry_response.status) == (200, 200)
+        assert retry_response.headers["Idempotent-Replayed"] == "true"
         assert setup.service.creation_counts["recipient"] == 1
 
 
@@ -221,9 +224,9 @@ async def reset_unread_response(
     body = json.dumps(RECIPIENT_BODY).encode()
     head = (
         "POST /v1/recipients HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
-        f"Connection: {connection}\r\nX-API-Key: {setup.house.api_key}\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"Connection: {connection}\r\nX-API-Key: {setup.gateway.api_key}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", setup.house.running.port)) as client:
+    with socket.create_connection(("127.0.0.1", setup.gateway.running.port)) as client:
         client.sendall(head.encode() + body)
         await asyncio.to_thread(select.select, [client], [], [], 10)
         await asyncio.sleep(seconds)
@@ -231,19 +234,22 @@ async def reset_unread_response(
 
 
 @pytest.mark.parametrize("connection", ["keep-alive", "close"])
-@pytest.mark.parametrize("trusted", [[], ["127.0.0.1"]])
+@pytest.mark.parametrize("trusted_proxies", [[], ["127.0.0.1"]])
 async def test_request_is_a_retry_after_its_acknowledged_response_was_reset(
-    connection: str, trusted: list[str], tmp_path: Path
+    connection: str, trusted_proxies: list[str], tmp_path: Path
 ) -> None:
     """The client's machine has the response; the client gives up without reading it.
 
-    Also if it runs on the machine of a trusted proxy: without ``X-Forwarded-For`` it is no proxy.
+    Also if it runs on the machine of a trusted proxy: without ``X-Forwarded-For`` it counts as a client.
     """
-    server = {"trusted_proxies": trusted}
+    server = {"trusted_proxies": trusted_proxies}
     async with open_gateway_with_faults(tmp_path, server=server) as setup:
         await reset_unread_response(setup, connection, seconds=0.3)
-        retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
-        assert (retried.status, retried.headers.get("Idempotent-Replayed")) == (200, "true")
+        retry_response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert (retry_response.status, retry_response.headers.get("Idempotent-Replayed")) == (
+            200,
+            "true",
+        )
         assert setup.service.creation_counts["recipient"] == 1
 
 
@@ -260,8 +266,11 @@ async def test_reset_before_the_acknowledgement_was_noticed_makes_a_retry(
     async with open_gateway_with_faults(tmp_path) as setup:
         await reset_unread_response(setup, "keep-alive", seconds=0)
         await asyncio.sleep(0.7)
-        retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
-        assert (retried.status, retried.headers.get("Idempotent-Replayed")) == (200, "true")
+        retry_response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert (retry_response.status, retry_response.headers.get("Idempotent-Replayed")) == (
+            200,
+            "true",
+        )
         assert setup.service.creation_counts["recipient"] == 1
 
 
@@ -277,7 +286,7 @@ async def test_executed_write_is_confirmed_immediately(
 ) -> None:
     async with open_gateway_with_faults(tmp_path, has_immediate_read=True) as setup:
         setup.add_fault("POST", "/v1/recipients", **fault)
-        response = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
         assert (response.status, response.body["recipient"]["email"]) == (
             200,
             RECIPIENT_BODY["email"],
@@ -287,11 +296,11 @@ async def test_executed_write_is_confirmed_immediately(
 
 async def test_lost_create_is_distinguished_from_an_earlier_identical_one(tmp_path: Path) -> None:
     async with open_gateway_with_faults(tmp_path) as setup:
-        assert (await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)).status == 200
+        assert (await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)).status == 200
         setup.add_fault("POST", "/v1/recipients", close="before")
-        assert (await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)).status == 500
+        assert (await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)).status == 500
         setup.let_calls_expire()
-        assert (await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)).status == 200
+        assert (await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)).status == 200
         assert setup.service.creation_counts["recipient"] == 2
 
 
@@ -299,39 +308,42 @@ async def test_start_in_doubt_is_read_before_it_is_sent_again(
     tmp_path: Path,
 ) -> None:
     async with open_gateway_with_faults(tmp_path) as setup:
-        recipient = await create_recipient(setup.house)
-        batch = await create_batch(setup.house, recipient, "10.00")
+        recipient = await create_recipient(setup.gateway)
+        batch = await create_batch(setup.gateway, recipient, "10.00")
         setup.add_fault("POST", "/v1/batches/*/start-processing", close="after")
         path = f"/v1/batches/{batch}/start-processing"
-        assert (await setup.house.request("POST", path)).status == 500
-        retried = await setup.house.request("POST", path)
-        assert (retried.status, retried.body["batch"]["status"]) == (200, "processing")
+        assert (await setup.gateway.request("POST", path)).status == 500
+        retry_response = await setup.gateway.request("POST", path)
+        assert (retry_response.status, retry_response.body["batch"]["status"]) == (
+            200,
+            "processing",
+        )
         assert len(setup.service.batch_starts) == 1
         assert setup.count_calls("POST", "/v1/batches/*/start-processing") == 1
-        third = await setup.house.request("POST", path)
-        assert third.body["errors"][0]["code"] == "invalid_status"
+        third_response = await setup.gateway.request("POST", path)
+        assert third_response.body["errors"][0]["code"] == "invalid_status"
 
 
 async def test_next_write_on_a_batch_settles_the_previous_one(tmp_path: Path) -> None:
     async with open_gateway_with_faults(tmp_path) as setup:
-        recipient = await create_recipient(setup.house)
-        batch = await create_batch(setup.house, recipient, "10.00")
+        recipient = await create_recipient(setup.gateway)
+        batch = await create_batch(setup.gateway, recipient, "10.00")
         setup.add_fault("POST", "/v1/batches/*/start-processing", close="before")
         assert (
-            await setup.house.request("POST", f"/v1/batches/{batch}/start-processing")
+            await setup.gateway.request("POST", f"/v1/batches/{batch}/start-processing")
         ).status == 500
-        early = await setup.house.request("DELETE", f"/v1/batches/{batch}")
-        check_retryable_refusal(early)
-        started_again = await setup.house.request("POST", f"/v1/batches/{batch}/start-processing")
+        early_response = await setup.gateway.request("DELETE", f"/v1/batches/{batch}")
+        check_retryable_refusal(early_response)
+        started_again = await setup.gateway.request("POST", f"/v1/batches/{batch}/start-processing")
         assert "is unknown" in started_again.body["errors"][0]["message"]
         setup.let_calls_expire()
-        late = await setup.house.request("DELETE", f"/v1/batches/{batch}")
-        assert late.status == 200, late.text
+        late_response = await setup.gateway.request("DELETE", f"/v1/batches/{batch}")
+        assert late_response.status == 200, late_response.text
         assert setup.service.batch_starts == []
 
 
 def check_retryable_refusal(response: GatewayResponse) -> None:
-    """The response to a request of which nothing was sent, because another write is in doubt."""
+    """Checks the response to a request that was not sent, because another write is in doubt."""
     (error,) = response.body["errors"]
     assert (response.status, error["code"]) == (500, "internal_server_error"), response.text
     assert int(response.headers["Retry-After"]) > 0
@@ -344,22 +356,22 @@ async def test_payout_method_write_after_one_in_doubt_is_refused(
     tmp_path: Path,
 ) -> None:
     async with open_gateway_with_faults(tmp_path) as setup:
-        created = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
-        path = f"/v1/recipients/{created.body['recipient']['id']}/payout-methods"
+        create_response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        path = f"/v1/recipients/{create_response.body['recipient']['id']}/payout-methods"
         setup.add_fault("POST", "/v1/recipients/*/accounts", close="before")
-        lost_response = await setup.house.request("POST", path, PAYOUT_BODY)
+        lost_response = await setup.gateway.request("POST", path, PAYOUT_BODY)
         assert "is unknown" in lost_response.body["errors"][0]["message"]
-        check_retryable_refusal(await setup.house.request("POST", path, WALLET))
+        check_retryable_refusal(await setup.gateway.request("POST", path, WALLET))
         assert setup.count_calls("POST", "/v1/recipients/*/accounts") == 1
         setup.let_calls_expire()
-        assert (await setup.house.request("POST", path, WALLET)).status == 200
+        assert (await setup.gateway.request("POST", path, WALLET)).status == 200
 
 
-@pytest.mark.parametrize("drafted", [False, True], ids=["created", "of a draft"])
+@pytest.mark.parametrize("is_draft", [False, True], ids=["created", "of a draft"])
 async def test_batch_create_in_doubt_is_reported_if_the_service_lists_no_batches(
-    drafted: bool, tmp_path: Path
+    is_draft: bool, tmp_path: Path
 ) -> None:
-    """It pays nobody before its start: a retry makes another, and an operator is told of it."""
+    """It pays nobody before its start; a retry creates another, and it is reported to an operator."""
     async with open_operated_gateway(tmp_path, inferred=False) as setup:
         recipient = await create_recipient(setup.gateway)
         body = {
@@ -367,7 +379,7 @@ async def test_batch_create_in_doubt_is_reported_if_the_service_lists_no_batches
             "payments": [{"recipient": {"id": recipient}, "sourceAmount": "10.00"}],
         }
         requests: tuple[Any, ...] = ("POST", "/v1/batches", body)
-        if drafted:
+        if is_draft:
             batch = (await setup.gateway.request(*requests)).body["batch"]["id"]
             (payment,) = await load_payment_ids(setup.gateway, batch)
             change = {"sourceAmount": "11.00"}
@@ -375,44 +387,46 @@ async def test_batch_create_in_doubt_is_reported_if_the_service_lists_no_batches
                 setup.gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change
             )
             requests = ("POST", f"/v1/batches/{batch}/start-processing")
-        before = set(setup.service.find_or_create_tenant().batches)
-        listed = (await setup.run_json_command("batches", "abandoned"))["batches"]
+        ids_before = set(setup.service.find_or_create_tenant().batches)
+        abandoned_batches = (await setup.run_json_command("batches", "abandoned"))["batches"]
         setup.add_fault("POST", "/v1/batches", close="after")
-        refused = await setup.gateway.request(*requests)
-        assert (refused.status, int(refused.headers["Retry-After"]) > 0) == (500, True)
-        (lost,) = set(setup.service.find_or_create_tenant().batches) - before
-        sent = setup.count_calls("POST", "/v1/batches")
+        response = await setup.gateway.request(*requests)
+        assert (response.status, int(response.headers["Retry-After"]) > 0) == (500, True)
+        (lost_id,) = set(setup.service.find_or_create_tenant().batches) - ids_before
+        creation_count = setup.count_calls("POST", "/v1/batches")
         assert (await setup.gateway.request(*requests)).status == 500, "it may still be carried out"
-        assert setup.count_calls("POST", "/v1/batches") == sent
-        assert (await setup.run_json_command("batches", "abandoned"))["batches"] == listed
+        assert setup.count_calls("POST", "/v1/batches") == creation_count
+        assert (await setup.run_json_command("batches", "abandoned"))[
+            "batches"
+        ] == abandoned_batches
         await setup.age_sent_writes()
 
         async def is_made() -> bool:
             return (await setup.gateway.request(*requests)).status == 200
 
         await wait_until_async(is_made, 40)
-        assert setup.count_calls("POST", "/v1/batches") == sent + 1
+        assert setup.count_calls("POST", "/v1/batches") == creation_count + 1
         assert (await setup.run_json_command("writes", "unsettled"))["writes"] == []
         report = (await setup.run_json_command("batches", "abandoned"))["batches"]
-        (unseen,) = [answer for answer in report if answer["abandoned"] is None]
-        assert refused.headers["X-Request-Id"] in unseen["what_to_do"]
-        assert "never start it" in unseen["what_to_do"]
-        assert lost not in [entry.batch_id for entry in setup.service.batch_starts]
+        (unseen_entry,) = [entry for entry in report if entry["abandoned"] is None]
+        assert response.headers["X-Request-Id"] in unseen_entry["what_to_do"]
+        assert "never start it" in unseen_entry["what_to_do"]
+        assert lost_id not in [entry.batch_id for entry in setup.service.batch_starts]
 
 
 async def test_batch_create_in_doubt_is_found_in_the_list(tmp_path: Path) -> None:
     async with open_gateway_with_faults(tmp_path) as setup:
-        recipient = await create_recipient(setup.house)
-        await create_batch(setup.house, recipient, "10.00")
+        recipient = await create_recipient(setup.gateway)
+        await create_batch(setup.gateway, recipient, "10.00")
         body = {
             "sourceCurrency": "USD",
             "payments": [{"recipient": {"id": recipient}, "sourceAmount": "10.00"}],
         }
         setup.add_fault("POST", "/v1/batches", close="after")
-        assert (await setup.house.request("POST", "/v1/batches", body)).status == 500
-        retried = await setup.house.request("POST", "/v1/batches", body)
-        assert retried.status == 200, retried.text
-        assert retried.body["batch"]["amount"] == "10.00"
+        assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
+        retry_response = await setup.gateway.request("POST", "/v1/batches", body)
+        assert retry_response.status == 200, retry_response.text
+        assert retry_response.body["batch"]["amount"] == "10.00"
         assert setup.service.creation_counts["batch"] == 2
 
 
@@ -421,20 +435,20 @@ async def test_batch_create_in_doubt_is_found_in_the_list(tmp_path: Path) -> Non
 )
 async def test_unreadable_list_does_not_prove_absence(unreadable: bytes, tmp_path: Path) -> None:
     async with open_gateway_with_faults(tmp_path) as setup:
-        recipient = await create_recipient(setup.house)
+        recipient = await create_recipient(setup.gateway)
         body = {
             "sourceCurrency": "USD",
             "payments": [{"recipient": {"id": recipient}, "sourceAmount": "10.00"}],
         }
         setup.add_fault("GET", "/v1/batches", status=200, body=unreadable, times=10_000)
         setup.add_fault("POST", "/v1/batches", close="after")
-        assert (await setup.house.request("POST", "/v1/batches", body)).status == 500
+        assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
         setup.let_calls_expire()
-        assert (await setup.house.request("POST", "/v1/batches", body)).status == 500
+        assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
         assert setup.service.creation_counts["batch"] == 1
         setup.service.faults.clear()
-        retried = await setup.house.request("POST", "/v1/batches", body)
-        assert retried.status == 200, retried.text
+        retry_response = await setup.gateway.request("POST", "/v1/batches", body)
+        assert retry_response.status == 200, retry_response.text
         assert setup.service.creation_counts["batch"] == 1
 
 
@@ -443,20 +457,20 @@ async def test_change_in_doubt_with_target_amount_in_batch_currency_is_found(
 ) -> None:
     """The payment arrives in the account's currency; it was added, and paid, twice."""
     async with open_gateway_with_faults(tmp_path) as setup:
-        recipient = await create_recipient(setup.house)
+        recipient = await create_recipient(setup.gateway)
         path = f"/v1/recipients/{recipient}/payout-methods"
         in_euros = {
             "primary": {"method": "bank", "currency": "EUR"},
             "accounts": {"bank": {"country": "DE", "iban": "DE89370400440532013000"}},
         }
-        assert (await setup.house.request("POST", path, in_euros)).status == 200
-        batch = f"/v1/batches/{await create_batch(setup.house, recipient, '10.00')}"
-        one = {"recipient": {"id": recipient}, "targetAmount": "7.00", "targetCurrency": "USD"}
+        assert (await setup.gateway.request("POST", path, in_euros)).status == 200
+        batch = f"/v1/batches/{await create_batch(setup.gateway, recipient, '10.00')}"
+        payment = {"recipient": {"id": recipient}, "targetAmount": "7.00", "targetCurrency": "USD"}
         setup.add_fault("PATCH", "/v1/batches/*", close="after")
-        assert (await setup.house.request("PATCH", batch, {"payments": [one]})).status == 500
+        assert (await setup.gateway.request("PATCH", batch, {"payments": [payment]})).status == 500
         setup.let_calls_expire()
-        retried = await setup.house.request("PATCH", batch, {"payments": [one]})
-        assert retried.status == 200, retried.text
+        retry_response = await setup.gateway.request("PATCH", batch, {"payments": [payment]})
+        assert retry_response.status == 200, retry_response.text
         assert setup.service.creation_counts["payment"] == 2
         assert setup.count_calls("PATCH", "/v1/batches/*") == 1
 
@@ -467,11 +481,13 @@ async def test_payout_in_doubt_is_completed_without_the_client(
     async with open_gateway_with_faults(tmp_path) as setup:
         setup.add_fault("POST", "/v1/recipients/*/accounts", close="after")
         body = {**RECIPIENT_BODY, "payout": PAYOUT_BODY}
-        assert (await setup.house.request("POST", "/v1/recipients", body)).status == 500
+        assert (await setup.gateway.request("POST", "/v1/recipients", body)).status == 500
         await wait_until(lambda: setup.count_calls("GET", "/v1/recipients/*") > 0)
-        retried = await setup.house.request("POST", "/v1/recipients", body)
-        assert retried.status == 200, retried.text
-        assert retried.body["recipient"]["payout"]["accounts"]["bank"]["accountNum"].endswith("67")
+        retry_response = await setup.gateway.request("POST", "/v1/recipients", body)
+        assert retry_response.status == 200, retry_response.text
+        assert retry_response.body["recipient"]["payout"]["accounts"]["bank"][
+            "accountNum"
+        ].endswith("67")
         assert (
             setup.service.creation_counts["account"]
             == setup.service.creation_counts["recipient"]
@@ -488,8 +504,10 @@ async def settle_and_change_version(
         return await setup.run_json_command("writes", "unsettled") == {"writes": []}
 
     await wait_until_async(is_settled)
-    mark = step_records.fingerprint_step
-    monkeypatch.setattr(step_records, "fingerprint_step", lambda step: f"changed {mark(step)}")
+    fingerprint_step = step_records.fingerprint_step
+    monkeypatch.setattr(
+        step_records, "fingerprint_step", lambda step: f"changed {fingerprint_step(step)}"
+    )
 
 
 @pytest.mark.parametrize("count", [1, 3000])
@@ -505,13 +523,17 @@ async def test_retry_gets_the_settled_answer_after_a_flow_change(
         setup.add_fault("POST", "/v1/batches", close="after")
         assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
         await settle_and_change_version(setup, monkeypatch)
-        retried = await setup.gateway.request("POST", "/v1/batches", body)
-        assert retried.status == 200, retried.text
-        assert retried.text.startswith('{"ok":true,"batch":{"id":"B-')
-        assert retried.body["batch"]["totalPayments"] == count
-        shown = await setup.gateway.request("GET", f"/v1/batches/{retried.body['batch']['id']}")
+        retry_response = await setup.gateway.request("POST", "/v1/batches", body)
+        assert retry_response.status == 200, retry_response.text
+        assert retry_response.text.startswith('{"ok":true,"batch":{"id":"B-')
+        assert retry_response.body["batch"]["totalPayments"] == count
+        batch_response = await setup.gateway.request(
+            "GET", f"/v1/batches/{retry_response.body['batch']['id']}"
+        )
         assert (
-            shown.body["batch"]["amount"] == retried.body["batch"]["amount"] == f"{count * 10}.00"
+            batch_response.body["batch"]["amount"]
+            == retry_response.body["batch"]["amount"]
+            == f"{count * 10}.00"
         )
         assert setup.service.creation_counts["batch"] == 1
 
@@ -521,32 +543,41 @@ async def test_retry_gets_the_settled_answer_with_its_own_ids(
 ) -> None:
     async with open_operated_gateway(tmp_path) as setup:
         batch = await create_batch(setup.gateway, await create_recipient(setup.gateway), "10.00")
-        (current,) = (id_ for world in setup.service.tenants.values() for id_ in world.batches)
+        (current,) = (id_ for tenant in setup.service.tenants.values() for id_ in tenant.batches)
         assert current != batch
         setup.add_fault("POST", "/v1/batches/*/start-processing", close="after")
         path = f"/v1/batches/{current}/start-processing"
         assert (await setup.gateway.request("POST", path)).status == 500
         await settle_and_change_version(setup, monkeypatch)
-        retried = await setup.gateway.request("POST", path)
-        assert (retried.status, retried.body["batch"]["id"]) == (200, current), retried.text
+        retry_response = await setup.gateway.request("POST", path)
+        assert (retry_response.status, retry_response.body["batch"]["id"]) == (200, current), (
+            retry_response.text
+        )
         assert len(setup.service.batch_starts) == 1
 
 
 async def test_idempotency_key_replays_the_first_answer(tmp_path: Path) -> None:
     async with open_gateway_with_faults(tmp_path) as setup:
         key = {"Idempotency-Key": "payday-1"}
-        first = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY, headers=key)
-        retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY, headers=key)
-        assert first.status == retried.status == 200
-        assert first.text == retried.text
+        first_response = await setup.gateway.request(
+            "POST", "/v1/recipients", RECIPIENT_BODY, headers=key
+        )
+        retry_response = await setup.gateway.request(
+            "POST", "/v1/recipients", RECIPIENT_BODY, headers=key
+        )
+        assert first_response.status == retry_response.status == 200
+        assert first_response.text == retry_response.text
         assert setup.service.creation_counts["recipient"] == 1
-        other = await setup.house.request(
+        other_response = await setup.gateway.request(
             "POST", "/v1/recipients", {**RECIPIENT_BODY, "firstName": "Augusta"}, headers=key
         )
-        assert (other.status, other.body["errors"][0]["code"]) == (406, "invalid_field")
+        assert (other_response.status, other_response.body["errors"][0]["code"]) == (
+            406,
+            "invalid_field",
+        )
         responses = await asyncio.gather(
             *(
-                setup.house.request(
+                setup.gateway.request(
                     "POST",
                     "/v1/recipients",
                     RECIPIENT_BODY,
@@ -555,21 +586,21 @@ async def test_idempotency_key_replays_the_first_answer(tmp_path: Path) -> None:
                 for _ in range(3)
             )
         )
-        assert len({answer.text for answer in responses}) == 1
+        assert len({response.text for response in responses}) == 1
         assert setup.service.creation_counts["recipient"] == 2
 
 
 async def test_disconnected_client_gets_its_answer_on_retry(tmp_path: Path) -> None:
     async with open_gateway_with_faults(tmp_path, 5) as setup:
         setup.add_fault("POST", "/v1/recipients", answer_delay=0.5)
-        asking = asyncio.ensure_future(
-            setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        pending_response = asyncio.ensure_future(
+            setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
         )
         await wait_until(lambda: setup.service.creation_counts["recipient"] == 1)
-        asking.cancel()
+        pending_response.cancel()
         await asyncio.sleep(0.1)
-        retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
-        assert retried.status == 200, retried.text
+        retry_response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert retry_response.status == 200, retry_response.text
         assert setup.service.creation_counts["recipient"] == 1
 
 
@@ -577,7 +608,7 @@ async def test_client_disconnected_before_any_write_is_served_on_retry(
     tmp_path: Path,
 ) -> None:
     async with open_gateway_with_faults(tmp_path, 5) as setup:
-        recipient = await create_recipient(setup.house)
+        recipient = await create_recipient(setup.gateway)
         body = {
             "sourceCurrency": "USD",
             "payments": [
@@ -586,10 +617,10 @@ async def test_client_disconnected_before_any_write_is_served_on_retry(
             ],
         }
         setup.add_fault("GET", "/v1/recipients", answer_delay=0.5)
-        asking = asyncio.ensure_future(setup.house.request("POST", "/v1/batches", body))
+        pending_response = asyncio.ensure_future(setup.gateway.request("POST", "/v1/batches", body))
         await asyncio.sleep(0.2)
-        asking.cancel()
-        retried = await setup.house.request("POST", "/v1/batches", body)
-        assert retried.status == 200, retried.text
+        pending_response.cancel()
+        retry_response = await setup.gateway.request("POST", "/v1/batches", body)
+        assert retry_response.status == 200, retry_response.text
         await asyncio.sleep(0.5)
         assert setup.service.creation_counts["batch"] == 1

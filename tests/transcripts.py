@@ -1,6 +1,6 @@
 """Transcripts of ``cases/``: a legacy request, the calls that it becomes, and the legacy response.
 
-A case may give ``settings``, objects that are ``remembered`` before it, and those that it ``remembers``.
+A case may contain ``settings``, the object states before it (``remembered``) and after it (``remembers``).
 """
 
 from __future__ import annotations
@@ -26,25 +26,27 @@ class ScriptedService:
     """Answers the calls of a case in order; calls marked ``together`` in any order."""
 
     expected: list[dict[str, Any]]
-    surprises: list[str] = field(default_factory=list)
+    unexpected_calls: list[str] = field(default_factory=list)
 
-    def answer(
+    def respond(
         self, method: str, target: str, data: bytes | None
     ) -> tuple[int, str, dict[str, str]]:
         """Status, body and headers for a call."""
         call: dict[str, Any] = {"method": method, "path": target.removeprefix("/v1")}
         if data:
             call["body"] = json.loads(data)
-        for place, expected in enumerate(self.expected):
+        for position, expected in enumerate(self.expected):
             if expected["request"] == call:
-                del self.expected[place]
-                answer = expected["answer"]
-                body = answer["body"]
+                del self.expected[position]
+                response = expected["answer"]
+                body = response["body"]
                 text = body if isinstance(body, str) else json.dumps(body)
-                return answer.get("status", 200), text, answer.get("headers") or {}
+                return response.get("status", 200), text, response.get("headers") or {}
             if not expected.get("together"):
                 break
-        self.surprises.append(f"{json.dumps(call)} came, expected: {json.dumps(self.expected[:1])}")
+        self.unexpected_calls.append(
+            f"{json.dumps(call)} came, expected: {json.dumps(self.expected[:1])}"
+        )
         return 500, '{"ok": false, "errors": []}', {}
 
 
@@ -54,7 +56,7 @@ class Transcript:
 
     case: dict[str, Any]
     service: ScriptedService
-    began: str
+    started_at: str
 
     @classmethod
     def load(cls, file: Path) -> Transcript:
@@ -86,20 +88,23 @@ class Transcript:
         return {"recipient", *self.objects_before, *self.case.get("remembers", {})}
 
     def check(self, status: int, body: Any, objects: dict[str, Any]) -> None:
-        assert not self.service.surprises
-        answer = self.case["answer"]
-        assert body == answer["body"]
-        assert list(body) == list(answer["body"]), "the order of fields"
-        assert status == answer.get("status", 200)
+        assert not self.service.unexpected_calls
+        expected_response = self.case["answer"]
+        assert body == expected_response["body"]
+        assert list(body) == list(expected_response["body"]), "the order of fields"
+        assert status == expected_response.get("status", 200)
         assert not self.service.expected, "calls that were not made"
-        expected = self.case.get("remembers", self.objects_before)
-        assert self._replace_new_times(objects) == {**{kind: {} for kind in objects}, **expected}
+        expected_objects = self.case.get("remembers", self.objects_before)
+        assert self._replace_new_times(objects) == {
+            **{kind: {} for kind in objects},
+            **expected_objects,
+        }
 
     def _replace_new_times(self, value: Any) -> Any:
         """Puts "<now>" in place of times that the request set."""
         if isinstance(value, dict):
-            return {name: self._replace_new_times(fact) for name, fact in value.items()}
+            return {name: self._replace_new_times(item) for name, item in value.items()}
         if isinstance(value, list):
             return [self._replace_new_times(element) for element in value]
-        is_new = isinstance(value, str) and TIME.fullmatch(value) and value >= self.began
+        is_new = isinstance(value, str) and TIME.fullmatch(value) and value >= self.started_at
         return "<now>" if is_new else value

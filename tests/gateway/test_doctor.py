@@ -259,7 +259,7 @@ async def test_untrusted_certificate_authority_is_reported(tmp_path: Path) -> No
     ("host", "certificate_options", "expected_text"),
     [
         ("127.0.0.2", {}, "another host name"),
-        ("127.0.0.1", {"lasts": -timedelta(days=1)}, "expired"),
+        ("127.0.0.1", {"lifetime": -timedelta(days=1)}, "expired"),
     ],
 )
 async def test_invalid_certificate_of_trusted_authority_is_reported(
@@ -300,7 +300,7 @@ async def test_expiring_gateway_certificate_is_reported(tmp_path: Path) -> None:
     states = {}
     async with open_simulator() as simulator:
         for days in (3, 60):
-            certificate = authority.issue(f"for-{days}", lasts=timedelta(days=days))
+            certificate = authority.issue(f"for-{days}", lifetime=timedelta(days=days))
             files = {
                 "tls_certificate_file": str(certificate.certificate),
                 "tls_key_file": str(certificate.key),

@@ -30,7 +30,7 @@ from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.key_file import add_key
 from mappings.failures import Unreachable
 from tests.key_lines import import_keys_into
-from tests.state import recorded_statements
+from tests.state import record_statements
 
 API_KEY = "key-of-acme-0123456789abcdefghij"
 OTHER_API_KEY = "key-of-bolt-0123456789abcdefghij"
@@ -71,7 +71,7 @@ async def second_store(state: State, store: Store) -> AsyncIterator[Store]:
 @asynccontextmanager
 async def count_queries() -> AsyncIterator[list[Any]]:
     """Record the statements about keys that reach the database."""
-    with recorded_statements("hash_key_id") as queries:
+    with record_statements("hash_key_id") as queries:
         yield queries
 
 

@@ -29,8 +29,8 @@ MADE = ("POST /v1/recipients",)
 LATIN, COMMENT = ADA.encode("latin-1")[:-1] + b"\xe4}", ADA.replace(",", ",/* */", 1)
 
 TEXTS: dict[str, RawCase] = {
-    name: build_raw(build_sized_post(body), "406 goes on", why)
-    for name, body, why in [
+    name: build_raw(build_sized_post(body), "406 goes on", reason)
+    for name, body, reason in [
         ("blanks", "   \r\n\t ", NO_JSON),
         ("a comment", COMMENT, NO_JSON),
         ("a trailing comma", ADA[:-1] + ",}", NO_JSON),
@@ -79,8 +79,8 @@ TEXTS: dict[str, RawCase] = {
 }  # fmt: skip
 
 GOOD: dict[str, RawCase] = {
-    name: build_raw(build_sized_post(body, more), "200 goes on", why, *MADE)
-    for name, body, more, why in [
+    name: build_raw(build_sized_post(body, following_data), "200 goes on", reason, *MADE)
+    for name, body, following_data, reason in [
         ("a byte order mark", f"\ufeff{ADA}", "", "some editors write one"),
         ("blanks around it", f"\r\n {ADA} \r\n", "", "as JSON allows"),
         ("letters escaped", ADA.replace("Ada", "\\u0041da"), "", "as JSON allows"),

@@ -20,8 +20,8 @@ GOES_ON = "the body, an array, is read to its end and refused"
 MALFORMED = "where the body ends cannot be told: nothing after it is read"
 
 LENGTHS: dict[str, RawCase] = {
-    name: build_raw(build_post(f"{KEYED}Content-Length: {length}\r\n", "[]"), expected, why)
-    for name, length, expected, why in [
+    name: build_raw(build_post(f"{KEYED}Content-Length: {length}\r\n", "[]"), expected, reason)
+    for name, length, expected, reason in [
         ("with blanks around it", "  2\t ", "406 goes on", "blanks around a value are not part of it"),
         ("with leading zeros", "0002", "406 goes on", GOES_ON),
         ("in hexadecimal", "0x2", "406 closed", MALFORMED),
@@ -78,8 +78,8 @@ TWICE: dict[str, RawCase] = {
 }  # fmt: skip
 
 ENCODINGS: dict[str, RawCase] = {
-    name: build_raw(build_post(f"{KEYED}Transfer-Encoding: {encoding}\r\n", "2\r\n[]\r\n0\r\n\r\n"), expected, why)
-    for name, encoding, expected, why in [
+    name: build_raw(build_post(f"{KEYED}Transfer-Encoding: {encoding}\r\n", "2\r\n[]\r\n0\r\n\r\n"), expected, reason)
+    for name, encoding, expected, reason in [
         ("in capitals", "CHUNKED", "406 closed", "trailers may follow"),
         ("after a tab", "\tchunked", "406 closed", "trailers may follow"),
         ("after a vertical tab", "\x0bchunked", "406 closed", MALFORMED),

@@ -11,8 +11,8 @@ NO_METHOD = "no path has this method"
 MALFORMED = "servers differ in how they read it"
 
 TARGETS: dict[str, RawCase] = {
-    name: build_raw(build_get(target), expected, why)
-    for name, target, expected, why in [
+    name: build_raw(build_get(target), expected, reason)
+    for name, target, expected, reason in [
         ("an encoded slash at the end", "/v1/recipients%2F", "404 goes on", NO_PATH),
         ("an encoded slash between", "/v1%2Frecipients", "404 goes on", NO_PATH),
         ("an encoded letter", "/%76%31/recipients", "404 goes on", NO_PATH),
@@ -61,8 +61,8 @@ TARGETS: dict[str, RawCase] = {
 }  # fmt: skip
 
 GOOD_TARGETS: dict[str, RawCase] = {
-    name: build_raw(build_get(target), "200 goes on", why, *LIST, *calls)
-    for name, target, why, *calls in [
+    name: build_raw(build_get(target), "200 goes on", reason, *LIST, *calls)
+    for name, target, reason, *calls in [
         ("an address of its own", "http://gateway/v1/recipients", "the path counts"),
         ("an address elsewhere", "http://elsewhere.example:81/v1/recipients", "no host is ever taken from it"),
         ("an address with credentials", f"http://{CANARY}:x@gateway/v1/recipients", "they say nothing"),
@@ -103,8 +103,8 @@ METHODS: dict[str, RawCase] = {
 }  # fmt: skip
 
 VERSIONS: dict[str, RawCase] = {
-    name: build_raw(build_get(version=version), expected, why, *calls)
-    for name, version, expected, why, *calls in [
+    name: build_raw(build_get(version=version), expected, reason, *calls)
+    for name, version, expected, reason, *calls in [
         ("1.0", "HTTP/1.0", "200 closed", "one request a connection", *LIST),
         ("1.2", "HTTP/1.2", "406 closed", "there is none"),
         ("1.10", "HTTP/1.10", "406 closed", MALFORMED),
@@ -144,8 +144,8 @@ NAMES: dict[str, RawCase] = {
 }  # fmt: skip
 
 HEADERS: dict[str, RawCase] = {
-    name: build_raw(build_get(headers=headers), expected, why, *calls)
-    for name, headers, expected, why, *calls in [
+    name: build_raw(build_get(headers=headers), expected, reason, *calls)
+    for name, headers, expected, reason, *calls in [
         ("folded with a tab", f"{KEYED}X: a\r\n\t{CANARY}\r\n", "406 closed", "folding is read in two ways"),
         ("folded with blanks only", f"{KEYED}X: a\r\n   \r\n", "406 closed", "the same"),
         ("a folded Host", f"Host: gate\r\n way\r\nX-API-Key: {API_KEY}\r\n", "406 closed", "the same"),

@@ -32,7 +32,7 @@ class RawCase:
 
     data: bytes
     expected: str
-    why: str
+    reason: str
     calls: tuple[str, ...] = ()
 
     @property
@@ -44,9 +44,9 @@ class RawCase:
         return self.expected.split()[-1]
 
 
-def build_raw(text: str | bytes, expected: str, why: str, *calls: str) -> RawCase:
+def build_raw(text: str | bytes, expected: str, reason: str, *calls: str) -> RawCase:
     """Text is encoded as UTF-8."""
-    return RawCase(text if isinstance(text, bytes) else text.encode(), expected, why, calls)
+    return RawCase(text if isinstance(text, bytes) else text.encode(), expected, reason, calls)
 
 
 def build_get(
@@ -59,11 +59,14 @@ def build_post(headers: str, body: str = "", path: str = PATH) -> str:
     return f"POST {path} HTTP/1.1\r\n{headers}\r\n{body}"
 
 
-def build_sized_post(body: str | bytes, more: str = "", path: str = PATH) -> bytes:
+def build_sized_post(body: str | bytes, following_data: str = "", path: str = PATH) -> bytes:
     """A POST with a body and its correct length."""
     data = body if isinstance(body, bytes) else body.encode()
-    return build_post(f"{KEYED}{more}Content-Length: {len(data)}\r\n", path=path).encode() + data
+    return (
+        build_post(f"{KEYED}{following_data}Content-Length: {len(data)}\r\n", path=path).encode()
+        + data
+    )
 
 
-def build_chunked_post(body: str, more: str = "") -> str:
-    return build_post(f"{CHUNKED}{more}", body)
+def build_chunked_post(body: str, following_data: str = "") -> str:
+    return build_post(f"{CHUNKED}{following_data}", body)

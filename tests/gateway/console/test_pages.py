@@ -29,7 +29,7 @@ from gateway.storage.traffic_rows import (
     load_traffic_sums,
 )
 from tests.console import (
-    OTHERS,
+    OTHER_MERCHANTS,
     Answer,
     ConsoleClient,
     ConsoleUnderTest,
@@ -102,7 +102,7 @@ async def test_traffic_is_shown_by_operation_and_by_merchant(
     console_client: ConsoleClient,
 ) -> None:
     full_page = await console_client.get("/traffic")
-    for name in ("list_recipients", "unmatched route", *OTHERS):
+    for name in ("list_recipients", "unmatched route", *OTHER_MERCHANTS):
         assert f">{name}</a>" in full_page.text
     href = re.search('href="(/traffic[^"]*merchant=kiosk[^"]*)"', full_page.text)
     assert href

@@ -163,7 +163,7 @@ async def test_delayed_recipient_change_is_visible_to_next_batch(tmp_path: Path)
             f"/v1/recipients/{await create_recipient(gateway, 'p0')}",
             {"email": "n@example.com"},
         )
-        recording_service.add_fault("late", "PATCH", due=is_due)
+        recording_service.add_fault("late", "PATCH", due_event=is_due)
         assert (await gateway.request("PATCH", *change)).status == 500
         await request_successfully(gateway, "POST", "/batches", build_batch_body(1, 1))
         is_due.set()

@@ -17,7 +17,7 @@ from gateway.config.settings import State
 from gateway.signed_api.signers import Signer, SignerStore
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from tests.key_lines import import_keys_into
-from tests.state import recorded_statements
+from tests.state import record_statements
 
 ACME = Tenant("acme", "live")
 
@@ -72,7 +72,7 @@ async def signers(store: Store, keyring: ApiKeyStore) -> AsyncIterator[SignerSto
 @pytest.fixture
 def queries(store: Store) -> Iterator[list[Any]]:
     """Statements about credentials that reach the database during the test."""
-    with recorded_statements("access_key") as statements:
+    with record_statements("access_key") as statements:
         yield statements
 
 

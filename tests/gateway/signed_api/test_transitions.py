@@ -81,14 +81,14 @@ async def harness(tmp_path: Path) -> AsyncIterator[TransitionsHarness]:
     async with open_gateway_parts(settings) as parts:
         operation_repository = parts.journal.operations
         transitions = SignedWriteGuard(
-            parts.ledger,
+            parts.object_states,
             operation_repository,
             parts.guard,
             lambda: NOW + transitions_harness.clock_offset,
             1.0,
         )
         transitions_harness = TransitionsHarness(
-            parts.store, parts.ledger, transitions, FakeUpstream(parts.ledger)
+            parts.store, parts.object_states, transitions, FakeUpstream(parts.object_states)
         )
         yield transitions_harness
 

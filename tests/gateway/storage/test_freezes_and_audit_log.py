@@ -49,7 +49,7 @@ from gateway.storage.restore_detection import (
 )
 from gateway.storage.tables import audit_events, operations, upstream_writes
 from tests.gateway.storage.conftest import open_store_at_revision
-from tests.state import execute, fetch, recorded_statements
+from tests.state import execute, fetch, record_statements
 
 ACME = Tenant("acme", "live")
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -320,7 +320,7 @@ def test_only_retention_deletes_from_audit_log() -> None:
 
 async def test_open_operations_are_found_by_index(sqlite: State) -> None:
     async with open_store(sqlite) as store:
-        with recorded_statements() as statement_log:
+        with record_statements() as statement_log:
             await use_every_journal_query(store)
     assert len(statement_log) > 10
     for statement, values in statement_log:
@@ -371,7 +371,7 @@ async def test_finished_operations_are_read_by_index(sqlite: State) -> None:
     async with open_store(sqlite) as store:
         await begin_operations(store, "b")
         operation_repository = OperationRepository(store, ObjectStateStore(store))
-        with recorded_statements() as statement_log:
+        with record_statements() as statement_log:
             assert (
                 len(await operation_repository.list_rivals(build_operation("a"), build_write()))
                 == 1

@@ -63,7 +63,7 @@ async def test_lost_response_of_commit_is_reported_and_never_repeated(database: 
         )
         write_task = asyncio.ensure_future(proxied_database.write(insert_event))
         await asyncio.sleep(0.3)
-        await proxy.cut()
+        await proxy.disconnect()
         with pytest.raises(StoreUnavailable):
             await write_task
         assert proxied_database.write_error is not None
@@ -139,7 +139,7 @@ async def test_hung_server_fails_all_callers_after_one_timeout(
         outcomes = await asyncio.gather(*callers, *read_calls, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
         assert time.monotonic() - started_at < 3.5
-        await proxy.cut()
+        await proxy.disconnect()
         await proxy.restore()
         assert await count_events(proxied_database) == events_before
         await proxied_database.write(insert_event)

@@ -65,8 +65,8 @@ async def test_sweep_running_at_shutdown_starts_nothing(
         parts.journal.release(execution)
         operation_repository = parts.journal.operations
         assert isinstance(operation_repository, DelayedOperationRepository)
-        monkeypatch.setattr(parts.settling, "reconcile", wait_forever)
-        async with parts.settling:
+        monkeypatch.setattr(parts.reconciler, "reconcile", wait_forever)
+        async with parts.reconciler:
             async with asyncio.timeout(30):
                 await operation_repository.was_requested.wait()
             asyncio.get_running_loop().call_soon(operation_repository.may_continue.set)
@@ -83,15 +83,15 @@ async def test_write_that_failed_to_record_during_sweep_is_kept(
         await execution.save_write(CALL)
         operation_repository = parts.journal.operations
         assert isinstance(operation_repository, DelayedOperationRepository)
-        monkeypatch.setattr(parts.settling, "reconcile", wait_forever)
-        sweep_task = asyncio.ensure_future(parts.settling.start_due_reconciliations())
+        monkeypatch.setattr(parts.reconciler, "reconcile", wait_forever)
+        sweep_task = asyncio.ensure_future(parts.reconciler.start_due_reconciliations())
         async with asyncio.timeout(30):
             await operation_repository.was_requested.wait()
         parts.journal.unsaved_executions["begun since"] = execution
         operation_repository.may_continue.set()
         await sweep_task
         assert "begun since" in parts.journal.unsaved_executions
-        await parts.settling.start_due_reconciliations()
+        await parts.reconciler.start_due_reconciliations()
         assert not parts.journal.unsaved_executions, "it is no longer open"
 
 
@@ -127,7 +127,7 @@ async def test_delivery_that_failed_to_record_is_retried(
         parts.journal.release(execution)
         operation_repository = parts.journal.operations
         assert isinstance(operation_repository, FailingOperationRepository)
-        async with parts.settling:
+        async with parts.reconciler:
             operation_repository.next_error = error
             parts.journal.record_delivery(execution.operation_record)
             await wait_until(lambda: not parts.journal.delivered_ids)

@@ -42,7 +42,7 @@ async def test_each_process_admits_its_share_during_outage(
         open_redis_limiter(processes=3) as first_limiter,
         open_redis_limiter(processes=3) as second_limiter,
     ):
-        await redis_proxy.cut()
+        await redis_proxy.disconnect()
         assert await count_admitted(first_limiter, 8) == 3
         assert await count_admitted(second_limiter, 8) == 3
         assert (first_limiter.local_decision_count, first_limiter.outage_count) == (8, 1)
@@ -52,7 +52,7 @@ async def test_share_is_at_least_one(
     open_redis_limiter: LimiterFactory, redis_proxy: TcpProxy
 ) -> None:
     async with open_redis_limiter(processes=50) as limits:
-        await redis_proxy.cut()
+        await redis_proxy.disconnect()
         assert await count_admitted(limits, 3) == 1
         assert await count_admitted(limits, 3, limit=0, key="stopped") == 0
 
@@ -76,11 +76,11 @@ async def test_one_background_task_reconnects_and_requests_do_not(
     async with open_redis_limiter() as limits:
         redis_proxy.hang()
         await count_admitted(limits, 1)
-        connections_before = redis_proxy.taken
+        connections_before = redis_proxy.accepted_count
         for _ in range(10):
             assert await count_admitted(limits, 20, limit=1000) == 20
             await asyncio.sleep(0.01)
-        assert redis_proxy.taken - connections_before <= 1
+        assert redis_proxy.accepted_count - connections_before <= 1
 
 
 async def test_outage_and_recovery_are_logged_once_each(
@@ -88,7 +88,7 @@ async def test_outage_and_recovery_are_logged_once_each(
 ) -> None:
     with capture_logs() as log_entries:
         async with open_redis_limiter(processes=2) as limits:
-            await redis_proxy.cut()
+            await redis_proxy.disconnect()
             for _ in range(7):
                 await count_admitted(limits, 1)
                 await asyncio.sleep(0.03)  # several failed attempts
@@ -113,7 +113,7 @@ async def test_admissions_after_recovery_stay_within_limit_and_shares(
         assert (
             await count_admitted(first_limiter, 8) + await count_admitted(second_limiter, 8) == 10
         )
-        await redis_proxy.cut()
+        await redis_proxy.disconnect()
         assert (
             await count_admitted(first_limiter, 20) + await count_admitted(second_limiter, 20) == 10
         )
@@ -122,7 +122,7 @@ async def test_admissions_after_recovery_stay_within_limit_and_shares(
         assert (
             await count_admitted(first_limiter, 20) + await count_admitted(second_limiter, 20) == 0
         )
-        await redis_proxy.cut()  # a share counts once per hour, however often Redis fails
+        await redis_proxy.disconnect()  # a share counts once per hour, however often Redis fails
         assert (
             await count_admitted(first_limiter, 20) + await count_admitted(second_limiter, 20) == 0
         )
@@ -131,7 +131,7 @@ async def test_admissions_after_recovery_stay_within_limit_and_shares(
 async def test_limiter_starts_without_redis_and_connects_later(
     open_redis_limiter: LimiterFactory, redis_proxy: TcpProxy
 ) -> None:
-    await redis_proxy.cut()
+    await redis_proxy.disconnect()
     async with open_redis_limiter() as limits:
         assert await count_admitted(limits, 3) == 3
         assert limits.local_decision_count == 3
@@ -202,7 +202,7 @@ async def test_running_gateway_serves_requests_without_redis_and_is_not_ready(
 
         assert await request_remaining_limit() == "9999"
         assert not await has_limits_fault()
-        await redis_proxy.cut()
+        await redis_proxy.disconnect()
         assert await request_remaining_limit() == "9999", (
             "the share of a single process is the whole limit"
         )
@@ -219,5 +219,5 @@ async def test_usage_is_unknown_while_redis_is_gone(
     async with open_redis_limiter() as limits:
         await limits.admit("k", 2)
         assert await limits.count_requests(["k"]) == [1]
-        await redis_proxy.cut()
+        await redis_proxy.disconnect()
         assert await limits.count_requests(["k"]) is None
