@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 
 from gateway.cli import main
-from gateway.legacy_api import handler
+from gateway.legacy_api import request_log
 from gateway.observability import metrics
 
 
@@ -22,8 +22,8 @@ class NullMetric:
 def do_nothing(*_args: object, **_keywords: object) -> None: ...
 
 
-# The line of a request, and in it the request's metrics; calls of the service; requests in flight.
-_places = [(handler, "_log"), (metrics, "count_call"), (metrics, "in_flight")]
+# The access log line, which also counts the request; upstream calls; requests in flight.
+_places = [(request_log, "log_request"), (metrics, "count_upstream_call"), (metrics, "in_flight")]
 _replacements = [do_nothing, do_nothing, NullMetric()]
 
 
