@@ -215,19 +215,19 @@ async def test_legacy_batch_created_during_a_database_fault_stays_at_legacy(
     async with open_gateway_between(tmp_path, has_two_services=True, seconds=20) as setup:
         body, pending_response = await _create_batch_at_legacy(setup)
         async with lock_database(tmp_path / "gateway.db"):
-            response = await pending_response
-        assert response.status == 200, response.text
+            create_response = await pending_response
+        assert create_response.status == 200, create_response.text
 
         async def is_over() -> bool:
             response = await setup.gateway.request("POST", "/v1/batches", body)
             return (
                 response.status == 200
-                and response.body["batch"]["id"] != response.body["batch"]["id"]
+                and response.body["batch"]["id"] != create_response.body["batch"]["id"]
             )
 
         await wait_until_async(is_over)
         await setup.set_mode("translate")
-        batch = response.body["batch"]["id"]
+        batch = create_response.body["batch"]["id"]
 
         async def is_readable() -> bool:
             return (await setup.gateway.request("GET", f"/v1/batches/{batch}")).status == 200

@@ -109,7 +109,7 @@ def test_malformed_body_is_executed_or_refused_and_never_an_internal_error(
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(sent=malformed_requests())
+    @given(request=malformed_requests())
     def send_and_check(request: tuple[str, str, str]) -> None:
         response = client.send(*request)
         assert response.status_code in (200, 404, 406), response.text

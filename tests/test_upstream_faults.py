@@ -268,11 +268,11 @@ async def delete_batches(setup: GatewayAndService, tag: str) -> ClientRequest:
     return ClientRequest("DELETE", "/v1/batches", {"ids": ids}, faulted_call, upstream)
 
 
-async def generate_quote(setup: GatewayAndService, tag: str) -> ClientRequest:
+async def quote(setup: GatewayAndService, tag: str) -> ClientRequest:
     return await _prepare_batch_write(setup, tag, "POST", "/generate-quote")
 
 
-async def start_batch(setup: GatewayAndService, tag: str) -> ClientRequest:
+async def start(setup: GatewayAndService, tag: str) -> ClientRequest:
     return await _prepare_batch_write(setup, tag, "POST", "/start-processing")
 
 
@@ -357,8 +357,8 @@ KINDS = (
     WriteKind(delete_payment, build_amounts_check("20.00"), inferred=True),
     WriteKind(delete_batch, has_no_batch, inferred=True),
     WriteKind(delete_batches, has_no_batch, inferred=True),
-    WriteKind(generate_quote, is_open, expected_executions=None),
-    WriteKind(start_batch, is_started_once),
+    WriteKind(quote, is_open, expected_executions=None),
+    WriteKind(start, is_started_once),
 )
 KINDS_BY_NAME = {kind.name: kind for kind in KINDS}
 
