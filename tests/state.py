@@ -279,7 +279,8 @@ def record_statements(text: str = "") -> Iterator[list[tuple[str, list[Any]]]]:
     def record(compiled: Any, parameter_sets: Sequence[Any]) -> None:
         if text in compiled.text:
             statements.extend(
-                (compiled.text, compiled.build_arguments(parameters)) for parameters in parameter_sets
+                (compiled.text, compiled.build_arguments(parameters))
+                for parameters in parameter_sets
             )
 
     async def record_fetch(

@@ -132,7 +132,9 @@ async def wait_until_draft_is_being_created(gateway: GatewayUnderTest) -> None:
         phase = None
         while phase != "making":
             await asyncio.sleep(0.01)
-            (batch_state,) = (await ObjectStateStore(store).load_facts_by_id(TENANT, "batch")).values()
+            (batch_state,) = (
+                await ObjectStateStore(store).load_facts_by_id(TENANT, "batch")
+            ).values()
             phase = batch_state.get("phase")
 
 

@@ -53,7 +53,7 @@ def _assert_log_has_no_errors_or_secrets(gateway: Process) -> None:
 
 async def test_rows_are_complete_and_explained() -> None:
     assert len(ROWS) >= 150
-    assert all(row.why for row in ROWS.values())
+    assert all(row.reason for row in ROWS.values())
     assert {row.then for row in ROWS.values()} == {"on", "stays", "closed", "lingers", "ended"}
 
 
@@ -65,14 +65,14 @@ async def test_raw_request_gets_the_expected_answers(
     async with await open_connection(gateway_process.gateway.port) as connection:
         responses = await _read_answers(connection, row)
     expected_statuses = [*row.list_statuses, *([404] if row.then in ("on", "stays") else [])]
-    assert [response.status for response in responses] == expected_statuses, row.why
+    assert [response.status for response in responses] == expected_statuses, row.reason
     for response in responses:
         _assert_answer_has_no_secrets(response)
     calls = [
         f"{request.method} {request.path}"
         for request in list(gateway_process.simulator.service.requests)[request_count:]
     ]
-    assert calls == list(row.calls), row.why
+    assert calls == list(row.calls), row.reason
 
 
 async def _read_answers(connection: RawConnection, row: RawCase) -> list[RawResponse]:

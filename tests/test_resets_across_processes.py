@@ -212,8 +212,11 @@ async def test_process_that_ended_does_not_hold_up_its_clients_next_request(
     connection = await instances.send_and_wait_for_delivery("/v1/recipients", body)
     assert connection.recv(65536)
     await instances.first.process.stop(signal_number)
-    second_response = await instances.second_response.request("POST", "/v1/recipients", body)
-    assert (second_response.status, second_response.headers.get("Idempotent-Replayed")) == (200, None)
+    second_response = await instances.second.request("POST", "/v1/recipients", body)
+    assert (second_response.status, second_response.headers.get("Idempotent-Replayed")) == (
+        200,
+        None,
+    )
     connection.close()
 
 

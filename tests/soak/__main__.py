@@ -121,13 +121,13 @@ class SoakRun:
     async def run_overload(self) -> None:
         """One merchant sends 400 requests of 1 s at once; another continues."""
         self.service.slow[ACCESS_KEYS["slow"]] = 1.0
-        request_count_before = self.service.request[ACCESS_KEYS["slow"]]
+        request_count_before = self.service.request_counts[ACCESS_KEYS["slow"]]
         async with (
             self.run_clients("slow", 400) as slow_tally,
             self.run_clients("quick", 8, 0.01) as quick_tally,
         ):
             await asyncio.sleep(6)
-        sent_count = self.service.request[ACCESS_KEYS["slow"]] - request_count_before
+        sent_count = self.service.request_counts[ACCESS_KEYS["slow"]] - request_count_before
         self.service.slow.clear()
         start_time = time.monotonic()
         while await self._seconds_of("slow") > 0.5:
