@@ -96,8 +96,7 @@ def switch_keys(
     # On stderr with the prompt: stdout has only the result.
     for target in targets:
         click.echo(f"{target.description}: {', '.join(chosen_groups)}", err=True)
-    meaning = describe_mode(mode, settings)
-    click.echo(f"Mode {mode}: {meaning}", err=True)
+    click.echo(f"Mode {mode}: {describe_mode(mode, settings)}", err=True)
     if mode == TRANSLATE and legacy_batches and "batches" in chosen_groups:
         click.echo(f"Batches that stay at the legacy service: {legacy_batches}.", err=True)
     ask_confirmation(f"Switch to {mode}?", yes=yes)

@@ -317,12 +317,11 @@ class LegacyHandler:
         # The selected service may depend on the body, so it is selected after the body is read.
         if context.caller and self._forwarding.has_switched_tenant(context.caller):
             return await self._answer_from_either_service(request, context, route_match.ids, slot)
-        has_body = operation.body_shape is not None
-        body = (
-            await request_reader.read_whole_body(request, self._max_body_bytes, slot, self._pace)
-            if has_body
-            else b""
-        )
+        body = b""
+        if operation.body_shape is not None:
+            body = await request_reader.read_whole_body(
+                request, self._max_body_bytes, slot, self._pace
+            )
         context.body = body if self._recorder.is_on else b""
         # Before the slot is acquired: an invalid body must not take a place from other requests.
         parsed_body = await self._codec.decode_and_validate_body(request, context, body)

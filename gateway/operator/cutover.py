@@ -76,7 +76,7 @@ class ImportOptions:
     is_open_only: bool = False
     """Import only batches that can still be edited or started."""
     is_moving_open_batches: bool = False
-    """Translate the requests of open batches that the legacy service created, from now on."""
+    """Translates the requests of open batches that the legacy service created, from now on."""
 
 
 class CutoverImport:

@@ -128,9 +128,8 @@ async def run_gateway(
                 stack, settings, backends, runtime, usage=usage, clocks=clocks
             ),
         )
-        # Registers this process before the ports open, because without a heartbeat other processes
-        # would take over its operations. It is closed after the ports, to record the last
-        # deliveries.
+        # Before the ports: without a heartbeat others would take over what runs here. Closed after
+        # them, to record the last deliveries.
         await stack.enter_async_context(runtime.reconciler)
         for periodic_task in _create_periodic_tasks(settings, backends, runtime):
             await stack.enter_async_context(periodic_task)
@@ -154,8 +153,9 @@ async def run_gateway(
         admin_runner = AdminRunner(admin_application, access_log=None)
         admin_port = await start_admin_listener(stack, settings, admin_runner, inherited_sockets)
         await _warn_about_database_without_keys(backends.store)
-        load = runtime.load
-        yield RunningGateway(settings.server, listener.port, admin_port, listener, server, load)
+        yield RunningGateway(
+            settings.server, listener.port, admin_port, listener, server, runtime.load
+        )
 
 
 def _create_periodic_tasks(
