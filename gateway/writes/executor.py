@@ -237,18 +237,15 @@ class FlowExecutor:
             # Passed into the flow, which releases the locks that it took for the write.
             execution.record_step(call, failure)
             raise
-        try:
-            return await self._send_and_record(call, caller, execution)
-        except Unknown as unknown:
-            self._policy.record_unanswered(execution, unknown.age_seconds)
-            raise
+        return await self._send_and_record(call, caller, execution)
 
     async def _send_and_record(
         self, call: Call, caller: Caller, execution: OperationExecution
     ) -> JSON:
         try:
             body = await self._perform_cached_call(call, caller)
-        except Unknown:
+        except Unknown as unknown:
+            self._policy.record_unanswered(execution, unknown.age_seconds)
             outcome = await self._confirm_write_by_reading(call, caller, execution)
             # No client waits for a cleanup: it counts as refused, and what it leaves over is
             # listed.
@@ -288,6 +285,8 @@ class FlowExecutor:
         # No proof in time: the write is in doubt, and the reconciler goes on reading.
         except TimeoutError:
             return None
+        if isinstance(outcome, Absent):
+            self._policy.record_reading(execution.operation_record)
         return outcome if isinstance(outcome, Confirmed) else None
 
     async def _reconcile_write(

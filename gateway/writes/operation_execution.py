@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -103,6 +103,8 @@ class OperationExecution:
     """Reads since the last checkpoint that failed and may succeed later."""
     routing_changes: Sequence[CompareAndSet] = ()
     """Changes and checks that keep a batch at its service, saved with the first change."""
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    """Waits between two reads that have to agree."""
     new_aliases: dict[str, str] = field(default_factory=dict)
     """New aliases in the response, legacy to current id; saved when the operation is finished."""
     has_chunks: bool = False

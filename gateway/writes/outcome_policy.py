@@ -13,10 +13,9 @@ the timestamp would otherwise seem older than it is.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from gateway.storage.operations import (
@@ -71,6 +70,8 @@ class UnansweredWrite:
     recorded_at: float
     """Unix time at which the write was recorded, by the estimate of the service's clock at that
     time."""
+    was_read: bool = False
+    """Whether a read since then has not shown its result."""
 
 
 class OutcomePolicy:
@@ -134,6 +135,16 @@ class OutcomePolicy:
         )
         return max(0, math.ceil(wait))
 
+    def record_reading(self, record: OperationRecord) -> None:
+        """Records that a read has not shown the result of the last write."""
+        if unanswered := self._unanswered.get(record.id):
+            self._unanswered[record.id] = replace(unanswered, was_read=True)
+
+    def is_waiting_for_proof(self, record: OperationRecord) -> bool:
+        """Whether the last write was looked for, and not found before that could prove anything."""
+        unanswered = self._unanswered.get(record.id)
+        return unanswered is not None and unanswered.was_read
+
     def _estimate_service_time_when_sent(
         self, record: OperationRecord, unanswered: UnansweredWrite | None
     ) -> float:
@@ -184,9 +195,10 @@ class OutcomePolicy:
         if write.operator_outcome in OPERATOR_OUTCOMES:
             return self._apply_operator_outcome(execution.operation_record, write, outcome)
         if isinstance(outcome, Absent):
+            self.record_reading(execution.operation_record)
             self._check_conclusive(execution, outcome, seconds_too_early)
             # A list may lag behind: one read that does not show the object is not enough.
-            await asyncio.sleep(CONFIRMATION_PAUSE_SECONDS)
+            await execution.pause(CONFIRMATION_PAUSE_SECONDS)
             outcome = await read_outcome(
                 call.reconcile, await self.build_in_doubt_write(execution, write)
             )

@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Self
 
 import structlog
@@ -86,6 +87,15 @@ def evaluate_legacy_write_as_inconclusive(
     """Outcome rule of a write at the legacy service, which the gateway cannot read."""
     yield from ()
     return Inconclusive("it was forwarded to the legacy service, which the gateway cannot read")
+
+
+async def _pause_without_slot(semaphore: asyncio.Semaphore, seconds: float) -> None:
+    """Pauses an attempt, and lets others read meanwhile."""
+    semaphore.release()
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        await semaphore.acquire()
 
 
 @dataclass(slots=True)
@@ -160,7 +170,9 @@ class WriteReconciler:
             self._policy.record_takeover(execution, record)
         return execution
 
-    async def reconcile(self, record: OperationRecord) -> bool:
+    async def reconcile(
+        self, record: OperationRecord, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> bool:
         """Takes over an operation and finishes it; False if that is not possible yet."""
         if record.operation.startswith(FORWARDED_PREFIX):
             return await self._reconcile_forwarded(record)
@@ -170,6 +182,7 @@ class WriteReconciler:
             return False
         # Nothing that needs a waiting client, such as a start, may be sent.
         execution.is_client_waiting = False
+        execution.pause = pause
         try:
             return await self._replay_to_end(execution)
         except OwnershipLostError:
@@ -362,7 +375,12 @@ class WriteReconciler:
         if self._stopping.is_set():
             return  # `__aexit__` has cancelled the attempts, and the store is closed next
         for record in orphans:
-            retry_state = self._retry_states.setdefault(record.id, _RetryState())
+            retry_state = self._retry_states.get(record.id)
+            if retry_state is None:
+                retry_state = self._retry_states[record.id] = _RetryState()
+                # A read right after it was sent has not shown it: the next one is due when it proves.
+                if self._policy.is_waiting_for_proof(record):
+                    retry_state.due_at = now + self.seconds_until_conclusive(record)
             if retry_state.operator_outcomes != (record_outcomes := outcomes.get(record.id, ())):
                 # An operator waits for the effect of the new outcome.
                 retry_state.operator_outcomes, retry_state.due_at, retry_state.pause_seconds = (
@@ -377,8 +395,9 @@ class WriteReconciler:
 
     async def _try_reconcile(self, record: OperationRecord, retry_state: _RetryState) -> None:
         try:
-            async with self._semaphores[record.tenant.environment]:
-                if await self.reconcile(record):
+            semaphore = self._semaphores[record.tenant.environment]
+            async with semaphore:
+                if await self.reconcile(record, partial(_pause_without_slot, semaphore)):
                     return
         except StoreUnavailable as unavailable:
             log.error("in_doubt_write_not_resolved", write_id=record.id, reason=str(unavailable))
@@ -394,7 +413,10 @@ class WriteReconciler:
         inconclusive_seconds = self.seconds_until_conclusive(record)
         # Jitter, so that operations or processes that wait for each other do not stay in step.
         pause_seconds = retry_state.pause_seconds * random.uniform(0.8, 1.0)  # noqa: S311
-        # No later than the moment from which a missing object proves something.
+        # At the moment from which a missing object proves something: an earlier reading would only
+        # load the service, and a client that waits makes its own.
+        if self._policy.is_waiting_for_proof(record):
+            pause_seconds = inconclusive_seconds or pause_seconds
         retry_state.due_at = self._journal.monotonic() + (
             min(pause_seconds, inconclusive_seconds) if inconclusive_seconds else pause_seconds
         )
