@@ -18,7 +18,7 @@ def read_balances(_request: Request) -> Flow:
 
     GET /balance
     """
-    return Answer({"balances": (yield from _fetch_balances())})
+    return Answer({"balances": (yield from _fetch_balances_by_currency())})
 
 
 def read_service_balances(_request: Request) -> Flow:
@@ -26,7 +26,7 @@ def read_service_balances(_request: Request) -> Flow:
 
     GET /balance
     """
-    balances = yield from _fetch_balances()
+    balances = yield from _fetch_balances_by_currency()
     service_balances = {
         name: balance for name, balance in balances.items() if balance["type"] != current.WALLET
     }
@@ -38,7 +38,7 @@ def read_wallet_balance(_request: Request) -> Flow:
 
     GET /balance  not found if the merchant has no wallet account
     """
-    balances = yield from _fetch_balances()
+    balances = yield from _fetch_balances_by_currency()
     wallet_balances = {
         name: balance for name, balance in balances.items() if balance["type"] == current.WALLET
     }
@@ -47,7 +47,7 @@ def read_wallet_balance(_request: Request) -> Flow:
     return Answer({"balances": wallet_balances})
 
 
-def _fetch_balances() -> SubFlow:
+def _fetch_balances_by_currency() -> SubFlow:
     """Calls GET /balance; returns service accounts by currency, the wallet's as ``wallet``."""
     balances: dict[str, dict[str, JSON]] = {}
     for entry in parse_balances((yield Call("GET", BALANCE_PATH))):

@@ -148,7 +148,7 @@ def normalize_iban(text: str) -> str:
     return re.sub(r"\s", "", text).upper()
 
 
-def resolve_branch(bank: Mapping[str, JSON], shown_branch: JSON = None) -> JSON:
+def resolve_branch_id(bank: Mapping[str, JSON], shown_branch: JSON = None) -> JSON:
     """Returns the branch id that the client means.
 
     If both names are allowed and both were sent, the client changed the one that differs from the
@@ -162,11 +162,11 @@ def resolve_branch(bank: Mapping[str, JSON], shown_branch: JSON = None) -> JSON:
     if country in objects.DUAL_BRANCH_NAME_COUNTRIES:
         branches = [bank[name] for name in ("branchNum", "routing") if bank.get(name)]
         changed_branches = [value for value in branches if value != shown_branch]
-        return next(iter(changed_branches or branches), None) or _extract_sort_code(bank)
+        return next(iter(changed_branches or branches), None) or _extract_sort_code_from_iban(bank)
     return None
 
 
-def _extract_sort_code(bank: Mapping[str, JSON]) -> str | None:
+def _extract_sort_code_from_iban(bank: Mapping[str, JSON]) -> str | None:
     """Returns the sort code that a British IBAN contains, or None."""
     # A legacy client may send a British IBAN alone, and ``branchId`` is required (contract,
     # section 4).
@@ -214,7 +214,7 @@ def validate_bank_account(bank: Mapping[str, JSON], prefix: str) -> Iterator[Pro
 
 
 def _validate_branch(bank: Mapping[str, JSON], prefix: str) -> Iterator[Problem]:
-    country, branch = bank["country"], resolve_branch(bank)
+    country, branch = bank["country"], resolve_branch_id(bank)
     field = prefix + choose_client_branch_field(bank)
     # A mask cannot be checked: it is compared with the shown one elsewhere.
     if rule := BRANCH_RULES.get(country):

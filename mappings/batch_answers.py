@@ -77,7 +77,7 @@ def build_payment_list_item(
     }
 
 
-def iterate_payee_ids(payments: Sequence[Payment]) -> Iterator[str]:
+def iterate_recipient_ids(payments: Sequence[Payment]) -> Iterator[str]:
     """Iterates over the recipient ids of the payments that show one."""
     recipients = (payment.get("recipient") or {} for payment in payments)
     return (str(recipient["id"]) for recipient in recipients if recipient.get("id"))

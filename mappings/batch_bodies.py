@@ -142,7 +142,7 @@ def drop_malformed_amounts(payment: SentPayment) -> tuple[SentPayment, list[Prob
     return payment._replace(body=body, refused_fields=refused_fields), problems
 
 
-def validate_address_count(payments: Iterable[SentPayment]) -> list[Problem]:
+def validate_email_count(payments: Iterable[SentPayment]) -> list[Problem]:
     """Returns a problem if the payments name more addresses than one request may look up."""
     addresses: set[str] = set()
     for payment in payments:
@@ -214,7 +214,7 @@ def resolve_recipients(payments: Sequence[SentPayment], batch_currency: JSON) ->
     """
     recipients = map_rows(lambda payment: payment.recipient, payments)
     addresses = dict.fromkeys(payee["email"] for payee in recipients if not payee.get("id"))
-    rows_by_address = yield from _find_recipients_by_address(list(addresses))
+    rows_by_address = yield from _find_recipients_by_email(list(addresses))
     named_ids = (id_ for payee in recipients if (id_ := payee.get("id")))
     found_ids = (row["id"] for matches in rows_by_address.values() for row in matches)
     facts_by_id = yield from load_recipient_facts(chain(named_ids, found_ids))
@@ -224,7 +224,9 @@ def resolve_recipients(payments: Sequence[SentPayment], batch_currency: JSON) ->
     for payment in payments if rows_by_address or facts_by_id else ():
         recipient, fault = _select_recipient(payment, rows_by_address)
         facts = facts_by_id.get(recipient.get("id", ""), {})
-        if fault := fault or _validate_payable(payment, recipient, facts, batch_currency):
+        if fault := fault or _find_unpayable_recipient_problem(
+            payment, recipient, facts, batch_currency
+        ):
             (states if fault.code == "invalid_status" else value_problems).add_problem(fault)
     if problems := value_problems or states:
         raise Invalid(*problems, omitted_count=problems.more)
@@ -239,21 +241,21 @@ def load_recipient_facts(recipient_ids: Iterable[str]) -> SubFlow:
     """Loads the stored facts of any number of recipients, by id."""
     facts_by_id: dict[str, Facts] = {}
     for chunk in iterate_chunks(recipient_ids, RECIPIENTS_PER_LOAD):
-        facts_by_id |= yield build_recipient_facts_load(chunk)
+        facts_by_id |= yield build_load_recipient_facts_step(chunk)
     return facts_by_id
 
 
-def build_recipient_facts_load(recipient_ids: Iterable[str]) -> LoadFacts:
+def build_load_recipient_facts_step(recipient_ids: Iterable[str]) -> LoadFacts:
     """Builds the step that loads the stored facts of recipients, by id."""
     return LoadFacts("recipient", ids=tuple(dict.fromkeys(recipient_ids)))
 
 
-def _find_recipients_by_address(addresses: list[str]) -> SubFlow:
+def _find_recipients_by_email(addresses: list[str]) -> SubFlow:
     """Returns the recipients with each address, without archived and deleted ones.
 
     Reading stops at the second match, which makes an address ambiguous.
     """
-    calls = [_build_address_lookup(address) for address in addresses]
+    calls = [_build_recipients_by_email_call(address) for address in addresses]
     # All lookups are one step, because a batch may name a thousand addresses.
     answers = (yield Parallel(calls)) if calls else []
     rows_by_address: dict[str, list[dict[str, JSON]]] = {}
@@ -261,20 +263,20 @@ def _find_recipients_by_address(addresses: list[str]) -> SubFlow:
     for address, answer in zip(addresses, answers, strict=True):
         if isinstance(answer, Exception):
             raise answer
-        rows = yield from _select_existing_with_address(answer, address)
+        rows = yield from _select_existing_with_email(answer, address)
         for page in range(2, paging.parse_count((answer.get("meta") or {}).get("pages"), 1) + 1):
             if len(rows) > 1 or not answer.get("recipients"):
                 break
             # A service that ignores the filter would otherwise be read to the end for each address.
             if (extra_pages := extra_pages + 1) > MAX_ADDRESSES:
                 raise Unreachable("too many pages of recipients for an address")
-            answer = yield _build_address_lookup(address, page)  # noqa: PLW2901
-            rows += yield from _select_existing_with_address(answer, address)
+            answer = yield _build_recipients_by_email_call(address, page)  # noqa: PLW2901
+            rows += yield from _select_existing_with_email(answer, address)
         rows_by_address[address] = rows
     return rows_by_address
 
 
-def _build_address_lookup(address: str, page: int = 1) -> Call:
+def _build_recipients_by_email_call(address: str, page: int = 1) -> Call:
     page_params = {"page": str(page)} if page > 1 else {}
     return Call(
         "GET",
@@ -284,13 +286,13 @@ def _build_address_lookup(address: str, page: int = 1) -> Call:
     )
 
 
-def _select_existing_with_address(answer: JSON, address: str) -> SubFlow:
+def _select_existing_with_email(answer: JSON, address: str) -> SubFlow:
     """Keeps the rows that have exactly this address, ignoring case, and are not deleted."""
     # The document calls the service's filter exact. If a service ignores it all the same, the
     # wrong recipient must not be paid.
     listed_rows = answer.get("recipients") or []
     rows = [row for row in listed_rows if str(row.get("email")).casefold() == address.casefold()]
-    facts_by_id = (yield build_recipient_facts_load(row["id"] for row in rows)) if rows else {}
+    facts_by_id = (yield build_load_recipient_facts_step(row["id"] for row in rows)) if rows else {}
     return [row for row in rows if not is_deleted_for_clients(row, facts_by_id.get(row["id"], {}))]
 
 
@@ -308,7 +310,7 @@ def _select_recipient(
     return {}, build_invalid_field_problem(f"{payment.field_prefix}recipient.email", fault)
 
 
-def _validate_payable(
+def _find_unpayable_recipient_problem(
     payment: SentPayment, recipient: Mapping[str, JSON], facts: Facts, batch_currency: JSON
 ) -> Problem | None:
     """Returns a problem if the recipient cannot be paid, judged by what is known without a call."""
@@ -392,7 +394,7 @@ def build_entry_from_sent_payment(
     """Builds the stored form of a payment to add."""
     entry: Entry = {} if id_ is None else {"id": id_}
     entry["recipient"] = select_listed_recipient_fields(recipient)
-    return _copy_fields(entry, (*AMOUNT_FIELDS, "memo"), payment.body)
+    return _copy_non_null_fields(entry, (*AMOUNT_FIELDS, "memo"), payment.body)
 
 
 def select_listed_recipient_fields(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
@@ -400,14 +402,14 @@ def select_listed_recipient_fields(recipient: Mapping[str, JSON]) -> dict[str, J
     # Most payments name their recipient by id alone. There may be a hundred thousand of them.
     if len(recipient) == 1 and (id_ := recipient.get("id")) is not None:
         return {"id": id_}
-    fields = _copy_fields({}, RECIPIENT_FIELDS, recipient)
+    fields = _copy_non_null_fields({}, RECIPIENT_FIELDS, recipient)
     # A full recipient has the country in its address, a reduced one beside it.
     if not fields.get("country") and (country := (recipient.get("address") or {}).get("country")):
         fields["country"] = country
     return fields
 
 
-def _copy_fields(
+def _copy_non_null_fields(
     target: dict[str, JSON], names: Iterable[str], source: Mapping[str, JSON]
 ) -> dict[str, JSON]:
     """Adds the named fields of ``source`` that are not null to ``target``, and returns it."""
@@ -420,19 +422,19 @@ def _copy_fields(
 AMOUNT_FIELDS = ("sourceAmount", "targetAmount", "targetCurrency")
 
 
-def extract_amounts(body: Mapping[str, JSON]) -> dict[str, JSON]:
-    return _copy_fields({}, AMOUNT_FIELDS, body)
+def extract_payment_amounts(body: Mapping[str, JSON]) -> dict[str, JSON]:
+    return _copy_non_null_fields({}, AMOUNT_FIELDS, body)
 
 
-def extract_changes(body: Mapping[str, JSON], *, memo: bool = True) -> dict[str, JSON]:
+def extract_payment_changes(body: Mapping[str, JSON], *, memo: bool = True) -> dict[str, JSON]:
     """Returns the fields that a body changes; a memo of None clears it."""
     memo_change = {"memo": body["memo"]} if memo and "memo" in body else {}
-    return {**extract_amounts(body), **memo_change}
+    return {**extract_payment_amounts(body), **memo_change}
 
 
 def apply_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
     """Returns an entry with a client's changes; a new amount replaces the other side's too."""
-    changes = extract_changes(body)
+    changes = extract_payment_changes(body)
     updated = dict(entry)
     if changes.keys() & {"sourceAmount", "targetAmount"}:
         for name in (*AMOUNT_FIELDS, "told"):

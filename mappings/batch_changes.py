@@ -33,7 +33,7 @@ def edit_batch_payments(batch: Batch, request: Request) -> SubFlow:
     changes = _BatchChanges.from_request(request, batch)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
-    request.raise_if_invalid(_validate_changes(batch, changes))
+    request.raise_if_invalid(_validate_batch_changes(batch, changes))
     if not changes:
         yield from finish_without_change(batch)
         return
@@ -48,7 +48,7 @@ def edit_batch_payments(batch: Batch, request: Request) -> SubFlow:
         )
     )
     call = _build_patch_call(request, batch, changes, added_entries)
-    build_changes = partial(_map_changes_by_id, changes)
+    build_changes = partial(_map_payment_changes_by_id, changes)
     removed_ids = map_rows(
         lambda payment: changes.find_payment_ref(payment).id, changes.removed_payments
     )
@@ -89,13 +89,13 @@ class _BatchChanges(NamedTuple):
         ):
             payment_refs = batch.index_payments(ids)
 
-        def drop_unchanged(change: SentPayment) -> SentPayment:
+        def drop_unchanged_payment_fields(change: SentPayment) -> SentPayment:
             ref = payment_refs.get(str(change.body.get("id")))
             return batch_bodies.drop_unchanged_fields(change, ref and batch.payments[ref.position])
 
         return cls(
             added_payments,
-            materialize_rows(map_rows(drop_unchanged, named_payments)),
+            materialize_rows(map_rows(drop_unchanged_payment_fields, named_payments)),
             removed_payments,
             payment_refs,
             _extract_batch_changes(body, batch),
@@ -104,13 +104,13 @@ class _BatchChanges(NamedTuple):
     def __bool__(self) -> bool:
         """Whether anything changes."""
         return bool(self.added_payments or self.removed_payments or self.facts) or any(
-            map(_has_changes, self.changed_payments)
+            map(_has_payment_changes, self.changed_payments)
         )
 
     @property
     def effective_changes(self) -> Sequence[SentPayment]:
         """The changed payments, without those that the client sent back unchanged."""
-        return filter_rows(self.changed_payments, _has_changes)
+        return filter_rows(self.changed_payments, _has_payment_changes)
 
     @property
     def addition_positions(self) -> Sequence[int]:
@@ -130,14 +130,17 @@ def _extract_batch_changes(body: Mapping[str, JSON], batch: Batch) -> dict[str, 
     return batch_changes
 
 
-def _has_changes(payment: SentPayment) -> bool:
-    return bool(batch_bodies.extract_changes(payment.body))
+def _has_payment_changes(payment: SentPayment) -> bool:
+    return bool(batch_bodies.extract_payment_changes(payment.body))
 
 
-def _map_changes_by_id(batch_changes: _BatchChanges) -> Mapping[str, Mapping[str, JSON]]:
+def _map_payment_changes_by_id(batch_changes: _BatchChanges) -> Mapping[str, Mapping[str, JSON]]:
     changed_payments = batch_changes.effective_changes
     changes = (
-        (batch_changes.find_payment_ref(payment).id, batch_bodies.extract_changes(payment.body))
+        (
+            batch_changes.find_payment_ref(payment).id,
+            batch_bodies.extract_payment_changes(payment.body),
+        )
         for payment in changed_payments
     )
     return build_row_mapping(changed_payments, changes)
@@ -163,7 +166,7 @@ def _build_added_entry(
     return batch_bodies.build_entry_from_sent_payment(payment, recipient, id_=id_)
 
 
-def _validate_changes(batch: Batch, changes: _BatchChanges) -> Iterator[Problem]:
+def _validate_batch_changes(batch: Batch, changes: _BatchChanges) -> Iterator[Problem]:
     # No document shows how the service would convert existing payments.
     if "currency" in changes.facts and (len(batch.merged_payments) or not batch.has_known_payments):
         yield build_invalid_field_problem(
@@ -202,8 +205,8 @@ def _build_patch_call(
 ) -> Call:
     memo = request.options.send_memo
 
-    def build_update(change: SentPayment) -> dict[str, JSON]:
-        changes = batch_bodies.extract_changes(change.body, memo=memo)
+    def build_payment_update(change: SentPayment) -> dict[str, JSON]:
+        changes = batch_bodies.extract_payment_changes(change.body, memo=memo)
         return {"id": batch_changes.find_payment_ref(change).upstream_id, **changes}
 
     changed_payments = batch_changes.effective_changes
@@ -219,7 +222,7 @@ def _build_patch_call(
         f"/batches/{batch.upstream_id}",
         {
             "payments": map_rows(partial(_build_legacy_payment_to_add, memo=memo), added_entries),
-            "update_payments": map_rows(build_update, changed_payments),
+            "update_payments": map_rows(build_payment_update, changed_payments),
             "remove_payments": map_rows(
                 lambda removed_payment: {
                     "id": batch_changes.find_payment_ref(removed_payment).upstream_id
@@ -256,5 +259,5 @@ def _build_legacy_payment_to_add(entry: Entry, *, memo: bool) -> dict[str, JSON]
     """Builds a payment to add in the legacy shape, which the inferred PATCH is assumed to take."""
     return {
         "recipient": {"id": entry["recipient"]["id"]},
-        **batch_bodies.extract_changes(entry, memo=memo),
+        **batch_bodies.extract_payment_changes(entry, memo=memo),
     }

@@ -54,7 +54,7 @@ def load_batch_rows(facts_by_id: Mapping[str, Mapping[str, JSON]]) -> SubFlow:
     number, pages = 1, 1
     while number <= pages:
         try:
-            bodies = yield from _fetch_pages(
+            bodies = yield from _fetch_batch_pages(
                 range(number, min(pages, number + MAX_PARALLEL_CALLS - 1) + 1)
             )
         except NoSuchOperation:
@@ -105,7 +105,7 @@ def _drop_missing_batches(rows: dict[str, dict[str, JSON]]) -> SubFlow:
     return list(rows.values())
 
 
-def _fetch_pages(numbers: Sequence[int]) -> SubFlow:
+def _fetch_batch_pages(numbers: Sequence[int]) -> SubFlow:
     """Fetches pages in parallel. The first page is fetched alone, since it gives their number."""
     queries = [{"page": str(number), "pageSize": "100"} for number in numbers]
     first_call, *further_calls = (
@@ -134,7 +134,7 @@ def filter_batch_rows(
     """
     # A complete batch never changes again, so it is read only once.
     completions = (yield LoadFacts("complete")) if filters.status else {}
-    decisions = {row["id"]: _decide_by_row(filters, row, completions) for row in rows}
+    decisions = {row["id"]: _evaluate_filters_on_row(filters, row, completions) for row in rows}
     passing_rows = {row["id"]: row for row in rows if decisions[row["id"]] is not False}
     unread_ids = [id_ for id_ in passing_rows if decisions[id_] is None]
     # Empty until fetched; a list, because None says that the service refuses its balance.
@@ -144,7 +144,9 @@ def filter_batch_rows(
         for id_, result in zip(chunk, (yield from load_batches(chunk)), strict=True):
             if isinstance(result, Exception) and not is_missing(result):
                 raise result
-            batch = yield from _build_row_batch(passing_rows[id_], facts_by_id.get(id_, {}), result)
+            batch = yield from _build_listed_batch(
+                passing_rows[id_], facts_by_id.get(id_, {}), result
+            )
             if filters.status and batch.status is None:
                 balances = balances or [(yield from fetch_balances_for_status())]
                 batch = set_status_by_balance(batch, balances[0])
@@ -165,7 +167,9 @@ def filter_batch_rows(
     return list(passing_rows.values())
 
 
-def _decide_by_row(filters: Filters, row: Row, completions: Mapping[str, Row]) -> bool | None:
+def _evaluate_filters_on_row(
+    filters: Filters, row: Row, completions: Mapping[str, Row]
+) -> bool | None:
     """Calls ``Filters.allow_batch``, passing stored fields only if they cannot be out of date."""
     listed_fields = row.get("listed", {})
     # The stored state knows of a start, but not whether the batch is complete by now.
@@ -190,23 +194,23 @@ def load_batch_page(rows: Sequence[Row], facts_by_id: Mapping[str, Row]) -> SubF
     batches: list[Batch] = []
     for row in rows:
         facts, result = facts_by_id.get(row["id"], {}), results.get(row["id"])
-        batches += [(yield from _build_row_batch(row, facts, result))]
+        batches += [(yield from _build_listed_batch(row, facts, result))]
     return [build_batch_list_item(batch) for batch in (yield from add_missing_statuses(batches))]
 
 
-def _build_row_batch(row: Row, facts: Row, result: Batch | Exception | None) -> SubFlow:
+def _build_listed_batch(row: Row, facts: Row, result: Batch | Exception | None) -> SubFlow:
     """Builds a listed batch from the result of its read, or else from its row and stored state."""
     if isinstance(result, Batch):
         batch = result
     else:
-        entries = [] if _has_all_fields(row) else (yield from _load_entries(row["id"]))
+        entries = [] if _has_all_fields(row) else (yield from _load_payment_entries(row["id"]))
         batch = build_batch(row["id"], facts, entries, {}, None)
     if batch.is_draft:
         return batch
     return replace(batch, service_fields={**row, **drop_nulls(batch.service_fields)})
 
 
-def _load_entries(batch_id: str) -> SubFlow:
+def _load_payment_entries(batch_id: str) -> SubFlow:
     return (yield LoadFacts("payments", batch_id)).get("entries", [])
 
 

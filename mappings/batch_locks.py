@@ -164,7 +164,7 @@ rest is a margin.
 def list_active_signed_changes(signed_changes: Mapping[str, JSON], now: datetime) -> list[str]:
     """Returns the names of a batch's signed changes that are under way."""
     names = signed_changes.keys() - {_LAST_KEY, _LOST_KEY}
-    return [name for name in names if _is_unexpired(signed_changes[name], now)]
+    return [name for name in names if _is_signed_change_unexpired(signed_changes[name], now)]
 
 
 def has_no_active_signed_change(now: datetime, signed_changes: Mapping[str, JSON]) -> bool:
@@ -173,10 +173,13 @@ def has_no_active_signed_change(now: datetime, signed_changes: Mapping[str, JSON
 
 def has_no_lost_signed_change(now: datetime, signed_changes: Mapping[str, JSON]) -> bool:
     """Whether no signed change without a response may still be executed."""
-    return not (signed_changes.get(_LOST_KEY) and _is_unexpired(signed_changes[_LOST_KEY], now))
+    return not (
+        signed_changes.get(_LOST_KEY)
+        and _is_signed_change_unexpired(signed_changes[_LOST_KEY], now)
+    )
 
 
-def _is_unexpired(since: JSON, now: datetime) -> bool:
+def _is_signed_change_unexpired(since: JSON, now: datetime) -> bool:
     return (now - datetime.fromisoformat(str(since))).total_seconds() < SIGNED_CHANGE_TTL_SECONDS
 
 

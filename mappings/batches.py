@@ -20,7 +20,7 @@ from mappings.banking import build_empty_field_problem
 from mappings.batch_answers import (
     build_legacy_batch,
     build_legacy_batch_with_payments,
-    iterate_payee_ids,
+    iterate_recipient_ids,
 )
 from mappings.batch_bodies import collect_sent_payments
 from mappings.batch_changes import edit_batch_payments
@@ -87,7 +87,7 @@ def create_batch(request: Request) -> Flow:
         chain(
             batch_bodies.validate_source_currency(body, request.problems),
             chain.from_iterable(map(batch_bodies.validate_payment, sent_payments)),
-            batch_bodies.validate_address_count(sent_payments),
+            batch_bodies.validate_email_count(sent_payments),
         )
     )
     currency = str(batch_bodies.derive_batch_currency(body))
@@ -142,7 +142,7 @@ def read_batch(request: Request) -> Flow:
     GET /balance            if the service gives no status, as for a draft
     """
     batch = yield from add_missing_status((yield from load_batch(request.ids["id"])))
-    facts = yield from batch_bodies.load_recipient_facts(iterate_payee_ids(batch.payments))
+    facts = yield from batch_bodies.load_recipient_facts(iterate_recipient_ids(batch.payments))
     return Answer({"batch": build_legacy_batch_with_payments(batch, facts)})
 
 
@@ -205,7 +205,7 @@ def update_batch(request: Request) -> Flow:
                               batch supersedes the service's
     """
     payments = collect_sent_payments(request.body.get("payments"), problems=request.problems)
-    if problems := batch_bodies.validate_address_count(
+    if problems := batch_bodies.validate_email_count(
         payment for payment in payments if not payment.body.get("id")
     ):
         request.raise_if_invalid(problems)
@@ -239,7 +239,7 @@ def generate_quote(request: Request) -> Flow:
         batch, service_fields={**drop_nulls(quote_fields), **drop_nulls(batch.service_fields)}
     )
     batch = yield from add_missing_status(batch)
-    facts = yield from batch_bodies.load_recipient_facts(iterate_payee_ids(batch.payments))
+    facts = yield from batch_bodies.load_recipient_facts(iterate_recipient_ids(batch.payments))
     return Answer({"batch": build_legacy_batch_with_payments(batch, facts)})
 
 

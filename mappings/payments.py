@@ -7,7 +7,7 @@ from functools import partial
 
 from mappings import batch_bodies, legacy, outcome_rules, payment_bodies
 from mappings.banking import build_invalid_field_problem
-from mappings.batch_answers import build_payment_list_item, iterate_payee_ids
+from mappings.batch_answers import build_payment_list_item, iterate_recipient_ids
 from mappings.batch_bodies import SentPayment
 from mappings.batch_locks import BEING_CHANGED, change_batch, finish_without_change
 from mappings.batch_reads import WRONG_STATUS, load_batch
@@ -245,8 +245,8 @@ def list_batch_payments(request: Request) -> Flow:
 def _build_page(request: Request, payments: Sequence[Payment], records: int) -> SubFlow:
     """Builds the requested page; ``payments`` are the first of ``records`` payments."""
     page_payments, meta = parse_page_params(request.query).select_rows(payments, records)
-    recipient_facts = yield batch_bodies.build_recipient_facts_load(
-        iterate_payee_ids(page_payments)
+    recipient_facts = yield batch_bodies.build_load_recipient_facts_step(
+        iterate_recipient_ids(page_payments)
     )
     rows = [build_payment_list_item(payment, recipient_facts) for payment in page_payments]
     return {"payments": rows, "meta": meta}
@@ -323,8 +323,8 @@ def _change_payment(batch: Batch, request: Request) -> SubFlow:
         batch_bodies.drop_unchanged_fields(SentPayment(request.body, ""), payment)
     )
     request.raise_if_invalid([*faults, *batch_bodies.validate_amount_combination(change)])
-    changes = batch_bodies.extract_changes(change.body)
-    sent_changes = batch_bodies.extract_changes(change.body, memo=request.options.send_memo)
+    changes = batch_bodies.extract_payment_changes(change.body)
+    sent_changes = batch_bodies.extract_payment_changes(change.body, memo=request.options.send_memo)
     if not changes:
         yield from finish_without_change(batch)
         return

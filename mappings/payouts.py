@@ -224,7 +224,7 @@ def translate_bank_account(bank: Mapping[str, JSON], shown_branch: JSON = None) 
     # People write IBANs in groups of four; the service expects them without blanks.
     if iban := account.get("iban"):
         account["iban"] = banking.normalize_iban(iban)
-    if branch := banking.resolve_branch(bank, shown_branch):
+    if branch := banking.resolve_branch_id(bank, shown_branch):
         rule = banking.BRANCH_RULES.get(str(bank.get("country")))
         account["branchId"] = rule.strip_separators(branch) if rule else branch
     # In other countries answers show the bank's name here, and clients send it back.

@@ -34,7 +34,7 @@ from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.operations import OperationRepository
 from gateway.upstream.capability_cache import CapabilityCache, load_capabilities
-from gateway.upstream.client import Reply, open_upstream
+from gateway.upstream.client import Reply, open_upstream_client
 from gateway.upstream.clock import ServiceClock
 from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.upstream.send_attempt import Fence
@@ -170,7 +170,7 @@ def assemble_parts(
         recent_reads=RecentReads(on_change=recipient_caches.record_change),
         policy=outcome_policy,
         listing=ListReader(
-            recipient_caches if settings.lists.index else None, ids.compute_recipient_legacy_ids
+            recipient_caches if settings.lists.index else None, ids.map_recipients_to_legacy_ids
         ),
     )
     reconciler = WriteReconciler(
@@ -190,9 +190,11 @@ async def open_gateway_parts(
     clock = ServiceClock()
     async with open_store(create_database(settings.state)) as store:
         capabilities = await load_capabilities(
-            ObjectStateStore(store), settings.environments.select_configured()
+            ObjectStateStore(store), settings.environments.map_configured_environments_by_name()
         )
-        async with open_upstream(settings, clock=clock, capabilities=capabilities) as upstream:
+        async with open_upstream_client(
+            settings, clock=clock, capabilities=capabilities
+        ) as upstream:
             yield assemble_parts(
                 settings,
                 store,

@@ -18,10 +18,10 @@ import aiohttp
 
 from gateway.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from gateway.storage import Store, Tenant, open_store
-from gateway.storage.difference_rows import Tally, TallyKey, add_tallies
+from gateway.storage.difference_rows import Tally, TallyKey, add_to_comparison_tallies
 from gateway.storage.durations import Durations
-from gateway.storage.traffic_rows import SPAN_LENGTH, Span, Traffic, find_span_start
-from gateway.storage.usage_rows import UsageCounts, UsageKey, add_usage
+from gateway.storage.traffic_rows import SPAN_LENGTH, Span, Traffic, compute_traffic_span_start
+from gateway.storage.usage_rows import UsageCounts, UsageKey, add_usage_and_traffic_counts
 from tests.operator_commands import disable_immediate_read
 from tests.payouts import create_batch, create_recipient
 from tests.running_gateway import KEY, GatewayUnderTest, import_api_keys, open_gateway
@@ -167,7 +167,7 @@ async def _add_history(store: Store) -> None:
     now = datetime.now(UTC)
     traffic: dict[Span, Traffic] = {}
     owners = [SHOP, *(Tenant(name, "sandbox") for name in OTHER_MERCHANTS)]
-    began_at = find_span_start(now) - timedelta(hours=30)
+    began_at = compute_traffic_span_start(now) - timedelta(hours=30)
     while began_at < now - SPAN_LENGTH:
         hour = began_at.hour + began_at.minute / 60
         load = 0.35 + 0.65 * math.sin(math.pi * hour / 24) ** 2
@@ -193,7 +193,7 @@ async def _add_history(store: Store) -> None:
                     _build_durations(requests, service / requests, rng),
                 )
         began_at += SPAN_LENGTH
-    await add_usage(store, _build_usage(owners, now, rng), traffic)
+    await add_usage_and_traffic_counts(store, _build_usage(owners, now, rng), traffic)
 
 
 def _build_durations(requests: int, ms: float, rng: random.Random) -> Durations:
@@ -236,7 +236,7 @@ async def _add_comparisons(store: Store) -> None:
         ("value", "recipients[].payout.primary.currency"): 41,
         ("missing", "recipients[].address.phone"): 7,
     }
-    await add_tallies(
+    await add_to_comparison_tallies(
         store,
         {
             TallyKey(SHOP, "demo-sandbox", "list_recipients"): Tally(

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from multidict import CIMultiDict
 
 from gateway.simulator import Service
-from gateway.simulator.faults import matches_path
+from gateway.simulator.faults import is_path_matching_pattern
 from gateway.simulator.http_handler import RequestHandler
 
 Stage = Literal["seen", "executed", "answered"]
@@ -88,7 +88,7 @@ class PlannedFault:
     def matches(self, request: ReceivedRequest) -> bool:
         return (
             self.method in ("*", request.method)
-            and matches_path(self.path, request.path)
+            and is_path_matching_pattern(self.path, request.path)
             and request.contains_text(self.text)
         )
 

@@ -102,14 +102,17 @@ async def test_start_follows_concurrent_edit_to_the_current_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_imported_batch(tmp_path) as street:
-        build_marks, is_decided = BatchRouting.build_marks, asyncio.Event()
+        build_legacy_routing_marks, is_decided = (
+            BatchRouting.build_legacy_routing_marks,
+            asyncio.Event(),
+        )
 
         async def load_marks_late(self: BatchRouting, *arguments: Any) -> list[CompareAndSet]:
-            routing_marks = await build_marks(self, *arguments)
+            routing_marks = await build_legacy_routing_marks(self, *arguments)
             await is_decided.wait()
             return routing_marks
 
-        monkeypatch.setattr(BatchRouting, "build_marks", load_marks_late)
+        monkeypatch.setattr(BatchRouting, "build_legacy_routing_marks", load_marks_late)
         start_task = asyncio.ensure_future(street.start_batch())
         await asyncio.sleep(0.2)
         edit_response = await street.edit_payment()

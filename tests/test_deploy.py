@@ -81,7 +81,7 @@ def test_example_configuration_is_runnable(path: Path, tmp_path: Path) -> None:
     assert settings.state.url.startswith("postgresql://")
     assert settings.limits.url.startswith("redis://")
     assert settings.server.workers == 1, "see SECURITY.md"
-    assert not settings.state.mark_path.is_relative_to(tmp_path), "not beside the secrets"
+    assert not settings.state.restore_mark_path.is_relative_to(tmp_path), "not beside the secrets"
 
 
 # Kubernetes

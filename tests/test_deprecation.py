@@ -103,7 +103,9 @@ async def test_answer_to_malformed_request_has_deprecation_headers(
 
 def test_forwarded_answer_has_the_configured_deprecation_headers() -> None:
     environments = Environments(sandbox=Environment(base_url="https://service.example"))
-    headers = DeprecationNotice(Deprecation(**ANNOUNCED), environments).select_headers("sandbox")
+    headers = DeprecationNotice(Deprecation(**ANNOUNCED), environments).select_deprecation_headers(
+        "sandbox"
+    )
     service_headers = {
         "Deprecation": "@1",
         "Sunset": "Thu, 01 Jan 2026 00:00:00 GMT",
@@ -167,6 +169,6 @@ def test_requests_before_sunset_are_not_refused(after_sunset: str) -> None:
     refusal = DeprecationNotice(
         settings, Environments(live=Environment(base_url="https://service.example"))
     )
-    assert refusal.find_refusal(datetime(2027, 2, 27, 23, 59, 59, tzinfo=UTC)) is None
-    is_refused = refusal.find_refusal(datetime(2027, 2, 28, tzinfo=UTC)) is not None
+    assert refusal.find_sunset_problem(datetime(2027, 2, 27, 23, 59, 59, tzinfo=UTC)) is None
+    is_refused = refusal.find_sunset_problem(datetime(2027, 2, 28, tzinfo=UTC)) is not None
     assert is_refused is (after_sunset == "refuse")

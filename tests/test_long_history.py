@@ -231,7 +231,10 @@ async def test_large_object_state_is_searched_in_a_thread(
     gateway: GatewayUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[str] = []
-    real_decrypt, real_find = ObjectStateStore._decode_whole, recipient_queries.build_list_query
+    real_decrypt, real_find = (
+        ObjectStateStore._decode_unchunked_facts_by_id,
+        recipient_queries.build_list_query,
+    )
 
     def record_thread_of_decryption(
         object_states: ObjectStateStore, tenant: Tenant, kind: str, rows: Any
@@ -244,7 +247,9 @@ async def test_large_object_state_is_searched_in_a_thread(
         threads.append(threading.current_thread().name)
         return real_find(query, states)
 
-    monkeypatch.setattr(ObjectStateStore, "_decode_whole", record_thread_of_decryption)
+    monkeypatch.setattr(
+        ObjectStateStore, "_decode_unchunked_facts_by_id", record_thread_of_decryption
+    )
     monkeypatch.setattr(recipient_queries, "build_list_query", record_thread_of_find)
     recipient = await create_recipient(gateway)
     recipient_list = await request_successfully(gateway, "GET", "/recipients")

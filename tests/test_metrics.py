@@ -17,7 +17,7 @@ from gateway.server.workers.metrics_aggregation import (
     sum_metrics,
 )
 from gateway.simulator import Service
-from gateway.storage.restore_detection import NO_MARK, flag_restored
+from gateway.storage.restore_detection import NO_MARK, set_restored_flag
 from mappings import OPERATIONS, UNLISTED
 from mappings.current import ENDPOINTS
 from mappings.effects import Vocabulary
@@ -336,7 +336,7 @@ async def test_restored_database_is_reported(tmp_path: Path) -> None:
         assert (await scrape_gateway(setup.gateway)).sum("payout_gateway_database_restored") == 0
     async with open_operated_gateway(tmp_path) as setup:
         async with setup.open_store() as store:
-            await flag_restored(store, NO_MARK)
+            await set_restored_flag(store, NO_MARK)
         assert (await scrape_gateway(setup.gateway)).sum("payout_gateway_database_restored") == 1
 
 

@@ -72,7 +72,9 @@ async def test_error_page_of_a_proxy_does_not_shorten_the_list(
     async with open_operated_gateway(tmp_path) as setup, AsyncExitStack() as stack:
         recipient = await create_recipient(setup.gateway)
         batch_ids = {await create_batch(setup.gateway, recipient, "5.00") for _ in range(2)}
-        url = setup.gateway.settings.environments.select_configured()["sandbox"].base_url
+        url = setup.gateway.settings.environments.map_configured_environments_by_name()[
+            "sandbox"
+        ].base_url
         other_gateway = await stack.enter_async_context(open_gateway(tmp_path / "other", url))
         if is_known:
             assert len(await load_listed_ids(other_gateway)) == 2
@@ -88,7 +90,9 @@ async def test_transient_error_page_does_not_mark_the_endpoint_missing(tmp_path:
     (tmp_path / "other").mkdir()
     async with open_operated_gateway(tmp_path) as setup:
         await create_batch(setup.gateway, await create_recipient(setup.gateway), "5.00")
-        url = setup.gateway.settings.environments.select_configured()["sandbox"].base_url
+        url = setup.gateway.settings.environments.map_configured_environments_by_name()[
+            "sandbox"
+        ].base_url
         async with open_gateway(tmp_path / "other", url) as other_gateway:
             setup.service.faults += [
                 build_page_fault("/v1/batches", times=2),
@@ -136,7 +140,9 @@ async def test_list_that_disappears_is_an_error_until_doctor_confirms(
 async def test_doctor_corrects_a_running_gateway(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     async with open_operated_gateway(tmp_path) as setup:
-        url = setup.gateway.settings.environments.select_configured()["sandbox"].base_url
+        url = setup.gateway.settings.environments.map_configured_environments_by_name()[
+            "sandbox"
+        ].base_url
         async with open_gateway(tmp_path / "other", url) as other_gateway:
             await create_batch(other_gateway, await create_recipient(other_gateway), "5.00")
         setup.service.faults.append(build_page_fault("/v1/batches"))

@@ -12,7 +12,7 @@ import pytest
 from gateway.config.settings import Settings
 from gateway.server.app import run_gateway
 from gateway.simulator import Fault, Service, ServiceOptions, start_simulator
-from gateway.storage.key_file import add_key
+from gateway.storage.key_file import add_encryption_key
 from tests.operator_commands import RESPONSE_LOST, disable_immediate_read
 from tests.payouts import create_batch, create_recipient
 from tests.running_gateway import (
@@ -80,7 +80,7 @@ async def test_retry_is_recognized_after_key_file_lines_are_reordered(
         async with open_gateway(tmp_path, simulator.url) as gateway:
             recipient = await create_recipient(gateway)
             batch = await create_batch(gateway, recipient, "5.00")
-            add_key(gateway.settings.state.encryption_key_file)
+            add_encryption_key(gateway.settings.state.encryption_key_file)
         requests = (
             "POST",
             f"/v1/batches/{batch}/payments",

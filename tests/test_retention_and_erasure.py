@@ -24,7 +24,7 @@ from gateway.operator.retention import (
 from gateway.simulator import Service
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
-from gateway.storage.id_rows import load_current_ids
+from gateway.storage.id_rows import load_current_ids_by_legacy_id
 from gateway.storage.tables import (
     audit_events,
     object_states,
@@ -34,7 +34,7 @@ from gateway.storage.tables import (
     upstream_writes,
     usage,
 )
-from gateway.storage.usage_rows import load_usage
+from gateway.storage.usage_rows import load_usage_summaries
 from tests.gateway.storage.conftest import (  # noqa: F401 - fixtures
     database,
     postgres,
@@ -68,7 +68,9 @@ class GatewayWithStore:
     store: Store
 
     async def load_entries(self, batch: str) -> list[dict[str, Any]]:
-        current_id = (await load_current_ids(self.store, TENANT, [batch])).get(batch, batch)
+        current_id = (await load_current_ids_by_legacy_id(self.store, TENANT, [batch])).get(
+            batch, batch
+        )
         payments_state = await ObjectStateStore(self.store).load(TENANT, "payments", current_id)
         return list(payments_state["entries"])
 
@@ -250,7 +252,7 @@ async def test_old_journal_rows_are_deleted_except_the_latest(
         newest = (await fetch(setup.store, select(operations.c.id)))[0].id
         assert {row.operation_id for row in remaining_ids} <= {newest}
         # The last row's number shows that the database is not older than the mark file.
-        assert not await is_restored(setup.store, setup.gateway.settings.state.mark_path)
+        assert not await is_restored(setup.store, setup.gateway.settings.state.restore_mark_path)
         await create_batch(setup.gateway, ada, "20.00")
 
 
@@ -315,7 +317,7 @@ async def test_usage_and_audit_log_have_their_own_retention(
         await create_recipient(setup.gateway)
 
         async def is_usage_counted() -> bool:
-            return bool(await load_usage(setup.store))
+            return bool(await load_usage_summaries(setup.store))
 
         await wait_until_async(is_usage_counted)
         await setup.make_old(usage, "day")

@@ -16,7 +16,7 @@ import pytest
 
 from gateway.simulator import DEMO_CREDENTIALS, Service, ServiceCredentials, ServiceOptions
 from gateway.storage import Tenant, open_store
-from gateway.storage.id_rows import load_current_ids, save_legacy_ids
+from gateway.storage.id_rows import load_current_ids_by_legacy_id, save_legacy_ids
 from mappings import OPERATIONS, UNLISTED
 from tests.payouts import (
     create_batch,
@@ -69,7 +69,7 @@ async def load_id_spellings(
     """Loads each id in all forms: the client's, the service's and an imported one."""
     tenant = Tenant(merchant, "sandbox")
     async with open_store(gateway.settings.state) as store:
-        current = await load_current_ids(store, tenant, names)
+        current = await load_current_ids_by_legacy_id(store, tenant, names)
         imported_ids = {
             f"{name[:2]}OLD{number}": current[name] for number, name in enumerate(names)
         }
@@ -205,7 +205,7 @@ async def test_imported_id_belongs_to_one_merchant(tmp_path: Path) -> None:
         async with open_store(gateway.settings.state) as store:
             for merchant, batch in zip(("demo", "bolt"), batches, strict=True):
                 tenant = Tenant(merchant, "sandbox")
-                current_ids = await load_current_ids(store, tenant, [batch])
+                current_ids = await load_current_ids_by_legacy_id(store, tenant, [batch])
                 await save_legacy_ids(store, tenant, {"B-OLD1": current_ids[batch]}, imported=True)
         new_ids = [
             (await request_successfully(gateway, "GET", "/batches/B-OLD1", headers=headers))[

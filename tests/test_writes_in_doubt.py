@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gateway.http.delivery import wait_for_acknowledgement
+from gateway.http.delivery import wait_for_tcp_acknowledgement
 from gateway.legacy_api import handler
 from gateway.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from gateway.writes import step_records
@@ -260,9 +260,9 @@ async def test_reset_before_the_acknowledgement_was_noticed_makes_a_retry(
 
     async def wait_longer(*transports: asyncio.Transport | None) -> bool:
         await asyncio.sleep(0.5)
-        return await wait_for_acknowledgement(*transports)
+        return await wait_for_tcp_acknowledgement(*transports)
 
-    monkeypatch.setattr(handler, "wait_for_acknowledgement", wait_longer)
+    monkeypatch.setattr(handler, "wait_for_tcp_acknowledgement", wait_longer)
     async with open_gateway_with_faults(tmp_path) as setup:
         await reset_unread_response(setup, "keep-alive", seconds=0)
         await asyncio.sleep(0.7)

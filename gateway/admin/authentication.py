@@ -39,7 +39,9 @@ def create_auth_middleware(server: Server) -> Middleware:
     throttle = Throttle()
 
     def is_authenticated(request: web.Request) -> bool:
-        return _has_token(request, token) or sessions.is_valid(request.cookies.get(COOKIE, ""))
+        return _has_valid_bearer_token(request, token) or sessions.is_valid(
+            request.cookies.get(COOKIE, "")
+        )
 
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -51,13 +53,13 @@ def create_auth_middleware(server: Server) -> Middleware:
             # Without a token nothing was guessed, so there is nothing to slow down or to log.
             if "Authorization" in request.headers:
                 log.warning("admin_token_refused", **{"client.address": request.remote})
-                await throttle.delay_failure(request.remote or "")
+                await throttle.delay_authentication_failure(request.remote or "")
             response = web.json_response(
                 _build_error("not_authorized", "The admin token is missing or wrong."), status=401
             )
             response.headers["WWW-Authenticate"] = "Bearer"
             return response
-        if not token and not _has_local_host(request):
+        if not token and not _has_loopback_host_header(request):
             message = "The admin port requires a local Host header: 127.0.0.1 or localhost."
             return web.json_response(_build_error("not_authorized", message), status=403)
         return await handler(request)
@@ -78,7 +80,7 @@ def _accepts_html(request: web.Request) -> bool:
     return request.method == "GET" and "text/html" in request.headers.get("Accept", "")
 
 
-def _has_token(request: web.Request, token: str) -> bool:
+def _has_valid_bearer_token(request: web.Request, token: str) -> bool:
     headers = request.headers.getall("Authorization", [])
     # With several headers, a proxy in front may have checked a different one.
     scheme, _, given_token = headers[0].partition(" ") if len(headers) == 1 else ("", "", "")
@@ -86,7 +88,7 @@ def _has_token(request: web.Request, token: str) -> bool:
     return is_equal and scheme.lower() == "bearer"
 
 
-def _has_local_host(request: web.Request) -> bool:
+def _has_loopback_host_header(request: web.Request) -> bool:
     """Whether the Host header names this machine, or is missing: only HTTP/1.0 allows that, which no
     browser sends.
     """

@@ -39,11 +39,13 @@ def create_monitoring_application(
 
     async def handle_readyz(_request: web.Request) -> web.Response:
         # In parallel, each with its own timeout: a slow check must not hide the others.
-        results = await asyncio.gather(*(run_check(check) for check in checks.values()))
+        results = await asyncio.gather(
+            *(find_readiness_problem(check) for check in checks.values())
+        )
         faults = {name: fault for name, fault in zip(checks, results, strict=True) if fault}
         is_ready = _is_ready(checks, faults)
         return web.json_response(
-            describe_readiness(faults, breakers(), is_ready=is_ready),
+            build_readiness_body(faults, breakers(), is_ready=is_ready),
             status=200 if is_ready else 503,
         )
 
@@ -79,7 +81,7 @@ def _is_ready(checks: Mapping[str, Check], faults: Mapping[str, str]) -> bool:
     return not faults.keys() - environments and not environments <= faults.keys()
 
 
-def describe_readiness(
+def build_readiness_body(
     faults: Mapping[str, str], breakers: Mapping[str, str], *, is_ready: bool
 ) -> dict[str, Any]:
     """Returns the body of /readyz. ``warning``: ready, but not for every environment."""
@@ -87,7 +89,7 @@ def describe_readiness(
     return {"status": status, "faults": faults, "circuit_breakers": breakers}
 
 
-async def run_check(check: Check) -> str | None:
+async def find_readiness_problem(check: Check) -> str | None:
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             return await check()

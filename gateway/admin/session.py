@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
-from gateway.http.client_address import format_limit_name, resolve_client_address
+from gateway.http.client_address import format_address_rate_limit_name, resolve_client_address
 
 COOKIE = "payout-gateway-console"
 
@@ -51,10 +51,10 @@ class Throttle:
         # Weak: an address is forgotten when no answer to it is delayed any more.
         self._by_address: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    async def delay_failure(self, address: str) -> None:
+    async def delay_authentication_failure(self, address: str) -> None:
         """Waits until a wrong token may be answered."""
         # An IPv6 network counts as one address, because a client can choose any address in it.
-        address_group = format_limit_name(resolve_client_address(address, (), ()))
+        address_group = format_address_rate_limit_name(resolve_client_address(address, (), ()))
         semaphore = self._by_address.setdefault(
             address_group, asyncio.Semaphore(MAX_PARALLEL_FAILURES)
         )

@@ -15,10 +15,10 @@ from gateway.auth.key_rows import (
     AnyRow,
     build_secret_encryption_context,
     decrypt_credentials,
+    generate_key_id,
     increment_key_change_count,
-    new_key_id,
 )
-from gateway.auth.signing import Credentials, extract_key_prefix
+from gateway.auth.signing import Credentials, extract_displayable_key_prefix
 from gateway.observability.plurals import pluralize
 from gateway.storage.audit_log import record_audit_event
 from gateway.storage.database import Transaction
@@ -93,7 +93,7 @@ class _ExistingKeys:
 
     def find_key(self, api_key: str) -> AnyRow | None:
         # One digest per encryption key, because rows hashed with an older one must be found too.
-        digests = self.encryption.list_digests(api_key)
+        digests = self.encryption.list_api_key_digests(api_key)
         return next((row for digest in digests if (row := self.keys.get(digest))), None)
 
     def has_same_credentials(self, row: AnyRow, tenant: Tenant, credentials: Credentials) -> bool:
@@ -128,13 +128,13 @@ class _ImportPlan:
             raise ImportRefused(
                 line.number, "api_key", "the key already belongs to another merchant or environment"
             )
-        credentials_id = self._require_credentials_id(line)
+        credentials_id = self._ensure_credentials_row_id(line)
         if existing_row:
             self._update_key(line, existing_row)
         else:
             self._add_new_key(line, credentials_id)
 
-    def _require_credentials_id(self, line: NumberedLine) -> str:
+    def _ensure_credentials_row_id(self, line: NumberedLine) -> str:
         tenant, credentials = line.key.tenant, line.key.credentials
         if row := self.existing.credentials.get(tenant):
             if not self.existing.has_same_credentials(row, tenant, credentials):
@@ -161,7 +161,7 @@ class _ImportPlan:
 
     def _build_credentials_row(self, tenant: Tenant, credentials: Credentials) -> dict[str, Any]:
         return {
-            "id": new_key_id(),
+            "id": generate_key_id(),
             **tenant._asdict(),
             "access_key": credentials.access_key,
             "secret": self.store.encryption.encrypt(
@@ -171,8 +171,8 @@ class _ImportPlan:
         }
 
     def _add_new_key(self, line: NumberedLine, credentials_id: str) -> None:
-        digest = self.store.encryption.list_digests(line.key.api_key)[0]
-        key_id = new_key_id()
+        digest = self.store.encryption.list_api_key_digests(line.key.api_key)[0]
+        key_id = generate_key_id()
         name = line.key.name
         self.changed_keys_by_tenant[line.key.tenant] += 1
         self.new_keys.append(
@@ -182,7 +182,7 @@ class _ImportPlan:
                 **line.key.tenant._asdict(),
                 "key_hash": digest.value,
                 "hash_key_id": digest.key_id,
-                "prefix": extract_key_prefix(line.key.api_key),
+                "prefix": extract_displayable_key_prefix(line.key.api_key),
                 "credentials_id": credentials_id,
                 "requests_per_hour": line.key.requests_per_hour,
                 "allowed_ips": line.key.allowed_ips or [],
@@ -192,7 +192,7 @@ class _ImportPlan:
             }
         )
         if name is not None:
-            self._claim_name(line, name, key_id)
+            self._reserve_unique_key_name(line, name, key_id)
 
     def _update_key(self, line: NumberedLine, existing_row: AnyRow) -> None:
         if existing_row.revoked_at is not None and not self.reactivate:
@@ -206,11 +206,11 @@ class _ImportPlan:
             "name": existing_row.name,
             "requests_per_hour": existing_row.requests_per_hour,
             "allowed_ips": existing_row.allowed_ips,
-            **line.key.list_settings(),
+            **line.key.map_given_settings_by_name(),
             "revoked_at": None,
         }
         if line.key.name is not None:
-            self._claim_name(line, line.key.name, existing_row.id)
+            self._reserve_unique_key_name(line, line.key.name, existing_row.id)
             new_values["name"] = line.key.name
             if line.key.name != existing_row.name:
                 self.renames.append((line.key.tenant, existing_row.name, line.key.name))
@@ -221,7 +221,7 @@ class _ImportPlan:
             )
             self.changed_keys_by_tenant[line.key.tenant] += 1
 
-    def _claim_name(self, line: NumberedLine, name: str, key_id: str) -> None:
+    def _reserve_unique_key_name(self, line: NumberedLine, name: str, key_id: str) -> None:
         if self.existing.names.setdefault(name, key_id) != key_id:
             raise ImportRefused(line.number, "name", "another key has this name")
 

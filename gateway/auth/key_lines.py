@@ -93,7 +93,7 @@ class KeyLine(CredentialsLine):
     def tenant(self) -> Tenant:
         return Tenant(self.merchant, self.environment)
 
-    def list_settings(self) -> dict[str, Any]:
+    def map_given_settings_by_name(self) -> dict[str, Any]:
         """Returns the limits and addresses that the line has; others stay unchanged."""
         values = {
             "requests_per_hour": self.requests_per_hour,

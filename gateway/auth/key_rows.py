@@ -25,7 +25,7 @@ AnyRow = Any
 REVOKED_EVENT, REPLACED_EVENT = "revoked the key", "replaced the credentials"
 
 
-def new_key_id() -> str:
+def generate_key_id() -> str:
     return secrets.token_hex(8)
 
 
@@ -72,7 +72,7 @@ def _build_listed_key(row: AnyRow) -> ListedKey:
     return ListedKey(**{**row._asdict(), "allowed_ips": tuple(row.allowed_ips)})
 
 
-def find_matching_keys(listed_keys: Sequence[ListedKey], word: str) -> list[ListedKey]:
+def find_keys_by_name_or_prefix(listed_keys: Sequence[ListedKey], word: str) -> list[ListedKey]:
     """Finds keys by name or by the beginning of the key; more than one match is ambiguous.
 
     Names take precedence over beginnings, and active keys over revoked ones. A beginning shorter
@@ -235,7 +235,9 @@ async def fetch_keys_changed_since(tx: Transaction, count: int) -> Sequence[AnyR
     return await tx.fetch(query)
 
 
-async def fetch_active_key(tx: Transaction, digests: Iterable[Digest]) -> tuple[AnyRow | None, int]:
+async def fetch_active_key_and_change_count(
+    tx: Transaction, digests: Iterable[Digest]
+) -> tuple[AnyRow | None, int]:
     """Selects the active key with one of the digests, with its credentials.
 
     Also returns the change count as of this result, in the same statement, because a key could
@@ -260,7 +262,7 @@ async def fetch_active_key(tx: Transaction, digests: Iterable[Digest]) -> tuple[
     return (None if row.id is None else row), int(row.changes)
 
 
-async def fetch_keys_by_access_key(
+async def fetch_keys_with_access_key_and_count(
     tx: Transaction, access_key: str
 ) -> tuple[Sequence[AnyRow], int]:
     """Selects the keys with this access key, also revoked ones, and the change count.

@@ -24,13 +24,13 @@ from cachetools import LRUCache, TTLCache
 
 from gateway.auth.key_rows import (
     decrypt_credentials,
-    fetch_active_key,
+    fetch_active_key_and_change_count,
     fetch_key_change_count,
     fetch_keys_changed_since,
     load_credentials,
     load_key_change_count,
 )
-from gateway.auth.signing import Credentials, extract_key_prefix
+from gateway.auth.signing import Credentials, extract_displayable_key_prefix
 from gateway.auth.single_flight import SingleFlight
 from gateway.observability.logs import describe_exception
 from gateway.payloads.compressed_buffer import CompressedBuffer
@@ -173,7 +173,7 @@ class ApiKeyStore:
         """The change count up to which listeners have been called."""
         return self._change_count
 
-    def add_listener(self, listener: KeyChangeListener) -> None:
+    def add_key_change_listener(self, listener: KeyChangeListener) -> None:
         """Calls the listener with every change from now on."""
         self._listeners.append(listener)
 
@@ -261,8 +261,10 @@ class ApiKeyStore:
                         self._known[digest] = self._build_key(row)
 
     async def _load_key(self, digest: str, api_key: str) -> ApiKey | None:
-        digests = self._store.encryption.list_digests(api_key)
-        row, count = await self._store.read(lambda tx: fetch_active_key(tx, digests))
+        digests = self._store.encryption.list_api_key_digests(api_key)
+        row, count = await self._store.read(
+            lambda tx: fetch_active_key_and_change_count(tx, digests)
+        )
         key = self._build_key(row) if row else None
         for hook in self._refresh_hooks if key else ():
             await hook()
@@ -367,7 +369,9 @@ async def probe_account(
     return AccountProbe("accepted", tuple(recipient_ids))
 
 
-def find_shared_accounts(probes: Mapping[Tenant, AccountProbe]) -> list[tuple[Tenant, Tenant]]:
+def find_tenant_pairs_sharing_account(
+    probes: Mapping[Tenant, AccountProbe],
+) -> list[tuple[Tenant, Tenant]]:
     """Finds pairs of tenants in one environment that open the same account."""
     tenant_by_recipient: dict[tuple[str, str], Tenant] = {}
     shared_accounts: dict[tuple[Tenant, Tenant], None] = {}
@@ -379,7 +383,9 @@ def find_shared_accounts(probes: Mapping[Tenant, AccountProbe]) -> list[tuple[Te
     return list(shared_accounts)
 
 
-def find_replacement_problem(old_probe: AccountProbe, new_probe: AccountProbe) -> str | None:
+def find_credentials_replacement_problem(
+    old_probe: AccountProbe, new_probe: AccountProbe
+) -> str | None:
     """Returns why new credentials must not replace the old ones; None if they may.
 
     Both must open the same account, or payments would leave the wrong one.
@@ -410,7 +416,7 @@ class CredentialCheck:
     probe: AccountProbe
 
 
-async def check_credentials(
+async def probe_tenant_credentials(
     store: Store, upstream: SignedClient, listed_keys: Iterable[ListedKey]
 ) -> list[CredentialCheck]:
     """Checks the credentials of each key's tenant once, concurrently; raises StoreUnavailable."""
@@ -425,7 +431,10 @@ async def check_credentials(
             credentials = await load_credentials(store, tenant)
             probe = await probe_account(upstream, tenant.environment, credentials)
         return CredentialCheck(
-            tenant, extract_key_prefix(credentials.access_key), tuple(key_names[tenant]), probe
+            tenant,
+            extract_displayable_key_prefix(credentials.access_key),
+            tuple(key_names[tenant]),
+            probe,
         )
 
     return await asyncio.gather(*map(check, key_names))
@@ -438,7 +447,9 @@ def describe_credential_problems(checks: Sequence[CredentialCheck]) -> list[str]
         for check in checks
         if check.probe.result != "accepted"
     ]
-    shared_accounts = find_shared_accounts({check.tenant: check.probe for check in checks})
+    shared_accounts = find_tenant_pairs_sharing_account(
+        {check.tenant: check.probe for check in checks}
+    )
     return problems + [
         f"same account under two merchant names: {first_tenant} and {second_tenant}"
         for first_tenant, second_tenant in shared_accounts

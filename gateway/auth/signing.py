@@ -24,7 +24,7 @@ SignedTargetForm = Literal["path", "path-and-query"]
 MAX_PREFIX_CHARACTERS = 8
 
 
-def extract_key_prefix(key: str) -> str:
+def extract_displayable_key_prefix(key: str) -> str:
     """Returns the part of an API key or access key that may be shown, at most a quarter of it.
 
     An access key is not secret, but an operator may have entered the secret key by mistake.
@@ -34,7 +34,7 @@ def extract_key_prefix(key: str) -> str:
 
 def shorten_key(key: str) -> str:
     """Formats a key for logs and commands: its prefix and an ellipsis."""
-    return f"{extract_key_prefix(key)}…"
+    return f"{extract_displayable_key_prefix(key)}…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Credentials:
         object.__setattr__(self, "keyed", KeyedHmac(self.secret_key.encode()))
 
 
-def format_signed_target(form: SignedTargetForm, target: str) -> str:
+def extract_signed_target(form: SignedTargetForm, target: str) -> str:
     """Returns the part of ``/v1/...?...`` that is signed."""
     return target if form == "path-and-query" else target.partition("?")[0]
 
@@ -57,7 +57,7 @@ def format_signed_target(form: SignedTargetForm, target: str) -> str:
 def build_string_to_sign(stamp: int, method: str, target: str, body: bytes) -> bytes:
     """Builds the string to sign.
 
-    ``stamp`` is in whole seconds since 1970, ``target`` is from ``format_signed_target``.
+    ``stamp`` is in whole seconds since 1970, ``target`` is from ``extract_signed_target``.
     """
     # The line feed at the end belongs to the signed text also if there is no body (current
     # interface, section 5).

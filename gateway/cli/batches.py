@@ -42,16 +42,21 @@ def list_superseded_batches(*, as_json: bool, settings: Settings) -> None:
     superseded = run_to_completion(load_superseded())
     if as_json:
         click.echo(
-            json.dumps({"batches": [_build_batch_json(record) for record in superseded]}, indent=2)
+            json.dumps(
+                {"batches": [_build_superseded_batch_json(record) for record in superseded]},
+                indent=2,
+            )
         )
     elif not superseded:
         click.echo("There are no superseded batches.")
     else:
         headers = ["merchant", "environment", "batch", "superseded at the service", "since"]
-        print_table([*headers, "what to do"], [_build_batch_row(record) for record in superseded])
+        print_table(
+            [*headers, "what to do"], [_build_superseded_batch_row(record) for record in superseded]
+        )
 
 
-def _build_batch_json(record: SupersededBatch) -> dict[str, Any]:
+def _build_superseded_batch_json(record: SupersededBatch) -> dict[str, Any]:
     return {
         **record.tenant._asdict(),
         "batch": record.batch_id,
@@ -63,7 +68,7 @@ def _build_batch_json(record: SupersededBatch) -> dict[str, Any]:
     }
 
 
-def _build_batch_row(record: SupersededBatch) -> list[str]:
+def _build_superseded_batch_row(record: SupersededBatch) -> list[str]:
     batch_id = record.batch_id or "-"
     return [
         *record.tenant,

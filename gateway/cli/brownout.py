@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.command_group import FullHelpGroup, ask_confirmation_if_interactive, yes_option
+from gateway.cli.command_group import FullHelpGroup, require_confirmation_if_interactive, yes_option
 from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
 from gateway.cli.output import print_table, run_to_completion
@@ -97,7 +97,7 @@ def schedule_brownouts(
         InvalidWindow,
         create_window,
         expand_operation_names,
-        load_window_users,
+        load_usage_affected_by_windows,
         resolve_window_key,
     )
     from gateway.storage import open_store
@@ -110,7 +110,7 @@ def schedule_brownouts(
             resolved = [resolve_window_key(window, keys_listed) for window in windows]
             for window in resolved:
                 await insert_brownout(store, window)
-            return resolved, await load_window_users(store, *resolved)
+            return resolved, await load_usage_affected_by_windows(store, *resolved)
 
     now = datetime.now(UTC)
     begins_at = begins_at or now
@@ -125,7 +125,7 @@ def schedule_brownouts(
         ]
         # After the windows are built, so that an invalid option fails without a question.
         if not dry_run:
-            ask_confirmation_if_interactive(_build_question(windows), yes=yes)
+            require_confirmation_if_interactive(_build_question(windows), yes=yes)
         windows_saved, affected = run_to_completion(save_windows())
     except InvalidWindow as error:
         # The message begins with the name of the option, without the dashes.
@@ -181,11 +181,11 @@ def list_brownouts(*, as_json: bool, settings: Settings) -> None:
     """List brownouts and the requests they refused or counted."""
     from gateway.operator.brownout_windows import describe_window_scope, describe_window_state
     from gateway.storage import open_store
-    from gateway.storage.brownout_rows import list_brownouts, load_hits_by_brownout_id
+    from gateway.storage.brownout_rows import list_brownouts, load_hit_counts_by_brownout_id
 
     async def load_windows() -> tuple[list[Brownout], dict[str, dict[BrownoutHit, int]]]:
         async with open_store(settings.state, create=False) as store:
-            return await list_brownouts(store), await load_hits_by_brownout_id(store)
+            return await list_brownouts(store), await load_hit_counts_by_brownout_id(store)
 
     windows, hits = run_to_completion(load_windows())
     now = datetime.now(UTC)

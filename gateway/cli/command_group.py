@@ -40,7 +40,7 @@ def format_time(time: datetime | None) -> str:
     return f"{time:%Y-%m-%dT%H:%M:%SZ}" if time else "-"
 
 
-def ask_confirmation(question: str, *, yes: bool) -> None:
+def require_confirmation(question: str, *, yes: bool) -> None:
     """Asks on stderr unless ``yes``; raises CommandError if the answer is no or there is none."""
     if yes:
         return
@@ -59,6 +59,6 @@ def ask_confirmation(question: str, *, yes: bool) -> None:
         raise CommandError("nothing was changed")
 
 
-def ask_confirmation_if_interactive(question: str, *, yes: bool) -> None:
+def require_confirmation_if_interactive(question: str, *, yes: bool) -> None:
     """Asks only if stdin is a terminal: scripts must not have to pass ``--yes``."""
-    ask_confirmation(question, yes=yes or not sys.stdin.isatty())
+    require_confirmation(question, yes=yes or not sys.stdin.isatty())

@@ -151,7 +151,7 @@ def compare(
     with _convert_input_errors(redactor):
         run = Run(
             _load_inputs(inputs, rules_files),
-            *_build_sides((control, candidate), keys, timeout, side_by_side),
+            *_create_control_and_candidate((control, candidate), keys, timeout, side_by_side),
             findings=Findings(ExampleBuilder(redactor), examples),
             id_map=IdMap(has_separate_ids=ids == "paired"),
             options=Options(allow_writes, measure_noise, side_by_side, key_order),
@@ -206,7 +206,7 @@ def _load_inputs(inputs: tuple[Path, ...], rules_files: tuple[Path, ...]) -> lis
     return loaded
 
 
-def _build_sides(
+def _create_control_and_candidate(
     urls: tuple[str, str], keys: tuple[str, str], seconds: float, concurrency: int
 ) -> tuple[Side, Side]:
     from gateway.compare.endpoints import Side

@@ -10,10 +10,10 @@ import click
 from gateway.cli import compare as compare_module
 from gateway.cli.command_group import (
     FullHelpGroup,
-    ask_confirmation,
     format_time,
     json_option,
     print_json,
+    require_confirmation,
     yes_option,
 )
 from gateway.cli.errors import CommandError
@@ -73,7 +73,7 @@ compare.add_command(compare_module.compare, "run")
 @yes_option
 @json_option
 @config_option
-def show_report(
+def show_shadow_comparison_report(
     *,
     name: str | None,
     rules_files: tuple[Path, ...],
@@ -91,20 +91,22 @@ def show_report(
     if forget:
         if name is None:
             raise click.UsageError("--forget requires --key NAME")
-        ask_confirmation(f"Reset the comparison statistics of key {name}?", yes=yes)
+        require_confirmation(f"Reset the comparison statistics of key {name}?", yes=yes)
     readiness = run_to_completion(
-        _load_or_reset_readiness(settings, name, _load_rules(rules_files), forget=forget)
+        _load_or_reset_key_readiness(settings, name, _load_rules(rules_files), forget=forget)
     )
     if name and not readiness and not forget:
         raise CommandError(_NOTHING_COMPARED)
     if as_json:
-        print_json({"keys": [_build_readiness_json(key_readiness) for key_readiness in readiness]})
+        print_json(
+            {"keys": [_build_key_readiness_json(key_readiness) for key_readiness in readiness]}
+        )
     elif forget:
         click.echo(
             f"Reset the comparison statistics of key {name}; new requests are counted from zero."
         )
     else:
-        _print_readiness(readiness)
+        _print_key_readiness(readiness)
     click.get_current_context().exit(
         0 if all(key_readiness.is_ready for key_readiness in readiness) else 1
     )
@@ -134,25 +136,28 @@ def _load_rules(files: tuple[Path, ...]) -> list[Rule]:
     ]
 
 
-async def _load_or_reset_readiness(
+async def _load_or_reset_key_readiness(
     settings: Settings, name: str | None, rules: list[Rule], *, forget: bool
 ) -> list[KeyReadiness]:
     from gateway.operator.readiness import load_readiness
     from gateway.storage import open_store
-    from gateway.storage.difference_rows import delete_tallies_of_key, load_all_tallies_by_key
+    from gateway.storage.difference_rows import (
+        delete_comparison_tallies_of_key,
+        load_comparison_tallies_by_key,
+    )
 
     async with open_store(settings.state, create=False) as store:
         if forget:
             tenants = {
                 tally_key.tenant
-                for tally_key in await load_all_tallies_by_key(store)
+                for tally_key in await load_comparison_tallies_by_key(store)
                 if tally_key.key == name
             }
             if not tenants:
                 raise CommandError(_NOTHING_COMPARED)
             # A key of the same name may exist in both environments.
             for tenant in tenants:
-                await delete_tallies_of_key(store, tenant, str(name))
+                await delete_comparison_tallies_of_key(store, tenant, str(name))
             return []
         return await load_readiness(store, name, rules)
 
@@ -160,7 +165,7 @@ async def _load_or_reset_readiness(
 # Output
 
 
-def _build_readiness_json(readiness: KeyReadiness) -> dict[str, Any]:
+def _build_key_readiness_json(readiness: KeyReadiness) -> dict[str, Any]:
     return {
         **readiness.owner._asdict(),
         "key": readiness.key,
@@ -194,7 +199,7 @@ def _build_readiness_json(readiness: KeyReadiness) -> dict[str, Any]:
     }
 
 
-def _print_readiness(readiness: list[KeyReadiness]) -> None:
+def _print_key_readiness(readiness: list[KeyReadiness]) -> None:
     if not readiness:
         click.echo("Nothing was compared yet. To compare, run `modes set --key NAME compare`.")
     for key_readiness in readiness:

@@ -97,7 +97,7 @@ def import_legacy_data(
         share = RequestShare(requests_per_hour, report_progress)
         report = run_to_completion(_run_import(settings, name, api_key, options, share))
     if as_json:
-        print_json(_build_report_json(report, name, options))
+        print_json(_build_import_report_json(report, name, options))
     else:
         _print_report(report, options)
     click.get_current_context().exit(1 if report.unmapped else 0)
@@ -129,7 +129,9 @@ async def _run_import(
 
     async with open_store(settings.state, create=False) as store:
         key = await _find_and_verify_key(store, name, api_key)
-        environment = settings.environments.select_configured().get(key.environment)
+        environment = settings.environments.map_configured_environments_by_name().get(
+            key.environment
+        )
         # Checked here: it depends on the environment of the key.
         if environment is None or not environment.legacy_base_url:
             raise CommandError(
@@ -155,15 +157,15 @@ async def _find_and_verify_key(store: Store, name: str, api_key: str) -> ApiKey:
     """Returns the named key. Checks that the API key belongs to it: otherwise another merchant's
     data would be imported under this one.
     """
-    from gateway.auth.key_rows import find_matching_keys, load_listed_keys
-    from gateway.operator.cutover import find_cutover_key
+    from gateway.auth.key_rows import find_keys_by_name_or_prefix, load_listed_keys
+    from gateway.operator.cutover import find_active_api_key
 
-    matches = find_matching_keys(await load_listed_keys(store), name)
+    matches = find_keys_by_name_or_prefix(await load_listed_keys(store), name)
     # A prefix that matches two keys must not pick one of them.
     if len(matches) != 1:
         problem = "several keys have this prefix" if matches else "no key has this name or prefix"
         raise CommandError(f"--key {name}: {problem}; `keys list` shows the names")
-    key = await find_cutover_key(store, api_key)
+    key = await find_active_api_key(store, api_key)
     if key is None or key.id != matches[0].id:
         raise CommandError(
             "the given API key is not the key of this name; check --key and the API key"
@@ -176,7 +178,9 @@ async def _find_and_verify_key(store: Store, name: str, api_key: str) -> ApiKey:
 COUNTED_RESULTS = ("new", "changed", "equal", "kept")
 
 
-def _build_report_json(report: ImportReport, name: str, options: ImportOptions) -> dict[str, Any]:
+def _build_import_report_json(
+    report: ImportReport, name: str, options: ImportOptions
+) -> dict[str, Any]:
     return {
         "key": name,
         "dry_run": options.dry_run,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.command_group import ask_confirmation, json_option, print_json, yes_option
+from gateway.cli.command_group import json_option, print_json, require_confirmation, yes_option
 from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
 from gateway.cli.output import run_to_completion
@@ -37,17 +37,17 @@ def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Sett
     the history of writes. The command is refused while a write of the merchant is in progress or in
     doubt, or while a draft batch contains the recipient. The audit log records who ran it.
     """
-    from gateway.cli.keys import find_single_key
+    from gateway.cli.keys import require_single_key
     from gateway.operator.retention import RecipientInUse, erase_recipient
     from gateway.storage import open_store
 
     # Scripts have to pass --yes too: erased data cannot be restored.
-    ask_confirmation("Permanently erase this recipient's data?", yes=yes)
+    require_confirmation("Permanently erase this recipient's data?", yes=yes)
 
     async def erase_data() -> tuple[ErasureCounts, Tenant]:
         async with open_store(settings.state, create=False) as store:
             # The key only names the merchant and environment, to which the recipient belongs.
-            key = await find_single_key(store, word)
+            key = await require_single_key(store, word)
             try:
                 return await erase_recipient(store, key.tenant, recipient), key.tenant
             except RecipientInUse as in_use:

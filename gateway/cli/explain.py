@@ -12,7 +12,7 @@ import click
 from gateway.cli.errors import CommandError
 from gateway.cli.options import load_command_settings
 from gateway.cli.output import print_table
-from gateway.docgen.curl import InvalidCurlCommand, parse_curl, split_curl_options
+from gateway.docgen.curl import InvalidCurlCommand, parse_curl, separate_own_and_curl_arguments
 
 if TYPE_CHECKING:
     from gateway.docgen.explain import Explanation
@@ -25,7 +25,7 @@ class _CurlCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # `--` below: click must not parse curl's options.
-        ours, pasted = split_curl_options(args, OPTIONS_WITH_VALUE)
+        ours, pasted = separate_own_and_curl_arguments(args, OPTIONS_WITH_VALUE)
         return super().parse_args(ctx, [*ours, "--", *pasted])
 
 

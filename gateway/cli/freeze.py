@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Command = Callable[..., None]
 
 
-def _scope_options(command: Command) -> Command:
+def _add_scope_options(command: Command) -> Command:
     for option in (
         click.option("--all", "everything", is_flag=True, help="Every merchant, live and sandbox."),
         click.option(
@@ -34,7 +34,7 @@ def _scope_options(command: Command) -> Command:
 
 
 @click.command()
-@_scope_options
+@_add_scope_options
 @click.option(
     "--list", "lists", is_flag=True, help="Only show active freezes and the audit log of freezes."
 )
@@ -91,7 +91,7 @@ def freeze(
 
 
 @click.command()
-@_scope_options
+@_add_scope_options
 @json_option
 @config_option
 def unfreeze(
@@ -157,7 +157,7 @@ def _print_status(
                 **changes,
                 "frozen": [_build_freeze_json(freeze_) for freeze_ in frozen],
                 # This key is older than the name in the code; scripts read it.
-                "acts": list(map(_build_event_json, events)),
+                "acts": list(map(_build_audit_event_json, events)),
             }
         )
         return
@@ -187,7 +187,7 @@ def _build_freeze_json(frozen: Freeze) -> dict[str, Any]:
     return {**_build_scope_json(frozen.scope), "since": format_time(frozen.since)}
 
 
-def _build_event_json(event: AuditEvent) -> dict[str, Any]:
+def _build_audit_event_json(event: AuditEvent) -> dict[str, Any]:
     return {
         "at": format_time(event.at),
         "what": event.action,

@@ -34,7 +34,7 @@ def drop(
     from gateway.storage import Tenant, open_store
     from gateway.storage.audit_log import describe_scope
 
-    async def invalidate_scope() -> Tenant:
+    async def drop_recipient_caches_of_scope() -> Tenant:
         async with open_store(settings.state, create=False) as store:
             # As for freezes, a misspelt merchant must not go unnoticed.
             scope = await resolve_freeze_scope(store, merchant or "", environment or "")
@@ -42,7 +42,7 @@ def drop(
             return scope
 
     try:
-        scope = run_to_completion(invalidate_scope())
+        scope = run_to_completion(drop_recipient_caches_of_scope())
     except UnknownMerchant as error:
         raise CommandError(str(error)) from None
     if as_json:

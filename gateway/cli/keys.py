@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
-from gateway.auth.signing import extract_key_prefix, shorten_key
+from gateway.auth.signing import extract_displayable_key_prefix, shorten_key
 from gateway.cli.command_group import FullHelpGroup
 from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
@@ -94,7 +94,7 @@ def import_api_keys(*, file: BinaryIO, reactivate: bool, settings: Settings) -> 
 
 
 def _warn_about_unconfigured_environments(settings: Settings, owners: Iterable[Tenant]) -> None:
-    configured_environments = settings.environments.select_configured()
+    configured_environments = settings.environments.map_configured_environments_by_name()
     for name in sorted({owner.environment for owner in owners} - set(configured_environments)):
         click.echo(
             f"Warning: [environments.{name}] is not configured; its keys are refused until it is",
@@ -128,7 +128,7 @@ def _build_key_json(key: ListedKey) -> dict[str, Any]:
         "prefix": key.prefix,
         "merchant": key.merchant,
         "environment": key.environment,
-        "access_key_prefix": extract_key_prefix(key.access_key),
+        "access_key_prefix": extract_displayable_key_prefix(key.access_key),
         "requests_per_hour": key.requests_per_hour,
         "allowed_ips": list(key.allowed_ips),
         "created_at": _format_time(key.created_at),
@@ -160,7 +160,7 @@ def revoke_api_key(*, name_or_prefix: str, settings: Settings) -> None:
 
     async def save_revocation() -> str:
         async with open_store(settings.state, create=False) as store:
-            key = await find_single_key(store, name_or_prefix)
+            key = await require_single_key(store, name_or_prefix)
             if key.revoked_at:
                 return f"{key.name} was already revoked at {_format_time(key.revoked_at)}"
             await revoke_key(store, key.id)
@@ -189,7 +189,7 @@ def replace_tenant_credentials(*, name_or_prefix: str, no_verify: bool, settings
 
     async def verify_and_replace_credentials() -> str:
         async with open_store(settings.state, create=False) as store:
-            key = await find_single_key(store, name_or_prefix)
+            key = await require_single_key(store, name_or_prefix)
             # Read before anything is sent, so that a malformed input changes nothing.
             new = _read_new_credentials()
             if not no_verify:
@@ -232,16 +232,16 @@ def _read_new_credentials() -> Credentials:
 async def _verify_same_account(
     settings: Settings, tenant: Tenant, old: Credentials, new: Credentials
 ) -> None:
-    from gateway.auth.keys import find_replacement_problem, probe_account
-    from gateway.upstream.client import open_upstream
+    from gateway.auth.keys import find_credentials_replacement_problem, probe_account
+    from gateway.upstream.client import open_upstream_client
 
-    async with open_upstream(settings) as upstream:
+    async with open_upstream_client(settings) as upstream:
         # Both are read now: the account may have changed since the stored ones were imported.
         seen_before, seen_now = await asyncio.gather(
             probe_account(upstream, tenant.environment, old),
             probe_account(upstream, tenant.environment, new),
         )
-    if reason := find_replacement_problem(seen_before, seen_now):
+    if reason := find_credentials_replacement_problem(seen_before, seen_now):
         raise CredentialsNotReplaced(
             f"{reason}; nothing was replaced (--no-verify replaces it anyway)"
         )
@@ -264,19 +264,19 @@ def verify_credentials(
     there are findings.
     """
     from gateway.auth.key_rows import load_listed_keys
-    from gateway.auth.keys import check_credentials, describe_credential_problems
+    from gateway.auth.keys import describe_credential_problems, probe_tenant_credentials
     from gateway.storage import open_store
-    from gateway.upstream.client import open_upstream
+    from gateway.upstream.client import open_upstream_client
 
     async def check_listed_keys() -> list[CredentialCheck]:
         async with open_store(settings.state, create=False) as store:
             # All before the first call, so that a wrong name is reported at once.
-            named_keys = [await find_single_key(store, word) for word in names_or_prefixes]
+            named_keys = [await require_single_key(store, word) for word in names_or_prefixes]
             keys_to_check = named_keys or [
                 key for key in await load_listed_keys(store) if key.revoked_at is None
             ]
-            async with open_upstream(settings) as upstream:
-                return await check_credentials(store, upstream, keys_to_check)
+            async with open_upstream_client(settings) as upstream:
+                return await probe_tenant_credentials(store, upstream, keys_to_check)
 
     results = run_to_completion(check_listed_keys(), "Verifying")
     findings = describe_credential_problems(results)
@@ -318,13 +318,13 @@ def new_encryption_key(*, add: bool, settings: Settings) -> None:
     reads an added key only when it restarts; until then it cannot read what other commands write.
     """
     from gateway.storage import StoreUnavailable
-    from gateway.storage.key_file import add_key, create_key_file
+    from gateway.storage.key_file import add_encryption_key, create_key_file
 
     file = settings.state.encryption_key_file
     if file.exists() and not add:
         raise CommandError(f"{file} already exists; --add adds a key, which encrypts all new data")
     try:
-        add_key(file) if add else create_key_file(file)
+        add_encryption_key(file) if add else create_key_file(file)
     except StoreUnavailable as error:
         raise CommandError(str(error)) from None
     click.echo(f"{'Added a key to' if add else 'Created'} {file}")
@@ -335,13 +335,13 @@ def new_encryption_key(*, add: bool, settings: Settings) -> None:
 # Shared by several commands.
 
 
-async def find_single_key(store: Store, name_or_prefix: str) -> ListedKey:
+async def require_single_key(store: Store, name_or_prefix: str) -> ListedKey:
     """Returns the key with this name or prefix. Errors never repeat ``name_or_prefix``: it might be
     a whole API key.
     """
-    from gateway.auth.key_rows import find_matching_keys, load_listed_keys
+    from gateway.auth.key_rows import find_keys_by_name_or_prefix, load_listed_keys
 
-    matches = find_matching_keys(await load_listed_keys(store), name_or_prefix)
+    matches = find_keys_by_name_or_prefix(await load_listed_keys(store), name_or_prefix)
     if not matches:
         raise CommandError("no key has this name or prefix; `keys list` shows the keys")
     if len(matches) > 1:

@@ -33,20 +33,22 @@ def migrate_guide(*, word: str, days: int | None, output: TextIO, settings: Sett
     # Usage is counted per UTC day, and today is one of the days.
     since = datetime.now(UTC).date() - timedelta(days=days - 1) if days else None
     # Rendered before the output is opened: an error must not leave an empty file.
-    page = run_to_completion(_build_guide(settings, word, since))
+    page = run_to_completion(_load_and_render_guide(settings, word, since))
     try:
         output.write(page)
     except OSError as error:
         raise CommandError(f"the guide cannot be written: {error.strerror}") from None
 
 
-async def _build_guide(settings: Settings, name_or_prefix: str, since: date | None) -> str:
-    from gateway.cli.keys import find_single_key
+async def _load_and_render_guide(
+    settings: Settings, name_or_prefix: str, since: date | None
+) -> str:
+    from gateway.cli.keys import require_single_key
     from gateway.docgen.guide import load_guide_data, render_guide
     from gateway.storage import open_store
 
     async with open_store(settings.state, create=False) as store:
         guide_data = await load_guide_data(
-            settings, store, await find_single_key(store, name_or_prefix), since
+            settings, store, await require_single_key(store, name_or_prefix), since
         )
     return render_guide(guide_data, settings)

@@ -8,11 +8,11 @@ import click
 
 from gateway.cli.command_group import (
     FullHelpGroup,
-    ask_confirmation,
     environment_option,
     format_time,
     json_option,
     print_json,
+    require_confirmation,
     yes_option,
 )
 from gateway.cli.errors import CommandError
@@ -99,7 +99,7 @@ def switch_keys(
     click.echo(f"Mode {mode}: {describe_mode(mode, settings)}", err=True)
     if mode == TRANSLATE and legacy_batches and "batches" in chosen_groups:
         click.echo(f"Batches that stay at the legacy service: {legacy_batches}.", err=True)
-    ask_confirmation(f"Switch to {mode}?", yes=yes)
+    require_confirmation(f"Switch to {mode}?", yes=yes)
     replaced_keys = run_to_completion(save_mode())
     click.echo(f"Switched to {mode}; running gateways follow within a second.")
     if replaced_keys:

@@ -38,8 +38,8 @@ def operations(*, config: Path | None, as_json: bool) -> None:
     undocumented = [_build_operation_json(operation) for operation in UNLISTED]
     settings = load_command_settings(config)
     endpoints_by_environment = (
-        run_to_completion(_load_discovered_endpoints(settings))
-        if settings.environments.select_configured()
+        run_to_completion(_load_optional_endpoints_by_environment(settings))
+        if settings.environments.map_configured_environments_by_name()
         else {}
     )
     if as_json:
@@ -93,7 +93,9 @@ def _print_operations(heading: str, rows: list[dict[str, Any]]) -> None:
             click.echo(f"    assumes: {row['rests_on']}")
 
 
-async def _load_discovered_endpoints(settings: Settings) -> dict[str, list[dict[str, Any]]]:
+async def _load_optional_endpoints_by_environment(
+    settings: Settings,
+) -> dict[str, list[dict[str, Any]]]:
     """Loads what is known of optional endpoints, by environment; empty without a state."""
     from gateway.storage import ObjectStateStore, StoreUnavailable, open_store
 
@@ -101,7 +103,7 @@ async def _load_discovered_endpoints(settings: Settings) -> dict[str, list[dict[
         async with open_store(settings.state, create=False) as store:
             facts_by_environment = {
                 name: await ObjectStateStore(store).load_capabilities(name)
-                for name in settings.environments.select_configured()
+                for name in settings.environments.map_configured_environments_by_name()
             }
     # The rest of the report needs no state.
     except StoreUnavailable as unavailable:

@@ -20,7 +20,7 @@ def load_command_settings(path: Path | None) -> Settings:
         raise CommandError(str(error)) from None
 
 
-def _load_settings_option(
+def _convert_config_path_to_settings(
     _context: click.Context, _option: click.Parameter, path: Path | None
 ) -> Settings:
     return load_command_settings(path)
@@ -31,6 +31,6 @@ config_option = click.option(
     "settings",
     type=click.Path(dir_okay=False, path_type=Path),
     # Loaded by the option, so that an invalid configuration fails before the command runs.
-    callback=_load_settings_option,
+    callback=_convert_config_path_to_settings,
     help="Configuration file. Default: gateway.toml if it exists, else environment variables only.",
 )

@@ -110,7 +110,7 @@ def reconcile(
     if as_json:
         print_json(_build_result_json(result))
     else:
-        _print_result(result)
+        _print_reconcile_result(result)
     click.get_current_context().exit(result.exit_code)
 
 
@@ -132,7 +132,7 @@ async def _reconcile_and_clear_restored_flag(
         open_store(settings.state, create=False) as store,
         open_reconciler(settings, store) as reconciler,
     ):
-        was_restored = await is_restored(store, settings.state.mark_path)
+        was_restored = await is_restored(store, settings.state.restore_mark_path)
         tenants = await reconciler.list_tenants(merchant, environment)
         if not tenants and (merchant or environment):
             raise CommandError(
@@ -159,7 +159,7 @@ async def _reconcile_and_clear_restored_flag(
             # through.
             await freeze_writes(store, Tenant("", ""))
         if result.is_cleared:
-            await _mark_up_to_date(settings, store)
+            await _mark_state_up_to_date(settings, store)
         return result
 
 
@@ -197,25 +197,25 @@ async def _add_leave_out_advice(reconciler: Reconciler, unreadable: list[Finding
     ]
 
 
-async def _mark_up_to_date(settings: Settings, store: Store) -> None:
+async def _mark_state_up_to_date(settings: Settings, store: Store) -> None:
     """Marks the state as up to date, also for running gateways."""
     from gateway.storage import StoreUnavailable
     from gateway.storage.restore_detection import (
         NO_MARK,
-        clear_restored,
-        read_mark,
-        write_mark_if_greater,
+        clear_restored_flag,
+        read_high_water_mark_file,
+        write_high_water_mark_if_greater,
     )
 
-    path = settings.state.mark_path
+    path = settings.state.restore_mark_path
     try:
-        mark = read_mark(path)
+        mark = read_high_water_mark_file(path)
     # A damaged mark file is replaced below.
     except StoreUnavailable:
         mark = NO_MARK
-    mark = await clear_restored(store, mark)
+    mark = await clear_restored_flag(store, mark)
     try:
-        write_mark_if_greater(path, mark)
+        write_high_water_mark_if_greater(path, mark)
     except OSError as error:
         click.echo(
             f"Warning: {path} cannot be written ({error.strerror}), so a later restore may go "
@@ -275,7 +275,7 @@ def _sort_findings(findings: list[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: (not finding.alert, finding.owner, finding.id))
 
 
-def _print_result(result: ReconcileResult) -> None:
+def _print_reconcile_result(result: ReconcileResult) -> None:
     report = result.report
     for finding in _sort_findings(report.findings):
         click.echo(f"{'ALERT' if finding.alert else 'Finding'}: {_format_finding(finding)}")

@@ -74,10 +74,10 @@ def show_usage(
 
 async def _load_usage(settings: Settings, since: date | None) -> list[UsageSummary]:
     from gateway.storage import open_store
-    from gateway.storage.usage_rows import load_usage
+    from gateway.storage.usage_rows import load_usage_summaries
 
     async with open_store(settings.state, create=False) as store:
-        return await load_usage(store, since)
+        return await load_usage_summaries(store, since)
 
 
 def _build_row(usage_row: UsageSummary) -> list[str]:

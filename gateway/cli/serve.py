@@ -46,7 +46,7 @@ def serve(*, config: Path | None, demo: bool) -> int:
     settings = load_command_settings(config)
     if (
         not demo
-        and not settings.environments.select_configured()
+        and not settings.environments.map_configured_environments_by_name()
         and config is None
         and not DEFAULT_CONFIG_FILE.exists()
     ):

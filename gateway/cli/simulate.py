@@ -126,7 +126,7 @@ def simulate(
         answers="bare" if bare else "full",
         processing_seconds=processing_seconds,
     )
-    keys = [DEMO_CREDENTIALS] if key_file is None else load_simulator_keys(key_file)
+    keys = [DEMO_CREDENTIALS] if key_file is None else parse_simulator_credentials(key_file)
     service = Service(
         credentials=keys,
         options=switches,
@@ -187,7 +187,7 @@ def _format_demo_key_line() -> str:
     )
 
 
-def load_simulator_keys(lines: IO[str]) -> list[ServiceCredentials]:
+def parse_simulator_credentials(lines: IO[str]) -> list[ServiceCredentials]:
     """Parses the ``--keys`` file. A UsageError names the invalid line, but never its contents."""
     try:
         numbered_lines = [

@@ -108,7 +108,7 @@ def _build_trace_json(object_trace: ObjectTrace) -> dict[str, Any]:
             }
             for record in object_trace.operations
         ],
-        "acts": [_build_event_json(act) for act in object_trace.events],
+        "acts": [_build_audit_event_json(act) for act in object_trace.events],
     }
 
 
@@ -119,20 +119,20 @@ def _build_write_json(write: Write) -> dict[str, Any]:
         "path": write.path,
         "state": write.state,
         "status": write.status,
-        "seconds": _measure_seconds(write),
+        "seconds": _measure_write_resolution_seconds(write),
         "made": write.object_id,
         "told": write.operator_outcome,
     }
 
 
-def _measure_seconds(write: Write) -> float | None:
+def _measure_write_resolution_seconds(write: Write) -> float | None:
     """Returns the seconds from the record of a write until its outcome was known."""
     if write.resolved_at is None:
         return None
     return round((write.resolved_at - write.recorded_at).total_seconds(), 3)
 
 
-def _build_event_json(event: AuditEvent) -> dict[str, Any]:
+def _build_audit_event_json(event: AuditEvent) -> dict[str, Any]:
     return {
         "at": format_time(event.at),
         "what": event.action,
@@ -183,11 +183,14 @@ def _format_request(record: OperationRecord, object_trace: ObjectTrace) -> list[
     calls = [_format_call(write, record, object_trace.events) for write in record_writes]
     return [
         f"{head}, {state}",
-        *(f"    {line}" for line in [*calls, *_explain_unchanged_service(record, record_writes)]),
+        *(
+            f"    {line}"
+            for line in [*calls, *_explain_request_without_service_change(record, record_writes)]
+        ),
     ]
 
 
-def _explain_unchanged_service(
+def _explain_request_without_service_change(
     record: OperationRecord, record_writes: Sequence[Write]
 ) -> list[str]:
     """Explains a completed request that changed nothing at the service: where its change is."""
@@ -232,7 +235,7 @@ def _format_outcome(write: Write, record: OperationRecord, events: Sequence[Audi
     from gateway.storage.operation_states import describe_write_state
     from gateway.storage.operations import ABSENT, CONFIRMED
 
-    seconds = _measure_seconds(write)
+    seconds = _measure_write_resolution_seconds(write)
     # Those two states come from a later read or from an operator, not from an answer.
     if write.state not in (CONFIRMED, ABSENT):
         state = describe_write_state(write.state)
@@ -244,7 +247,7 @@ def _format_outcome(write: Write, record: OperationRecord, events: Sequence[Audi
         write.operator_outcome in (write.state, write.object_id)
         and write.operator_outcome is not None
     ):
-        return f"{outcome} (recorded by {_name_operators(write, record, events)})"
+        return f"{outcome} (recorded by {_format_verdict_operators(write, record, events)})"
     delay = f" (determined after {seconds:.0f} s)" if seconds is not None else ""
     return f"{outcome}{delay}{_format_verdict(write, record, events)}"
 
@@ -255,10 +258,12 @@ def _format_verdict(write: Write, record: OperationRecord, events: Sequence[Audi
         return ""
     from gateway.storage.operation_states import describe_write_state
 
-    return f", recorded by {_name_operators(write, record, events)}: {describe_write_state(write.operator_outcome)}"
+    return f", recorded by {_format_verdict_operators(write, record, events)}: {describe_write_state(write.operator_outcome)}"
 
 
-def _name_operators(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
+def _format_verdict_operators(
+    write: Write, record: OperationRecord, events: Sequence[AuditEvent]
+) -> str:
     from gateway.operator.in_doubt_writes import format_write_id
     from gateway.storage.operation_states import (
         build_operator_outcome_audit_text,

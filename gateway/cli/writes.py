@@ -8,10 +8,10 @@ import click
 
 from gateway.cli.command_group import (
     FullHelpGroup,
-    ask_confirmation,
     format_time,
     json_option,
     print_json,
+    require_confirmation,
     yes_option,
 )
 from gateway.cli.errors import CommandError
@@ -52,7 +52,7 @@ def list_writes_in_doubt(*, as_json: bool, settings: Settings) -> None:
     elif not in_doubt:
         click.echo("No write is in doubt.")
     else:
-        click.echo("\n\n".join(_format_write(write) for write in in_doubt))
+        click.echo("\n\n".join(_format_write_in_doubt(write) for write in in_doubt))
 
 
 def _build_write_json(in_doubt: WriteInDoubt) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _build_write_json(in_doubt: WriteInDoubt) -> dict[str, Any]:
     }
 
 
-def _format_write(in_doubt: WriteInDoubt) -> str:
+def _format_write_in_doubt(in_doubt: WriteInDoubt) -> str:
     record, write = in_doubt.record, in_doubt.write
     lines = [
         f"{in_doubt.id}  {write.method} {write.path}  since {format_time(write.recorded_at)}",
@@ -156,7 +156,7 @@ def settle_write(
 
     try:
         description = run_to_completion(check_and_describe_write())
-        ask_confirmation(
+        require_confirmation(
             f"Record the outcome of {description}: {_format_verdict(verdict)}?", yes=yes
         )
         in_doubt = run_to_completion(save_verdict())
@@ -192,7 +192,7 @@ def close_operation(*, write: str, yes: bool, as_json: bool, settings: Settings)
     from gateway.operator.operation_closing import close_in_doubt_operation
     from gateway.storage import open_store
 
-    async def describe_operation() -> str:
+    async def load_operation_description() -> str:
         async with open_store(settings.state, create=False) as store:
             record, _row = await find_write_by_shown_id(store, write)
             return (
@@ -204,8 +204,8 @@ def close_operation(*, write: str, yes: bool, as_json: bool, settings: Settings)
             await close_in_doubt_operation(store, write)
 
     try:
-        description = run_to_completion(describe_operation())
-        ask_confirmation(f"Give up {description}?", yes=yes)
+        description = run_to_completion(load_operation_description())
+        require_confirmation(f"Give up {description}?", yes=yes)
         run_to_completion(save_closing())
     except WriteCommandRefused as error:
         raise CommandError(str(error)) from None

@@ -16,7 +16,7 @@ from gateway.compare.operations import ID_IN_TEXT
 from gateway.compare.paths import Path
 from gateway.compare.rules import Rule, Rules
 from gateway.compare.strict_json import ABSENT, JSON, DuplicateKeyObject, Number, describe_json_type
-from gateway.compare.tolerance import describe_value_difference, find_tolerance
+from gateway.compare.tolerance import describe_value_difference, find_tolerating_rule
 
 DifferenceKind = Literal[
     "status", "header", "missing", "extra", "type", "value", "order", "duplicate"
@@ -110,7 +110,7 @@ class Differ:
 
     def compare_bodies(self, control: bytes, candidate: bytes) -> list[Difference]:
         # The common case needs no decoding, unless an id in the body is paired with another one.
-        if control == candidate and self._id_map.pair_shared_ids(control, self._step):
+        if control == candidate and self._id_map.try_pair_ids_with_themselves(control, self._step):
             return self._differences
         control_body, candidate_body = Body(control), Body(candidate)
         if control.startswith(BOM_UTF8) != candidate.startswith(BOM_UTF8):
@@ -145,7 +145,7 @@ class Differ:
             candidate_text,
             containers,
         ) in self._texts_with_ids:  # now all ids of the answer are paired
-            if not self._id_map.are_equal_texts(control_text, candidate_text):
+            if not self._id_map.are_texts_equal_except_ids(control_text, candidate_text):
                 self._add_difference(
                     "value",
                     location,
@@ -164,7 +164,8 @@ class Differ:
 
     def _select_rules(self, location: _Location) -> dict[str, Rule]:
         return cast(
-            "dict[str, Rule]", self._rules.select_rules(self._operation, location.normal_path)
+            "dict[str, Rule]",
+            self._rules.map_matching_rules_by_kind(self._operation, location.normal_path),
         )
 
     def _add_difference(
@@ -239,7 +240,9 @@ class Differ:
             self._compare_objects(location, control, candidate)
         elif isinstance(control, list):
             self._compare_lists(location, control, candidate, active_rules.get("unordered"))
-        elif not self._pair_ids(location, control, candidate, active_rules.get("id"), containers):
+        elif not self._pair_ids_or_add_difference(
+            location, control, candidate, active_rules.get("id"), containers
+        ):
             self._compare_scalars(location, control, candidate, active_rules, containers)
 
     def _compare_scalars(
@@ -255,7 +258,7 @@ class Differ:
             self._texts_with_ids.append((location, control, candidate, containers))
         elif control == candidate:
             return
-        elif rule := find_tolerance(control, candidate, active_rules):
+        elif rule := find_tolerating_rule(control, candidate, active_rules):
             self.rule_uses[rule] += 1
         else:
             note = describe_value_difference(control, candidate)
@@ -263,7 +266,7 @@ class Differ:
                 "value", location, control, candidate, note=note, containers=containers
             )
 
-    def _pair_ids(
+    def _pair_ids_or_add_difference(
         self,
         location: _Location,
         control: JSON,
@@ -296,7 +299,10 @@ class Differ:
         self, location: _Location, control: dict[str, JSON], candidate: dict[str, JSON]
     ) -> None:
         containers = (control, candidate)
-        duplicate_keys = _list_duplicates(control).keys() | _list_duplicates(candidate).keys()
+        duplicate_keys = (
+            _map_duplicate_values_by_key(control).keys()
+            | _map_duplicate_values_by_key(candidate).keys()
+        )
         # Parsers use the last of duplicate keys, which is compared below; here are the earlier
         # ones.
         for key in (
@@ -334,8 +340,8 @@ class Differ:
     def _compare_duplicates(
         self, location: _Location, control: JSON, candidate: JSON, key: str
     ) -> None:
-        control_values = _list_duplicates(control).get(key, [control[key]])
-        candidate_values = _list_duplicates(candidate).get(key, [candidate[key]])
+        control_values = _map_duplicate_values_by_key(control).get(key, [control[key]])
+        candidate_values = _map_duplicate_values_by_key(candidate).get(key, [candidate[key]])
         containers = (control, candidate)
         if len(control_values) == len(
             candidate_values
@@ -422,7 +428,7 @@ class Differ:
 
     def _canonicalize(self, normal_path: str, value: JSON, *, is_control: bool) -> Hashable:
         """Returns a hashable form of a value, without parts that may differ in equal answers."""
-        active_rules = self._rules.select_rules(self._operation, normal_path)
+        active_rules = self._rules.map_matching_rules_by_kind(self._operation, normal_path)
         if "ignore" in active_rules:
             return None
         # Values under these rules may differ, so that only their type counts.
@@ -466,11 +472,11 @@ _STATUS_LOCATION = _Location(
 
 
 def _build_header_location(name: str) -> _Location:
-    path = paths.header_path(name)
+    path = paths.build_header_path(name)
     return _Location(path, path, paths.format_path(path))
 
 
-def _list_duplicates(value: dict[str, JSON]) -> dict[str, list[JSON]]:
+def _map_duplicate_values_by_key(value: dict[str, JSON]) -> dict[str, list[JSON]]:
     return value.again if isinstance(value, DuplicateKeyObject) else {}
 
 

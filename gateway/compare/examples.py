@@ -72,7 +72,7 @@ class ExampleBuilder:
         difference: Difference,
         is_equal: EqualityCheck,
     ) -> Example:
-        control, candidate = self.redactor.redact_pair(
+        control, candidate = self.redactor.redact_pair_and_mark_differences(
             difference.control_path, difference.control, difference.candidate
         )
         rows = [*self._build_rows(difference, is_equal)]
@@ -162,7 +162,11 @@ class ExampleBuilder:
                 )
             )
             yield self._build_row(
-                field_path, self.redactor.redact_key(key), control_value, candidate_value, state
+                field_path,
+                self.redactor.redact_object_key(key),
+                control_value,
+                candidate_value,
+                state,
             )
 
     def _build_row(
@@ -171,7 +175,7 @@ class ExampleBuilder:
         # Parts are marked only if the values count as different; paired ids do not.
         differs = state in ("it", "differs")
         control, candidate = (
-            self.redactor.redact_pair(path, control_value, candidate_value)
+            self.redactor.redact_pair_and_mark_differences(path, control_value, candidate_value)
             if differs
             else (
                 self.redactor.redact_value(path, control_value),

@@ -142,7 +142,7 @@ class Findings:
     def list_differences(self) -> list[Finding]:
         return [finding for key, finding in self.found_by_key.items() if not self._is_noise(key)]
 
-    def list_noise(self) -> list[Finding]:
+    def list_noise_findings(self) -> list[Finding]:
         """Returns differences at paths at which control differs from itself, now or often."""
         frequent = [finding for key, finding in self.found_by_key.items() if self._is_noise(key)]
         return [*self.noise_by_key.values(), *frequent]

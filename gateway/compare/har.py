@@ -48,7 +48,7 @@ def parse_har(document: Any, name: str, rules: Rules) -> Input:
     omitted_counts: Counter[str] = Counter()
     for number, entry in enumerate(document["log"]["entries"], start=1):
         try:
-            if reason := _describe_omission(entry["request"]):
+            if reason := _find_omission_reason(entry["request"]):
                 omitted_counts[reason] += 1
             else:
                 requests.append(_parse_entry(number, entry))
@@ -76,7 +76,7 @@ def parse_har_lines(text: str, name: str) -> dict[str, Any]:
     return {"log": {"entries": entries}}
 
 
-def _describe_omission(request: Mapping[str, Any]) -> str:
+def _find_omission_reason(request: Mapping[str, Any]) -> str:
     """Returns the reason to omit a request; empty if it is used."""
     if "/v1/" not in f"{urlsplit(request['url']).path}/":
         return "not a request of the legacy interface (no /v1)"
@@ -88,10 +88,10 @@ def _describe_omission(request: Mapping[str, Any]) -> str:
     # A recorded signature has expired, and the legacy interface has no signatures.
     if "x-api-key" not in header_names and "authorization" in header_names:
         return "signed, so a request of the current interface"
-    return "" if _has_recorded_request_body(request) else "its body was not recorded as text"
+    return "" if _is_request_body_complete(request) else "its body was not recorded as text"
 
 
-def _has_recorded_request_body(request: Mapping[str, Any]) -> bool:
+def _is_request_body_complete(request: Mapping[str, Any]) -> bool:
     """Whether the body was recorded as sent, or the request had none."""
     post_data = request.get("postData")
     if not post_data:
@@ -117,7 +117,7 @@ def _parse_entry(number: int, entry: Mapping[str, Any]) -> _RecordedRequest:
     return _RecordedRequest(
         number,
         request["method"],
-        _parse_target(request["url"]),
+        _extract_target_without_secrets(request["url"]),
         _decode_request_body(post_data),
         {"Content-Type": media_type} if post_data and media_type.isprintable() else {},
         _parse_recorded_response_json(entry.get("response") or {}),
@@ -130,7 +130,7 @@ def _decode_request_body(post_data: Mapping[str, Any]) -> str | None:
     return _decode_base64(text) if text and post_data.get("encoding") == "base64" else text
 
 
-def _parse_target(url: str) -> str:
+def _extract_target_without_secrets(url: str) -> str:
     """Returns the target from ``/v1`` on, without secret parameters."""
     parts = urlsplit(url)
     path = parts.path[f"{parts.path}/".index("/v1/") :]
@@ -162,8 +162,12 @@ def _build_steps(requests: list[_RecordedRequest], name: str, rules: Rules) -> t
     request_ids: set[str] = set()
     steps: list[Step] = []
     for index, request in enumerate(requests):
-        target = _build_template(request.target, id_origins)
-        body = None if request.body is None else _build_template(request.body, id_origins)
+        target = _build_id_placeholder_template(request.target, id_origins)
+        body = (
+            None
+            if request.body is None
+            else _build_id_placeholder_template(request.body, id_origins)
+        )
         request_ids.update(ID_IN_TEXT.findall(f"{request.target} {request.body}"))
         steps.append(
             Step(
@@ -188,7 +192,7 @@ def _build_steps(requests: list[_RecordedRequest], name: str, rules: Rules) -> t
     return tuple(steps)
 
 
-def _build_template(text: str, id_origins: Mapping[str, Any]) -> Template:
+def _build_id_placeholder_template(text: str, id_origins: Mapping[str, Any]) -> Template:
     parts: list[str | Placeholder] = []
     position = 0
     for match in ID_IN_TEXT.finditer(text):

@@ -36,9 +36,9 @@ class IdMap:
             self._candidate_by_control[control] = (candidate, step)
             self._control_by_candidate[candidate] = control
         elif known_candidate is not None and known_candidate[0] != candidate:
-            return f"control's {_display_id(control)} was paired with candidate's {_display_id(known_candidate[0])}"
+            return f"control's {_format_id_for_message(control)} was paired with candidate's {_format_id_for_message(known_candidate[0])}"
         elif known_control is not None and known_control != control:
-            return f"candidate's {_display_id(candidate)} was paired with control's {_display_id(known_control)}"
+            return f"candidate's {_format_id_for_message(candidate)} was paired with control's {_format_id_for_message(known_control)}"
         return ""
 
     def is_candidate_id_paired(self, candidate: str) -> bool:
@@ -50,7 +50,7 @@ class IdMap:
         # Ids of later steps are not used: whether they are known then depends on the timing.
         return known[0] if known and (before_step is None or known[1] < before_step) else None
 
-    def translate_text(self, text: str, before_step: int) -> str:
+    def replace_control_ids_in_text(self, text: str, before_step: int) -> str:
         """Replaces the ids of control in a text by those of candidate."""
         if not self._candidate_by_control:
             return text
@@ -58,7 +58,7 @@ class IdMap:
             lambda match: self.find_candidate_id(match[0], before_step) or match[0], text
         )
 
-    def are_equal_texts(self, control: str, candidate: str) -> bool:
+    def are_texts_equal_except_ids(self, control: str, candidate: str) -> bool:
         """Whether two texts are equal except for ids that are paired."""
         # First the text around the ids, then the ids in their order.
         if ID_IN_TEXT.sub("", control) != ID_IN_TEXT.sub("", candidate):
@@ -68,7 +68,7 @@ class IdMap:
             self._can_be_same_object(control_id, candidate_id) for control_id, candidate_id in ids
         )
 
-    def pair_shared_ids(self, body: bytes, step: int) -> bool:
+    def try_pair_ids_with_themselves(self, body: bytes, step: int) -> bool:
         """Pairs each id of a body that both sides sent with itself.
 
         Returns False, and pairs nothing, if that contradicts an earlier pair.
@@ -95,7 +95,7 @@ class IdMap:
         return len(self._candidate_by_control)
 
     @property
-    def different_count(self) -> int:
+    def different_pair_count(self) -> int:
         return sum(
             control != candidate_and_step[0]
             for control, candidate_and_step in self._candidate_by_control.items()
@@ -112,6 +112,6 @@ def is_same_id_kind(control: str, candidate: str) -> bool:
     )
 
 
-def _display_id(name: str) -> str:
+def _format_id_for_message(name: str) -> str:
     """Returns an id for messages. A rule can make any text an id, so other texts are not shown."""
     return name if OBJECT_ID.fullmatch(name) else "object"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gateway.compare.errors import InputError
 from gateway.compare.har import LINES_HEADER, parse_har, parse_har_lines
-from gateway.compare.read_list import parse_read_list
+from gateway.compare.read_list import parse_read_request_list
 from gateway.compare.requests import REQUEST_LINE_START
 from gateway.compare.rules import Rules
 from gateway.compare.scenario import parse_scenario
@@ -44,7 +44,7 @@ def parse_input(text: str, name: str, rules: Rules) -> Input:
     if not first_line:
         raise InputError(f"{name}: the file is empty")
     if REQUEST_LINE_START.match(first_line):
-        return parse_read_list(text, name, rules)
+        return parse_read_request_list(text, name, rules)
     if re.match(r"""\[|[\w."'-]+\s*=""", first_line):
         return parse_scenario(text, name, rules)
     raise InputError(

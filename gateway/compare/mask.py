@@ -21,8 +21,8 @@ from gateway.compare.pii import (
     MESSAGE_WORDS,
     PiiClass,
     classify_text,
-    is_clear_key,
-    is_clear_number,
+    is_non_personal_key,
+    is_non_personal_number,
 )
 from gateway.compare.strict_json import ABSENT, Number, describe_json_type
 
@@ -70,7 +70,7 @@ class Redactor:
     def redact_value(self, path: Path, value: Any) -> DisplayValue:
         return DisplayValue(_describe_type(value), (TextSegment(self._format_value(path, value)),))
 
-    def redact_pair(
+    def redact_pair_and_mark_differences(
         self, path: Path, control: Any, candidate: Any
     ) -> tuple[DisplayValue, DisplayValue]:
         """Redacts both values and marks the parts that differ."""
@@ -91,10 +91,10 @@ class Redactor:
         return paths.normalize_path(tuple(map(self._redact_part, path)))
 
     def _redact_part(self, part: str | int) -> str | int:
-        return part if isinstance(part, int | paths.PseudoKey) else self.redact_key(part)
+        return part if isinstance(part, int | paths.PseudoKey) else self.redact_object_key(part)
 
-    def redact_key(self, key: str) -> str:
-        return key if self._can_show(key, is_clear_key(key)) else self._mask_text((), key)
+    def redact_object_key(self, key: str) -> str:
+        return key if self._can_show(key, is_non_personal_key(key)) else self._mask_text((), key)
 
     def redact_target(self, target: str) -> str:
         """Redacts the path and query of a request."""
@@ -117,14 +117,14 @@ class Redactor:
     def _redact_parameter(self, parameter: str) -> str:
         name, separator, value = parameter.partition("=")
         if not separator:
-            return self.redact_key(name)
+            return self.redact_object_key(name)
         parts = [
             part
             if _PLACEHOLDER.fullmatch(part)
             else self._redact_text((name,), _decode_parameter(part))
             for part in _PLACEHOLDER.split(value)
         ]
-        return f"{self.redact_key(name)}={''.join(parts)}"
+        return f"{self.redact_object_key(name)}={''.join(parts)}"
 
     def _can_show(self, text: str, is_clear: bool) -> bool:
         is_allowed = is_clear or self.is_unmasked
@@ -139,7 +139,7 @@ class Redactor:
         if isinstance(value, str):
             return self._redact_text(_list_field_names(path), value)
         if isinstance(value, Number):
-            is_clear = is_clear_number(_list_field_names(path), value.text)
+            is_clear = is_non_personal_number(_list_field_names(path), value.text)
             return value.text if self._can_show(value.text, is_clear) else _mask_number(value.text)
         if isinstance(value, dict):
             return _format_size(len(value), "field", "{…}")

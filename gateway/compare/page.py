@@ -44,8 +44,8 @@ def render_report_page(report: Report) -> str:
         # Constant files of this package without input; the page's CSP allows them by hash.
         style=Markup(style),  # noqa: S704
         script=Markup(script),  # noqa: S704
-        style_hash=_hash_content(style),
-        script_hash=_hash_content(script),
+        style_hash=_compute_csp_hash(style),
+        script_hash=_compute_csp_hash(script),
     )
 
 
@@ -53,7 +53,7 @@ def _load_resource(name: str) -> str:
     return files("gateway.compare").joinpath(name).read_text(encoding="utf-8")
 
 
-def _hash_content(text: str) -> str:
+def _compute_csp_hash(text: str) -> str:
     digest = hashlib.sha256(text.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"
 

@@ -30,7 +30,7 @@ _OBJECT_ID = re.compile(r"[A-Z]{1,2}-[A-Za-z0-9]{1,64}")
 _PATH_PART = re.compile(r"\[(?P<index>\d+)\]|(?P<dot>\.)?(?P<key>[^.\[\]]+)")
 
 
-def header_path(name: str) -> Path:
+def build_header_path(name: str) -> Path:
     return (PseudoKey("@header"), PseudoKey(name))
 
 

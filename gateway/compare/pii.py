@@ -96,7 +96,7 @@ def _is_clear_text(field: str, text: str) -> bool:
     return matches is not None and matches(text) is not None
 
 
-def is_clear_number(fields: tuple[str, ...], text: str) -> bool:
+def is_non_personal_number(fields: tuple[str, ...], text: str) -> bool:
     """Whether a JSON number may be shown. It may be an account number."""
     field = fields[-1] if fields else ""
     return (
@@ -107,7 +107,7 @@ def is_clear_number(fields: tuple[str, ...], text: str) -> bool:
     )
 
 
-def is_clear_key(key: str) -> bool:
+def is_non_personal_key(key: str) -> bool:
     """Whether an object key is a field name, a code or an id, and not personal data."""
     return bool(_CLEAR_KEY.fullmatch(key) or OBJECT_ID.fullmatch(key)) or key in _NUMERIC_FIELDS
 

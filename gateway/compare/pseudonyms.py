@@ -29,7 +29,7 @@ class Pseudonyms:
 
     def make_number(self, text: str) -> str:
         """Returns a JSON number with as many digits, without a leading zero, which JSON forbids."""
-        digits = self._generate_digits(text)
+        digits = self._iter_deterministic_digits(text)
         replacement = re.sub(r"\d", lambda _: str(next(digits)), text)
         return re.sub(r"^(-?)0(?=\d)", r"\g<1>7", replacement)
 
@@ -43,7 +43,7 @@ class Pseudonyms:
 
     def make_date(self, text: str) -> str:
         # Every combination of these digits is a valid date: years 1940-1999, days 10-19.
-        digits = self._generate_digits(text)
+        digits = self._iter_deterministic_digits(text)
         return f"19{4 + next(digits) % 6}{next(digits)}-0{1 + next(digits) % 9}-1{next(digits)}"
 
     def make_token(self, text: str) -> str:
@@ -58,9 +58,9 @@ class Pseudonyms:
         )
 
     def _create_replacer(self, text: str) -> _CharacterReplacer:
-        return _CharacterReplacer(self._generate_digits(text))
+        return _CharacterReplacer(self._iter_deterministic_digits(text))
 
-    def _generate_digits(self, text: str) -> Iterator[int]:
+    def _iter_deterministic_digits(self, text: str) -> Iterator[int]:
         """Yields digits without end, the same for the same text."""
         block = 0
         while True:

@@ -13,7 +13,7 @@ from gateway.compare.rules import Rules
 from gateway.compare.steps import Input, Step, Template
 
 
-def parse_read_list(text: str, name: str, rules: Rules) -> Input:
+def parse_read_request_list(text: str, name: str, rules: Rules) -> Input:
     """Raises InputError with the number of the invalid line."""
     lines = [
         (number, line.strip())

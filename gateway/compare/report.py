@@ -45,7 +45,7 @@ def build_report(run: Run) -> Report:
         "version": VERSION,
         "result": result,
         "exit_code": EXIT_CODES[result],
-        "sentence": _build_sentence(run, counts, result),
+        "sentence": _build_result_sentence(run, counts, result),
         "remarks": [*_build_remarks(run, counts)],
         "began": f"{run.started_at:%Y-%m-%dT%H:%M:%SZ}",
         "seconds": round(run.seconds, 3),
@@ -59,23 +59,24 @@ def build_report(run: Run) -> Report:
         "operations": _build_operation_entries(findings),
         "differences": [_build_difference_entry(finding) for finding in differences],
         "noise": [
-            _build_difference_entry(finding) for finding in _sort_findings(findings.list_noise())
+            _build_difference_entry(finding)
+            for finding in _sort_findings(findings.list_noise_findings())
         ],
         "not_sent": _build_not_compared_entries(findings.not_sent),
         "skipped": _build_not_compared_entries(findings.skipped),
         "failed": _build_not_compared_entries(findings.failed),
         "ids": {
             "paired": run.id_map.count,
-            "spelled_differently": run.id_map.different_count,
+            "spelled_differently": run.id_map.different_pair_count,
         },
         "headers": sorted(
-            {name for input_file in run.inputs for name in _list_headers(input_file)}
+            {name for input_file in run.inputs for name in _list_compared_headers(input_file)}
         ),
         "rules": _build_rule_entries(run),
     }
 
 
-def _list_headers(input_file: Input) -> Iterable[str]:
+def _list_compared_headers(input_file: Input) -> Iterable[str]:
     return (name for step in input_file.steps for name in step.rules.headers)
 
 
@@ -92,7 +93,7 @@ def _decide_result(run: Run, counts: Counts) -> Result:
     return "could not run" if is_incomplete or not counts["compared"] else "equal"
 
 
-def _build_sentence(run: Run, counts: Counts, result: Result) -> str:
+def _build_result_sentence(run: Run, counts: Counts, result: Result) -> str:
     compared = _format_count(counts["compared"], "answer")
     if result == "different":
         found = _format_count(counts["differences"], "difference")
@@ -129,9 +130,9 @@ def _build_remarks(run: Run, counts: Counts) -> Iterator[str]:
     for input_file in run.inputs:
         for reason, count in input_file.omitted_counts.items():
             yield f"Left out of {input_file.name}: {_format_count(count, 'entry', 'entries')}, {reason}."
-    if run.id_map.different_count and not run.options.allow_writes:
+    if run.id_map.different_pair_count and not run.options.allow_writes:
         yield (
-            f"{_format_count(run.id_map.different_count, 'id')} of {run.id_map.count} differ between "
+            f"{_format_count(run.id_map.different_pair_count, 'id')} of {run.id_map.count} differ between "
             "the two sides. Import them (ids import) if clients stored ids of control; "
             "--ids same reports each as a difference."
         )
@@ -145,7 +146,7 @@ def _build_warnings(run: Run) -> Iterator[str]:
         # Otherwise two refusals would look like two equal answers.
         if rate_limited:
             yield f"{side.name.title()} answered 429 {_format_count(rate_limited, 'time')}: its rate limit was reached."
-        if _is_sent_in_clear(side.url):
+        if _is_unencrypted_remote_url(side.url):
             yield f"{side.name.title()} is called without TLS: its API key is sent in clear text."
     redirected = sum(
         count for pair, count in statuses if all(300 <= status < 400 for status in pair)
@@ -163,7 +164,7 @@ def _build_warnings(run: Run) -> Iterator[str]:
         yield "No answer was a success on both sides: only error responses were compared."
 
 
-def _is_sent_in_clear(url: str) -> bool:
+def _is_unencrypted_remote_url(url: str) -> bool:
     parts = urlsplit(url)
     host = parts.hostname or ""
     try:
@@ -324,7 +325,11 @@ def _build_rule_entries(run: Run) -> list[RuleEntry]:
         for step in input_file.steps:
             # A dict keeps the order of rules and drops those that several steps share.
             rules |= dict.fromkeys(
-                (step.rules if run.options.allow_writes else step.rules.rules_without_writes).rules
+                (
+                    step.rules
+                    if run.options.allow_writes
+                    else step.rules.rules_for_runs_without_writes
+                ).rules
             )
     return [
         {

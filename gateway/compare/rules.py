@@ -173,7 +173,7 @@ class Rules:
         default_factory=dict, compare=False, repr=False
     )
 
-    def select_rules(self, operation: str, normal_path: str) -> Mapping[str, Rule]:
+    def map_matching_rules_by_kind(self, operation: str, normal_path: str) -> Mapping[str, Rule]:
         """Returns the rules for a path in normal form, by kind."""
         cache_key = (operation, normal_path)
         if cache_key not in self._cache:
@@ -194,7 +194,7 @@ class Rules:
         return Rules((*self.rules, *later.rules), later.headers or self.headers)
 
     @cached_property
-    def rules_without_writes(self) -> Rules:
+    def rules_for_runs_without_writes(self) -> Rules:
         """The rules without those for objects that each side created itself."""
         remaining = [
             rule

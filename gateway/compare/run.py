@@ -29,8 +29,8 @@ from gateway.compare.steps import (
     Input,
     Placeholder,
     Step,
-    create_ascii_header_formatter,
-    create_json_formatter,
+    create_header_placeholder_formatter,
+    create_json_placeholder_formatter,
     format_captured_value,
     iter_prerequisite_counts,
 )
@@ -131,11 +131,11 @@ class Run:
                     running[0][0] < prerequisites
                     or len(running) >= QUEUED_PER_SLOT * self.options.concurrency
                 ):
-                    await self._record_step(steps, *running.popleft())
+                    await self._await_and_compare_step(steps, *running.popleft())
                 task = asyncio.create_task(self._send_step(semaphore, step, prerequisites))
                 running.append((index, task))
             while running:
-                await self._record_step(steps, *running.popleft())
+                await self._await_and_compare_step(steps, *running.popleft())
         finally:
             # If the run ends early, no request may outlive the sessions that it uses.
             await _cancel_tasks([task for _, task in running])
@@ -162,22 +162,22 @@ class Run:
         candidate = self._build_request(
             step,
             {OWN_VARIABLE: self.own_values[1], **captured.candidate},
-            lambda text: self.id_map.translate_text(text, prerequisites),
+            lambda text: self.id_map.replace_control_ids_in_text(text, prerequisites),
         )
         async with semaphore:
-            return await self._send_to_both(step, control, candidate)
+            return await self._send_to_control_and_candidate(step, control, candidate)
 
-    async def _send_to_both(
+    async def _send_to_control_and_candidate(
         self, step: Step, control: OutgoingRequest, candidate: OutgoingRequest
     ) -> _Answers | NotCompared:
         # In parallel: data that changes between the two requests would look like a difference.
         results = await asyncio.gather(
-            self._send_until(self.control, control, step),
-            self._send_until(self.candidate, candidate, step),
+            self._send_until_condition_met(self.control, control, step),
+            self._send_until_condition_met(self.candidate, candidate, step),
         )
         control_answer, candidate_answer = results
         if isinstance(control_answer, Answer) and isinstance(candidate_answer, Answer):
-            repeat = await self._send_repeat(step, control)
+            repeat = await self._send_repeat_to_control(step, control)
             return _Answers(control_answer, candidate_answer, repeat)
         failures = zip((self.control, self.candidate), results, strict=True)
         return self._build_not_compared(
@@ -187,7 +187,9 @@ class Run:
             ),
         )
 
-    async def _send_until(self, side: Side, request: OutgoingRequest, step: Step) -> Answer | str:
+    async def _send_until_condition_met(
+        self, side: Side, request: OutgoingRequest, step: Step
+    ) -> Answer | str:
         """Returns the answer, or the reason why there is none."""
         # Each side waits on its own, because the two process a batch at different speeds.
         timeout_seconds = step.wait_condition.timeout_seconds if step.wait_condition else 0.0
@@ -197,13 +199,16 @@ class Run:
                 answer = await side.send(request)
                 if step.wait_condition is None or time.monotonic() >= deadline:
                     return answer
-                if _select_value(answer, step.wait_condition.path) == step.wait_condition.value:
+                if (
+                    _find_answer_value(answer, step.wait_condition.path)
+                    == step.wait_condition.value
+                ):
                     return answer
                 await asyncio.sleep(POLL_SECONDS)
         except AnswerUnavailable as error:
             return str(error)
 
-    async def _send_repeat(self, step: Step, control: OutgoingRequest) -> Answer | None:
+    async def _send_repeat_to_control(self, step: Step, control: OutgoingRequest) -> Answer | None:
         if not self.options.measure_noise or not step.is_read:
             return None
         # Without the second answer, only the noise of this step is unknown.
@@ -216,20 +221,20 @@ class Run:
     ) -> OutgoingRequest:
         variables = {RUN_VARIABLE: self.run_token, **values}
 
-        def format_in_target(placeholder: Placeholder) -> str:
+        def format_placeholder_in_target(placeholder: Placeholder) -> str:
             # Percent-encoded: a captured value must not add a path part or a parameter.
             return quote(
                 format_captured_value(variables[placeholder.name]), safe="", errors="replace"
             )
 
-        target = step.target.fill(format_in_target, format_literal)
+        target = step.target.fill(format_placeholder_in_target, format_literal)
         text = (
             None
             if step.body is None
-            else step.body.fill(create_json_formatter(variables), format_literal)
+            else step.body.fill(create_json_placeholder_formatter(variables), format_literal)
         )
         body = None if text is None else text.encode(errors="replace")
-        format_in_header = create_ascii_header_formatter(variables)
+        format_in_header = create_header_placeholder_formatter(variables)
         headers = {
             name: template.fill(format_in_header, format_literal)
             for name, template in step.headers.items()
@@ -238,7 +243,7 @@ class Run:
 
     # Comparison
 
-    async def _record_step(
+    async def _await_and_compare_step(
         self, steps: list[Step], index: int, task: asyncio.Task[_Answers | NotCompared]
     ) -> None:
         step, result = steps[index], await task
@@ -274,7 +279,7 @@ class Run:
 
     def _create_differ(self, step: Step, index: int, id_map: IdMap) -> Differ:
         return Differ(
-            step.rules if self.options.allow_writes else step.rules.rules_without_writes,
+            step.rules if self.options.allow_writes else step.rules.rules_for_runs_without_writes,
             id_map,
             operation=step.operation.name,
             step=index,
@@ -303,8 +308,8 @@ class Run:
     def _capture_values(self, step: Step, answers: _Answers) -> None:
         captured = self._find_or_create_captured_values(step)
         for name, capture in step.captures.items():
-            control_value = _find_captured_value(step, capture, answers.control)
-            candidate_value = _find_captured_value(step, capture, answers.candidate)
+            control_value = _find_value_to_capture(step, capture, answers.control)
+            candidate_value = _find_value_to_capture(step, capture, answers.candidate)
             if control_value is None or candidate_value is None:
                 side, answer = (
                     ("control", answers.control)
@@ -375,7 +380,7 @@ def _parse_body(answer: Answer) -> Any:
         return None
 
 
-def _select_value(answer: Answer, path: tuple[str | int, ...]) -> Any:
+def _find_answer_value(answer: Answer, path: tuple[str | int, ...]) -> Any:
     value = _parse_body(answer)
     for part in path:
         try:
@@ -385,22 +390,22 @@ def _select_value(answer: Answer, path: tuple[str | int, ...]) -> Any:
     return value
 
 
-def _find_captured_value(step: Step, capture: Capture, answer: Answer) -> Any:
+def _find_value_to_capture(step: Step, capture: Capture, answer: Answer) -> Any:
     """Returns the value to capture; None if the answer does not contain it."""
     if not capture.recorded_value:
-        value = _select_value(answer, capture.path) if answer.is_success else None
+        value = _find_answer_value(answer, capture.path) if answer.is_success else None
         return None if isinstance(value, dict | list) else value
     # The side has the recorded object itself, perhaps at another place of its answer.
     if capture.recorded_value in ID_IN_TEXT.findall(answer.body.decode(errors="replace")):
         return capture.recorded_value
-    value = _select_value(answer, capture.path)
+    value = _find_answer_value(answer, capture.path)
     if isinstance(value, str) and OBJECT_ID.fullmatch(value):
         return value
     return capture.recorded_value if step.is_read else None
 
 
 def _find_error_code(answer: Answer) -> Any:
-    return _select_value(answer, ("errors", 0, "code"))
+    return _find_answer_value(answer, ("errors", 0, "code"))
 
 
 def check_has_steps(inputs: Sequence[Input]) -> None:

@@ -123,7 +123,9 @@ def _build_step(model: _StepModel, name: str, number: int, rules: Rules) -> Step
         name=model.name,
         body=_build_body(model, location),
         headers={name: Template.parse(text) for name, text in model.headers.items()},
-        captures={key: Capture(_parse_path(path, location)) for key, path in model.capture.items()},
+        captures={
+            key: Capture(_parse_answer_path(path, location)) for key, path in model.capture.items()
+        },
         key=model.key,
         wait_condition=_build_wait_condition(model.until, location) if model.until else None,
         rules=rules,
@@ -147,14 +149,14 @@ def _build_body(model: _StepModel, location: str) -> Template | None:
 
 def _build_wait_condition(model: _UntilModel, location: str) -> WaitCondition:
     return WaitCondition(
-        _parse_path(model.path, location),
+        _parse_answer_path(model.path, location),
         # In the form that decoded answers have, so that the two can be compared.
         loads_strict(json_codec.dumps(model.is_)),
         model.wait_seconds,
     )
 
 
-def _parse_path(text: str, location: str) -> paths.Path:
+def _parse_answer_path(text: str, location: str) -> paths.Path:
     try:
         return paths.parse_scenario_path(text)
     except ValueError:

@@ -75,10 +75,10 @@ class Scrubber:
         log = har["log"]
         creator = log.get("creator") or {}
         scrubbed_creator = {name: str(creator.get(name, "")) for name in ("name", "version")}
-        entries = [self.scrub_entry(entry) for entry in log["entries"]]
+        entries = [self.scrub_har_entry(entry) for entry in log["entries"]]
         return {"log": {"version": "1.2", "creator": scrubbed_creator, "entries": entries}}
 
-    def scrub_entry(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+    def scrub_har_entry(self, entry: Mapping[str, Any]) -> dict[str, Any]:
         """Scrubs one entry of ``log.entries``."""
         started = str(entry.get("startedDateTime", ""))
         return {
@@ -175,7 +175,7 @@ class Scrubber:
             if not name or SECRET_PARAMETER.fullmatch(name):
                 continue
             replacement = self._scrub_text(unquote(value.replace("+", " ")), (name,))
-            yield f"{self._scrub_key(name)}{separator}{quote(replacement, safe='')}"
+            yield f"{self._scrub_field_name(name)}{separator}{quote(replacement, safe='')}"
 
     def _scrub_path_part(self, part: str) -> str:
         is_known = part in self.extra_words or is_public_path_part(part)
@@ -185,7 +185,7 @@ class Scrubber:
             else self._replace_by_token(part)
         )
 
-    def _scrub_key(self, key: str) -> str:
+    def _scrub_field_name(self, key: str) -> str:
         return (
             key if is_key_kept_in_recording(key, self.extra_words) else self._replace_by_token(key)
         )
@@ -199,11 +199,11 @@ class Scrubber:
         if isinstance(value, DuplicateKeyObject):
             # A replay must send the same malformed body, so duplicate keys stay.
             scrubbed = DuplicateKeyObject(
-                (self._scrub_key(key), self._scrub_value(field_value, (*fields, key)))
+                (self._scrub_field_name(key), self._scrub_value(field_value, (*fields, key)))
                 for key, field_value in value.items()
             )
             scrubbed.again = {
-                self._scrub_key(key): [
+                self._scrub_field_name(key): [
                     self._scrub_value(field_value, (*fields, key)) for field_value in items
                 ]
                 for key, items in value.again.items()
@@ -211,7 +211,7 @@ class Scrubber:
             return scrubbed
         if isinstance(value, dict):
             return {
-                self._scrub_key(key): self._scrub_value(field_value, (*fields, key))
+                self._scrub_field_name(key): self._scrub_value(field_value, (*fields, key))
                 for key, field_value in value.items()
             }
         if isinstance(value, list):

@@ -68,7 +68,7 @@ class Template:
         )
 
 
-def create_json_formatter(values: Mapping[str, Any]) -> Callable[[Placeholder], str]:
+def create_json_placeholder_formatter(values: Mapping[str, Any]) -> Callable[[Placeholder], str]:
     """Returns a function that formats captured values for a JSON text."""
 
     def format_placeholder(placeholder: Placeholder) -> str:
@@ -89,7 +89,7 @@ def format_captured_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def create_ascii_header_formatter(values: Mapping[str, Any]) -> Callable[[Placeholder], str]:
+def create_header_placeholder_formatter(values: Mapping[str, Any]) -> Callable[[Placeholder], str]:
     """Returns a function that formats captured values for headers, percent-encoding other characters."""
 
     def format_placeholder(placeholder: Placeholder) -> str:

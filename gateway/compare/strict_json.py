@@ -98,7 +98,7 @@ def _build_object(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
     return duplicate_object
 
 
-def _reject_constant(_text: str) -> NoReturn:
+def _reject_nan_and_infinity(_text: str) -> NoReturn:
     raise ValueError  # NaN and Infinity are not JSON
 
 
@@ -108,7 +108,7 @@ _DECODER = json.JSONDecoder(
     object_pairs_hook=_build_object,
     parse_float=Number,
     parse_int=Number,
-    parse_constant=_reject_constant,
+    parse_constant=_reject_nan_and_infinity,
 )
 
 

@@ -29,16 +29,18 @@ def _parse_decimal(value: JSON) -> Decimal | None:
         return None
 
 
-def find_tolerance(control: JSON, candidate: JSON, active_rules: Mapping[str, Rule]) -> Rule | None:
+def find_tolerating_rule(
+    control: JSON, candidate: JSON, active_rules: Mapping[str, Rule]
+) -> Rule | None:
     """Returns the rule within whose tolerance two values are equal, if any."""
     rule = active_rules.get("time")
-    if rule and _is_within_seconds(control, candidate, rule):
+    if rule and _is_within_time_tolerance(control, candidate, rule):
         return rule
     rule = active_rules.get("number")
-    return rule if rule and _is_within_tolerance(control, candidate, rule) else None
+    return rule if rule and _is_within_number_tolerance(control, candidate, rule) else None
 
 
-def _is_within_tolerance(control: JSON, candidate: JSON, rule: Rule) -> bool:
+def _is_within_number_tolerance(control: JSON, candidate: JSON, rule: Rule) -> bool:
     control_number, candidate_number = _parse_decimal(control), _parse_decimal(candidate)
     if control_number is None or candidate_number is None or not isinstance(rule, rules.NumberRule):
         return False
@@ -49,7 +51,7 @@ def _is_within_tolerance(control: JSON, candidate: JSON, rule: Rule) -> bool:
         return False
 
 
-def _is_within_seconds(control: JSON, candidate: JSON, rule: Rule) -> bool:
+def _is_within_time_tolerance(control: JSON, candidate: JSON, rule: Rule) -> bool:
     """Whether two times are close enough and have the same format.
 
     The format must match because clients parse it.

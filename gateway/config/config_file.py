@@ -19,9 +19,9 @@ class ConfigFile:
     path: Path | None = field(default=None, compare=False)
     text: str = field(default="", compare=False)
 
-    def locate_problem(self, key: str, problem: str) -> str:
+    def format_problem_with_location(self, key: str, problem: str) -> str:
         """Returns one line: the file and line that set the key, if any, and the problem."""
-        line = _find_line(self.text, key.split("."))
+        line = _find_key_line_number(self.text, key.split("."))
         return (
             f"{self.path}:{line}: {key}: {problem}" if self.path and line else f"{key}: {problem}"
         )
@@ -31,15 +31,15 @@ class ConfigFile:
         document = tomllib.loads(self.text)
         for section in ("state", "limits"):
             url = document.get(section, {}).get("url")
-            if isinstance(url, str) and _has_password(url):
+            if isinstance(url, str) and _has_url_password(url):
                 problem = (
                     "contains a password, which does not belong in this file; put the URL into a "
                     f"separate file named by url_file, or set {build_variable_name(section, 'url')}"
                 )
-                yield self.locate_problem(f"{section}.url", problem)
+                yield self.format_problem_with_location(f"{section}.url", problem)
 
 
-def _find_line(text: str, keys: list[str]) -> int | None:
+def _find_key_line_number(text: str, keys: list[str]) -> int | None:
     """Returns the line of a key, or of its section if the file does not contain the key."""
     # Searches the text, because tomllib does not report the lines of keys.
     section, section_line = "", None
@@ -58,7 +58,7 @@ def _find_line(text: str, keys: list[str]) -> int | None:
     return section_line
 
 
-def _has_password(url: str) -> bool:
+def _has_url_password(url: str) -> bool:
     try:
         parts = urlsplit(url)
     except ValueError:  # an invalid URL is reported by the code that uses it

@@ -50,7 +50,7 @@ def parse_variable_name(variable: str, sections: Collection[str]) -> list[str] |
     return key_text.split("__")
 
 
-def find_variable(key: str, sections: Collection[str]) -> str | None:
+def find_variable_for_key(key: str, sections: Collection[str]) -> str | None:
     """Returns the variable that sets a key, its section, or a part of its value."""
     variables = {
         ".".join(keys): name for name in os.environ if (keys := parse_variable_name(name, sections))

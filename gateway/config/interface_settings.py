@@ -13,7 +13,7 @@ from gateway.config.value_types import (
     NeutralWord,
     Token,
     WalletWord,
-    require_unused_field,
+    build_unused_field_name_validator,
 )
 from mappings import current, legacy
 from mappings.effects import LegacyOptions, Vocabulary
@@ -25,11 +25,15 @@ class LegacyWords(Section):
     service: NeutralWord = Field("service", validate_default=True)
     service_total: Annotated[
         NeutralWord,
-        AfterValidator(require_unused_field(legacy.Summary, neutral_name="ServiceTotal")),
+        AfterValidator(
+            build_unused_field_name_validator(legacy.Summary, neutral_name="ServiceTotal")
+        ),
     ] = "ServiceTotal"
     avatar_url: Annotated[
         NeutralWord,
-        AfterValidator(require_unused_field(legacy.Recipient, neutral_name="avatarUrl")),
+        AfterValidator(
+            build_unused_field_name_validator(legacy.Recipient, neutral_name="avatarUrl")
+        ),
     ] = "avatarUrl"
     wallet_method_display: Label = ""
     bank_method_display: Label = "Bank Transfer"
@@ -40,7 +44,7 @@ class LegacyWords(Section):
 
     @field_validator("service")
     @classmethod
-    def _check_differs_from_wallet_word(cls, word: str, info: ValidationInfo) -> str:
+    def _check_service_and_wallet_words_differ(cls, word: str, info: ValidationInfo) -> str:
         if word == info.data.get("wallet"):
             raise ValueError("is the wallet's word; the two balances would have the same name")
         return word
@@ -52,14 +56,18 @@ class CurrentWords(Section):
     wallet: WalletWord = "wallet"
     avatar_url: Annotated[
         NeutralWord,
-        AfterValidator(require_unused_field(current.Recipient, neutral_name="avatarUrl")),
+        AfterValidator(
+            build_unused_field_name_validator(current.Recipient, neutral_name="avatarUrl")
+        ),
     ] = "avatarUrl"
     # The signed path starts with /v1.
     balance_path: str = Field("/v1/balance", pattern=r"^/v1/")
     summary_path: str = Field("/v1/batch/{id}/summary", pattern=r"^/v1/.*\{id\}")
     batch_currency: Annotated[
         NeutralWord,
-        AfterValidator(require_unused_field(current.BatchCreate, neutral_name="currency")),
+        AfterValidator(
+            build_unused_field_name_validator(current.BatchCreate, neutral_name="currency")
+        ),
     ] = "currency"
 
 

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from gateway.config.section import KeyFile, Section, insert_value_from_file
-from gateway.config.value_types import Network, Origin, parse_list, require_scheme
+from gateway.config.value_types import Network, Origin, build_url_scheme_validator, parse_list
 
 
 class Server(Section):
@@ -38,7 +38,7 @@ class Server(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _load_admin_token(cls, section: Any) -> Any:
+    def _insert_admin_token_from_file(cls, section: Any) -> Any:
         return insert_value_from_file(section, "admin_token")
 
     @model_validator(mode="after")
@@ -79,7 +79,7 @@ class Environment(Section):
 
     @field_validator("base_url", "legacy_base_url")
     @classmethod
-    def _check_encryption(cls, address: str, info: ValidationInfo) -> str:
+    def _check_https_unless_http_allowed(cls, address: str, info: ValidationInfo) -> str:
         if _is_clear_text(address) and not info.data.get("allow_http"):
             raise ValueError(
                 "API keys and personal data would cross a network in clear text; use https://, "
@@ -92,7 +92,7 @@ class Environments(Section):
     live: Environment | None = None
     sandbox: Environment | None = None
 
-    def select_configured(self) -> dict[str, Environment]:
+    def map_configured_environments_by_name(self) -> dict[str, Environment]:
         environments = {"live": self.live, "sandbox": self.sandbox}
         return {name: environment for name, environment in environments.items() if environment}
 
@@ -127,7 +127,7 @@ class Upstream(Section):
     bytes_per_second: int = Field(256 * 1024, ge=0)
     connections: int = Field(100, ge=1)
     ca_file: Path | None = None
-    proxy: Literal[""] | Annotated[Origin, AfterValidator(require_scheme("http"))] = ""
+    proxy: Literal[""] | Annotated[Origin, AfterValidator(build_url_scheme_validator("http"))] = ""
     proxy_credentials: SecretStr = SecretStr("")
     proxy_credentials_file: KeyFile | None = None
     breaker_failures: int = Field(10, ge=0)
@@ -139,7 +139,7 @@ class Upstream(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _load_proxy_credentials(cls, section: Any) -> Any:
+    def _insert_proxy_credentials_from_file(cls, section: Any) -> Any:
         return insert_value_from_file(section, "proxy_credentials")
 
     @model_validator(mode="after")

@@ -25,13 +25,13 @@ def insert_value_from_file(section: Any, name: str) -> Any:
     return section
 
 
-def _raise_file_error(value: Any) -> Any:
+def _raise_if_file_error(value: Any) -> Any:
     if isinstance(value, ConfigurationError):
         raise ValueError(str(value))  # noqa: TRY004 - pydantic reports ValueErrors with their location
     return value
 
 
-KeyFile = Annotated[Path, BeforeValidator(_raise_file_error)]
+KeyFile = Annotated[Path, BeforeValidator(_raise_if_file_error)]
 """A file with the value of another key, read once, since it may be a pipe."""
 
 
@@ -40,5 +40,5 @@ class UrlSection(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _load_url(cls, section: Any) -> Any:
+    def _insert_url_from_file(cls, section: Any) -> Any:
         return insert_value_from_file(section, "url")

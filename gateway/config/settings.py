@@ -22,7 +22,7 @@ from gateway.config.environment_variables import (
     ENVIRONMENT_PREFIX,
     EnvironmentSource,
     build_variable_name,
-    find_variable,
+    find_variable_for_key,
     parse_variable_name,
 )
 from gateway.config.files import ConfigurationError, read_text
@@ -109,7 +109,7 @@ class Settings(BaseSettings):
         return self
 
     @property
-    def has_file(self) -> bool:
+    def has_config_file(self) -> bool:
         """Whether a configuration file was read."""
         return self._config_file.path is not None
 
@@ -117,12 +117,12 @@ class Settings(BaseSettings):
         """Returns a line for each password in the configuration file, with its location."""
         return list(self._config_file.find_passwords())
 
-    def locate_problem(self, problem: str) -> str:
+    def format_problem_with_location(self, problem: str) -> str:
         """Adds the location to a problem that starts with a key; returns others unchanged."""
         key, _, message = problem.partition(": ")
         if key.partition(".")[0] not in Settings.model_fields:
             return problem
-        return _locate_problem(key, message, self._config_file)
+        return _format_problem_with_location(key, message, self._config_file)
 
     @classmethod
     def settings_customise_sources(
@@ -169,19 +169,19 @@ def _iter_secret_key_problems(document: dict[str, Any], config_file: ConfigFile)
     for section, key in SECRET_KEYS:
         section_values = document.get(section)
         if isinstance(section_values, dict) and key in section_values:
-            yield config_file.locate_problem(
+            yield config_file.format_problem_with_location(
                 f"{section}.{key}",
                 "is a secret and not allowed in this file; put it into a separate file named by "
                 f"{key}_file, or set {build_variable_name(section, key)}",
             )
 
 
-def _locate_problem(key: str, problem: str, config_file: ConfigFile) -> str:
+def _format_problem_with_location(key: str, problem: str, config_file: ConfigFile) -> str:
     """Returns one line: where the key was set, and the problem."""
     # A variable overrides the file, so that a value from the file cannot be the problem.
-    if variable := find_variable(key, Settings.model_fields):
+    if variable := find_variable_for_key(key, Settings.model_fields):
         return f"environment variable {variable}: {problem}"
-    return config_file.locate_problem(key, problem)
+    return config_file.format_problem_with_location(key, problem)
 
 
 def _describe_validation_error(error: ValidationError, config_file: ConfigFile) -> Iterator[str]:
@@ -192,12 +192,12 @@ def _describe_validation_error(error: ValidationError, config_file: ConfigFile) 
             "extra_forbidden": _describe_unknown_key(keys),
             "missing": "missing",
         }.get(problem["type"], problem["msg"].removeprefix("Value error, "))
-        yield _locate_problem(".".join(keys), message, config_file)
+        yield _format_problem_with_location(".".join(keys), message, config_file)
 
 
 def _describe_unknown_key(keys: list[str]) -> str:
     """Describes an unknown key, with a similar one or the only ones that exist."""
-    known_keys = list(_list_section_keys(keys[:-1]))
+    known_keys = list(_map_section_fields_by_key(keys[:-1]))
     if suggestions := get_close_matches(keys[-1], known_keys, 1):
         return f"unknown key; did you mean {suggestions[0]}?"
     return (
@@ -207,7 +207,7 @@ def _describe_unknown_key(keys: list[str]) -> str:
     )
 
 
-def _list_section_keys(section: list[str]) -> Mapping[str, FieldInfo]:
+def _map_section_fields_by_key(section: list[str]) -> Mapping[str, FieldInfo]:
     model: Any = Settings
     for name in section:
         annotation = model.model_fields[name].annotation

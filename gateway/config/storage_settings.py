@@ -8,11 +8,11 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from gateway.config.section import KeyFile, Section, UrlSection
-from gateway.config.value_types import Days, require_scheme
+from gateway.config.value_types import Days, build_url_scheme_validator
 
 
 class State(UrlSection):
-    url: Annotated[str, AfterValidator(require_scheme("sqlite", "postgresql"))] = (
+    url: Annotated[str, AfterValidator(build_url_scheme_validator("sqlite", "postgresql"))] = (
         "sqlite:///gateway.db"
     )
     url_file: KeyFile | None = None
@@ -24,14 +24,16 @@ class State(UrlSection):
         return self.url.startswith("sqlite")
 
     @property
-    def mark_path(self) -> Path:
+    def restore_mark_path(self) -> Path:
         """The file with the last sequence number of the database; see storage/restore_marks.py."""
         # Not beside the database, so that a restore of the database does not restore the mark too.
         return self.mark_file or Path(f"{self.encryption_key_file}.mark")
 
 
 class Limits(UrlSection):
-    url: Annotated[str, AfterValidator(require_scheme("memory", "redis", "rediss"))] = "memory://"
+    url: Annotated[str, AfterValidator(build_url_scheme_validator("memory", "redis", "rediss"))] = (
+        "memory://"
+    )
     url_file: KeyFile | None = None
     requests_per_hour: int = Field(10_000, ge=1)
     # Decides the share of a limit that each process admits while Redis is unavailable.

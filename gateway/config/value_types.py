@@ -40,7 +40,7 @@ def _check_origin_or_empty(text: str) -> str:
     return _check_origin(text) if text else text
 
 
-def require_scheme(*schemes: str) -> Callable[[str], str]:
+def build_url_scheme_validator(*schemes: str) -> Callable[[str], str]:
     def check_scheme(text: str) -> str:
         if text.partition("://")[0] not in schemes or "://" not in text:
             raise ValueError(f"must begin with {' or '.join(f'{scheme}://' for scheme in schemes)}")
@@ -67,19 +67,19 @@ _RESERVED_HEADERS = frozenset(
 """Headers that HTTP or the gateway itself uses, which a signature would overwrite."""
 
 
-def _check_own_header(name: str) -> str:
+def _check_header_not_reserved(name: str) -> str:
     if name.lower() in _RESERVED_HEADERS:
         raise ValueError("must be a header of the service's own, such as X-Timestamp")
     return name
 
 
-def _check_word(text: str) -> str:
+def _check_visible_ascii_word(text: str) -> str:
     if not re.fullmatch(r"[!-~]+", text):
         raise ValueError("must be visible ASCII characters without spaces")
     return text
 
 
-def _check_label(text: str) -> str:
+def _check_single_line_text(text: str) -> str:
     if text != text.strip() or not text.isprintable():
         raise ValueError("must be one line of text")
     return text
@@ -104,7 +104,7 @@ def _check_wallet_word(word: str) -> str:
     return word
 
 
-def require_unused_field(*shapes: type, neutral_name: str) -> Callable[[str], str]:
+def build_unused_field_name_validator(*shapes: type, neutral_name: str) -> Callable[[str], str]:
     """Returns a validator that refuses the names of other fields of the same objects.
 
     ``neutral_name`` is the field's own name in ``shapes``.
@@ -162,11 +162,11 @@ OriginOrEmpty = Annotated[str, AfterValidator(_check_origin_or_empty)]
 Network = Annotated[str, AfterValidator(_check_network)]
 
 Token = Annotated[str, AfterValidator(_check_token)]
-HeaderName = Annotated[Token, AfterValidator(_check_own_header)]
+HeaderName = Annotated[Token, AfterValidator(_check_header_not_reserved)]
 
-NeutralWord = Annotated[str, AfterValidator(_check_word)]
+NeutralWord = Annotated[str, AfterValidator(_check_visible_ascii_word)]
 
-Label = Annotated[str, AfterValidator(_check_label)]
+Label = Annotated[str, AfterValidator(_check_single_line_text)]
 
 WalletWord = Annotated[NeutralWord, AfterValidator(_check_wallet_word)]
 

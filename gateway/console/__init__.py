@@ -8,6 +8,6 @@ Each page has one view, in its own module, and one template. ``routes`` lists th
 """
 
 from gateway.console.dependencies import ConsoleDependencies
-from gateway.console.routes import add_console
+from gateway.console.routes import add_console_routes
 
-__all__ = ["ConsoleDependencies", "add_console"]
+__all__ = ["ConsoleDependencies", "add_console_routes"]

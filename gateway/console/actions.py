@@ -15,7 +15,7 @@ from gateway.operator.brownout_windows import (
     describe_window_scope,
     describe_window_state,
     expand_operation_names,
-    load_window_users,
+    load_usage_affected_by_windows,
 )
 from gateway.operator.freezes import UnknownMerchant, resolve_freeze_scope
 from gateway.operator.key_usage import group_usage_by_key
@@ -33,7 +33,7 @@ from gateway.storage.audit_log import describe_scope, is_tenant_in_scope
 from gateway.storage.brownout_rows import Brownout, end_brownouts, insert_brownout, list_brownouts
 from gateway.storage.freezes import freeze_writes, unfreeze_writes
 from gateway.storage.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
-from gateway.storage.usage_rows import load_usage
+from gateway.storage.usage_rows import load_usage_summaries
 
 DURATION_MINUTES = (5, 15, 60, 240)
 
@@ -81,7 +81,9 @@ FREEZE_EFFECT = (
 )
 
 
-async def _parse_scope(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Tenant:
+async def _parse_freeze_scope(
+    dependencies: ConsoleDependencies, fields: Mapping[str, str]
+) -> Tenant:
     environment = fields.get("environment", "")
     if environment not in ("", *ENVIRONMENTS):
         raise ActionRefused("There is no such environment.")
@@ -94,14 +96,14 @@ async def _parse_scope(dependencies: ConsoleDependencies, fields: Mapping[str, s
 
 
 async def _plan_freeze(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Plan:
-    scope = await _parse_scope(dependencies, fields)
+    scope = await _parse_freeze_scope(dependencies, fields)
     effects = [
         FREEZE_EFFECT,
         "Reads continue. Writes in progress that take several calls are finished, except starts.",
     ]
     title = f"Freeze writes of {describe_scope(scope)}"
     return replace(
-        await _plan_for_scope(dependencies, scope, "freeze"),
+        await _build_common_freeze_plan(dependencies, scope, "freeze"),
         title=title,
         effects=effects,
         is_disruptive=True,
@@ -109,22 +111,24 @@ async def _plan_freeze(dependencies: ConsoleDependencies, fields: Mapping[str, s
 
 
 async def _plan_unfreeze(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Plan:
-    scope = await _parse_scope(dependencies, fields)
+    scope = await _parse_freeze_scope(dependencies, fields)
     effects = [
         "Writes are accepted again immediately.",
         "Only this freeze ends: merchants that another freeze covers stay frozen.",
     ]
     title = f"End the freeze of {describe_scope(scope)}"
     return replace(
-        await _plan_for_scope(dependencies, scope, "unfreeze"), title=title, effects=effects
+        await _build_common_freeze_plan(dependencies, scope, "unfreeze"),
+        title=title,
+        effects=effects,
     )
 
 
-async def _plan_for_scope(
+async def _build_common_freeze_plan(
     dependencies: ConsoleDependencies, scope: Tenant, action_name: str
 ) -> Plan:
     """Returns the common part of the plans to freeze and unfreeze: the affected keys."""
-    rows = await _list_affected_keys(
+    rows = await _load_affected_key_rows(
         dependencies, lambda owner, _key: is_tenant_in_scope(scope, owner)
     )
     return Plan(
@@ -138,14 +142,14 @@ async def _plan_for_scope(
     )
 
 
-async def _list_affected_keys(
+async def _load_affected_key_rows(
     dependencies: ConsoleDependencies, is_affected: Callable[[Tenant, str], bool]
 ) -> list[list[str]]:
     """Lists the affected keys, the most used first."""
     since = (dependencies.store.clock() - USAGE_PERIOD).date()
     requests_by_key = {
         (usage.owner, usage.key): usage.requests
-        for usage in group_usage_by_key(await load_usage(dependencies.store, since))
+        for usage in group_usage_by_key(await load_usage_summaries(dependencies.store, since))
     }
     keys = [
         (
@@ -161,7 +165,7 @@ async def _list_affected_keys(
 
 
 async def _execute_freeze(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> str:
-    scope = await _parse_scope(dependencies, fields)
+    scope = await _parse_freeze_scope(dependencies, fields)
     # Between the plan and the confirmation another operator may have done the same.
     if not await freeze_writes(dependencies.store, scope):
         raise ActionRefused("Nothing changed: writes were already frozen.")
@@ -169,7 +173,7 @@ async def _execute_freeze(dependencies: ConsoleDependencies, fields: Mapping[str
 
 
 async def _execute_unfreeze(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> str:
-    scope = await _parse_scope(dependencies, fields)
+    scope = await _parse_freeze_scope(dependencies, fields)
     if not await unfreeze_writes(dependencies.store, scope):
         raise ActionRefused("Nothing changed: writes were not frozen.")
     return f"unfroze {describe_scope(scope)}"
@@ -191,7 +195,7 @@ async def _check_merchant_and_key_exist(
 # Modes
 
 
-async def _parse_mode(
+async def _parse_mode_switch_fields(
     dependencies: ConsoleDependencies, fields: Mapping[str, str]
 ) -> tuple[list[SwitchScope], tuple[Group, ...], Mode]:
     # Selected from the known ones instead of cast: a client can send anything.
@@ -224,8 +228,8 @@ async def _parse_mode(
     return targets, groups, mode
 
 
-async def _plan_mode(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Plan:
-    targets, groups, mode = await _parse_mode(dependencies, fields)
+async def _plan_mode_switch(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Plan:
+    targets, groups, mode = await _parse_mode_switch_fields(dependencies, fields)
     effects = [
         f"{', '.join(groups)} of {'; '.join(target.description for target in targets)}: "
         + describe_mode(mode, dependencies.settings),
@@ -239,7 +243,7 @@ async def _plan_mode(dependencies: ConsoleDependencies, fields: Mapping[str, str
         effects.append(
             f"Batches created at the legacy service, which stay there: {legacy_batches}."
         )
-    rows = await _list_affected_keys(
+    rows = await _load_affected_key_rows(
         dependencies,
         lambda owner, key: any(
             owner == target.owner and target.key in ("", key) for target in targets
@@ -257,8 +261,8 @@ async def _plan_mode(dependencies: ConsoleDependencies, fields: Mapping[str, str
     )
 
 
-async def _execute_mode(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> str:
-    targets, groups, mode = await _parse_mode(dependencies, fields)
+async def _execute_mode_switch(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> str:
+    targets, groups, mode = await _parse_mode_switch_fields(dependencies, fields)
     await switch_mode(dependencies.store, targets, groups, mode)
     return f"switched to {mode}: {', '.join(groups)} of {'; '.join(target.description for target in targets)}"
 
@@ -275,7 +279,9 @@ COUNTING_EFFECT = (
 )
 
 
-async def _parse_window(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Brownout:
+async def _parse_brownout_window(
+    dependencies: ConsoleDependencies, fields: Mapping[str, str]
+) -> Brownout:
     minutes = next(
         (choice for choice in DURATION_MINUTES if str(choice) == fields.get("minutes")), None
     )
@@ -294,8 +300,10 @@ async def _parse_window(dependencies: ConsoleDependencies, fields: Mapping[str, 
         raise ActionRefused(_format_sentence(str(error))) from None
 
 
-async def _plan_brownout(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Plan:
-    window = await _parse_window(dependencies, fields)
+async def _plan_brownout_start(
+    dependencies: ConsoleDependencies, fields: Mapping[str, str]
+) -> Plan:
+    window = await _parse_brownout_window(dependencies, fields)
     minutes = fields["minutes"]
     effects = [
         REFUSING_EFFECT.format(minutes=minutes)
@@ -304,7 +312,8 @@ async def _plan_brownout(dependencies: ConsoleDependencies, fields: Mapping[str,
         f"Scope: {describe_window_scope(window)}. Nothing changes at the service.",
     ]
     users = sorted(
-        await load_window_users(dependencies.store, window), key=lambda user: -user.requests
+        await load_usage_affected_by_windows(dependencies.store, window),
+        key=lambda user: -user.requests,
     )
     rows = [
         [user.merchant, user.environment, user.key, user.operation, f"{user.requests:,}"]
@@ -323,8 +332,10 @@ async def _plan_brownout(dependencies: ConsoleDependencies, fields: Mapping[str,
     )
 
 
-async def _execute_brownout(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> str:
-    window = await _parse_window(dependencies, fields)
+async def _execute_brownout_start(
+    dependencies: ConsoleDependencies, fields: Mapping[str, str]
+) -> str:
+    window = await _parse_brownout_window(dependencies, fields)
     await insert_brownout(dependencies.store, window)
     effect = "refuses" if window.refuses else "only counts"
     return f"began brownout {window.id} until {window.ends_at:%Y-%m-%dT%H:%M:%SZ}, {effect}: {describe_window_scope(window)}"
@@ -374,7 +385,7 @@ def _format_sentence(text: str) -> str:
 ACTIONS: Mapping[str, Action] = {
     "freeze": Action(_plan_freeze, _execute_freeze),
     "unfreeze": Action(_plan_unfreeze, _execute_unfreeze),
-    "mode": Action(_plan_mode, _execute_mode),
-    "brownout": Action(_plan_brownout, _execute_brownout),
+    "mode": Action(_plan_mode_switch, _execute_mode_switch),
+    "brownout": Action(_plan_brownout_start, _execute_brownout_start),
     "brownout-off": Action(_plan_brownout_end, _execute_brownout_end),
 }

@@ -9,8 +9,8 @@ from typing import Literal
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.operator.metrics_page import StateGauges
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE
-from gateway.storage.brownout_rows import list_open_brownouts
-from gateway.storage.difference_rows import load_all_tallies_by_key
+from gateway.storage.brownout_rows import list_planned_and_active_brownouts
+from gateway.storage.difference_rows import load_comparison_tallies_by_key
 from gateway.storage.traffic_rows import Traffic
 
 FAILURE_RATIO = 0.05
@@ -41,13 +41,15 @@ async def load_alerts(
     """Loads all alerts, errors first; raises StoreUnavailable."""
     windows = [
         window
-        for window in await list_open_brownouts(dependencies.store, dependencies.store.clock())
+        for window in await list_planned_and_active_brownouts(
+            dependencies.store, dependencies.store.clock()
+        )
         # Brownouts that only count change nothing for clients.
         if window.refuses
     ]
     differing_keys = {
         (operation.tenant, operation.key)
-        for operation, tally in (await load_all_tallies_by_key(dependencies.store)).items()
+        for operation, tally in (await load_comparison_tallies_by_key(dependencies.store)).items()
         if tally.places
     }
     # A share, because a few failures among many requests are normal.
@@ -56,21 +58,21 @@ async def load_alerts(
     return [
         *(Alert("error", f"{name}: {fault}", "/service") for name, fault in faults.items() if fault),
         *(_RESTORED_ALERTS if figures.is_restored else ()),
-        *_build_error_unless_zero(figures.in_doubt_writes, "write is", "writes are", "in doubt", "/writes"),
-        *_build_error_unless_zero(failed, failed_text, failed_text, "", "/traffic?hours=1"),
-        *_build_warning_unless_zero(figures.superseded_batches, "batch is", "batches are", "superseded at the service", "/writes"),
-        *_build_warning_unless_zero(figures.freezes, "write freeze is", "write freezes are", "active", "/switches"),
-        *_build_warning_unless_zero(
+        *_iter_error_alert_unless_zero(figures.in_doubt_writes, "write is", "writes are", "in doubt", "/writes"),
+        *_iter_error_alert_unless_zero(failed, failed_text, failed_text, "", "/traffic?hours=1"),
+        *_iter_warning_alert_unless_zero(figures.superseded_batches, "batch is", "batches are", "superseded at the service", "/writes"),
+        *_iter_warning_alert_unless_zero(figures.freezes, "write freeze is", "write freezes are", "active", "/switches"),
+        *_iter_warning_alert_unless_zero(
             len(windows), "brownout is", "brownouts are", "active or scheduled", "/switches"
         ),
-        *_build_warning_unless_zero(near_their_limit, "key is near its", "keys are near their", "limit", "/limits"),
-        *_build_warning_unless_zero(
+        *_iter_warning_alert_unless_zero(near_their_limit, "key is near its", "keys are near their", "limit", "/limits"),
+        *_iter_warning_alert_unless_zero(
             len(differing_keys), "compared key has", "compared keys have", "answers that differ", "/compare"
         ),
     ]  # fmt: skip
 
 
-def _build_error_unless_zero(
+def _iter_error_alert_unless_zero(
     number: int, singular: str, plural: str, rest: str, href: str
 ) -> Iterator[Alert]:
     if number:
@@ -79,8 +81,8 @@ def _build_error_unless_zero(
         )
 
 
-def _build_warning_unless_zero(
+def _iter_warning_alert_unless_zero(
     number: int, singular: str, plural: str, rest: str, href: str
 ) -> Iterator[Alert]:
-    for alert in _build_error_unless_zero(number, singular, plural, rest, href):
+    for alert in _iter_error_alert_unless_zero(number, singular, plural, rest, href):
         yield Alert("warning", alert.text, alert.href)

@@ -72,7 +72,9 @@ def build_plot(
 
     ``is_cumulative``: each kind includes the one before it, as percentiles do.
     """
-    stacked = [_subtract_previous(values) if is_cumulative else values for _, values in rows]
+    stacked = [
+        _compute_successive_differences(values) if is_cumulative else values for _, values in rows
+    ]
     top = round_up_axis(max((sum(values.values()) for values in stacked), default=0))
     slot_width = WIDTH / max(len(rows), 1)
     return Plot(
@@ -85,7 +87,7 @@ def build_plot(
     )
 
 
-def _subtract_previous(values: Mapping[str, float]) -> Mapping[str, float]:
+def _compute_successive_differences(values: Mapping[str, float]) -> Mapping[str, float]:
     """Returns the difference of each value from the one before."""
     previous_values = [0.0, *values.values()]
     return {
@@ -126,12 +128,12 @@ def round_up_axis(value: float) -> float:
     return next(step * power for step in AXIS_STEPS if value <= step * power * (1 + 1e-9))
 
 
-def list_span_starts(since: datetime, until: datetime, size: timedelta) -> list[datetime]:
+def list_time_span_starts(since: datetime, until: datetime, size: timedelta) -> list[datetime]:
     """Returns the starts of all spans from ``since`` to before ``until``."""
     return [since + number * size for number in range(math.ceil((until - since) / size))]
 
 
-def select_axis_labels(moments: Sequence[datetime], form: str = "%H:%M") -> list[str]:
+def format_axis_time_labels(moments: Sequence[datetime], form: str = "%H:%M") -> list[str]:
     """Formats a few of the moments, evenly spaced from the first."""
     step = max(1, math.ceil(len(moments) / MAX_LABELS))
     return [f"{moment:{form}}" for moment in moments[::step]]

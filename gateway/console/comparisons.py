@@ -61,11 +61,14 @@ class ComparisonPage:
         if not standings:
             return self._pages.render_page(request, "not_found", 404)
         return self._pages.render_page(
-            request, "comparison", standing=standings[0], operations=_build_operations(standings[0])
+            request,
+            "comparison",
+            standing=standings[0],
+            operations=_build_operation_comparisons(standings[0]),
         )
 
 
-def _build_operations(standing: KeyReadiness) -> list[OperationComparison]:
+def _build_operation_comparisons(standing: KeyReadiness) -> list[OperationComparison]:
     """Builds the operations of a key, most differences first."""
     operations = [
         OperationComparison(

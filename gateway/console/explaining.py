@@ -152,10 +152,10 @@ def parse_request_text(text: str) -> CurlRequest:
     except ValueError:
         raise InvalidCurlCommand("unclosed quote: paste the whole command") from None
     # Otherwise `-d @file` would show a file of this machine in the browser.
-    return parse_curl(words, _reject_file)
+    return parse_curl(words, _reject_curl_data_file)
 
 
-def _reject_file(_name: str) -> NoReturn:
+def _reject_curl_data_file(_name: str) -> NoReturn:
     raise InvalidCurlCommand("files are not read: put the body itself after -d")
 
 
@@ -254,7 +254,7 @@ def _redact_target(redactor: Redactor, target: str) -> str:
         for part in path.split("/")
     ]
     names = [
-        redactor.redact_key(parameter.partition("=")[0])
+        redactor.redact_object_key(parameter.partition("=")[0])
         for parameter in query.split("&")
         if parameter
     ]

@@ -33,7 +33,7 @@ class CsrfForms:
         # Bound to the cookie, so that a token from another browser is not valid here.
         return hmac.digest(self._key, cookie.encode(), hashlib.sha256).hex()
 
-    async def read_fields(self, request: web.Request) -> Mapping[str, str]:
+    async def read_verified_form_fields(self, request: web.Request) -> Mapping[str, str]:
         """Reads and checks a form; returns its fields. Raises FormRejected."""
         if not is_same_origin(request):
             raise FormRejected("This request was not sent by a page of this console.")
@@ -63,11 +63,11 @@ def is_same_origin(request: web.Request) -> bool:
     return site in (None, "same-origin") and bool(host) and host == request.headers.get("Host")
 
 
-def new_session_cookie() -> str:
+def generate_session_cookie_value() -> str:
     return secrets.token_hex(16)
 
 
-def set_cookie(request: web.Request, response: web.StreamResponse, value: str) -> None:
+def set_session_cookie(request: web.Request, response: web.StreamResponse, value: str) -> None:
     """Sets the session cookie, as Secure if the browser uses TLS, through a proxy in front."""
     response.set_cookie(
         COOKIE,

@@ -51,7 +51,7 @@ async def load_limit_usage(dependencies: ConsoleDependencies) -> list[LimitUse]:
         *(key.id for key in keys),
         *(f"signed {signed_tenant}" for signed_tenant in tenants),
     ]
-    counts = await dependencies.limits.count_requests(counter_names)
+    counts = await dependencies.limits.list_window_request_counts(counter_names)
     default_limit = dependencies.settings.limits.requests_per_hour
     # Without counts the backend cannot be reached: unknown, which is not zero.
     key_counts = counts[: len(keys)] if counts else [None] * len(keys)
@@ -81,7 +81,7 @@ class LimitsPage:
             "limits",
             uses=uses[:MAX_ROWS],
             more=len(uses) - MAX_ROWS,
-            fault=await self._dependencies.limits.describe_fault(),
+            fault=await self._dependencies.limits.find_limiter_problem(),
             is_known=all(use.used is not None for use in uses),
             levels={
                 level: sum(use.level == level for use in uses) for level in ("reached", "near")

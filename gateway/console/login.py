@@ -8,7 +8,7 @@ import structlog
 from aiohttp import web
 
 from gateway.admin.session import COOKIE, Throttle
-from gateway.console.forms import new_session_cookie, set_cookie
+from gateway.console.forms import generate_session_cookie_value, set_session_cookie
 from gateway.console.pages import Pages, redirect_see_other
 
 log = structlog.get_logger()
@@ -33,16 +33,16 @@ class LoginPage:
         if (cookie := sessions.log_in(fields.get("token", "").strip())) is None:
             log.warning("console_login_refused", **{"client.address": client_address})
             # After the check: a right token is never delayed, however many wrong ones are waiting.
-            await self._throttle.delay_failure(client_address)
+            await self._throttle.delay_authentication_failure(client_address)
             return self._pages.render_page(request, "login", 403, wrong=True)
         log.info("console_login", **{"client.address": client_address})
         response = redirect_see_other("/")
-        set_cookie(request, response, cookie)
+        set_session_cookie(request, response, cookie)
         return response
 
     async def log_out(self, request: web.Request, _fields: Mapping[str, str]) -> web.StreamResponse:
         self._pages.sessions.revoke(request.cookies.get(COOKIE, ""))
         response = redirect_see_other("/login" if self._pages.sessions.is_login_required else "/")
         # A new cookie, so that forms opened before the logout cannot be sent any more.
-        set_cookie(request, response, new_session_cookie())
+        set_session_cookie(request, response, generate_session_cookie_value())
         return response

@@ -9,11 +9,16 @@ from datetime import date, datetime, timedelta
 from aiohttp import web
 
 from gateway.auth.key_rows import load_listed_keys
-from gateway.console.charts import Plot, build_plot, select_axis_labels
+from gateway.console.charts import Plot, build_plot, format_axis_time_labels
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.operator.key_usage import KeyUsage, group_usage_by_key, list_replacement_calls
-from gateway.storage.usage_rows import DailyUsage, UsageSummary, load_daily_usage, load_usage
+from gateway.storage.usage_rows import (
+    DailyUsage,
+    UsageSummary,
+    load_daily_usage,
+    load_usage_summaries,
+)
 
 PERIOD_DAYS = 60
 RECENT_PERIOD = timedelta(days=7)
@@ -62,7 +67,7 @@ class MigrationPage:
         store, now = self._dependencies.store, self._dependencies.store.clock()
         today = now.date()
         since = today - timedelta(days=PERIOD_DAYS - 1)
-        keys = group_usage_by_key(await load_usage(store, since))
+        keys = group_usage_by_key(await load_usage_summaries(store, since))
         left = [_build_key_migration(usage, now) for usage in keys if usage.key]
         # Keys that are still in use come first.
         left.sort(key=lambda migration: (not migration.is_recent, -migration.use.requests))
@@ -111,5 +116,5 @@ def _build_usage_plot(days: Sequence[DailyUsage], since: date, today: date) -> P
     midnights = [datetime.combine(date_, datetime.min.time()) for date_ in dates]
     return build_plot(
         [(f"{date_}", values) for date_, values in bars.items()],
-        select_axis_labels(midnights, "%d %b"),
+        format_axis_time_labels(midnights, "%d %b"),
     )

@@ -9,18 +9,18 @@ from datetime import timedelta
 
 from aiohttp import web
 
-from gateway.admin.port import run_check
+from gateway.admin.port import find_readiness_problem
 from gateway.console.alerts import load_alerts
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.limits import load_limit_usage
 from gateway.console.migration import SunsetProgress, compute_sunset_progress
 from gateway.console.pages import Pages
-from gateway.console.traffic import load_recent_traffic, load_traffic_plots
+from gateway.console.traffic import load_recent_traffic_by_operation, load_traffic_plots
 from gateway.http.progress import RequestProgress
 from gateway.operator.key_usage import group_usage_by_key
 from gateway.operator.metrics_page import load_gauges
-from gateway.storage.traffic_rows import sum_traffic
-from gateway.storage.usage_rows import load_usage
+from gateway.storage.traffic_rows import sum_traffic_counts
+from gateway.storage.usage_rows import load_usage_summaries
 
 CHECK_CACHE_SECONDS = 10.0
 """Checks are cached this long, however many clients refresh the page."""
@@ -55,8 +55,10 @@ class OverviewPage:
         faults = await self._refresh_readiness_faults()
         gauges = await load_gauges(store)
         plots, day = await load_traffic_plots(store, PLOT_HOURS)
-        recent = sum_traffic((await load_recent_traffic(store)).values())
-        week = group_usage_by_key(await load_usage(store, (store.clock() - USAGE_PERIOD).date()))
+        recent = sum_traffic_counts((await load_recent_traffic_by_operation(store)).values())
+        week = group_usage_by_key(
+            await load_usage_summaries(store, (store.clock() - USAGE_PERIOD).date())
+        )
         return self._pages.render_page(
             request,
             "overview",
@@ -80,7 +82,9 @@ class OverviewPage:
         async with self._check_lock:
             if (now := asyncio.get_running_loop().time()) - self._checked_at >= CHECK_CACHE_SECONDS:
                 checks = self._dependencies.checks
-                results = await asyncio.gather(*(run_check(check) for check in checks.values()))
+                results = await asyncio.gather(
+                    *(find_readiness_problem(check) for check in checks.values())
+                )
                 self._faults = dict(zip(checks, results, strict=True))
                 self._near_limit = sum(
                     use.level != "ok" for use in await load_limit_usage(self._dependencies)
@@ -92,7 +96,10 @@ class OverviewPage:
         """Returns the large requests of all workers, the longest running first."""
         # Through the database, because this worker cannot ask the others.
         other_workers = await self._dependencies.heartbeats.list_remote_large_requests()
-        requests = [*self._dependencies.requests_in_progress.list_progress(), *other_workers]
+        requests = [
+            *self._dependencies.requests_in_progress.list_running_requests(),
+            *other_workers,
+        ]
         return sorted(requests, key=lambda request: request.began_at)
 
     def _compute_sunset_progress(self) -> SunsetProgress:

@@ -15,7 +15,12 @@ from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
 from gateway.admin.session import COOKIE, Sessions
 from gateway.console import static_files
 from gateway.console.dependencies import ConsoleDependencies
-from gateway.console.forms import CsrfForms, FormRejected, new_session_cookie, set_cookie
+from gateway.console.forms import (
+    CsrfForms,
+    FormRejected,
+    generate_session_cookie_value,
+    set_session_cookie,
+)
 from gateway.storage import StoreUnavailable
 from gateway.storage.audit_log import describe_scope
 from gateway.storage.durations import BUCKET_BOUNDS_MS
@@ -66,7 +71,9 @@ class Pages:
     def __init__(self, dependencies: ConsoleDependencies) -> None:
         self.sessions = Sessions(dependencies.settings.server.admin_token.get_secret_value())
         # A key of the state, so that a form of one worker is valid at every other one.
-        self.forms = CsrfForms(dependencies.store.encryption.derive_lasting_key("console forms"))
+        self.forms = CsrfForms(
+            dependencies.store.encryption.derive_key_from_oldest("console forms")
+        )
         self._dependencies = dependencies
         self._templates = Environment(
             loader=PackageLoader("gateway.console"),
@@ -99,7 +106,7 @@ class Pages:
         # The token of a form is bound to a cookie, so a browser without one gets a random one: the
         # login form and a console without login need it too.
         cookie = request.cookies.get(COOKIE, "")
-        session_cookie = cookie or new_session_cookie()
+        session_cookie = cookie or generate_session_cookie_value()
         text = self._templates.get_template(f"{template}.html.j2").render(
             path=request.path,
             now=self._dependencies.store.clock(),
@@ -112,7 +119,7 @@ class Pages:
             text=text, status=status, content_type="text/html", charset="utf-8", headers=headers
         )
         if not cookie:
-            set_cookie(request, response, session_cookie)
+            set_session_cookie(request, response, session_cookie)
         return response
 
     def wrap_view_with_unavailable_page(self, view: View) -> View:
@@ -126,12 +133,12 @@ class Pages:
 
         return handle_request
 
-    def wrap_form_view(self, view: FormView) -> View:
+    def wrap_form_view_with_csrf_check(self, view: FormView) -> View:
         """Wraps a view that handles a submitted form: checks that this console's page sent it."""
 
         async def handle_form(request: web.Request) -> web.StreamResponse:
             try:
-                fields = await self.forms.read_fields(request)
+                fields = await self.forms.read_verified_form_fields(request)
             except FormRejected as rejected:
                 return self.render_page(request, "refused", 403, why=str(rejected))
             return await view(request, fields)

@@ -19,13 +19,13 @@ from gateway.console.traffic_control import TrafficControlPage
 from gateway.console.writes import WritesPage
 
 
-def add_console(application: web.Application, dependencies: ConsoleDependencies) -> None:
+def add_console_routes(application: web.Application, dependencies: ConsoleDependencies) -> None:
     """Adds the routes of the console to the application of the admin port."""
     pages = Pages(dependencies)
     service, switches = ServicePage(dependencies, pages), TrafficControlPage(dependencies, pages)
     explain, login = ExplainPage(dependencies, pages), LoginPage(pages)
     # Only POST changes something, and only through `form_view`, which checks the token.
-    view, form_view = pages.wrap_view_with_unavailable_page, pages.wrap_form_view
+    view, form_view = pages.wrap_view_with_unavailable_page, pages.wrap_form_view_with_csrf_check
     application.add_routes(
         [
             web.get("/", view(OverviewPage(dependencies, pages))),
@@ -36,7 +36,7 @@ def add_console(application: web.Application, dependencies: ConsoleDependencies)
             web.get("/compare", view(ComparisonsPage(dependencies, pages))),
             web.get("/compare/key", view(ComparisonPage(dependencies, pages))),
             web.get("/service", view(service)),
-            web.post("/service", form_view(service.run_checks)),
+            web.post("/service", form_view(service.run_and_show_doctor_checks)),
             web.get("/switches", view(switches)),
             web.post("/switches", form_view(switches.execute)),
             web.get("/switches/confirm", view(switches.confirm)),

@@ -65,7 +65,7 @@ class ServicePage:
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         return await self._render(request, None)
 
-    async def run_checks(
+    async def run_and_show_doctor_checks(
         self, request: web.Request, _fields: Mapping[str, str]
     ) -> web.StreamResponse:
         """Runs the checks of `doctor`, which only read, and shows the results."""
@@ -84,7 +84,7 @@ class ServicePage:
         self, request: web.Request, findings: list[Finding] | None
     ) -> web.StreamResponse:
         ledger = ObjectStateStore(self._dependencies.store)
-        names = self._dependencies.settings.environments.select_configured()
+        names = self._dependencies.settings.environments.map_configured_environments_by_name()
         services = [
             self._build_status(name, await ledger.load_capabilities(name)) for name in names
         ]
@@ -100,7 +100,9 @@ class ServicePage:
     def _build_status(
         self, name: str, learned: Mapping[str, tuple[Any, datetime]]
     ) -> ServiceStatus:
-        environment = self._dependencies.settings.environments.select_configured()[name]
+        environment = (
+            self._dependencies.settings.environments.map_configured_environments_by_name()[name]
+        )
         setting = self._dependencies.settings.upstream.signed_target
         form, found_at = learned.get(CAPABILITY_NAME, (None, None))
         offset = self._dependencies.clock.offset(name)

@@ -10,12 +10,17 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from gateway.console.charts import Plot, build_plot, list_span_starts, select_axis_labels
+from gateway.console.charts import Plot, build_plot, format_axis_time_labels, list_time_span_starts
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.storage import Store
 from gateway.storage.durations import BUCKET_BOUNDS_MS, PARTS, Part
-from gateway.storage.traffic_rows import SPAN_LENGTH, Traffic, load_traffic_sums, sum_traffic
+from gateway.storage.traffic_rows import (
+    SPAN_LENGTH,
+    Traffic,
+    load_traffic_count_sums,
+    sum_traffic_counts,
+)
 from mappings import OPERATIONS, UNLISTED
 
 HOUR_CHOICES = (1, 6, 24, 48)
@@ -79,15 +84,15 @@ async def load_traffic_plots(
     """Loads the plots of the last hours and their total; raises StoreUnavailable."""
     bar_size, now = BAR_SIZE_BY_HOURS[hours], store.clock()
     since, until = _compute_period(now, hours)
-    traffic_by_start = await load_traffic_sums(
+    traffic_by_start = await load_traffic_count_sums(
         store, since, "began_at", required_values=filters, has_durations=True
     )
-    starts = list_span_starts(since, until, bar_size)
+    starts = list_time_span_starts(since, until, bar_size)
     bars: list[Traffic] = [Traffic() for _ in starts]
     for (began_at,), traffic in traffic_by_start.items():
         # Requests counted since the period was computed belong to the last bar.
         bars[min(int((began_at - since) / bar_size), len(bars) - 1)].add(traffic)
-    return _build_plots(starts, bars, bar_size), sum_traffic(bars)
+    return _build_plots(starts, bars, bar_size), sum_traffic_counts(bars)
 
 
 def _compute_period(now: datetime, hours: int) -> tuple[datetime, datetime]:
@@ -101,7 +106,7 @@ def _compute_period(now: datetime, hours: int) -> tuple[datetime, datetime]:
 def _build_plots(
     starts: Sequence[datetime], bars: Sequence[Traffic], bar_size: timedelta
 ) -> TrafficPlots:
-    labels = select_axis_labels(starts)
+    labels = format_axis_time_labels(starts)
     names = [f"{start:%H:%M}\N{EN DASH}{start + bar_size:%H:%M}" for start in starts]
     counts = [
         {"answered": traffic.successful, "refused": traffic.refused, "failed": traffic.failed}
@@ -110,7 +115,11 @@ def _build_plots(
     part_plots = [
         build_plot(
             list(
-                zip(names, [_compute_percentiles(traffic, part) for traffic in bars], strict=True)
+                zip(
+                    names,
+                    [_compute_duration_percentiles(traffic, part) for traffic in bars],
+                    strict=True,
+                )
             ),
             labels,
             is_cumulative=True,
@@ -124,7 +133,7 @@ def _build_plots(
     )
 
 
-def _compute_percentiles(traffic: Traffic, part: Part) -> dict[str, float]:
+def _compute_duration_percentiles(traffic: Traffic, part: Part) -> dict[str, float]:
     """Returns percentiles, capped at the highest bucket bound: infinity cannot be drawn."""
     return {
         name: min(traffic.percentile(part, percent) or 0.0, BUCKET_BOUNDS_MS[-1])
@@ -132,13 +141,13 @@ def _compute_percentiles(traffic: Traffic, part: Part) -> dict[str, float]:
     }
 
 
-async def load_recent_traffic(
+async def load_recent_traffic_by_operation(
     store: Store, filters: Mapping[str, str] | None = None
 ) -> dict[tuple[str], Traffic]:
     """Loads the last 15 minutes by operation; raises StoreUnavailable."""
     # Counts are stored by span, so the first one may have begun before the period.
     since = store.clock() - RECENT_PERIOD - SPAN_LENGTH
-    return await load_traffic_sums(
+    return await load_traffic_count_sums(
         store, since, "operation", required_values=filters, has_durations=True
     )
 
@@ -152,11 +161,11 @@ class TrafficPage:
         hours, filters = _parse_query(request.query)
         plots, total = await load_traffic_plots(self._store, hours, filters)
         since, _ = _compute_period(self._store.clock(), hours)
-        by_operation = await load_traffic_sums(
+        by_operation = await load_traffic_count_sums(
             self._store, since, "operation", required_values=filters, has_durations=True
         )
-        recent = await load_recent_traffic(self._store, filters)
-        by_merchant = await load_traffic_sums(
+        recent = await load_recent_traffic_by_operation(self._store, filters)
+        by_merchant = await load_traffic_count_sums(
             self._store, since, "merchant", "environment", required_values=filters
         )
         return self._pages.render_page(
@@ -219,7 +228,7 @@ def _build_operation_times(
     if len(times) < 2:
         return times
     return [
-        OperationTimes("all operations", "", total, sum_traffic(recent_by_name.values())),
+        OperationTimes("all operations", "", total, sum_traffic_counts(recent_by_name.values())),
         *times,
     ]
 
@@ -244,7 +253,11 @@ def _build_merchant_rows(
     if remaining_traffic := [row.traffic for row in rows[MAX_MERCHANTS:]]:
         rows[MAX_MERCHANTS:] = [
             _build_row(
-                f"{len(remaining_traffic)} others", "", {}, sum_traffic(remaining_traffic), total
+                f"{len(remaining_traffic)} others",
+                "",
+                {},
+                sum_traffic_counts(remaining_traffic),
+                total,
             )
         ]
     return rows

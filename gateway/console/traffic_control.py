@@ -18,8 +18,8 @@ from gateway.operator.brownout_windows import (
 )
 from gateway.operator.freezes import load_freeze_status
 from gateway.operator.mode_switches import load_switch_status
-from gateway.storage.audit_log import act_as, list_audit_events
-from gateway.storage.brownout_rows import list_brownouts, load_hits_by_brownout_id
+from gateway.storage.audit_log import attribute_events_to_operator, list_audit_events
+from gateway.storage.brownout_rows import list_brownouts, load_hit_counts_by_brownout_id
 from gateway.storage.mode_rows import GROUPS, MODES
 
 log = structlog.get_logger()
@@ -41,7 +41,7 @@ class TrafficControlPage:
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         store, now = self._dependencies.store, self._dependencies.store.clock()
         keys = [key for key in await load_listed_keys(store) if key.revoked_at is None]
-        hits = await load_hits_by_brownout_id(store)
+        hits = await load_hit_counts_by_brownout_id(store)
         brownouts = [
             (
                 brownout,
@@ -87,7 +87,7 @@ class TrafficControlPage:
         client_address = self._pages.find_client_address(request)
         try:
             # Operators share one token, so the audit log can only name the address.
-            with act_as(f"console, from {client_address}"):
+            with attribute_events_to_operator(f"console, from {client_address}"):
                 description = await _find_action(fields).execute(self._dependencies, fields)
         except ActionRefused as error:
             return self._render_refusal(request, error)

@@ -55,7 +55,7 @@ class ParsedOptions:
     words: list[str] = field(default_factory=list)
 
 
-def split_curl_options(
+def separate_own_and_curl_arguments(
     words: Sequence[str], options_with_value: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """Separates our options from curl's arguments.
@@ -72,7 +72,7 @@ def split_curl_options(
         if word == "--":
             return own_arguments, [*curl_arguments, *rest]
         if word in ("-h", "--help") or (
-            word == "--json" and not (rest and _looks_like_body(rest[0]))
+            word == "--json" and not (rest and _is_likely_body(rest[0]))
         ):
             own_arguments.append(word)
         elif word in options_with_value or word.startswith(
@@ -86,7 +86,7 @@ def split_curl_options(
     return own_arguments, curl_arguments
 
 
-def _looks_like_body(word: str) -> bool:
+def _is_likely_body(word: str) -> bool:
     return word.lstrip()[:1] in ("{", "[", "@")
 
 
@@ -132,23 +132,25 @@ def _split_command_line(words: Sequence[str]) -> list[str]:
 
 def _parse_long_option(options: ParsedOptions, word: str, rest: Iterator[str]) -> None:
     if word == "--request":
-        options.method = _require_value(word, rest)
+        options.method = _require_option_value(word, rest)
     elif word in DATA_OPTIONS:
-        options.data.append(_read_data(options, _require_value(word, rest), word))
+        options.data.append(
+            _read_data_option_value(options, _require_option_value(word, rest), word)
+        )
     elif word == "--url-query":
-        options.query.append(_encode_query_value(_require_value(word, rest)))
+        options.query.append(_encode_query_value(_require_option_value(word, rest)))
     elif word == "--data-urlencode":
-        options.data.append(_encode_query_value(_require_value(word, rest)).encode())
+        options.data.append(_encode_query_value(_require_option_value(word, rest)).encode())
     # First, as curl prefers it: other words may only look like an address.
     elif word == "--url":
-        options.words.insert(0, _require_value(word, rest))
+        options.words.insert(0, _require_option_value(word, rest))
     elif word == "--get":
         options.is_data_in_query = True
     elif word == "--head":
         options.method = "HEAD"
     # The value is skipped, so that it is not taken for the address.
     elif word in LONG_OPTIONS_WITH_VALUE:
-        _require_value(word, rest)
+        _require_option_value(word, rest)
 
 
 def _parse_short_options(options: ParsedOptions, letters: str, rest: Iterator[str]) -> None:
@@ -160,21 +162,21 @@ def _parse_short_options(options: ParsedOptions, letters: str, rest: Iterator[st
             options.method = "HEAD"
         elif letter in SHORT_OPTIONS_WITH_VALUE:
             # The value is the rest of the word, or the next word.
-            value = letters[place + 1 :] or _require_value(f"-{letter}", rest)
+            value = letters[place + 1 :] or _require_option_value(f"-{letter}", rest)
             if letter == "X":
                 options.method = value
             elif letter == "d":
-                options.data.append(_read_data(options, value, "-d"))
+                options.data.append(_read_data_option_value(options, value, "-d"))
             return
 
 
-def _read_data(options: ParsedOptions, value: str, option: str) -> bytes:
+def _read_data_option_value(options: ParsedOptions, value: str, option: str) -> bytes:
     # --data-raw takes a leading @ literally.
     is_file = value.startswith("@") and option != "--data-raw"
     return options.read_data_file(value[1:]) if is_file else value.encode()
 
 
-def _require_value(word: str, rest: Iterator[str]) -> str:
+def _require_option_value(word: str, rest: Iterator[str]) -> str:
     value = next(rest, None)
     if value is None:
         raise InvalidCurlCommand(f"{word} needs a value")

@@ -102,7 +102,7 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
     legacy_body = spelling.translate_to_neutral(operation.body_shape, _decode_body(operation, data))
     legacy_query = spelling.translate_to_neutral(operation.query_shape, parse_query(query))
     explanation = Explanation(
-        operation, list(_iter_leaves(legacy_body)), list(parse_query(query).items())
+        operation, list(_iter_json_leaves_with_paths(legacy_body)), list(parse_query(query).items())
     )
     try:
         body, problems = _parse_body(operation, legacy_body)
@@ -130,12 +130,13 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
     if explanation.refusal:
         # The reasons above assume that the request succeeds.
         explanation.kept = [
-            (name, _explain_rejection(explanation.refusal, name)) for name, _why in explanation.kept
+            (name, _explain_field_rejection(explanation.refusal, name))
+            for name, _why in explanation.kept
         ]
     return explanation
 
 
-def _explain_rejection(refusal: ErrorAnswer, name: str) -> str:
+def _explain_field_rejection(refusal: ErrorAnswer, name: str) -> str:
     """Explains why no call contains a field: it, or another one, makes the request invalid."""
     problem = next(
         (
@@ -186,7 +187,7 @@ def _run_flow(
         explanation.calls += [
             _build_explained_call(call, request, settings) for call in _list_calls_of_step(step)
         ]
-        explanation.remembered += _describe_facts_to_store(step)
+        explanation.remembered += _describe_object_state_to_store(step)
         step_result = simulated_service.answer_step(step)
 
 
@@ -194,11 +195,11 @@ def _list_calls_of_step(step: Step) -> list[Call]:
     return (
         [step]
         if isinstance(step, Call)
-        else list(getattr(step, "calls", ())) or _build_first_list_call(step)
+        else list(getattr(step, "calls", ())) or _list_first_call_of_list_step(step)
     )
 
 
-def _build_first_list_call(step: Step) -> list[Call]:
+def _list_first_call_of_list_step(step: Step) -> list[Call]:
     """Returns the first call of a list step, if the step is one."""
     path = getattr(step, "path", None)
     if path is None or isinstance(step, Parallel):
@@ -211,7 +212,7 @@ def _build_first_list_call(step: Step) -> list[Call]:
     return [Call("GET", path, query=query)]
 
 
-def _describe_facts_to_store(step: Step) -> Iterator[str]:
+def _describe_object_state_to_store(step: Step) -> Iterator[str]:
     if isinstance(step, CompareAndSet):
         yield f"{step.kind} {step.id}: {', '.join(name for name in step.facts if step.facts[name])}"
 
@@ -233,7 +234,7 @@ def _build_explained_call(call: Call, request: Request, settings: Settings) -> E
     return ExplainedCall(
         call.method,
         target,
-        _select_document_section(call.path),
+        _find_document_section_of_path(call.path),
         endpoint.is_optional,
         body,
         tuple(
@@ -251,7 +252,7 @@ def _build_explained_call(call: Call, request: Request, settings: Settings) -> E
     )
 
 
-def _select_document_section(path: str) -> str:
+def _find_document_section_of_path(path: str) -> str:
     # First, because the paths of accounts begin with those of recipients.
     if "/accounts" in path:
         return "4.2"
@@ -259,8 +260,8 @@ def _select_document_section(path: str) -> str:
 
 
 def _iter_body_origins(call: Call, legacy_body: JSON) -> Iterator[FieldOrigin]:
-    values_by_field = dict(_iter_leaves(legacy_body))
-    for name, value in _iter_leaves(call.body):
+    values_by_field = dict(_iter_json_leaves_with_paths(legacy_body))
+    for name, value in _iter_json_leaves_with_paths(call.body):
         source_field = _find_mapped_source_field(call, name)
         # A field map may lack fields that have the same name in both interfaces.
         if source_field not in values_by_field and name in values_by_field and call.field_map:
@@ -294,7 +295,7 @@ def _iter_query_origins(
             source_field = next(
                 (
                     candidate
-                    for candidate, held_value in _iter_leaves(request.body)
+                    for candidate, held_value in _iter_json_leaves_with_paths(request.body)
                     if held_value == value
                 ),
                 None,
@@ -322,12 +323,12 @@ def _find_mapped_source_field(call: Call, name: str) -> str | None:
     return None
 
 
-def _iter_leaves(value: JSON, place: str = "") -> Iterator[tuple[str, JSON]]:
+def _iter_json_leaves_with_paths(value: JSON, place: str = "") -> Iterator[tuple[str, JSON]]:
     if isinstance(value, Mapping) and value:
         for name, inner in value.items():
-            yield from _iter_leaves(inner, f"{place}.{name}" if place else name)
+            yield from _iter_json_leaves_with_paths(inner, f"{place}.{name}" if place else name)
     elif isinstance(value, list) and value:
         for number, inner in enumerate(value):
-            yield from _iter_leaves(inner, f"{place}[{number}]")
+            yield from _iter_json_leaves_with_paths(inner, f"{place}[{number}]")
     elif place:
         yield place, value

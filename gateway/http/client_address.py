@@ -38,7 +38,7 @@ def resolve_client_address(
     return address
 
 
-def format_limit_name(address: Address | None) -> str:
+def format_address_rate_limit_name(address: Address | None) -> str:
     """Formats the name under which an address is rate limited.
 
     For IPv6 that is its /64 network, because one client usually has all of it.

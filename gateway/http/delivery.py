@@ -21,7 +21,7 @@ _NO_UNACKNOWLEDGED_BYTES = struct.pack("i", 0)
 """Result of the ``TIOCOUTQ`` ioctl if every byte has been acknowledged."""
 
 
-async def wait_for_acknowledgement(
+async def wait_for_tcp_acknowledgement(
     transport: asyncio.Transport | None, underlying_transport: asyncio.Transport | None = None
 ) -> bool:
     """Waits until all written bytes are acknowledged; returns False if the connection ends first.

@@ -1,6 +1,6 @@
 """Progress of large requests in flight, for operators.
 
-Each step that handles a large body calls ``record_progress``; a request that never does is not
+Each step that handles a large body calls ``record_current_request_progress``; a request that never does is not
 listed. Only labels and byte counts are stored, never content.
 """
 
@@ -80,7 +80,7 @@ class RequestsInProgress:
         self._clock = clock
         self._progress_by_request: dict[_Request, RequestProgress] = {}
 
-    def track_current_task(
+    def attribute_current_task_to_request(
         self, build_labels: Callable[[], RequestLabels], start_time: float
     ) -> None:
         """Attributes the work of the current task to a request, until the task ends.
@@ -90,7 +90,7 @@ class RequestsInProgress:
         """
         _current_request.set(_Request(self, build_labels, start_time, asyncio.current_task()))
 
-    def list_progress(self) -> list[RequestProgress]:
+    def list_running_requests(self) -> list[RequestProgress]:
         """Lists the running requests, the longest running first."""
         running = [
             progress
@@ -129,7 +129,7 @@ class _Request:
 _current_request: ContextVar[_Request | None] = ContextVar("large", default=None)
 
 
-def record_progress(step: Step, done: int, total: int) -> None:
+def record_current_request_progress(step: Step, done: int, total: int) -> None:
     """Records how far the request of the current task is; without a request, does nothing."""
     if request := _current_request.get():
         request.registry.record_request_progress(request, step, done, total)

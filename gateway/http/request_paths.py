@@ -97,7 +97,7 @@ class PathTemplates:
         self._endpoints = [
             (
                 endpoint.method,
-                _compile_pattern(configured_paths.get(endpoint.path, f"/v1{endpoint.path}")),
+                _compile_path_template(configured_paths.get(endpoint.path, f"/v1{endpoint.path}")),
                 endpoint.path,
             )
             for endpoint in ENDPOINTS
@@ -116,7 +116,7 @@ class PathTemplates:
         return ""
 
 
-def _compile_pattern(path: str) -> re.Pattern[str]:
+def _compile_path_template(path: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\{\w+\\}", lambda _: ID_PATTERN, re.escape(path)))
 
 

@@ -67,18 +67,18 @@ def has_body(request: web.BaseRequest) -> bool:
     return "Transfer-Encoding" in request.headers or bool(request.content_length)
 
 
-def is_read_with_body(request: web.BaseRequest) -> bool:
+def is_get_or_head_with_body(request: web.BaseRequest) -> bool:
     """Whether it is a GET or HEAD with a body: never forwarded, nor parsed as another request."""
     return request.method in ("GET", "HEAD") and has_body(request)
 
 
-def requires_connection_close(request: web.BaseRequest) -> bool:
+def is_connection_close_required(request: web.BaseRequest) -> bool:
     """Whether the connection must be closed after this request.
 
     aiohttp's parser (3.14.5) prepends the last trailer field of a chunked body to the headers of
     the next request, and an unexpected body may be a smuggled request.
     """
-    return "Transfer-Encoding" in request.headers or is_read_with_body(request)
+    return "Transfer-Encoding" in request.headers or is_get_or_head_with_body(request)
 
 
 def mark_authenticated(request: web.BaseRequest, tenant: Hashable) -> None:
@@ -257,7 +257,9 @@ async def iter_body_chunks(
             slot.reserve_bytes(size - reserved_bytes)
             reserved_bytes = size
         if reserved_bytes > json_codec.LARGE_BYTES:
-            progress.record_progress("receiving_request", size, request.content_length or 0)
+            progress.record_current_request_progress(
+                "receiving_request", size, request.content_length or 0
+            )
         yield part
 
 

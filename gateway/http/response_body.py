@@ -111,4 +111,6 @@ class BufferedPayload(Payload):
                 await asyncio.sleep(0)  # lets other requests run while a fast client reads
                 sent_bytes += len(view[start : start + CHUNK_BYTES])
                 if total_bytes > CHUNK_BYTES:
-                    progress.record_progress("sending_response", sent_bytes, total_bytes)
+                    progress.record_current_request_progress(
+                        "sending_response", sent_bytes, total_bytes
+                    )

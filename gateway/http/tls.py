@@ -47,7 +47,9 @@ class Certificate:
         else:
             log.info("certificate_reloaded", **{"file.path": str(self._files[0])})
 
-    async def watch_files(self, interval_seconds: float = CHECK_INTERVAL_SECONDS) -> None:
+    async def reload_whenever_files_change(
+        self, interval_seconds: float = CHECK_INTERVAL_SECONDS
+    ) -> None:
         """Reloads the certificate whenever its files change; runs until it is cancelled."""
         while True:
             await asyncio.sleep(interval_seconds)
@@ -119,12 +121,12 @@ def start_eagerly(coroutine: Coroutine[Any, Any, Result]) -> Awaitable[Result]:
     try:
         future = coroutine.send(None)
     except StopIteration as done:
-        return _await_rest(None, done.value)
-    return _await_rest(coroutine, future)
+        return _await_rest_of_coroutine(None, done.value)
+    return _await_rest_of_coroutine(coroutine, future)
 
 
 @types.coroutine
-def _await_rest(
+def _await_rest_of_coroutine(
     coroutine: Coroutine[Any, Any, Result] | None, future: Any
 ) -> Generator[Any, Any, Result]:
     if coroutine is None:

@@ -10,7 +10,7 @@ from gateway.admission.limits import Admission, RateLimiter
 from gateway.auth.keys import ApiKey, ApiKeyStore
 from gateway.config.settings import Settings
 from gateway.http import request_reader
-from gateway.http.client_address import Address, format_limit_name
+from gateway.http.client_address import Address, format_address_rate_limit_name
 from gateway.http.delivery import is_client_disconnected
 from gateway.legacy_api.request_context import RequestContext
 from gateway.migration.routing import ServiceRouter
@@ -36,7 +36,7 @@ class CallerAuthenticator:
         self._limits = limits
         self._unauthenticated_limits = unauthenticated_limits
         self._forwarding = forwarding
-        self._environments = settings.environments.select_configured()
+        self._environments = settings.environments.map_configured_environments_by_name()
         self._requests_per_hour = settings.limits.requests_per_hour
 
     async def authenticate_and_rate_limit(
@@ -48,7 +48,7 @@ class CallerAuthenticator:
             context.caller = await self._find_caller_for_routing(
                 request, context, operation, address
             )
-            name = f"address {format_limit_name(address)}"
+            name = f"address {format_address_rate_limit_name(address)}"
             return await self._unauthenticated_limits.admit(name, self._requests_per_hour)
         key = await self._require_api_key(request, context)
         # The client may have disconnected during the lookup, before there was a caller to mark.
@@ -74,7 +74,7 @@ class CallerAuthenticator:
     ) -> Caller | None:
         """Finds the caller of an operation that needs no key, if the key selects the service."""
         header_values = request.headers.getall("X-API-Key", [])
-        if not (self._forwarding.has_any_switch and len(header_values) == 1):
+        if not (self._forwarding.has_any_mode_switch and len(header_values) == 1):
             return None
         try:
             key = await self._key_store.find(header_values[0].strip())

@@ -108,7 +108,7 @@ class LegacyCodec:
             # Ignored as documented (contract, section 3), but counted: a client may expect an
             # effect.
             metrics.count_ignored_parameters(operation.name, len(unknown))
-        current_ids = await self._map_to_current_ids(context, ids, body, parameters)
+        current_ids = await self._map_ids_in_request_to_current_ids(context, ids, body, parameters)
         body = replace_ids(operation.body_shape, body, current_ids)
         if current_ids and json_codec.has_rows(body):
             # The flow iterates over the lists several times: replace ids once, not in each pass.
@@ -141,9 +141,9 @@ class LegacyCodec:
         # Limited to the ids in the path, because a long body may have hundreds of thousands.
         if context.caller.is_long:
             current_ids = {id_: current_ids[id_] for id_ in path_ids.values() if id_ in current_ids}
-        return self._ids.select_imported_legacy_ids(context.caller.key.tenant, current_ids)
+        return self._ids.map_current_to_imported_legacy_ids(context.caller.key.tenant, current_ids)
 
-    async def _map_to_current_ids(
+    async def _map_ids_in_request_to_current_ids(
         self,
         context: RequestContext,
         path_ids: Mapping[str, str],
@@ -156,7 +156,7 @@ class LegacyCodec:
         operation = cast("Operation", context.operation)
         body_shape = operation.body_shape
         if context.caller.is_long:
-            context.current_ids = await self._map_to_current_ids_in_slices(
+            context.current_ids = await self._map_ids_in_large_request_to_current_ids(
                 context.caller.key.tenant, path_ids, body_shape, body
             )
             return context.current_ids
@@ -171,7 +171,7 @@ class LegacyCodec:
         context.client_ids = {current_ids.get(id_, id_): id_ for id_ in sent_ids}
         return current_ids
 
-    async def _map_to_current_ids_in_slices(
+    async def _map_ids_in_large_request_to_current_ids(
         self, tenant: Tenant, path_ids: Mapping[str, str], body_shape: Any, body: JSON
     ) -> Mapping[str, str]:
         slices, current_ids = _iter_sent_id_slices(path_ids, body_shape, body), CompressedMapping()
@@ -204,7 +204,7 @@ class LegacyCodec:
                 else None
             )
             tenant = context.caller.key.tenant
-            client_ids = await self._map_to_client_ids(
+            client_ids = await self._map_ids_in_response_to_client_ids(
                 context, tenant, body, deferred_ids, is_long=is_long
             )
             body = replace_ids(operation.answer_shape, body, client_ids)
@@ -219,7 +219,7 @@ class LegacyCodec:
         _record_progress(context, "sending_response", sum(map(len, chunks)), is_long=is_long)
         return replace(response, body={}, chunks=chunks)
 
-    async def _map_to_client_ids(
+    async def _map_ids_in_response_to_client_ids(
         self,
         context: RequestContext,
         tenant: Tenant,
@@ -232,13 +232,13 @@ class LegacyCodec:
         response_shape = cast("Operation", context.operation).answer_shape
         if not is_long:
             collected = collect_ids(response_shape, body)
-            legacy_ids = await self._ids.find_object_and_text_legacy_ids(
+            legacy_ids = await self._ids.map_object_and_text_ids_to_legacy_ids(
                 tenant, *collected, deferred_ids
             )
             return dict(_iter_differing_id_pairs(collected, legacy_ids, context.client_ids))
         slices, client_ids = iterate_id_slices(response_shape, body), CompressedMapping()
         while id_slice := await run_in_thread(next, slices, None):
-            legacy_ids = await self._ids.find_object_and_text_legacy_ids(
+            legacy_ids = await self._ids.map_object_and_text_ids_to_legacy_ids(
                 tenant, *id_slice, deferred_ids, is_cached=False
             )
             await run_in_thread(
@@ -266,7 +266,7 @@ class LegacyCodec:
                 **_build_failure_log_fields(failure),
             }
         body_shape = context.operation.body_shape if context.operation else None
-        client_ids = await self._load_client_ids_in_messages(answer, context)
+        client_ids = await self._map_ids_in_messages_to_client_ids(answer, context)
         return await run_in_thread_if(
             is_long, self._build_error_response, answer, body_shape, client_ids
         )
@@ -281,7 +281,7 @@ class LegacyCodec:
             ErrorAnswer(answer.status, tuple(problems), answer.retry_after)
         )
 
-    async def _load_client_ids_in_messages(
+    async def _map_ids_in_messages_to_client_ids(
         self, answer: ErrorAnswer, context: RequestContext
     ) -> dict[str, str]:
         mentioned_ids = {
@@ -294,13 +294,18 @@ class LegacyCodec:
         sent_ids = {
             **context.client_ids,
             **await run_in_thread_if(
-                bool(context.current_ids), _invert_current_ids, context.current_ids, mentioned_ids
+                bool(context.current_ids),
+                _map_current_ids_to_sent_ids,
+                context.current_ids,
+                mentioned_ids,
             ),
         }
         try:
             # The client's own spelling takes precedence over the recorded one.
             return (
-                await self._ids.load_existing_legacy_ids(context.caller.key.tenant, mentioned_ids)
+                await self._ids.map_current_to_existing_legacy_ids(
+                    context.caller.key.tenant, mentioned_ids
+                )
                 | sent_ids
             )
         except StoreUnavailable:
@@ -330,7 +335,9 @@ def _record_progress(
         log.info(
             "large_payload_progress", request_id=context.request_id, step=step, body_bytes=size
         )
-        progress.record_progress(step, size if step == "translating_request" else 0, size)
+        progress.record_current_request_progress(
+            step, size if step == "translating_request" else 0, size
+        )
 
 
 def _select_sent_ids(path_ids: Mapping[str, str], *collected: IdSets) -> AbstractSet[str]:
@@ -371,7 +378,7 @@ def _iter_differing_id_pairs(
             yield id_, client_id
 
 
-def _invert_current_ids(
+def _map_current_ids_to_sent_ids(
     current_ids: Mapping[str, str], wanted_ids: Container[str]
 ) -> dict[str, str]:
     """Maps those of the wanted current ids that a long request sent to the ids that it used."""

@@ -24,18 +24,18 @@ class DeprecationNotice:
         self._page = settings.page
         self._successors = {
             name: f"{environment.base_url}/v1/"
-            for name, environment in environments.select_configured().items()
+            for name, environment in environments.map_configured_environments_by_name().items()
         }
         self._headers_by_environment = {
             name: self._build_headers(name) for name in (None, *self._successors)
         }
 
-    def select_headers(self, environment: str | None = None) -> Mapping[str, str]:
+    def select_deprecation_headers(self, environment: str | None = None) -> Mapping[str, str]:
         """Returns ``Deprecation``, ``Sunset`` and ``Link``; empty if no end is announced."""
         # Built once at start, because every response carries them.
         return self._headers_by_environment.get(environment, {})
 
-    def find_refusal(self, now: datetime) -> Problem | None:
+    def find_sunset_problem(self, now: datetime) -> Problem | None:
         """Returns the problem with which requests are refused after the sunset, if they are."""
         if self._sunset is None or not self._is_refused_after_sunset or now < self._sunset:
             return None

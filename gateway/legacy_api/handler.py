@@ -30,7 +30,7 @@ from gateway.http.client_address import (
     parse_networks,
     resolve_client_address,
 )
-from gateway.http.delivery import is_acknowledged, wait_for_acknowledgement
+from gateway.http.delivery import is_acknowledged, wait_for_tcp_acknowledgement
 from gateway.http.progress import RequestLabels, RequestsInProgress
 from gateway.http.request_ids import generate_id
 from gateway.http.request_reader import BodyPace
@@ -42,7 +42,7 @@ from gateway.legacy_api.deprecation import DeprecationNotice
 from gateway.legacy_api.request_context import RequestContext
 from gateway.legacy_api.routes import Routes
 from gateway.migration.brownouts import Brownouts
-from gateway.migration.inbound_request import InboundRequest, list_named_batches
+from gateway.migration.inbound_request import InboundRequest, list_batch_ids_in_request
 from gateway.migration.recorder import Recorder
 from gateway.migration.routing import ServiceRouter
 from gateway.migration.shadow_traffic import ShadowTraffic
@@ -119,8 +119,8 @@ class LegacyHandler:
         on_disconnect: Callable[[bool], None] = partial(self._handle_disconnect, context)
         # Set before the first await: the client may disconnect at any time from here on.
         request[request_reader.ON_DISCONNECT] = on_disconnect
-        self._requests_in_progress.track_current_task(
-            partial(_build_labels, ref(context)), context.start_time
+        self._requests_in_progress.attribute_current_task_to_request(
+            partial(_build_progress_labels, ref(context)), context.start_time
         )
         try:
             legacy_response = await self._respond(request, context)
@@ -129,9 +129,9 @@ class LegacyHandler:
                 context.slot.release()
         try:
             # Logged first, so that a client that has its response finds the request in the log.
-            self._record_request(request, context, legacy_response.status)
+            self._log_and_count_request(request, context, legacy_response.status)
             environment = context.caller.key.environment if context.caller else None
-            deprecation_headers = self._deprecation.select_headers(environment)
+            deprecation_headers = self._deprecation.select_deprecation_headers(environment)
             response: web.StreamResponse
             if isinstance(legacy_response, PassedResponse):
                 response = responses.build_passthrough_response(
@@ -148,7 +148,7 @@ class LegacyHandler:
         finally:
             if context.pending_delivery:
                 # Also after errors and cancellation, so that a repeated request is a retry.
-                self._idempotency_guard.stop_delivery(context.pending_delivery)
+                self._idempotency_guard.end_response_delivery(context.pending_delivery)
         # Queued, so that the client does not wait for the other service.
         if inbound := context.shadow_request:
             self._shadow_traffic.offer(
@@ -160,7 +160,7 @@ class LegacyHandler:
             )
         return response
 
-    def _record_request(
+    def _log_and_count_request(
         self, request: web.BaseRequest, context: RequestContext, status: int
     ) -> None:
         """Writes the access log line and counts the usage."""
@@ -190,7 +190,9 @@ class LegacyHandler:
         """
         # Behind a proxy, resets say nothing: HAProxy resets every connection it no longer needs.
         if "X-Forwarded-For" not in request.headers:
-            on_reset: Callable[[], None] = partial(self._handle_reset, context, operation)
+            on_reset: Callable[[], None] = partial(
+                self._record_connection_reset, context, operation
+            )
             request[request_reader.ON_RESET] = on_reset
         if (
             is_last_response := request.get(request_reader.IS_LAST_RESPONSE)
@@ -205,21 +207,21 @@ class LegacyHandler:
         # From here on, a disconnect may follow a complete delivery.
         context.is_response_written = True
         underlying_transport = request.get(request_reader.UNDERLYING_TRANSPORT)
-        self._idempotency_guard.watch_delivery(
+        self._idempotency_guard.watch_response_delivery(
             operation,
             lambda: (
                 context.is_delivered or is_acknowledged(request.transport, underlying_transport)
             ),
         )
         is_delivered = (
-            await wait_for_acknowledgement(request.transport, underlying_transport)
+            await wait_for_tcp_acknowledgement(request.transport, underlying_transport)
             or context.is_delivered
         )
         # A reset may have arrived during the wait.
         if is_delivered and not context.is_reset:
             self._idempotency_guard.record_delivery(operation)
 
-    def _handle_reset(self, context: RequestContext, operation: OperationRecord) -> None:
+    def _record_connection_reset(self, context: RequestContext, operation: OperationRecord) -> None:
         context.is_reset = True
         self._idempotency_guard.record_reset(operation)
 
@@ -290,7 +292,7 @@ class LegacyHandler:
             raise Invalid(errors.NOT_FOUND)
         context.operation = operation
         # Before authentication: after the sunset every key gets the same answer.
-        if sunset_problem := self._deprecation.find_refusal(self._clock()):
+        if sunset_problem := self._deprecation.find_sunset_problem(self._clock()):
             raise Invalid(sunset_problem)
         # Before the body is read, so that a refused client costs no memory.
         context.admission = await self._authenticator.authenticate_and_rate_limit(
@@ -315,7 +317,7 @@ class LegacyHandler:
         request_reader.check_content_length(request, self._max_body_bytes)
         slot = self._create_admission_slot(request, context)
         # The selected service may depend on the body, so it is selected after the body is read.
-        if context.caller and self._forwarding.has_switched_tenant(context.caller):
+        if context.caller and self._forwarding.has_mode_switch_for_caller(context.caller):
             return await self._answer_from_either_service(request, context, route_match.ids, slot)
         body = b""
         if operation.body_shape is not None:
@@ -344,7 +346,7 @@ class LegacyHandler:
     ) -> LegacyResponse | PassedResponse:
         """Answers from the legacy service, or with calls of the current one if that is selected."""
         # The body of a read is ignored, and never forwarded (contract, section 2).
-        is_body_ignored = request_reader.is_read_with_body(request)
+        is_body_ignored = request_reader.is_get_or_head_with_body(request)
         body = (
             b""
             if is_body_ignored
@@ -374,13 +376,15 @@ class LegacyHandler:
             flow_request = await self._codec.build_request(
                 request, context, inbound.ids, parsed_body
             )
-            routing_records = await self._forwarding.build_routing_checks(inbound)
+            routing_records = await self._forwarding.load_routing_checks(inbound)
             return await self._run_flow(
                 request, context, inbound.operation, flow_request, routing_records
             )
         except Failure as failure:
             # Either service may have the payment: the request does not name its batch.
-            if fallback_response := await self._forwarding.find_fallback_response(inbound, failure):
+            if fallback_response := await self._forwarding.fetch_legacy_fallback_response(
+                inbound, failure
+            ):
                 return fallback_response
             raise
 
@@ -450,7 +454,7 @@ class LegacyHandler:
         headers["X-Request-Id"] = context.request_id
         target = f"{path}?{query}" if query else path
         operation, caller = cast("Operation", context.operation), cast("Caller", context.caller)
-        batches = await list_named_batches(operation, ids, flow_request, body)
+        batches = await list_batch_ids_in_request(operation, ids, flow_request, body)
         return InboundRequest(
             operation,
             caller,
@@ -482,7 +486,7 @@ class LegacyHandler:
         return resolve_client_address(request.remote, forwarded_for, self._trusted_proxies)
 
 
-def _build_labels(context_reference: ref[RequestContext]) -> RequestLabels:
+def _build_progress_labels(context_reference: ref[RequestContext]) -> RequestLabels:
     """Builds the progress labels of a request.
 
     Takes a weak reference: a pooled connection keeps the context variables of the request that

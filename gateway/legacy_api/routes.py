@@ -47,7 +47,8 @@ class Routes:
             # Grouped by path, because a preflight lists all methods of a path.
             paths.setdefault(operation.path, {})[operation.method] = operation
         self.routes = tuple(
-            Route(_compile_pattern(path, words), operations) for path, operations in paths.items()
+            Route(_compile_path_template(path, words), operations)
+            for path, operations in paths.items()
         )
 
     def match(self, path: str) -> RouteMatch | None:
@@ -70,7 +71,7 @@ class Routes:
         return redact_path(path, known_words)
 
 
-def _compile_pattern(path: str, words: Mapping[str, str]) -> re.Pattern[str]:
+def _compile_path_template(path: str, words: Mapping[str, str]) -> re.Pattern[str]:
     parts: list[str] = []
     for part in path.split("/"):
         name = part.strip("{}<>")

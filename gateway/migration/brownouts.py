@@ -20,8 +20,8 @@ from gateway.storage import Store, StoreUnavailable
 from gateway.storage.brownout_rows import (
     Brownout,
     BrownoutHit,
-    add_brownout_hits,
-    list_open_brownouts,
+    increment_brownout_hit_counts,
+    list_planned_and_active_brownouts,
 )
 from gateway.storage.periodic_tasks import PeriodicTask
 from mappings.failures import Problem
@@ -74,11 +74,11 @@ class Brownouts:
         return _build_interruption(max(ends), now) if ends else None
 
     async def _reload_and_save_hits(self) -> None:
-        self._open_brownouts = await list_open_brownouts(self._store, self._clock())
+        self._open_brownouts = await list_planned_and_active_brownouts(self._store, self._clock())
         # Replaced before the write, because requests are counted while it waits for the database.
         hits, self._hits = self._hits, Counter()
         try:
-            await add_brownout_hits(self._store, hits)
+            await increment_brownout_hit_counts(self._store, hits)
         except StoreUnavailable:
             # These counts are written at the next poll.
             self._hits.update(hits)

@@ -181,11 +181,13 @@ class ForwardedWrites:
             inbound.idempotency_key,
         )
         received_at = self._journal.monotonic()
-        await self._journal.save_resets_received_so_far()
-        await self._settling.wait_for_resets(operation, received_at + self._retry_wait_seconds)
+        await self._journal.save_connection_resets_so_far()
+        await self._settling.wait_for_saved_connection_resets(
+            operation, received_at + self._retry_wait_seconds
+        )
         while True:
-            first_try, related_ids = await self._find_first_try(operation)
-            if first_try and self._retries.is_being_delivered(
+            first_try, related_ids = await self._find_first_try_and_related_ids(operation)
+            if first_try and self._retries.is_response_being_delivered(
                 first_try, operation, received_at, None
             ):
                 # Until it is known whether its client has the response, it may be the first of two.
@@ -209,7 +211,7 @@ class ForwardedWrites:
         """Waits for an identical request to end; None if it had no effect."""
         deadline = self._journal.monotonic() + self._retry_wait_seconds
         row: OperationRecord | None = first_try
-        while row is not None and self._settling.is_executing(row):
+        while row is not None and self._settling.is_operation_executing(row):
             if self._journal.monotonic() > deadline:
                 raise Unknown("its first try is still running", retry_after=MIN_RETRY_AFTER_SECONDS)
             await asyncio.sleep(POLL_SECONDS)
@@ -231,14 +233,14 @@ class ForwardedWrites:
         if self._joins_running and self._settling.has_other_instances:
             execution.unrelated_ids = related_ids
         try:
-            call = _build_call(inbound, operation)
+            call = _build_recorded_call(inbound, operation)
             # Recorded before it is sent: even if its outcome stays in doubt, further requests
             # about its batches must go to the legacy service.
-            execution.routing_changes = await self._batch_routing.build_marks(
+            execution.routing_changes = await self._batch_routing.build_legacy_routing_marks(
                 operation.tenant, inbound.batches, operation.id
             )
             await execution.save_write(call)
-            await self._refuse_disconnected(inbound, execution, call)
+            await self._refuse_write_if_client_disconnected(inbound, execution, call)
             return ForwardedAnswer(
                 await self._send_and_record(inbound, execution, call), execution.operation_record
             )
@@ -254,7 +256,7 @@ class ForwardedWrites:
                 )
             self._journal.release(execution)
 
-    async def _refuse_disconnected(
+    async def _refuse_write_if_client_disconnected(
         self, inbound: InboundRequest, execution: OperationExecution, call: Call
     ) -> None:
         """Refuses a write whose client has disconnected.
@@ -267,7 +269,7 @@ class ForwardedWrites:
             execution.record_response(
                 call, Unreachable("not sent, because the client has disconnected")
             )
-            await _save_if_possible(self._record_not_sent(inbound, execution))
+            await _save_outcome_if_possible(self._record_not_sent(inbound, execution))
             raise
 
     async def _send_and_record(
@@ -276,15 +278,15 @@ class ForwardedWrites:
         try:
             response = await self._sender.forward(inbound)
         except Unknown as unknown:
-            await _save_if_possible(
+            await _save_outcome_if_possible(
                 execution.leave_in_doubt(f"passed on to the legacy service: {unknown}")
             )
             raise
         except Unreachable as unreachable:
             execution.record_response(call, unreachable)
-            await _save_if_possible(self._record_not_sent(inbound, execution))
+            await _save_outcome_if_possible(self._record_not_sent(inbound, execution))
             raise
-        await _save_if_possible(self._record_response(inbound, execution, call, response))
+        await _save_outcome_if_possible(self._record_response(inbound, execution, call, response))
         return response
 
     async def _record_not_sent(
@@ -318,7 +320,9 @@ class ForwardedWrites:
             )
             # The batch exists nowhere, so nothing needs its routing any more.
             if response.status == 404 and inbound.operation.name in _SINGLE_BATCH_OPERATIONS:
-                await self._batch_routing.delete_marks(inbound.caller.key.tenant, inbound.batches)
+                await self._batch_routing.delete_legacy_routing_marks(
+                    inbound.caller.key.tenant, inbound.batches
+                )
             elif response.status < 500:
                 await self._batch_routing.revert_marks(
                     execution.operation_record.tenant,
@@ -351,11 +355,13 @@ class ForwardedWrites:
             self._journal.deliveries.pop(execution.operation_record.id, None)
             raise
         if inbound.operation.name in ("delete_batch", "delete_batches"):
-            await self._batch_routing.delete_marks(inbound.caller.key.tenant, inbound.batches)
+            await self._batch_routing.delete_legacy_routing_marks(
+                inbound.caller.key.tenant, inbound.batches
+            )
 
     # Retries
 
-    async def _find_first_try(
+    async def _find_first_try_and_related_ids(
         self, operation: OperationRecord
     ) -> tuple[OperationRecord | None, frozenset[str]]:
         """Finds the first try of a write, and the ids of all related operations that are open.
@@ -363,7 +369,7 @@ class ForwardedWrites:
         Raises Invalid, and Unknown if another write blocks it.
         """
         rows = await self._journal.operations.list_related_open(operation)
-        await self._settling.load_instances(rows)
+        await self._settling.refresh_instance_leases(rows)
         forwarded = _build_forwarded_operation(operation)
         related_ids = frozenset(row.id for row in rows)
         for row in [*rows, *self._journal.list_identical_running_records(operation, rows)]:
@@ -394,11 +400,13 @@ class ForwardedWrites:
             return False
         if not row.operation.startswith(FORWARDED_PREFIX):
             return True  # whether it counts as a retry is decided by the translated path
-        is_running = row.state == RUNNING and self._settling.is_executing(row)
+        is_running = row.state == RUNNING and self._settling.is_operation_executing(row)
         return self._joins_running or not is_running or self._journal.is_client_disconnected(row)
 
     async def _reconcile_blocking_write(self, row: OperationRecord) -> None:
-        if not self._settling.is_executing(row) and not await self._settling.reconcile(row):
+        if not self._settling.is_operation_executing(row) and not await self._settling.reconcile(
+            row
+        ):
             raise self._settling.build_in_doubt_error(row)
 
 
@@ -425,7 +433,7 @@ def _build_forwarded_operation(operation: OperationRecord) -> OperationRecord:
     return replace(operation, operation=f"{FORWARDED_PREFIX}{operation.operation}")
 
 
-def _build_call(inbound: InboundRequest, operation: OperationRecord) -> Call:
+def _build_recorded_call(inbound: InboundRequest, operation: OperationRecord) -> Call:
     """Builds the recorded call of a write; the bytes sent are the client's own."""
     path = inbound.target.partition("?")[0].removeprefix("/v1").rstrip("/")
     return Call(
@@ -453,7 +461,7 @@ def _decode_stored_response(stored_response: StoredText) -> PassedResponse:
     return PassedResponse(status, response_headers, body.encode())
 
 
-async def _save_if_possible(saving: Awaitable[None]) -> None:
+async def _save_outcome_if_possible(saving: Awaitable[None]) -> None:
     """Awaits the saving of an outcome; if that fails, the write stays in doubt.
 
     The client gets its response anyway.

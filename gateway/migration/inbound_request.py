@@ -42,7 +42,7 @@ class InboundRequest:
         return self.operation.method != "GET"
 
 
-async def list_named_batches(
+async def list_batch_ids_in_request(
     operation: Operation, path_ids: Mapping[str, str], flow_request: Request, body: bytes
 ) -> Sequence[str]:
     """Lists the batches that a request names, in the client's spelling."""

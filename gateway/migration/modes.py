@@ -25,7 +25,7 @@ from gateway.storage.mode_rows import (
     Mode,
     ModeSwitch,
     list_mode_switches,
-    load_switch_count,
+    load_mode_switch_count,
 )
 from gateway.storage.periodic_tasks import PeriodicTask
 from mappings.effects import Operation
@@ -81,28 +81,28 @@ class Modes:
     async def __aexit__(self, *_: object) -> None:
         await self._poll_task.__aexit__()
 
-    def select_mode(self, key: ApiKey, group: Group) -> Mode:
+    def find_mode_of_key(self, key: ApiKey, group: Group) -> Mode:
         """Selects the mode of the key, or else that of all keys of its tenant."""
         key_mode = self._switches.get((key.tenant, key.name, group))
         return key_mode or self._switches.get((key.tenant, "", group), TRANSLATE)
 
-    def has_switches(self, tenant: Tenant) -> bool:
+    def has_mode_switch_for_tenant(self, tenant: Tenant) -> bool:
         """Whether a tenant was ever switched: only then can it have batches at both services."""
         return tenant in self._tenants
 
     @property
-    def has_any_switch(self) -> bool:
+    def has_any_mode_switch(self) -> bool:
         return bool(self._tenants)
 
     async def refresh(self) -> None:
         """Loads the modes if any has changed; raises StoreUnavailable."""
         # The poll and the key store's hook may run concurrently.
         async with self._refresh_lock:
-            await self._refresh_locked()
+            await self._reload_modes_if_changed()
 
-    async def _refresh_locked(self) -> None:
+    async def _reload_modes_if_changed(self) -> None:
         # The count is read first, so that the next poll sees a switch between the two queries.
-        count = await load_switch_count(self._store)
+        count = await load_mode_switch_count(self._store)
         if count == self._switch_count:
             return
         switches = await list_mode_switches(self._store)

@@ -111,7 +111,7 @@ class Recorder:
             # A thread may still be writing, so the file stays open until the process ends.
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._log_losses()
+        self._log_lost_exchanges()
 
     @property
     def is_on(self) -> bool:
@@ -134,9 +134,9 @@ class Recorder:
         """Queues an exchange without waiting; called when the client's response is ready."""
         # This never waits, because a recording must not slow down the requests that it records.
         if exchange.size > MAX_EXCHANGE_BYTES:
-            self._record_loss("too_large")
+            self._count_lost_exchange("too_large")
         elif self._queued_bytes + exchange.size > MAX_QUEUED_BYTES or self._queue.full():
-            self._record_loss("dropped")
+            self._count_lost_exchange("dropped")
         else:
             self._queued_bytes += exchange.size
             self._queue.put_nowait(exchange)
@@ -146,9 +146,11 @@ class Recorder:
             try:
                 await asyncio.to_thread(self._write_exchange, exchange)
             except OSError as error:
-                self._record_loss("failed", **logs.describe_exception(error), errno=error.errno)
+                self._count_lost_exchange(
+                    "failed", **logs.describe_exception(error), errno=error.errno
+                )
             except Exception as error:  # noqa: BLE001 - one failure must not end the task
-                self._record_loss("failed", **logs.describe_exception(error))
+                self._count_lost_exchange("failed", **logs.describe_exception(error))
             else:
                 metrics.recorded_requests.labels("written").inc()
             finally:
@@ -161,18 +163,18 @@ class Recorder:
         # Created for each exchange, because the secrets differ; the common salt makes pseudonyms
         # agree.
         scrubber = Scrubber(self._salt, scrubbed_secrets, self._words)
-        entry = scrubber.scrub_entry(_build_har_entry(exchange))
+        entry = scrubber.scrub_har_entry(_build_har_entry(exchange))
         self._file.write(json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode())
 
-    def _record_loss(self, reason: str, **log_fields: Any) -> None:
+    def _count_lost_exchange(self, reason: str, **log_fields: Any) -> None:
         metrics.recorded_requests.labels(reason).inc()
         self._losses_by_reason[reason] = self._losses_by_reason.get(reason, 0) + 1
         now = asyncio.get_running_loop().time()
         if now - self._logged_at >= LOG_INTERVAL_SECONDS:
             self._logged_at = now
-            self._log_losses(**log_fields)
+            self._log_lost_exchanges(**log_fields)
 
-    def _log_losses(self, **log_fields: Any) -> None:
+    def _log_lost_exchanges(self, **log_fields: Any) -> None:
         """Logs the counts of exchanges lost since the last log line."""
         if self._losses_by_reason:
             log.warning(

@@ -51,23 +51,23 @@ class ServiceRouter:
         self._is_legacy_answer_used = comparing.answers == "legacy"
 
     @property
-    def has_any_switch(self) -> bool:
+    def has_any_mode_switch(self) -> bool:
         """Whether any tenant was ever switched."""
-        return self._modes.has_any_switch
+        return self._modes.has_any_mode_switch
 
     def is_forwarded(self, key: ApiKey, operation: Operation) -> bool:
         """Whether the key's mode forwards the operation to the legacy service."""
         # In mode ``compare`` the configuration says whose answer clients get.
-        mode = self._modes.select_mode(key, find_mode_group(operation))
+        mode = self._modes.find_mode_of_key(key, find_mode_group(operation))
         return mode == FORWARD or (mode == COMPARE and self._is_legacy_answer_used)
 
     def is_translated(self, key: ApiKey, operation: Operation) -> bool:
         """Whether the key's mode for the operation is ``translate``."""
-        return self._modes.select_mode(key, find_mode_group(operation)) == TRANSLATE
+        return self._modes.find_mode_of_key(key, find_mode_group(operation)) == TRANSLATE
 
-    def has_switched_tenant(self, caller: Caller | None) -> bool:
+    def has_mode_switch_for_caller(self, caller: Caller | None) -> bool:
         """Whether a request of this caller may have to be forwarded or compared."""
-        return caller is not None and self._modes.has_switches(caller.key.tenant)
+        return caller is not None and self._modes.has_mode_switch_for_tenant(caller.key.tenant)
 
     async def forward_if_routed_to_legacy(self, inbound: InboundRequest) -> ForwardedAnswer | None:
         """Returns the legacy service's answer; None if the request is to be translated.
@@ -75,7 +75,7 @@ class ServiceRouter:
         Raises BatchRoutedElsewhereError if another request has just assigned a batch to a service;
         the caller selects again then.
         """
-        if not await self._is_for_legacy(inbound):
+        if not await self._is_routed_to_legacy(inbound):
             return None
         if not self._sender.has_environment(inbound.caller.key.environment):
             raise Unreachable(NO_LEGACY_ADDRESS)
@@ -94,12 +94,12 @@ class ServiceRouter:
             del inbound.log_fields["mode"]
         return answer
 
-    async def build_routing_checks(self, inbound: InboundRequest) -> Sequence[CompareAndSet]:
+    async def load_routing_checks(self, inbound: InboundRequest) -> Sequence[CompareAndSet]:
         """Loads the records that a translated write checks in its first transaction.
 
         They ensure that no other request has assigned its batches to a service in the meantime.
         """
-        return await self._batch_routing.build_unmarked_checks(
+        return await self._batch_routing.build_not_routed_to_legacy_checks(
             inbound.caller.key.tenant, inbound.batches if inbound.is_write else []
         )
 
@@ -111,7 +111,7 @@ class ServiceRouter:
             else ForwardedAnswer(response)
         )
 
-    async def find_fallback_response(
+    async def fetch_legacy_fallback_response(
         self, inbound: InboundRequest, failure: Failure
     ) -> PassedResponse | None:
         """Fetches the legacy service's answer about a payment missing at the current service."""
@@ -128,7 +128,7 @@ class ServiceRouter:
         inbound.log_fields.setdefault("mode", FORWARD)
         return response
 
-    async def _is_for_legacy(self, inbound: InboundRequest) -> bool:
+    async def _is_routed_to_legacy(self, inbound: InboundRequest) -> bool:
         key = inbound.caller.key
         is_forwarded = self.is_forwarded(key, inbound.operation)
         if find_mode_group(inbound.operation) != "batches" or not (batches := inbound.batches):
@@ -149,7 +149,7 @@ class ServiceRouter:
     async def is_compared(self, inbound: InboundRequest) -> bool:
         """Whether the other service gets the request too: a read of data that both may have."""
         key, group = inbound.caller.key, find_mode_group(inbound.operation)
-        if inbound.is_write or self._modes.select_mode(key, group) != COMPARE:
+        if inbound.is_write or self._modes.find_mode_of_key(key, group) != COMPARE:
             return False
         if not self._sender.has_environment(key.environment):
             return False

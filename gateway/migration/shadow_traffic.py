@@ -30,7 +30,12 @@ from gateway.migration.routing import ServiceRouter
 from gateway.observability import logs
 from gateway.payloads import json_codec
 from gateway.storage import Store, StoreUnavailable
-from gateway.storage.difference_rows import DifferencePlace, Tally, TallyKey, add_tallies
+from gateway.storage.difference_rows import (
+    DifferencePlace,
+    Tally,
+    TallyKey,
+    add_to_comparison_tallies,
+)
 from gateway.storage.periodic_tasks import PeriodicTask
 from mappings.failures import Failure
 
@@ -79,7 +84,7 @@ class ShadowTraffic:
         self._sample_rate = settings.sample
         self._queue: asyncio.Queue[_Item] = asyncio.Queue(settings.queue)
         self._tallies: dict[TallyKey, Tally] = {}
-        self._rules = Rules().rules_without_writes
+        self._rules = Rules().rules_for_runs_without_writes
         self._tasks: list[asyncio.Task[None]] = []
         self._write_task = PeriodicTask(
             "comparison_write", WRITE_INTERVAL_SECONDS, self._write_tallies
@@ -96,7 +101,7 @@ class ShadowTraffic:
         """Drops queued comparisons, and waits a bounded time for running ones."""
         # Counted as dropped, so that the numbers add up to the requests that were offered.
         while not self._queue.empty():
-            self._select_tally(self._queue.get_nowait().inbound).dropped += 1
+            self._find_or_create_tally(self._queue.get_nowait().inbound).dropped += 1
             self._queue.task_done()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._queue.join(), SHUTDOWN_SECONDS)
@@ -118,7 +123,7 @@ class ShadowTraffic:
             self._queue.put_nowait(_Item(inbound, response, translate))
         # Dropping a comparison is better than delaying requests.
         except asyncio.QueueFull:
-            self._select_tally(inbound).dropped += 1
+            self._find_or_create_tally(inbound).dropped += 1
 
     async def _run_comparisons(self) -> None:
         while True:
@@ -126,7 +131,7 @@ class ShadowTraffic:
             try:
                 await self._compare_item(item)
             except Exception as error:  # noqa: BLE001 - one failure must not end the task
-                self._select_tally(item.inbound).failed += 1
+                self._find_or_create_tally(item.inbound).failed += 1
                 log.error("comparison_failed", **logs.describe_exception(error))
             finally:
                 self._queue.task_done()
@@ -139,9 +144,9 @@ class ShadowTraffic:
                 # Only differences found in both rounds count.
                 differences &= await self._find_differences(item, None)
         except (_NotComparableError, Failure, StoreUnavailable):
-            self._select_tally(item.inbound).failed += 1
+            self._find_or_create_tally(item.inbound).failed += 1
             return
-        tally = self._select_tally(item.inbound)
+        tally = self._find_or_create_tally(item.inbound)
         tally.compared += 1
         tally.different += bool(differences)
         for place in differences:
@@ -186,7 +191,7 @@ class ShadowTraffic:
             for difference in differences
         }
 
-    def _select_tally(self, inbound: InboundRequest) -> Tally:
+    def _find_or_create_tally(self, inbound: InboundRequest) -> Tally:
         key, now = inbound.caller.key, self._clock()
         tally_key = TallyKey(key.tenant, key.name, inbound.operation.name)
         tally = self._tallies.setdefault(tally_key, Tally(first_at=now))
@@ -197,7 +202,7 @@ class ShadowTraffic:
         """Writes the counts; if that fails, they are written next time."""
         tallies, self._tallies = self._tallies, {}
         try:
-            await add_tallies(self._store, tallies)
+            await add_to_comparison_tallies(self._store, tallies)
         except StoreUnavailable:
             self._tallies = merge_tallies(tallies, self._tallies)
             raise

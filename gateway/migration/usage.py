@@ -15,8 +15,8 @@ import structlog
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.durations import Durations
 from gateway.storage.periodic_tasks import PeriodicTask
-from gateway.storage.traffic_rows import SPAN_LENGTH, Span, Traffic, find_span_start
-from gateway.storage.usage_rows import UsageCounts, UsageKey, add_usage
+from gateway.storage.traffic_rows import SPAN_LENGTH, Span, Traffic, compute_traffic_span_start
+from gateway.storage.usage_rows import UsageCounts, UsageKey, add_usage_and_traffic_counts
 
 NO_TENANT = ("", "")
 """The tenant of a request without a known key."""
@@ -56,7 +56,7 @@ class UsageCounter:
         self._clock = clock
         # A span never crosses midnight, so usage per day and traffic come from the same counts.
         self._tallies: dict[CountKey, Tally] = {}
-        self._span = find_span_start(clock())
+        self._span = compute_traffic_span_start(clock())
         self._write_task = PeriodicTask("usage_write", WRITE_INTERVAL_SECONDS, self._write_tallies)
 
     async def __aenter__(self) -> Self:
@@ -80,7 +80,7 @@ class UsageCounter:
         now = self._clock()
         # Compared for inequality, because the clock may be set back.
         if not self._span <= now < self._span + SPAN_LENGTH:
-            self._span = find_span_start(now)
+            self._span = compute_traffic_span_start(now)
         count_key = (self._span, tenant, key, operation)
         if (tally := self._tallies.get(count_key)) is None:
             tally = self._tallies[count_key] = Tally(first_at=now)
@@ -102,7 +102,9 @@ class UsageCounter:
         # Replaced before the write, because requests are counted while it waits for the database.
         tallies, self._tallies = self._tallies, {}
         try:
-            await add_usage(self._store, _sum_usage_by_day(tallies), _sum_traffic_by_span(tallies))
+            await add_usage_and_traffic_counts(
+                self._store, _sum_usage_by_day(tallies), _sum_traffic_by_span(tallies)
+            )
         except StoreUnavailable:
             # Merged, because requests were counted during the failed write.
             for count_key, tally in self._tallies.items():

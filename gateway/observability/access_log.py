@@ -44,7 +44,7 @@ def log_and_measure_request(
         request_id=request_id,
         log_fields=extra_fields,
     )
-    traces.record_request_span(
+    traces.set_request_span_attributes(
         api=api,
         method=method,
         operation=operation,

@@ -99,7 +99,7 @@ def export_spans_to(
 
 
 def start_request_span(request: web.BaseRequest) -> AbstractContextManager[None]:
-    """Starts the span of a request of either interface; see ``record_request_span``."""
+    """Starts the span of a request of either interface; see ``set_request_span_attributes``."""
     return _NO_SPAN if _tracer is None else _open_request_span(_tracer, request)
 
 
@@ -126,7 +126,7 @@ def _open_request_span(tracer: Tracer, request: web.BaseRequest) -> Iterator[Non
         yield
 
 
-def record_request_span(
+def set_request_span_attributes(
     *, api: str, method: str, operation: str | None, environment: str, status: int, outcome: str
 ) -> None:
     """Sets the attributes of the current request span, once the request is answered."""

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from gateway.auth.key_rows import ListedKey, find_matching_keys
+from gateway.auth.key_rows import ListedKey, find_keys_by_name_or_prefix
 from gateway.storage import Store
 from gateway.storage.brownout_rows import Brownout, build_brownout_with_new_id
-from gateway.storage.usage_rows import UsageSummary, load_usage
+from gateway.storage.usage_rows import UsageSummary, load_usage_summaries
 from mappings import OPERATIONS, UNLISTED
 
 USAGE_PERIOD = timedelta(days=7)
@@ -79,7 +79,9 @@ def resolve_window_key(window: Brownout, keys: Iterable[ListedKey]) -> Brownout:
         raise InvalidWindow("merchant: no merchant has this name; `keys list` shows the merchants")
     # By name, because one name may be used in both environments.
     names = (
-        {key.name for key in find_matching_keys(merchant_keys, window.key)} if window.key else {""}
+        {key.name for key in find_keys_by_name_or_prefix(merchant_keys, window.key)}
+        if window.key
+        else {""}
     )
     if len(names) != 1:
         match_count = "several keys" if names else "no key"
@@ -87,9 +89,9 @@ def resolve_window_key(window: Brownout, keys: Iterable[ListedKey]) -> Brownout:
     return replace(window, key=names.pop())
 
 
-async def load_window_users(store: Store, *windows: Brownout) -> list[UsageSummary]:
+async def load_usage_affected_by_windows(store: Store, *windows: Brownout) -> list[UsageSummary]:
     """Returns the usage of the last week that the windows affect. Raises StoreUnavailable."""
-    used = await load_usage(store, (store.clock() - USAGE_PERIOD).date())
+    used = await load_usage_summaries(store, (store.clock() - USAGE_PERIOD).date())
     return [usage for usage in used if any(_is_affected(window, usage) for window in windows)]
 
 

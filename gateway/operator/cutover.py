@@ -24,10 +24,10 @@ from gateway.operator.legacy_reads import (
 )
 from gateway.operator.standalone_executor import create_executor
 from gateway.storage import ObjectStateStore, Store
-from gateway.storage.id_rows import IdCollisionError, load_current_ids, save_legacy_ids
+from gateway.storage.id_rows import IdCollisionError, load_current_ids_by_legacy_id, save_legacy_ids
 from gateway.upstream.capability_cache import load_capabilities
-from gateway.upstream.client import create_breakers, open_upstream
-from gateway.upstream.passthrough import open_passthrough
+from gateway.upstream.client import create_circuit_breakers, open_upstream_client
+from gateway.upstream.passthrough import open_passthrough_client
 from gateway.writes.batch_routing import BACKEND_KIND, NO_MARK, is_unchanged_import
 from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
@@ -122,7 +122,7 @@ class CutoverImport:
         await self._import_rows(
             self._reads.iter_rows("/batches", "batches"), import_batch_row, "batch", progress
         )
-        missing_batches = await self._unmark_missing_batches()
+        missing_batches = await self._unmark_batches_missing_at_legacy()
         routing_marks = await self._ledger.load_facts_by_id(self._owner, BACKEND_KIND)
         unmarked = self._report.moved_batches + missing_batches if self._options.dry_run else 0
         # A dry run has removed no mark, so those it would remove are subtracted.
@@ -140,7 +140,7 @@ class CutoverImport:
         """Imports rows concurrently. A row that fails is reported; the others continue."""
         slots = asyncio.Semaphore(MAX_CONCURRENT_ROWS)
 
-        async def import_one(row: JSON) -> None:
+        async def import_row_or_report_failure(row: JSON) -> None:
             try:
                 await import_row(row)
             except (LegacyReadFailed, IdCollisionError) as error:
@@ -163,7 +163,7 @@ class CutoverImport:
             async for row, records in rows:
                 # Before the task is created, so that few rows are in memory at a time.
                 await slots.acquire()
-                tasks.append(asyncio.create_task(import_one(row)))
+                tasks.append(asyncio.create_task(import_row_or_report_failure(row)))
                 progress(self._objects_done - done_before, records)
         finally:
             # Not cancelled: a row that is being saved is finished and reported.
@@ -178,10 +178,10 @@ class CutoverImport:
     def _count_result(self, kind: str, result: str) -> None:
         self._report.counts[kind][result] += 1
 
-    async def _load_current_ids(self, legacy_ids: Iterable[str]) -> dict[str, str]:
+    async def _load_current_ids_by_legacy_id(self, legacy_ids: Iterable[str]) -> dict[str, str]:
         requested = set(legacy_ids)
         known_ids = {name: self._dry_run_ids[name] for name in requested & self._dry_run_ids.keys()}
-        return known_ids | await load_current_ids(self._store, self._owner, requested)
+        return known_ids | await load_current_ids_by_legacy_id(self._store, self._owner, requested)
 
     # Recipients
 
@@ -194,13 +194,13 @@ class CutoverImport:
                 return  # deleted meanwhile
             row = recipient
         legacy_id = str(row["id"])
-        ids = await self._load_current_ids([legacy_id])
+        ids = await self._load_current_ids_by_legacy_id([legacy_id])
         row_with_current_id = {**row, "id": ids.get(legacy_id, legacy_id)}
         match = await self._run_flow(cutover.match_recipient(row_with_current_id))
         if match["current"] is None:
             self._report_unmapped("recipient", legacy_id, match["why"])
             return
-        await self._save_ids({legacy_id: match["current"]}, ids)
+        await self._save_new_id_pairs({legacy_id: match["current"]}, ids)
         await self._save_recipient(match["current"], match["facts"])
 
     async def _save_recipient(self, id_: str, facts: Mapping[str, JSON]) -> None:
@@ -236,23 +236,23 @@ class CutoverImport:
         batch = (await self._reads.fetch_object(f"/batches/{legacy_id}") or {}).get("batch")
         if batch is None:
             return  # deleted meanwhile
-        payments = await self._list_payments(legacy_id, batch)
+        payments = await self._fetch_payments_of_batch(legacy_id, batch)
         ids = {legacy_id, *(str(payment["id"]) for payment in payments)}
         ids |= {str((payment.get("recipient") or {}).get("id")) for payment in payments}
-        current_by_legacy_id = await self._load_current_ids(ids)
+        current_by_legacy_id = await self._load_current_ids_by_legacy_id(ids)
         match = await self._run_flow(
             cutover.match_batch(batch, payments, current_by_legacy_id, listed_batches)
         )
         if match["current"] is None:
             self._report_unmapped("batch", legacy_id, match["why"])
             return
-        await self._save_ids(
+        await self._save_new_id_pairs(
             {legacy_id: match["current"], **match["payments"]}, current_by_legacy_id
         )
         await self._save_batch(match)
         await self._route_batch_to_current_service(legacy_id, is_open=match["is_open"])
 
-    async def _list_payments(self, batch: str, batch_fields: JSON) -> list[JSON]:
+    async def _fetch_payments_of_batch(self, batch: str, batch_fields: JSON) -> list[JSON]:
         """Returns every payment of a batch; the batch itself may contain only the first page."""
         page = batch_fields.get("payments") or {}
         first_page, meta = page.get("payments") or [], page.get("meta") or {}
@@ -307,7 +307,7 @@ class CutoverImport:
             if not self._options.dry_run:
                 await self._compare_and_set_record(CompareAndSet(BACKEND_KIND, legacy_id, NO_MARK))
 
-    async def _unmark_missing_batches(self) -> int:
+    async def _unmark_batches_missing_at_legacy(self) -> int:
         """Unmarks batches that the legacy service no longer has, and returns their number."""
         missing_count = 0
         for legacy_id in await self._ledger.load_facts_by_id(self._owner, BACKEND_KIND):
@@ -334,7 +334,7 @@ class CutoverImport:
 
     # Saving
 
-    async def _save_ids(self, pairs: Mapping[str, str], names: Mapping[str, str]) -> None:
+    async def _save_new_id_pairs(self, pairs: Mapping[str, str], names: Mapping[str, str]) -> None:
         # Checked here too: a dry run stores nothing, and an id that equals its legacy id is not
         # stored.
         if conflicting := [name for name, id_ in pairs.items() if names.get(name, id_) != id_]:
@@ -369,13 +369,15 @@ async def open_cutover(
     The requests to the legacy service are counted against the hourly budget even if the run fails.
     """
     ledger, owner = ObjectStateStore(store), key.tenant
-    environments = settings.environments.select_configured()
+    environments = settings.environments.map_configured_environments_by_name()
     origins = {owner.environment: environments[owner.environment].legacy_base_url}
     capabilities = await load_capabilities(ledger, environments)
     budget = await load_read_budget(ledger, owner.environment, key.name, per_hour, announce_wait)
     async with (
-        open_upstream(settings, capabilities=capabilities) as upstream,
-        open_passthrough(settings, origins, create_breakers(settings)) as passthrough,
+        open_upstream_client(settings, capabilities=capabilities) as upstream,
+        open_passthrough_client(
+            settings, origins, create_circuit_breakers(settings)
+        ) as passthrough,
     ):
         executor = create_executor(settings, store, ledger, upstream, capabilities)
         reads = LegacyReader(passthrough, owner.environment, api_key, budget)
@@ -385,7 +387,7 @@ async def open_cutover(
             await save_read_budget(ledger, owner.environment, key.name, budget)
 
 
-async def find_cutover_key(store: Store, api_key: str) -> ApiKey | None:
+async def find_active_api_key(store: Store, api_key: str) -> ApiKey | None:
     """Returns the active key with this API key, or None. Raises StoreUnavailable."""
     async with ApiKeyStore(store) as keyring:
         return await keyring.find(api_key)

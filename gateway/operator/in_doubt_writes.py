@@ -11,8 +11,8 @@ from datetime import timedelta
 from gateway.observability.plurals import pluralize
 from gateway.payloads import stored_json
 from gateway.storage import ObjectStateStore, Store
-from gateway.storage.heartbeats import WATCH_SECONDS, load_beat_counts
-from gateway.storage.id_rows import load_current_ids, load_legacy_ids
+from gateway.storage.heartbeats import WATCH_SECONDS, load_heartbeat_counts_by_instance
+from gateway.storage.id_rows import load_current_ids_by_legacy_id, load_legacy_ids
 from gateway.storage.operation_states import describe_write_state
 from gateway.storage.operations import (
     ABSENT,
@@ -118,11 +118,11 @@ async def _select_unowned(
     unowned = {id_: record for id_, record in records.items() if _is_operation_in_doubt(record)}
     possibly_owned = {id_: record for id_, record in records.items() if id_ not in unowned}
     first_beats, watch_until = (
-        await load_beat_counts(store),
+        await load_heartbeat_counts_by_instance(store),
         asyncio.get_running_loop().time() + watch_seconds,
     )
     while possibly_owned := await _select_with_open_write(repository, possibly_owned):
-        beats_now = await load_beat_counts(store)
+        beats_now = await load_heartbeat_counts_by_instance(store)
         is_watch_over = asyncio.get_running_loop().time() >= watch_until
         for id_, record in list(possibly_owned.items()):
             current_record = await repository.find_operation(id_)
@@ -425,10 +425,14 @@ async def _resolve_unclaimed_service_id(
     known otherwise.
     """
     # The operator may have copied the legacy id from an answer.
-    created_id = (await load_current_ids(store, record.tenant, [given_id])).get(given_id, given_id)
+    created_id = (await load_current_ids_by_legacy_id(store, record.tenant, [given_id])).get(
+        given_id, given_id
+    )
     ledger = ObjectStateStore(store)
     # Two writes with the same result would hide that one of them is still unknown.
-    if await OperationRepository(store, ledger).is_made_by_other_operation(record, created_id):
+    if await OperationRepository(store, ledger).is_object_created_by_other_operation(
+        record, created_id
+    ):
         raise WriteCommandRefused(f"{given_id} was created by another write; check the id")
     for kind in ("batch", "recipient", "alias"):
         if await ledger.load(record.tenant, kind, created_id):

@@ -22,7 +22,7 @@ from gateway.storage.alias_ids import AliasIds
 from gateway.storage.id_rows import load_legacy_ids
 from gateway.storage.operations import IN_DOUBT, RUNNING, OperationRepository
 from gateway.upstream.capability_cache import load_capabilities
-from gateway.upstream.client import open_upstream
+from gateway.upstream.client import open_upstream_client
 from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
 from mappings import consistency_checks
@@ -397,9 +397,9 @@ def _list_other_ids(facts: Mapping[str, Any]) -> frozenset[str]:
 async def open_reconciler(settings: Settings, store: Store) -> AsyncIterator[Reconciler]:
     """Opens a reconciler with its own connections; a gateway may be running."""
     ledger = ObjectStateStore(store)
-    environments = settings.environments.select_configured()
+    environments = settings.environments.map_configured_environments_by_name()
     capabilities = await load_capabilities(ledger, environments)
-    async with open_upstream(settings, capabilities=capabilities) as upstream:
+    async with open_upstream_client(settings, capabilities=capabilities) as upstream:
         executor = create_executor(settings, store, ledger, upstream, capabilities)
         ids = AliasIds(store, settings.legacy.stand_ins)
         yield Reconciler(store, ledger, executor, ids, environments)

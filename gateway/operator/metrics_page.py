@@ -188,7 +188,7 @@ class MetricsPage:
             metrics.cache_age.labels(environment).set(index_figures.oldest_age_seconds)
         try:
             async with asyncio.timeout(READ_TIMEOUT_SECONDS):
-                metrics.rate_limiter_up.set(await self._limits.describe_fault() is None)
+                metrics.rate_limiter_up.set(await self._limits.find_limiter_problem() is None)
         except TimeoutError:
             metrics.rate_limiter_up.set(0)
         try:

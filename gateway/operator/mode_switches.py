@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gateway.auth.key_rows import ListedKey, find_matching_keys, load_listed_keys
+from gateway.auth.key_rows import ListedKey, find_keys_by_name_or_prefix, load_listed_keys
 from gateway.config.settings import Settings
 from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import AuditEvent, list_audit_events
@@ -79,7 +79,7 @@ async def count_legacy_batches(store: Store, scopes: Iterable[SwitchScope]) -> i
 
 
 def _find_key_scope(keys: list[ListedKey], name_or_prefix: str) -> SwitchScope:
-    matches = find_matching_keys(keys, name_or_prefix)
+    matches = find_keys_by_name_or_prefix(keys, name_or_prefix)
     # A prefix that matches two keys must not switch one of them.
     if len(matches) != 1:
         match_count = "several keys" if matches else "no key"
@@ -96,7 +96,7 @@ def _iter_merchant_scopes(keys: list[ListedKey], merchant: str | None) -> Iterat
 
 
 def check_legacy_address(settings: Settings, scopes: list[SwitchScope]) -> None:
-    environments = settings.environments.select_configured()
+    environments = settings.environments.map_configured_environments_by_name()
     for scope in scopes:
         name = scope.owner.environment
         # Running gateways would accept the switch and answer 500 to every request of the key.

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gateway.admission.limits import find_limit_problems
+from gateway.admission.limits import find_rate_limit_setting_problems
 from gateway.config.settings import DEFAULT_CONFIG_FILE, ConfigurationError, Server, Settings
 from gateway.http.tls import load_certificate
 from gateway.storage import StoreUnavailable
@@ -25,17 +25,19 @@ def check_runnable(settings: Settings) -> None:
     """Raises ConfigurationError with every problem that would keep the gateway from running."""
     # All at once, so that an operator fixes them in one round.
     if problems := list(_iter_problems(settings)):
-        raise ConfigurationError([settings.locate_problem(problem) for problem in problems])
+        raise ConfigurationError(
+            [settings.format_problem_with_location(problem) for problem in problems]
+        )
 
 
 def list_placeholder_urls(settings: Settings) -> list[str]:
     """Returns warnings about placeholder addresses, each with file and line."""
     return [
-        settings.locate_problem(
+        settings.format_problem_with_location(
             f"environments.{name}.{key}: {url} is a placeholder; replace it with your service's "
             "address, or remove the environment"
         )
-        for name, environment in settings.environments.select_configured().items()
+        for name, environment in settings.environments.map_configured_environments_by_name().items()
         for key, url in (
             ("base_url", environment.base_url),
             ("legacy_base_url", environment.legacy_base_url),
@@ -57,7 +59,11 @@ def list_key_file_warnings(settings: Settings) -> list[str]:
             problem = build_missing_error(file)
     except StoreUnavailable as unavailable:
         problem = unavailable
-    return [settings.locate_problem(f"state.encryption_key_file: {problem}")] if problem else []
+    return (
+        [settings.format_problem_with_location(f"state.encryption_key_file: {problem}")]
+        if problem
+        else []
+    )
 
 
 def is_placeholder(url: str) -> bool:
@@ -67,9 +73,11 @@ def is_placeholder(url: str) -> bool:
 
 def _iter_problems(settings: Settings) -> Iterator[str]:
     server = settings.server
-    if not settings.environments.select_configured():
+    if not settings.environments.map_configured_environments_by_name():
         file_hint = (
-            "" if settings.has_file else f", and there is no {DEFAULT_CONFIG_FILE} in {Path.cwd()}"
+            ""
+            if settings.has_config_file
+            else f", and there is no {DEFAULT_CONFIG_FILE} in {Path.cwd()}"
         )
         yield (
             f"environments: none is configured{file_hint}; set base_url under [environments.live] or "
@@ -84,7 +92,7 @@ def _iter_problems(settings: Settings) -> Iterator[str]:
             "server.workers: several processes cannot share a SQLite state; set state.url to "
             "a postgresql:// address, or workers to 1"
         )
-    yield from find_limit_problems(settings)
+    yield from find_rate_limit_setting_problems(settings)
     yield from _iter_tls_and_proxy_problems(settings)
     yield from _iter_admin_problems(server)
     # Otherwise a single large request could never be admitted.
@@ -97,7 +105,7 @@ def _iter_problems(settings: Settings) -> Iterator[str]:
     yield from _iter_recording_problems(settings)
     if (
         environment_name := settings.signed.environment
-    ) and environment_name not in settings.environments.select_configured():
+    ) and environment_name not in settings.environments.map_configured_environments_by_name():
         yield f"signed.environment: is {environment_name}, but [environments.{environment_name}] is not configured"
     if server.port and (server.host, server.port) == (server.admin_host, server.admin_port):
         yield "server.admin_port: is the same as server.port, which clients use; choose another"
@@ -127,7 +135,7 @@ def _iter_self_call_problems(settings: Settings) -> Iterator[str]:
     """Reports a service address that is the gateway's own: it would call itself without end."""
     server = settings.server
     listening_addresses = ((server.host, server.port), (server.admin_host, server.admin_port))
-    for name, environment in settings.environments.select_configured().items():
+    for name, environment in settings.environments.map_configured_environments_by_name().items():
         for key, url in (
             ("base_url", environment.base_url),
             ("legacy_base_url", environment.legacy_base_url),
@@ -185,7 +193,7 @@ def _iter_tls_and_proxy_problems(settings: Settings) -> Iterator[str]:
         except ConfigurationError as error:
             yield from error.problems
     # An HTTPS request is tunnelled through the proxy; plain HTTP is readable to it.
-    for name, environment in settings.environments.select_configured().items():
+    for name, environment in settings.environments.map_configured_environments_by_name().items():
         if settings.upstream.proxy and not environment.base_url.startswith("https://"):
             yield (
                 f"environments.{name}.base_url: is not https, so upstream.proxy could read all "

@@ -10,8 +10,8 @@ from gateway.compare.paths import iter_parent_paths
 from gateway.compare.rules import Rule
 from gateway.observability.plurals import pluralize
 from gateway.storage import Store, Tenant
-from gateway.storage.difference_rows import Tally, TallyKey, load_all_tallies_by_key
-from gateway.storage.usage_rows import load_usage
+from gateway.storage.difference_rows import Tally, TallyKey, load_comparison_tallies_by_key
+from gateway.storage.usage_rows import load_usage_summaries
 from mappings import OPERATIONS, UNLISTED
 
 VALUE_FREE_RULE_KINDS = ("ignore", "present")
@@ -89,10 +89,11 @@ async def load_readiness(
     store: Store, name: str | None = None, rules: Sequence[Rule] = ()
 ) -> list[KeyReadiness]:
     """Returns the results of all compared keys, or by name. Raises StoreUnavailable."""
-    tallies = await load_all_tallies_by_key(store)
+    tallies = await load_comparison_tallies_by_key(store)
     # A read that the key uses must have been compared before the key is ready.
     used = {
-        (row.merchant, row.environment, row.key, row.operation) for row in await load_usage(store)
+        (row.merchant, row.environment, row.key, row.operation)
+        for row in await load_usage_summaries(store)
     }
     return [
         _build_readiness(tenant, key, tallies, used, rules)

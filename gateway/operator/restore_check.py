@@ -16,10 +16,10 @@ from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.storage.restore_detection import (
     NO_MARK,
     HighWaterMark,
-    flag_restored,
     load_restore_state,
-    read_mark,
-    write_mark_if_greater,
+    read_high_water_mark_file,
+    set_restored_flag,
+    write_high_water_mark_if_greater,
 )
 
 CHECK_INTERVAL_SECONDS = 1.0
@@ -40,7 +40,7 @@ async def is_restored(store: Store, path: Path) -> bool:
     Raises StoreUnavailable.
     """
     # The file first: a running gateway advances both, and the state must not look older.
-    mark = await asyncio.to_thread(read_mark, path)
+    mark = await asyncio.to_thread(read_high_water_mark_file, path)
     position = await load_restore_state(store)
     return position.is_restored or position.mark < mark
 
@@ -60,7 +60,9 @@ class RestoreDetector:
         )
 
     async def __aenter__(self) -> Self:
-        self._known_mark = self._written_mark = await asyncio.to_thread(read_mark, self._path)
+        self._known_mark = self._written_mark = await asyncio.to_thread(
+            read_high_water_mark_file, self._path
+        )
         # Before anything is served: the first request may be the start of a batch.
         await self.advance_mark_or_flag_restore()
         await self._task.__aenter__()
@@ -74,7 +76,7 @@ class RestoreDetector:
         position = await load_restore_state(self._store)
         # Stored in the state, so that every other process on it stops starting batches too.
         if position.mark < self._known_mark and not position.is_restored:
-            await flag_restored(self._store, self._known_mark)
+            await set_restored_flag(self._store, self._known_mark)
         if position.is_restored or position.mark < self._known_mark:
             self._report_restored()
             return
@@ -96,7 +98,7 @@ class RestoreDetector:
 
     async def _save_mark(self, mark: HighWaterMark) -> None:
         try:
-            await asyncio.to_thread(write_mark_if_greater, self._path, mark)
+            await asyncio.to_thread(write_high_water_mark_if_greater, self._path, mark)
         except OSError as error:
             self._report_unwritable_mark(error)
             return

@@ -21,7 +21,7 @@ from gateway.config.settings import Retention
 from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import RECIPIENT_ERASED, record_audit_event
 from gateway.storage.database import Transaction
-from gateway.storage.id_rows import load_current_ids, load_legacy_ids
+from gateway.storage.id_rows import load_current_ids_by_legacy_id, load_legacy_ids
 from gateway.storage.operations import ANSWERED, SENT, UNDONE, OperationRepository
 from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.storage.tables import (
@@ -36,7 +36,7 @@ from gateway.storage.tables import (
     upstream_writes,
     usage,
 )
-from gateway.storage.traffic_rows import delete_old_traffic
+from gateway.storage.traffic_rows import delete_old_traffic_counts
 from mappings.batch_locks import SIGNED_CHANGES_KIND
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
@@ -89,7 +89,7 @@ class RetentionTask(PeriodicTask):
         # Each step checks whether the gateway is stopping, so that shutdown does not wait for a
         # sweep.
         deleted_counts = await delete_expired(self._store, self._settings, lambda: self.is_stopping)
-        await delete_old_traffic(self._store)
+        await delete_old_traffic_counts(self._store)
         await delete_expired_signed_changes(self._store, lambda: self.is_stopping)
         if any(deleted_counts.values()):
             log.info(
@@ -296,7 +296,9 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
 
 async def _load_recipient_ids(store: Store, owner: Tenant, recipient: str) -> frozenset[str]:
     """Returns all ids of a recipient: the given one, the service's and the legacy one."""
-    current_id = (await load_current_ids(store, owner, [recipient])).get(recipient, recipient)
+    current_id = (await load_current_ids_by_legacy_id(store, owner, [recipient])).get(
+        recipient, recipient
+    )
     legacy_ids_by_id = await load_legacy_ids(store, owner, [current_id])
     return frozenset({recipient, current_id, *legacy_ids_by_id.values()})
 

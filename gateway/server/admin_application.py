@@ -30,7 +30,7 @@ def create_admin_application(
     """Creates the application of the admin port. ``client_port`` is the bound port of clients."""
     settings, environments = (
         console_parts.settings,
-        console_parts.settings.environments.select_configured(),
+        console_parts.settings.environments.map_configured_environments_by_name(),
     )
     application = create_monitoring_application(
         console_parts.checks,
@@ -48,7 +48,7 @@ def create_admin_application(
         # request.
         [] if console_parts.has_parent else [create_auth_middleware(settings.server)],
     )
-    console.add_console(application, console_parts)
+    console.add_console_routes(application, console_parts)
     return application
 
 
@@ -84,9 +84,9 @@ def create_readiness_checks(
 
     environments = {
         f"environments.{name}": create_environment_check(name, environment_settings.base_url)
-        for name, environment_settings in settings.environments.select_configured().items()
+        for name, environment_settings in settings.environments.map_configured_environments_by_name().items()
     }
-    return {"state": check_database, "limits": limits.describe_fault, **environments}
+    return {"state": check_database, "limits": limits.find_limiter_problem, **environments}
 
 
 async def _is_reachable(origin: str, request_options: Mapping[str, Any]) -> bool:

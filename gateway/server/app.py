@@ -13,7 +13,7 @@ from aiohttp import web
 
 from gateway import console
 from gateway.admission.load import ConnectionBounds, LoadShedder
-from gateway.admission.load.file_descriptors import fit_connections_to_file_limit
+from gateway.admission.load.file_descriptors import raise_file_limit_and_cap_connections
 from gateway.auth.key_rows import load_listed_keys
 from gateway.config.extensions import check_c_extensions
 from gateway.config.settings import Server as ServerSettings
@@ -167,7 +167,7 @@ def _create_periodic_tasks(
         backends.object_states,
         runtime.executor,
         runtime.ids,
-        settings.environments.select_configured(),
+        settings.environments.map_configured_environments_by_name(),
     )
     return (
         SupersededBatchMonitor(ledger_reconciler, settings.upstream.abandoned_check_seconds),
@@ -202,14 +202,14 @@ def _create_server(settings: Settings, interface_router: InterfaceRouter) -> Htt
         interface_router,
         _build_connection_bounds(settings),
         load_certificate(settings.server),
-        deprecation.select_headers(),
+        deprecation.select_deprecation_headers(),
     )
 
 
 def _build_connection_bounds(settings: Settings) -> ConnectionBounds:
     load = settings.load
     return ConnectionBounds(
-        fit_connections_to_file_limit(
+        raise_file_limit_and_cap_connections(
             load.connections, settings.upstream.connections * UPSTREAM_POOLS
         ),
         load.head_seconds,

@@ -47,10 +47,10 @@ from gateway.storage import ObjectStateStore, Store, open_store
 from gateway.storage.alias_ids import AliasIds
 from gateway.upstream.breaker import CircuitBreakers
 from gateway.upstream.capability_cache import CapabilityCache, load_capabilities
-from gateway.upstream.client import UpstreamClient, create_breakers, open_upstream
+from gateway.upstream.client import UpstreamClient, create_circuit_breakers, open_upstream_client
 from gateway.upstream.clock import ServiceClock
 from gateway.upstream.optional_endpoints import OptionalEndpoints
-from gateway.upstream.passthrough import PassthroughClient, open_passthrough
+from gateway.upstream.passthrough import PassthroughClient, open_passthrough_client
 from gateway.writes.batch_routing import BatchRouting
 from gateway.writes.executor import FlowExecutor
 from gateway.writes.idempotency import IdempotencyGuard
@@ -94,9 +94,9 @@ class Backends:
 
     def list_breaker_states(self) -> dict[str, str]:
         """Returns the circuit breaker state of each environment of both services."""
-        legacy_states = self.legacy_breakers.list_states()
+        legacy_states = self.legacy_breakers.map_environments_to_states()
         return {
-            **self.breakers.list_states(),
+            **self.breakers.map_environments_to_states(),
             **{f"legacy {name}": state for name, state in legacy_states.items()},
         }
 
@@ -124,17 +124,21 @@ async def open_backends(stack: AsyncExitStack, settings: Settings, clocks: Clock
         open_store(settings.state, serves=True, clock=clocks.read_current_time)
     )
     # Checked before anything that could send a write: after a restore no batch may be started.
-    await stack.enter_async_context(RestoreDetector(store, settings.state.mark_path))
+    await stack.enter_async_context(RestoreDetector(store, settings.state.restore_mark_path))
     rate_limiter = await stack.enter_async_context(
         # Redis stores digests instead of names; all processes derive the same key for them.
-        open_rate_limiter(settings, store.encryption.derive_lasting_key("limits"))
+        open_rate_limiter(settings, store.encryption.derive_key_from_oldest("limits"))
     )
     object_states = ObjectStateStore(store)
     # Loaded from the database, so that a restart does not probe the service again.
-    capabilities = await load_capabilities(object_states, settings.environments.select_configured())
-    breakers = create_breakers(settings)
+    capabilities = await load_capabilities(
+        object_states, settings.environments.map_configured_environments_by_name()
+    )
+    breakers = create_circuit_breakers(settings)
     upstream = await stack.enter_async_context(
-        open_upstream(settings, clock=clocks.service, capabilities=capabilities, breakers=breakers)
+        open_upstream_client(
+            settings, clock=clocks.service, capabilities=capabilities, breakers=breakers
+        )
     )
     return Backends(
         store,
@@ -171,7 +175,7 @@ async def open_flow_runtime(
         OptionalEndpoints(settings.upstream.inferred_operations, backends.capabilities),
         recent_reads=recent_reads,
         policy=outcome_policy,
-        listing=ListReader(recipient_caches, ids.compute_recipient_legacy_ids),
+        listing=ListReader(recipient_caches, ids.map_recipients_to_legacy_ids),
         load=load,
     )
     requests_in_progress = RequestsInProgress(clocks.read_current_time)
@@ -179,7 +183,9 @@ async def open_flow_runtime(
         store,
         journal.instance,
         clocks.lease_seconds,
-        format_large_requests=lambda: serialize_progress(requests_in_progress.list_progress()),
+        format_large_requests=lambda: serialize_progress(
+            requests_in_progress.list_running_requests()
+        ),
     )
     reconciler = WriteReconciler(store, journal, executor, outcome_policy, heartbeats)
     idempotency_guard = IdempotencyGuard(
@@ -242,7 +248,9 @@ async def _open_service_router(
     """Creates the router between the two services, with the client of the legacy one."""
     sender = LegacySender(
         await stack.enter_async_context(
-            open_passthrough(settings, _list_legacy_origins(settings), backends.legacy_breakers)
+            open_passthrough_client(
+                settings, _list_legacy_origins(settings), backends.legacy_breakers
+            )
         )
     )
     batch_routing = BatchRouting(backends.object_states, runtime.ids)
@@ -332,13 +340,13 @@ def _create_recorder(settings: Settings, clock: Callable[[], datetime]) -> Recor
 def _open_current_passthrough(
     settings: Settings, breakers: CircuitBreakers, clock: ServiceClock
 ) -> AbstractAsyncContextManager[PassthroughClient]:
-    configured = settings.environments.select_configured().items()
+    configured = settings.environments.map_configured_environments_by_name().items()
     origins = {name: environment.base_url for name, environment in configured}
-    return open_passthrough(settings, origins, breakers, clock)
+    return open_passthrough_client(settings, origins, breakers, clock)
 
 
 def _list_legacy_origins(settings: Settings) -> dict[str, str]:
-    configured = settings.environments.select_configured().items()
+    configured = settings.environments.map_configured_environments_by_name().items()
     return {
         name: environment.legacy_base_url
         for name, environment in configured

@@ -32,7 +32,7 @@ from gateway.http.request_reader import (
     ON_DISCONNECT,
     ON_RESET,
     UNDERLYING_TRANSPORT,
-    requires_connection_close,
+    is_connection_close_required,
 )
 from gateway.http.tls import Certificate, start_eagerly
 from gateway.observability import logs, metrics
@@ -135,7 +135,7 @@ class Connection(RequestHandler):
             self._tcp_transport = transport
             self._tracker.register_connection(self, _get_peer_address(transport))
         else:
-            self._tracker.end_handshake(self)
+            self._tracker.mark_handshake_complete(self)
 
     @property
     def underlying_transport(self) -> asyncio.Transport | None:
@@ -149,21 +149,21 @@ class Connection(RequestHandler):
     def authenticate(self, tenant: Hashable) -> None:
         self._tracker.authenticate(self, tenant)
 
-    def start_work(self) -> None:
-        self._tracker.start_work(self)
+    def mark_request_running(self) -> None:
+        self._tracker.mark_request_running(self)
 
-    def end_work(self) -> None:
-        self._tracker.end_work(self)
+    def mark_response_in_progress(self) -> None:
+        self._tracker.mark_response_in_progress(self)
 
     def pause_writing(self) -> None:
         """Ends the request's work: its response fills the buffer, so it is no longer running."""
         super().pause_writing()
-        self._tracker.end_work(self)
+        self._tracker.mark_response_in_progress(self)
 
     def resume_writing(self) -> None:
         # The client has read some of the response, so its time to read starts again.
         super().resume_writing()
-        self._tracker.end_work(self)
+        self._tracker.mark_response_in_progress(self)
 
     def is_stalled(self, now: float) -> bool:
         """Whether the client has read no response data for ``WRITE_STALL_SECONDS``."""
@@ -182,7 +182,7 @@ class Connection(RequestHandler):
         if self._request_count > self._response_count:
             self._tracker.start_request(self)
         else:
-            self._tracker.start_head(self)
+            self._tracker.mark_header_started(self)
         self._refuse_unsupported_version_or_coding()
         if not self._messages:
             return
@@ -227,7 +227,7 @@ class Connection(RequestHandler):
         self._on_reset = request.get(ON_RESET)
         self._response_count += 1
         if self._request_count == self._response_count:
-            self._tracker.become_idle(self)
+            self._tracker.mark_connection_idle(self)
         if request.get(BODY_TIMED_OUT):
             # The client is too slow; draining the rest would take another BODY_DRAIN_SECONDS.
             self._lingering_time = 0
@@ -388,7 +388,7 @@ class HttpServer(web.Server):
             connection = cast("Connection", request.protocol)
             request[CONNECTION] = connection
             # May lie in the past: the request may have waited while the process was stopped.
-            request[ARRIVED_AT] = self.tracker.estimate_earliest_arrival_time()
+            request[ARRIVED_AT] = self.tracker.estimate_earliest_request_arrival()
             if underlying_transport := connection.underlying_transport:
                 request[UNDERLYING_TRANSPORT] = underlying_transport
             response = await handler(request)
@@ -409,12 +409,16 @@ class HttpServer(web.Server):
         self._background_tasks: list[asyncio.Task[None]] = []
 
     def _is_last_response(self, request: web.BaseRequest) -> bool:
-        return self._is_retiring or requires_connection_close(request)
+        return self._is_retiring or is_connection_close_required(request)
 
     async def __aenter__(self) -> Self:
-        self._background_tasks.append(asyncio.ensure_future(self.tracker.close_slow_connections()))
+        self._background_tasks.append(
+            asyncio.ensure_future(self.tracker.close_slow_connections_periodically())
+        )
         if self.certificate:
-            self._background_tasks.append(asyncio.ensure_future(self.certificate.watch_files()))
+            self._background_tasks.append(
+                asyncio.ensure_future(self.certificate.reload_whenever_files_change())
+            )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -468,7 +472,7 @@ class _AdminServer(web.Server):
 
     async def _handle_request(self, request: web.BaseRequest) -> web.StreamResponse:
         response = await self._handler(request)
-        if requires_connection_close(request) and not response.prepared:
+        if is_connection_close_required(request) and not response.prepared:
             response.force_close()
         return response
 
@@ -490,7 +494,9 @@ class AdminRunner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         server = _AdminServer(await super()._make_server())
-        self._sweep_task = asyncio.ensure_future(server.tracker.close_slow_connections())
+        self._sweep_task = asyncio.ensure_future(
+            server.tracker.close_slow_connections_periodically()
+        )
         return server
 
     async def cleanup(self) -> None:

@@ -23,7 +23,7 @@ from gateway.config.settings import Settings
 from gateway.http import request_reader, responses
 from gateway.http.client_address import (
     Address,
-    format_limit_name,
+    format_address_rate_limit_name,
     parse_networks,
     resolve_client_address,
 )
@@ -212,7 +212,7 @@ class SignedHandler:
         signers = await self._sender_authenticator.select_admissible_signers(
             signature_header, address
         )
-        if request_reader.is_read_with_body(request):
+        if request_reader.is_get_or_head_with_body(request):
             # Servers disagree about such bodies, which allows request smuggling.
             raise Refusal(BODY_ON_READ, "a GET or HEAD has a body")
         request_reader.check_content_length(request, self._max_body_bytes)
@@ -256,7 +256,9 @@ class SignedHandler:
         """
         tenant = str(signers[0].tenant if signers else UNKNOWN_TENANT)
         connection = request.get(request_reader.CONNECTION)
-        context.slot = self._load.create_slot(f"unproven {format_limit_name(address)}", connection)
+        context.slot = self._load.create_slot(
+            f"unproven {format_address_rate_limit_name(address)}", connection
+        )
         context.slot.check_capacity(tenant)
         return context.slot
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gateway.admission.limits import Admission, RateLimiter
 from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
-from gateway.http.client_address import Address, format_limit_name
+from gateway.http.client_address import Address, format_address_rate_limit_name
 from gateway.signed_api.credentials import SignatureHeader
 from gateway.signed_api.refusals import Refusal, build_invalid_key_refusal
 from gateway.signed_api.signers import Signer, SignerStore
@@ -126,7 +126,7 @@ class SenderAuthenticator:
         """
         if sender.tenant is not None:
             return await self._limits.admit(f"signed {sender.tenant}", sender.requests_per_hour)
-        name = f"signed address {format_limit_name(address)}"
+        name = f"signed address {format_address_rate_limit_name(address)}"
         admission = await self._unauthenticated_limits.admit(name, self._requests_per_hour)
         if not admission.is_admitted:
             return admission

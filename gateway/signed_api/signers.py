@@ -16,7 +16,7 @@ from typing import Self
 
 from cachetools import LRUCache, TTLCache
 
-from gateway.auth.key_rows import AnyRow, decrypt_credentials, fetch_keys_by_access_key
+from gateway.auth.key_rows import AnyRow, decrypt_credentials, fetch_keys_with_access_key_and_count
 from gateway.auth.keys import Address, ApiKeyStore, Network, is_address_allowed, parse_network
 from gateway.auth.signing import Credentials
 from gateway.auth.single_flight import SingleFlight
@@ -62,7 +62,7 @@ class SignerStore:
         self._known: LRUCache[str, tuple[Signer, ...]] = LRUCache(_MAX_KNOWN_KEYS)
         self._unknown: TTLCache[str, bool] = TTLCache(_MAX_UNKNOWN_KEYS, _UNKNOWN_TTL_SECONDS)
         self._lookups: SingleFlight[tuple[Signer, ...]] = SingleFlight()
-        key_store.add_listener(self._invalidate)
+        key_store.add_key_change_listener(self._invalidate)
 
     def __repr__(self) -> str:
         return f"SignerStore({len(self._known)} known)"
@@ -83,7 +83,9 @@ class SignerStore:
         return await self._lookups.run(access_key, lambda: self._load_signers(access_key))
 
     async def _load_signers(self, access_key: str) -> tuple[Signer, ...]:
-        rows, count = await self._store.read(lambda tx: fetch_keys_by_access_key(tx, access_key))
+        rows, count = await self._store.read(
+            lambda tx: fetch_keys_with_access_key_and_count(tx, access_key)
+        )
         signers = self._build_signers(rows)
         if count < self._key_store.change_count:
             # A poll has seen a newer change than this query: a cached result would be stale.

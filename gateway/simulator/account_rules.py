@@ -16,7 +16,7 @@ from gateway.simulator.errors import Problems
 from gateway.simulator.iban import is_valid_iban
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.options import ServiceOptions
-from gateway.simulator.recipient_rules import is_country
+from gateway.simulator.recipient_rules import is_country_code
 from gateway.simulator.values import is_blank
 
 BANK_TRANSFER = "bank-transfer"
@@ -60,7 +60,7 @@ def merge_account_fields(
     if account_type != BANK_TRANSFER and is_blank(merged_fields.get("currency")):
         merged_fields["currency"] = previous_fields.get("currency")
     if not is_blank(merged_fields.get("currency")) and (
-        error := values.validate_currency(merged_fields["currency"])
+        error := values.find_currency_problem(merged_fields["currency"])
     ):
         problems.add_invalid_field("currency", error)
     check_fields(problems, merged_fields, options)
@@ -91,7 +91,7 @@ def _check_bank_account(problems: Problems, fields: JsonObject, options: Service
             problems.add_invalid_field(name, "Must be a string")
             bank_fields[name] = ""  # One problem per field: the rules below ignore an empty text.
     country = bank_fields.get("country", "")
-    if country and not is_country(country):
+    if country and not is_country_code(country):
         problems.add_invalid_field("country", "Must be ISO 3166-1 alpha-2")
     _check_account_numbers(problems, bank_fields, country, options)
     _check_bank_ids(problems, bank_fields, country)
@@ -116,22 +116,22 @@ def _check_account_numbers(
     ):
         problems.add_empty_field("accountNum")
     if "iban" in bank_fields:
-        if bank_fields["iban"] and (error := _validate_iban(bank_fields["iban"])):
+        if bank_fields["iban"] and (error := _find_iban_problem(bank_fields["iban"])):
             problems.add_invalid_field("iban", error)
     elif needs_iban(country):
         problems.add_empty_field("iban")
 
 
 def _validate_account_number(value: str) -> str | None:
-    if error := values.validate_unmasked(value):
+    if error := values.find_mask_problem(value):
         return error
     if is_valid_iban(value):
         return "Must not be an IBAN"
     return None if ACCOUNT_NUMBER_PATTERN.fullmatch(value) else "Must be an account number"
 
 
-def _validate_iban(value: str) -> str | None:
-    if error := values.validate_unmasked(value):
+def _find_iban_problem(value: str) -> str | None:
+    if error := values.find_mask_problem(value):
         return error
     return None if is_valid_iban(value) else "Must be an IBAN"
 
@@ -150,14 +150,14 @@ def _check_wallet(problems: Problems, fields: JsonObject, _: ServiceOptions) -> 
     _require_fields(problems, fields, "emailAddress")
     # A missing address was reported above; one problem per field is enough.
     address = fields.get("emailAddress")
-    if not is_blank(address) and (error := values.validate_email(address)):
+    if not is_blank(address) and (error := values.find_email_problem(address)):
         problems.add_invalid_field("emailAddress", error)
 
 
 def _check_mobile_wallet(problems: Problems, fields: JsonObject, _: ServiceOptions) -> None:
     _require_fields(problems, fields, "phoneNumber")
     number = fields.get("phoneNumber")
-    if not is_blank(number) and (error := values.validate_phone(number)):
+    if not is_blank(number) and (error := values.find_phone_problem(number)):
         problems.add_invalid_field("phoneNumber", error)
 
 
@@ -176,7 +176,7 @@ def _check_postal_address(nested_problems: Problems, address: JsonObject) -> Non
         nested_problems, address, "name", "street1", "city", "region", "country", "postal"
     )
     for name in MAILING_FIELDS:
-        if not is_blank(address.get(name)) and (error := values.validate_text(address[name])):
+        if not is_blank(address.get(name)) and (error := values.find_text_problem(address[name])):
             nested_problems.add_invalid_field(name, error)
     if not is_blank(address.get("country")) and address["country"] != "US":
         nested_problems.add_invalid_field("country", "Must be US")

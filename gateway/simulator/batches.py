@@ -11,8 +11,8 @@ from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.payment_rules import (
     PaymentOrder,
+    iter_array_objects,
     parse_currency,
-    parse_entries,
     parse_payment_change,
     parse_payment_order,
     parse_text,
@@ -55,7 +55,7 @@ def _parse_payment_orders(
 ) -> list[PaymentOrder]:
     parsed_orders = [
         parse_payment_order(tenant, nested_problems, entry, batch)
-        for nested_problems, entry in parse_entries(problems, body, "payments")
+        for nested_problems, entry in iter_array_objects(problems, body, "payments")
     ]
     return [order for order in parsed_orders if order is not None]
 
@@ -120,7 +120,7 @@ def _parse_payment_references(
     problems: Problems, batch: Batch, body: JsonObject, field_name: str, seen_ids: set[str]
 ) -> Iterable[tuple[Problems, JsonObject, Payment]]:
     """Yields the entries of an array that refers to payments of the batch, each at most once."""
-    for nested_problems, entry in parse_entries(problems, body, field_name):
+    for nested_problems, entry in iter_array_objects(problems, body, field_name):
         payment_id = entry.get("id")
         if is_blank(payment_id):
             nested_problems.add_empty_field("id")

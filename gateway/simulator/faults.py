@@ -29,7 +29,7 @@ class Fault:
     times: int = 1
 
     def matches(self, method: str, path: str) -> bool:
-        return self.method in ("*", method) and matches_path(self.path, path)
+        return self.method in ("*", method) and is_path_matching_pattern(self.path, path)
 
     @property
     def runs_operation(self) -> bool:
@@ -38,7 +38,7 @@ class Fault:
         return self.status is None or self.executes
 
 
-def matches_path(pattern: str, path: str) -> bool:
+def is_path_matching_pattern(pattern: str, path: str) -> bool:
     """Whether a pattern matches a path: `*` is one segment, or any path if it stands alone."""
     if pattern == "*":
         return True

@@ -11,7 +11,7 @@ from gateway.simulator.account_rules import BANK_TRANSFER, CHECK
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.paging import parse_page
-from gateway.simulator.recipient_rules import is_country
+from gateway.simulator.recipient_rules import is_country_code
 from gateway.simulator.state import Recipient, Tenant
 from gateway.simulator.values import Check
 
@@ -50,10 +50,10 @@ def list_recipients(tenant: Tenant, query: Mapping[str, str]) -> JsonObject:
     problems = Problems()
     page = parse_page(problems, query, tenant.options.max_page_size)
     tests = _parse_filters(problems, query, _build_filters_by_parameter(tenant))
-    sort_key = _parse_word(problems, query, "orderBy", tuple(SORT_KEYS), "updatedAt")
-    direction = _parse_word(problems, query, "sortBy", ("asc", "desc"), "desc")
+    sort_key = _parse_query_choice(problems, query, "orderBy", tuple(SORT_KEYS), "updatedAt")
+    direction = _parse_query_choice(problems, query, "sortBy", ("asc", "desc"), "desc")
     problems.raise_if_any()
-    if not (tenant.options.lists_archived or _requests_archived(tenant, query)):
+    if not (tenant.options.lists_archived or _is_archived_requested(tenant, query)):
         tests.append(lambda recipient: not recipient.is_archived)
     matches = [
         recipient
@@ -71,7 +71,7 @@ def list_recipients(tenant: Tenant, query: Mapping[str, str]) -> JsonObject:
     }
 
 
-def _requests_archived(tenant: Tenant, query: Mapping[str, str]) -> bool:
+def _is_archived_requested(tenant: Tenant, query: Mapping[str, str]) -> bool:
     return tenant.options.filters_archived and query.get("status") == "archived"
 
 
@@ -93,7 +93,7 @@ def _parse_filters(
     return tests
 
 
-def _parse_word(
+def _parse_query_choice(
     problems: Problems, query: Mapping[str, str], name: str, words: tuple[str, ...], default: str
 ) -> str:
     value = query.get(name) or default
@@ -105,21 +105,22 @@ def _parse_word(
 def _build_filters_by_parameter(tenant: Tenant) -> dict[str, Filter]:
     methods = values.create_choice_check(tenant.vocabulary.wallet, BANK_TRANSFER, CHECK)
     return {
-        "search": Filter(values.validate_text, _build_search_test),
-        "name": Filter(values.validate_text, _build_name_test),
+        "search": Filter(values.find_text_problem, _build_search_predicate),
+        "name": Filter(values.find_text_problem, _build_name_predicate),
         "email": Filter(
-            values.validate_text, lambda value: lambda recipient: recipient.fields["email"] == value
+            values.find_text_problem,
+            lambda value: lambda recipient: recipient.fields["email"] == value,
         ),
         "referenceId": Filter(
-            values.validate_text,
+            values.find_text_problem,
             lambda value: lambda recipient: recipient.fields.get("referenceId") == value,
         ),
         "startDate": Filter(
-            _validate_date,
+            _find_utc_date_problem,
             lambda value: lambda recipient: recipient.updated_at >= _parse_timestamp(value),
         ),
         "endDate": Filter(
-            _validate_date,
+            _find_utc_date_problem,
             lambda value: lambda recipient: recipient.updated_at <= _parse_timestamp(value),
         ),
         "status": Filter(
@@ -131,7 +132,7 @@ def _build_filters_by_parameter(tenant: Tenant) -> dict[str, Filter]:
             values.create_choice_check("pending", "verified", "blocked"),
             lambda value: lambda recipient: recipient.compliance_status == value,
         ),
-        "country": Filter(_validate_countries, _build_country_test),
+        "country": Filter(_find_countries_problem, _build_country_predicate),
         "payoutMethod": Filter(
             methods,
             lambda value: (
@@ -141,7 +142,7 @@ def _build_filters_by_parameter(tenant: Tenant) -> dict[str, Filter]:
                 )
             ),
         ),
-        "currency": Filter(values.validate_currency, _build_currency_test),
+        "currency": Filter(values.find_currency_problem, _build_currency_predicate),
     }
 
 
@@ -149,7 +150,7 @@ def _fold_case(value: object) -> str:
     return str(value or "").casefold()
 
 
-def _build_search_test(value: str) -> RecipientTest:
+def _build_search_predicate(value: str) -> RecipientTest:
     prefix = value.casefold()
 
     def matches(recipient: Recipient) -> bool:
@@ -166,7 +167,7 @@ def _build_search_test(value: str) -> RecipientTest:
     return matches
 
 
-def _build_name_test(value: str) -> RecipientTest:
+def _build_name_predicate(value: str) -> RecipientTest:
     prefix = value.casefold()
     return lambda recipient: any(
         _fold_case(recipient.fields.get(name)).startswith(prefix)
@@ -174,18 +175,18 @@ def _build_name_test(value: str) -> RecipientTest:
     )
 
 
-def _validate_countries(value: str) -> str | None:
-    if all(is_country(code) for code in value.split(",")):
+def _find_countries_problem(value: str) -> str | None:
+    if all(is_country_code(code) for code in value.split(",")):
         return None
     return "Must be ISO 3166-1 alpha-2 codes, separated by commas"
 
 
-def _build_country_test(value: str) -> RecipientTest:
+def _build_country_predicate(value: str) -> RecipientTest:
     codes = frozenset(value.split(","))
     return lambda recipient: recipient.address.get("country") in codes
 
 
-def _build_currency_test(value: str) -> RecipientTest:
+def _build_currency_predicate(value: str) -> RecipientTest:
     # Section 4.1 filters by "currency of the bank account": of the account that gets payments.
     return lambda recipient: (
         recipient.primary_account is not None
@@ -194,7 +195,7 @@ def _build_currency_test(value: str) -> RecipientTest:
     )
 
 
-def _validate_date(value: str) -> str | None:
+def _find_utc_date_problem(value: str) -> str | None:
     try:
         if DATE_PATTERN.fullmatch(value) and _parse_timestamp(value):
             return None

@@ -19,7 +19,7 @@ SANDBOX_ENVIRONMENT = "sandbox"
 
 def create_submerchant(request: AcceptedRequest) -> JsonObject:
     """Creates a sub-merchant. Its keys work even while incomplete onboarding leaves it pending."""
-    parent = _require_parent(request)
+    parent = _require_parent_merchant(request)
     problems = Problems()
     merchant_body = partner_rules.parse_object(problems, request.body, "merchant")
     onboarding_body = partner_rules.parse_object(problems, request.body, "onboarding")
@@ -50,16 +50,16 @@ def create_submerchant(request: AcceptedRequest) -> JsonObject:
     return _insert_merchant_and_build_answer(request.tenant, merchant, creates_credentials=True)
 
 
-def create_sandbox(request: AcceptedRequest) -> JsonObject:
+def create_sandbox_submerchant(request: AcceptedRequest) -> JsonObject:
     """Creates a sandbox sub-merchant, in the sandbox environment even for a live parent."""
-    parent = _require_parent(request)
+    parent = _require_parent_merchant(request)
     problems = Problems()
     merchant_body = partner_rules.parse_object(problems, request.body, "merchant")
     merchant_fields = partner_rules.parse_fields(
         problems.nest("merchant."), merchant_body, partner_rules.MERCHANT_CHECKS, required=False
     )
     flags = partner_rules.parse_fields(
-        problems, request.body, {"apikey": partner_rules.validate_flag}, required=False
+        problems, request.body, {"apikey": partner_rules.find_boolean_problem}, required=False
     )
     problems.raise_if_any()
     merchant = Merchant(
@@ -97,9 +97,9 @@ def _insert_merchant_and_build_answer(
     return {"merchant": merchant_view}
 
 
-def delete_sandbox(request: AcceptedRequest) -> JsonObject:
+def delete_sandbox_submerchant(request: AcceptedRequest) -> JsonObject:
     """Deletes a sandbox sub-merchant and its keys. Raises ApiError `invalid_field` with 403."""
-    parent = _require_parent(request)
+    parent = _require_parent_merchant(request)
     merchant_id = str(request.body.get("id", ""))
     for merchant in request.tenant.merchants.by_tenant.values():
         is_own_sandbox = merchant.parent_id == parent.merchant_id and merchant.is_sandbox
@@ -113,7 +113,7 @@ def delete_sandbox(request: AcceptedRequest) -> JsonObject:
     )
 
 
-def _require_parent(request: AcceptedRequest) -> Merchant:
+def _require_parent_merchant(request: AcceptedRequest) -> Merchant:
     """Returns the calling parent merchant. Raises ApiError `not_authorized` for other callers."""
     caller = request.tenant.merchant_record
     if caller.parent_id is not None or not request.tenant.options.partner:
@@ -173,7 +173,7 @@ def _build_funding_account(merchant: Merchant, currency: str) -> JsonObject:
     }
 
 
-def save_bank_account(request: AcceptedRequest) -> JsonObject:
+def save_merchant_bank_account(request: AcceptedRequest) -> JsonObject:
     problems = Problems()
     bank_fields = partner_rules.parse_fields(
         problems, request.body, partner_rules.BANK_ACCOUNT_CHECKS, required=True
@@ -211,7 +211,7 @@ def save_widget_colors(request: AcceptedRequest) -> JsonObject:
     if not request.body.get("colors"):
         problems.add_empty_field("colors")
     color_fields = partner_rules.parse_object(problems, request.body, "colors")
-    checks = dict.fromkeys(partner_rules.COLOR_FIELDS, partner_rules.validate_color)
+    checks = dict.fromkeys(partner_rules.COLOR_FIELDS, partner_rules.find_color_problem)
     colors = partner_rules.parse_fields(
         problems.nest("colors."), color_fields, checks, required=False
     )

@@ -7,7 +7,7 @@ from typing import Any
 from gateway.simulator import values
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.recipient_rules import is_country
+from gateway.simulator.recipient_rules import is_country_code
 from gateway.simulator.values import Check, is_blank
 
 CATEGORIES = (
@@ -67,63 +67,65 @@ NUMBER_PATTERN = re.compile(r"[0-9]{1,15}(\.[0-9]{1,2})?")
 DIGITS_PATTERN = re.compile(r"[0-9]{1,34}")
 COLOR_PATTERN = re.compile(r"#?([0-9A-Fa-f]{3}|[0-9A-Fa-f]{6})")
 
-validate_website = values.create_pattern_check(WEBSITE_PATTERN, "Must be a website address")
-validate_number = values.create_pattern_check(NUMBER_PATTERN, "Must be numeric text")
-validate_digits = values.create_pattern_check(DIGITS_PATTERN, "Must be digits")
+find_website_problem = values.create_pattern_check(WEBSITE_PATTERN, "Must be a website address")
+find_number_problem = values.create_pattern_check(NUMBER_PATTERN, "Must be numeric text")
+find_digits_problem = values.create_pattern_check(DIGITS_PATTERN, "Must be digits")
 
 
-def validate_country(value: Any) -> str | None:
-    return None if is_country(value) else "Must be ISO 3166-1 alpha-2"
+def find_country_problem(value: Any) -> str | None:
+    return None if is_country_code(value) else "Must be ISO 3166-1 alpha-2"
 
 
-def validate_flag(value: Any) -> str | None:
+def find_boolean_problem(value: Any) -> str | None:
     return None if isinstance(value, bool) else "Must be a boolean"
 
 
 MERCHANT_CHECKS: dict[str, Check] = {
-    "name": values.validate_text,
-    "currency": values.validate_currency,
-    "website": validate_website,
-    "country": validate_country,
+    "name": values.find_text_problem,
+    "currency": values.find_currency_problem,
+    "website": find_website_problem,
+    "country": find_country_problem,
 }
 
 # In the order of section 4.4. If one is missing, onboarding is incomplete and nothing is refused.
 # businessZip is optional because some countries have no postal codes.
 ONBOARDING_CHECKS: dict[str, Check] = {
-    "businessLegalName": values.validate_text,
-    "businessPhone": values.validate_phone,
-    "businessWebsite": validate_website,
+    "businessLegalName": values.find_text_problem,
+    "businessPhone": values.find_phone_problem,
+    "businessWebsite": find_website_problem,
     "businessCategory": values.create_choice_check(*CATEGORIES),
-    "businessCountry": validate_country,
-    "businessCity": values.validate_text,
-    "businessAddress": values.validate_text,
-    "businessZip": values.validate_text,
-    "businessRegion": values.validate_text,
-    "businessTotalMonthly": validate_number,
-    "businessPpm": validate_number,
-    "businessIntlPercentage": validate_number,
+    "businessCountry": find_country_problem,
+    "businessCity": values.find_text_problem,
+    "businessAddress": values.find_text_problem,
+    "businessZip": values.find_text_problem,
+    "businessRegion": values.find_text_problem,
+    "businessTotalMonthly": find_number_problem,
+    "businessPpm": find_number_problem,
+    "businessIntlPercentage": find_number_problem,
 }
 OPTIONAL_ONBOARDING = frozenset({"businessZip"})
 
 ONBOARDING_CHANGE_CHECKS: dict[str, Check] = {
-    "businessTotalMonthly": validate_number,
+    "businessTotalMonthly": find_number_problem,
     "businessPpm": values.create_choice_check(*PAYOUTS_PER_MONTH),
 }
 
 # "These last five digits only" in the document refers to branchId through accountNum.
 BANK_ACCOUNT_CHECKS: dict[str, Check] = {
-    "accountName": values.validate_text,
-    "currency": values.validate_currency,
-    "bankCountry": validate_country,
-    "branchId": validate_digits,
-    "bankId": validate_digits,
-    "institution": validate_digits,
-    "transit": validate_digits,
-    "accountNum": validate_digits,
-    "enabled": validate_flag,
+    "accountName": values.find_text_problem,
+    "currency": values.find_currency_problem,
+    "bankCountry": find_country_problem,
+    "branchId": find_digits_problem,
+    "bankId": find_digits_problem,
+    "institution": find_digits_problem,
+    "transit": find_digits_problem,
+    "accountNum": find_digits_problem,
+    "enabled": find_boolean_problem,
 }
 
-validate_color = values.create_pattern_check(COLOR_PATTERN, "Must be a hex color of 3 or 6 digits")
+find_color_problem = values.create_pattern_check(
+    COLOR_PATTERN, "Must be a hex color of 3 or 6 digits"
+)
 
 
 def parse_fields(

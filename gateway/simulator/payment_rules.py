@@ -8,7 +8,7 @@ from typing import Any
 from gateway.simulator import money, rates, values
 from gateway.simulator.errors import ApiError, Problems
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.quotes import compute_terms
+from gateway.simulator.quotes import compute_payment_terms
 from gateway.simulator.state import Batch, Payment, PaymentTerms, Recipient, Tenant
 from gateway.simulator.values import is_blank
 
@@ -26,7 +26,7 @@ class PaymentOrder:
     terms: PaymentTerms
 
 
-def parse_entries(
+def iter_array_objects(
     problems: Problems, body: JsonObject, field_name: str
 ) -> Iterable[tuple[Problems, JsonObject]]:
     """Yields the objects of an array in a body; a missing array counts as empty."""
@@ -99,7 +99,7 @@ def _build_payment_order(
     memo = parse_text(problems, body, "memo")
     if payee is None or amount is None or currency is None or not batch.currency:
         return None
-    terms = unchanged_terms or compute_terms(tenant, batch, payee, amount, currency)
+    terms = unchanged_terms or compute_payment_terms(tenant, batch, payee, amount, currency)
     if not (terms.source_amount and terms.target_amount):
         problems.add_invalid_field(
             "amount", f"Is nothing in {terms.source_currency} or {terms.target_currency}"
@@ -123,13 +123,13 @@ def _resolve_recipient(tenant: Tenant, problems: Problems, value: Any) -> Recipi
     except ApiError:
         recipient = None
     if recipient is None:
-        _add_unknown_recipient(tenant, problems)
+        _add_unknown_recipient_problem(tenant, problems)
     elif recipient.status in UNPAYABLE_STATUSES:
         problems.add_invalid_status("recipient.id", f"Recipient is {recipient.status}")
     return recipient
 
 
-def _add_unknown_recipient(tenant: Tenant, problems: Problems) -> None:
+def _add_unknown_recipient_problem(tenant: Tenant, problems: Problems) -> None:
     if tenant.options.unknown_recipient == 404:
         problems.add_not_found("recipient.id", "Recipient")
     else:
@@ -150,7 +150,7 @@ def parse_currency(problems: Problems, body: JsonObject, field_name: str) -> str
     code = body.get(field_name)
     if is_blank(code):
         problems.add_empty_field(field_name)
-    elif error := values.validate_currency(code):
+    elif error := values.find_currency_problem(code):
         problems.add_invalid_field(field_name, error)
     elif code not in rates.CURRENCIES:
         problems.add_invalid_field(field_name, "The service does not pay in it")
@@ -161,6 +161,6 @@ def parse_currency(problems: Problems, body: JsonObject, field_name: str) -> str
 
 def parse_text(problems: Problems, body: JsonObject, field_name: str) -> str:
     value = body.get(field_name)
-    if value is not None and (error := values.validate_text(value)):
+    if value is not None and (error := values.find_text_problem(value)):
         problems.add_invalid_field(field_name, error)
     return str(value or "")

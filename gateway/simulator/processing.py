@@ -20,7 +20,7 @@ def start_batch(tenant: Tenant, batch: Batch) -> None:
         raise ApiError(Problem("expired_quote", "Quote has expired"))
     problems = Problems()
     for position, payment in enumerate(batch.payments.values()):
-        _check_payment(tenant, problems.nest(f"payments[{position}]."), payment)
+        _check_payment_before_start(tenant, problems.nest(f"payments[{position}]."), payment)
     problems.raise_if_any()
     # Last, because problems of fields and recipients are reported first.
     if not balances.covers_cost(tenant, batch):
@@ -35,7 +35,7 @@ def start_batch(tenant: Tenant, batch: Batch) -> None:
     )
 
 
-def _check_payment(tenant: Tenant, problems: Problems, payment: Payment) -> None:
+def _check_payment_before_start(tenant: Tenant, problems: Problems, payment: Payment) -> None:
     payee = payment.recipient
     if payee.status != "active":
         problems.add_invalid_status("recipient.id", f"Recipient is {payee.status}")
@@ -43,7 +43,7 @@ def _check_payment(tenant: Tenant, problems: Problems, payment: Payment) -> None
     if (
         payment.terms.account_type is None
     ):  # The recipient had no account when the payment was created.
-        quotes.renew_terms(tenant, payment)
+        quotes.renew_payment_terms(tenant, payment)
     minimum_amount = views.minimum_amount(tenant, payee)
     # The document does not show the currency of routeMinimum: here it is that of the amount.
     if (

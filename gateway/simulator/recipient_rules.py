@@ -8,30 +8,32 @@ from gateway.simulator import values
 from gateway.simulator.countries import COUNTRIES, government_id_digit_range
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.values import Check, allow_null, is_blank
+from gateway.simulator.values import Check, create_nullable_check, is_blank
 
 ADDRESS_CHECKS: dict[str, Check] = {
-    "street1": allow_null(values.validate_street),
-    "street2": allow_null(values.validate_text),
-    "city": allow_null(values.validate_text),
-    "region": allow_null(values.validate_text),
-    "postalCode": allow_null(values.validate_text),
-    "country": allow_null(
-        lambda value: None if is_country(value) else "Must be ISO 3166-1 alpha-2"
+    "street1": create_nullable_check(values.find_street_problem),
+    "street2": create_nullable_check(values.find_text_problem),
+    "city": create_nullable_check(values.find_text_problem),
+    "region": create_nullable_check(values.find_text_problem),
+    "postalCode": create_nullable_check(values.find_text_problem),
+    "country": create_nullable_check(
+        lambda value: None if is_country_code(value) else "Must be ISO 3166-1 alpha-2"
     ),
-    "phone": allow_null(lambda value: None if value == "" else values.validate_phone(value)),
+    "phone": create_nullable_check(
+        lambda value: None if value == "" else values.find_phone_problem(value)
+    ),
 }
 
 # The create body of section 4.1, without government ids and address, which are checked below.
 CREATE_CHECKS: dict[str, Check] = {
-    "referenceId": allow_null(values.validate_text),
+    "referenceId": create_nullable_check(values.find_text_problem),
     "type": values.create_choice_check("business", "individual"),
-    "name": allow_null(values.validate_text),
-    "firstName": allow_null(values.validate_text),
-    "lastName": allow_null(values.validate_text),
-    "email": values.validate_email,
-    "passport": allow_null(values.validate_unmasked),
-    "dob": allow_null(values.validate_date),
+    "name": create_nullable_check(values.find_text_problem),
+    "firstName": create_nullable_check(values.find_text_problem),
+    "lastName": create_nullable_check(values.find_text_problem),
+    "email": values.find_email_problem,
+    "passport": create_nullable_check(values.find_mask_problem),
+    "dob": create_nullable_check(values.find_date_problem),
     "phone": ADDRESS_CHECKS["phone"],
 }
 
@@ -39,12 +41,12 @@ CREATE_CHECKS: dict[str, Check] = {
 UPDATE_CHECKS: dict[str, Check] = {
     **CREATE_CHECKS,
     "status": values.create_choice_check("active", "suspended"),
-    "language": values.validate_language,
-    "placeOfBirth": allow_null(values.validate_text),
-    "ssn": allow_null(values.validate_unmasked),
-    "primaryCurrency": values.validate_currency,
-    "tags": values.validate_array,
-    "contactEmails": values.validate_emails,
+    "language": values.find_language_problem,
+    "placeOfBirth": create_nullable_check(values.find_text_problem),
+    "ssn": create_nullable_check(values.find_mask_problem),
+    "primaryCurrency": values.find_currency_problem,
+    "tags": values.find_array_problem,
+    "contactEmails": values.find_emails_problem,
 }
 
 REQUIRED_FIELDS = {
@@ -53,7 +55,7 @@ REQUIRED_FIELDS = {
 }
 
 
-def is_country(value: Any) -> bool:
+def is_country_code(value: Any) -> bool:
     return isinstance(value, str) and value in COUNTRIES
 
 
@@ -142,19 +144,19 @@ def check_government_id(problems: Problems, government_id: JsonObject, recipient
     missing = [name for name in ("country", "type", "value") if is_blank(government_id.get(name))]
     for name in missing:
         problems.add_empty_field(name)
-    if "country" not in missing and not is_country(government_id["country"]):
+    if "country" not in missing and not is_country_code(government_id["country"]):
         problems.add_invalid_field("country", "Must be ISO 3166-1 alpha-2")
     # Section 2.4 lists SSN, passport and other as "values seen", so other types may exist.
-    if "type" not in missing and (error := values.validate_text(government_id["type"])):
+    if "type" not in missing and (error := values.find_text_problem(government_id["type"])):
         problems.add_invalid_field("type", error)
     if "value" not in missing and (
-        error := _validate_government_id_value(government_id, recipient_type)
+        error := _find_government_id_problem(government_id, recipient_type)
     ):
         problems.add_invalid_field("value", error)
 
 
-def _validate_government_id_value(government_id: JsonObject, recipient_type: str) -> str | None:
-    if error := values.validate_unmasked(government_id["value"]):
+def _find_government_id_problem(government_id: JsonObject, recipient_type: str) -> str | None:
+    if error := values.find_mask_problem(government_id["value"]):
         return error
     country, id_type = government_id.get("country"), government_id.get("type")
     if not isinstance(country, str) or id_type == "passport":

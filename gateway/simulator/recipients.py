@@ -106,7 +106,7 @@ def archive_recipients(tenant: Tenant, recipients: Iterable[Recipient]) -> None:
 def refresh_status(recipient: Recipient) -> None:
     """Sets `incomplete` or `active` by the recipient's data; a status set by a client stays."""
     if recipient.status in ("incomplete", "active"):
-        set_status(recipient, "active" if is_payable(recipient) else "incomplete")
+        set_status(recipient, "active" if is_recipient_payable(recipient) else "incomplete")
 
 
 def set_status(recipient: Recipient, status: str) -> None:
@@ -116,7 +116,7 @@ def set_status(recipient: Recipient, status: str) -> None:
     recipient.status = status
 
 
-def is_payable(recipient: Recipient) -> bool:
+def is_recipient_payable(recipient: Recipient) -> bool:
     """Whether a recipient has all data that payments need (section 1, item 6).
 
     Bank transfers also need the data of sections 2.4 and 2.5. Payments to a wallet need no address

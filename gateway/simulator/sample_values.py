@@ -32,7 +32,7 @@ STREETS = (
 TAGS = ("designer", "2024 cohort", "équipe", "priority", "seller")
 
 
-def create_random(*seed_parts: object) -> random.Random:
+def create_seeded_random(*seed_parts: object) -> random.Random:
     """Creates a reproducible random generator."""
     # Seeded by text: the same seed gives the same data in every process and version.
     return random.Random(" ".join(map(str, seed_parts)))  # noqa: S311  # sample data protects nothing

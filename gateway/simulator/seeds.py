@@ -17,7 +17,7 @@ from gateway.simulator.sample_values import (
     STREETS,
     TAGS,
     Place,
-    create_random,
+    create_seeded_random,
     generate_digits,
 )
 from gateway.simulator.state import Account, Recipient, Tenant, format_timestamp
@@ -33,7 +33,7 @@ STATUS_WEIGHTS = {"": 16, "suspended": 2, "archived": 2}
 
 
 def seed_recipients(tenant: Tenant, count: int, seed: int) -> list[Recipient]:
-    rng = create_random("recipients", seed)
+    rng = create_seeded_random("recipients", seed)
     new_recipients = [_build_recipient(tenant, rng, position) for position in range(count)]
     # Without `insert_recipient`: seeded objects do not count as created by a test.
     tenant.recipients.update((recipient.id, recipient) for recipient in new_recipients)
@@ -170,7 +170,7 @@ def seed_payments(payee: Recipient, count: int, seed: int) -> list[JsonObject]:
     They have no `recipient`: responses show the recipient in its current state.
     """
     # Seeded per recipient, so that the order of calls does not matter.
-    rng = create_random("payments", payee.id, seed)
+    rng = create_seeded_random("payments", payee.id, seed)
     new_payments = sorted(
         (_build_payment(rng, payee) for _ in range(count)),
         key=lambda payment: str(payment["createdAt"]),
@@ -219,7 +219,7 @@ def _build_payment(rng: random.Random, payee: Recipient) -> JsonObject:
 
 def seed_offline_payments(payee: Recipient, count: int, seed: int) -> list[JsonObject]:
     """Creates offline payments (section 2.7)."""
-    rng = create_random("offline payments", payee.id, seed)
+    rng = create_seeded_random("offline payments", payee.id, seed)
     new_payments = [_build_offline_payment(rng, payee) for _ in range(count)]
     payee.offline_payments.extend(new_payments)
     return new_payments

@@ -11,7 +11,7 @@ from gateway.simulator import money, processing, seeds
 from gateway.simulator.effects import BatchStart, Effects
 from gateway.simulator.errors import build_not_found_error
 from gateway.simulator.exchange import InterfaceName, ReceivedRequest
-from gateway.simulator.faults import Fault, matches_path
+from gateway.simulator.faults import Fault, is_path_matching_pattern
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.merchants import Merchants
 from gateway.simulator.options import (
@@ -157,7 +157,7 @@ class Service:
         tenant = self.find_or_create_tenant(merchant, environment)
         tenant.wallet_balance = (currency, money.round_to_cents(Decimal(amount)))
 
-    def set_outcome(self, recipient_id: str, outcome: Outcome) -> None:
+    def set_payment_outcome(self, recipient_id: str, outcome: Outcome) -> None:
         """Sets the final status of the recipient's payments in all batches that finish later."""
         # Batches that are due now must still finish with the previous outcome.
         for tenant in self.tenants.values():
@@ -203,7 +203,7 @@ class Service:
             for request in self.requests
             if interface == request.interface
             and method in ("*", request.method)
-            and matches_path(path, request.path)
+            and is_path_matching_pattern(path, request.path)
         ]
 
     def take_fault(

@@ -42,7 +42,7 @@ def authenticate_request(
     caller, and does not say which one a stale timestamp gets.
     """
     timestamp = headers.get(vocabulary.timestamp_header, "")
-    credentials, signature = _resolve_authorization(
+    credentials, signature = _parse_authorization_header(
         credentials_by_access_key, vocabulary, headers.get("Authorization", "")
     )
     if credentials is None or not _is_fresh(timestamp, now):
@@ -54,7 +54,7 @@ def authenticate_request(
     return credentials
 
 
-def _resolve_authorization(
+def _parse_authorization_header(
     credentials_by_access_key: Mapping[str, ServiceCredentials],
     vocabulary: Vocabulary,
     authorization: str,

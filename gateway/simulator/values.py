@@ -17,11 +17,11 @@ def is_blank(value: object) -> bool:
     return value is None or value == ""
 
 
-def validate_text(value: Any) -> str | None:
+def find_text_problem(value: Any) -> str | None:
     return None if isinstance(value, str) else "Must be a string"
 
 
-def allow_null(validate: Check) -> Check:
+def create_nullable_check(validate: Check) -> Check:
     return lambda value: None if value is None else validate(value)
 
 
@@ -39,14 +39,14 @@ def create_choice_check(*choices: str) -> Check:
     return validate
 
 
-def validate_unmasked(value: Any) -> str | None:
+def find_mask_problem(value: Any) -> str | None:
     # Responses show masked values: a client that sends one back would overwrite the real value.
     if not isinstance(value, str):
         return "Must be a string"
     return "Must not be masked" if "*" in value else None
 
 
-def validate_date(value: Any) -> str | None:
+def find_date_problem(value: Any) -> str | None:
     try:
         # The pattern first: ``fromisoformat`` accepts other ISO 8601 forms too.
         if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
@@ -57,26 +57,26 @@ def validate_date(value: Any) -> str | None:
     return "Must be a date, YYYY-MM-DD"
 
 
-def validate_street(value: Any) -> str | None:
-    return validate_text(value) or (
+def find_street_problem(value: Any) -> str | None:
+    return find_text_problem(value) or (
         "PO boxes are not accepted" if PO_BOX_PATTERN.search(value) else None
     )
 
 
-def validate_array(value: Any) -> str | None:
+def find_array_problem(value: Any) -> str | None:
     return None if isinstance(value, list) else "Must be an array"
 
 
-def validate_emails(value: Any) -> str | None:
-    return validate_array(value) or next(
-        (error for address in value if (error := validate_email(address))), None
+def find_emails_problem(value: Any) -> str | None:
+    return find_array_problem(value) or next(
+        (error for address in value if (error := find_email_problem(address))), None
     )
 
 
-validate_email = create_pattern_check(EMAIL_PATTERN, "Must be an email address")
-validate_language = create_pattern_check(LANGUAGE_PATTERN, "Must be a language code")
-validate_phone = create_pattern_check(PHONE_PATTERN, "Must be a phone number")
-validate_currency = create_pattern_check(re.compile(r"[A-Z]{3}"), "Must be an ISO 4217 code")
+find_email_problem = create_pattern_check(EMAIL_PATTERN, "Must be an email address")
+find_language_problem = create_pattern_check(LANGUAGE_PATTERN, "Must be a language code")
+find_phone_problem = create_pattern_check(PHONE_PATTERN, "Must be a phone number")
+find_currency_problem = create_pattern_check(re.compile(r"[A-Z]{3}"), "Must be an ISO 4217 code")
 
 
 def mask_value(value: str | None) -> str | None:

@@ -49,7 +49,7 @@ def build_recipient(tenant: Tenant, recipient: Recipient) -> JsonObject:
             for government_id in fields.get("governmentIds", [])
         ],
         "address": {name: address.get(name) for name in ADDRESS_CHECKS},
-        "routeType": _select_route(tenant, primary_account),
+        "routeType": _select_payout_route(tenant, primary_account),
         "routeMinimum": compute_route_minimum(tenant, recipient),
         "estimatedFees": compute_estimated_fees(tenant, recipient),
         "payoutMethod": primary_account.type if primary_account else None,
@@ -67,11 +67,11 @@ def compute_route_minimum(tenant: Tenant, recipient: Recipient) -> str | None:
     # Section 2.3: null means that the profile is incomplete.
     if recipient.status == "incomplete":
         return None
-    return ROUTE_MINIMUMS.get(str(_select_route(tenant, recipient.primary_account)))
+    return ROUTE_MINIMUMS.get(str(_select_payout_route(tenant, recipient.primary_account)))
 
 
 def compute_estimated_fees(tenant: Tenant, recipient: Recipient) -> str:
-    return ROUTE_FEES.get(str(_select_route(tenant, recipient.primary_account)), "0.00")
+    return ROUTE_FEES.get(str(_select_payout_route(tenant, recipient.primary_account)), "0.00")
 
 
 def minimum_amount(tenant: Tenant, recipient: Recipient) -> Decimal | None:
@@ -80,13 +80,13 @@ def minimum_amount(tenant: Tenant, recipient: Recipient) -> Decimal | None:
     return None if amount is None else Decimal(str(amount))
 
 
-def payment_fee(tenant: Tenant, recipient: Recipient) -> Decimal:
+def compute_payment_fee(tenant: Tenant, recipient: Recipient) -> Decimal:
     return Decimal(
         str(recipient.overrides.get("estimatedFees", compute_estimated_fees(tenant, recipient)))
     )
 
 
-def _select_route(tenant: Tenant, account: Account | None) -> str | None:
+def _select_payout_route(tenant: Tenant, account: Account | None) -> str | None:
     if account is None:
         return None
     if account.type != BANK_TRANSFER:

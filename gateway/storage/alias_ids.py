@@ -17,7 +17,7 @@ from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import Store
 from gateway.storage.id_rows import (
     IdCollisionError,
-    load_current_ids,
+    load_current_ids_by_legacy_id,
     load_legacy_ids,
     save_legacy_ids,
 )
@@ -41,7 +41,7 @@ class AliasIds:
         self._object_state = ObjectStateStore(store)
         self._mode = mode
         # Another purpose would derive other aliases, so it keeps its first name.
-        self._key = store.encryption.derive_lasting_key("stand-in ids")
+        self._key = store.encryption.derive_key_from_oldest("stand-in ids")
         self._legacy_ids: TtlCache[tuple[Tenant, str], str] = TtlCache(_CACHE_SIZE, _CACHE_SECONDS)
         self._current_ids: LRUCache[tuple[Tenant, str], str] = LRUCache(_CACHE_SIZE)
 
@@ -66,13 +66,13 @@ class AliasIds:
             elif self._legacy_ids.get((tenant, id_)) != id_:
                 missing.add(id_)
         if missing:
-            found = await load_current_ids(self._store, tenant, missing)
+            found = await load_current_ids_by_legacy_id(self._store, tenant, missing)
             for legacy_id, current_id in found.items() if is_cached else ():
                 self._current_ids[tenant, legacy_id] = current_id
             known |= found
         return known
 
-    def select_imported_legacy_ids(
+    def map_current_to_imported_legacy_ids(
         self, tenant: Tenant, current_ids: Mapping[str, str]
     ) -> dict[str, str]:
         """Selects the imported ids: returns legacy ids by current id.
@@ -112,7 +112,10 @@ class AliasIds:
             found = await load_legacy_ids(self._store, tenant, missing)
             unnamed = {id_: kinds_by_id[id_] for id_ in missing - found.keys()}
             new_aliases = await run_in_thread_if(
-                len(unnamed) > MAX_INLINE_ALIASES, self._derive_aliases, tenant, unnamed
+                len(unnamed) > MAX_INLINE_ALIASES,
+                self._map_new_aliases_to_current_ids,
+                tenant,
+                unnamed,
             )
             if unsaved_aliases is None:
                 await save_legacy_ids(self._store, tenant, new_aliases)
@@ -127,7 +130,7 @@ class AliasIds:
                 self._legacy_ids.put((tenant, id_), known.get(id_, id_))
         return {id_: legacy_id for id_, legacy_id in known.items() if legacy_id != id_}
 
-    async def compute_recipient_legacy_ids(
+    async def map_recipients_to_legacy_ids(
         self, tenant: Tenant, recipient_ids: Iterable[str]
     ) -> dict[str, str]:
         """Resolves the legacy ids of recipients for sorting only, so new aliases are not saved."""
@@ -135,7 +138,9 @@ class AliasIds:
             tenant, {("recipient", id_) for id_ in recipient_ids}, {}, is_cached=False
         )
 
-    def _derive_aliases(self, tenant: Tenant, kinds_by_id: Mapping[str, str]) -> dict[str, str]:
+    def _map_new_aliases_to_current_ids(
+        self, tenant: Tenant, kinds_by_id: Mapping[str, str]
+    ) -> dict[str, str]:
         """Derives the aliases of ids that need one: legacy id to current id."""
         new: dict[str, str] = {}
         for id_, kind in kinds_by_id.items():
@@ -146,7 +151,7 @@ class AliasIds:
                     raise IdCollisionError(name)
         return new
 
-    async def find_object_and_text_legacy_ids(
+    async def map_object_and_text_ids_to_legacy_ids(
         self,
         tenant: Tenant,
         objects: AbstractSet[tuple[str, str]],
@@ -164,10 +169,10 @@ class AliasIds:
             else {}
         )
         if unnamed := mentioned_ids - names.keys():
-            names |= await self.load_existing_legacy_ids(tenant, unnamed)
+            names |= await self.map_current_to_existing_legacy_ids(tenant, unnamed)
         return names
 
-    async def load_existing_legacy_ids(
+    async def map_current_to_existing_legacy_ids(
         self, tenant: Tenant, current_ids: AbstractSet[str]
     ) -> dict[str, str]:
         """Resolves current ids that already have a legacy id; free text gets no new aliases.

@@ -72,7 +72,7 @@ def build_event_row(
         "id": uuid4().hex,
         "at": store.clock(),
         "action": action,
-        "actor": find_operator(),
+        "actor": find_operator_name(),
         "operation_id": operation_id,
     }
     return row | scope._asdict()
@@ -109,7 +109,7 @@ _acting_operator: ContextVar[str | None] = ContextVar("acting", default=None)
 
 
 @contextmanager
-def act_as(operator_name: str) -> Iterator[None]:
+def attribute_events_to_operator(operator_name: str) -> Iterator[None]:
     """Records events inside as actions of another operator than the user of this process."""
     token = _acting_operator.set(operator_name)
     try:
@@ -118,7 +118,7 @@ def act_as(operator_name: str) -> Iterator[None]:
         _acting_operator.reset(token)
 
 
-def find_operator() -> str:
+def find_operator_name() -> str:
     """Returns the name under which events are recorded.
 
     By default it is the user of this process, with the original user if it runs under sudo.

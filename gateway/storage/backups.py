@@ -27,14 +27,14 @@ from gateway.storage.archive import (
     unpack,
 )
 from gateway.storage.errors import StoreUnavailable
-from gateway.storage.heartbeats import is_in_use
+from gateway.storage.heartbeats import is_database_in_use
 from gateway.storage.key_file import read_key_file
 from gateway.storage.restore_detection import (
     NO_MARK,
     HighWaterMark,
-    flag_restored,
     load_restore_state,
-    read_mark,
+    read_high_water_mark_file,
+    set_restored_flag,
 )
 from gateway.storage.store import Store, open_store
 
@@ -124,8 +124,10 @@ async def _restore_sqlite_file(
 ) -> list[Path]:
     existing_files = [file for file in _list_database_files(sqlite_file) if file.exists()]
     if existing_files:
-        await _check_not_running(state, force=force)
-    if (existing_files or _lacks_keys(state.encryption_key_file, key)) and not force:
+        await _check_gateway_not_running(state, force=force)
+    if (
+        existing_files or _is_key_file_missing_backup_keys(state.encryption_key_file, key)
+    ) and not force:
         names = ", ".join(map(str, existing_files or [state.encryption_key_file]))
         raise _build_refusal(
             f"{names} exists already", remedy="--force renames it and restores the backup"
@@ -133,7 +135,7 @@ async def _restore_sqlite_file(
     # Opened before it replaces anything: this proves that the key fits, and blocks starts.
     ready = State(url=f"sqlite:///{saved_state}", encryption_key_file=key)
     async with open_store(ready) as store:
-        await flag_restored(store, _read_high_water_mark(state), BACKUP_RESTORED)
+        await set_restored_flag(store, _read_high_water_mark(state), BACKUP_RESTORED)
     return [*_replace_key_file(state, key), *_replace_sqlite_file(sqlite_file, saved_state)]
 
 
@@ -152,7 +154,7 @@ async def _restore_postgresql_database(
     state: State, manifest: Manifest, saved_state: Path, key: Path, *, force: bool
 ) -> list[Path]:
     address = engine.parse_state_url(state.url)
-    revision = await postgresql_tools.load_revision(address)
+    revision = await postgresql_tools.load_schema_revision(address)
     if revision and revision != manifest.revision:
         raise _build_refusal(
             f"{engine.format_address(address)} has schema revision {revision}, the backup has "
@@ -160,8 +162,8 @@ async def _restore_postgresql_database(
             remedy="restore it into an empty database",
         )
     if revision:
-        await _check_not_running(state, force=force)
-    if (revision or _lacks_keys(state.encryption_key_file, key)) and not force:
+        await _check_gateway_not_running(state, force=force)
+    if (revision or _is_key_file_missing_backup_keys(state.encryption_key_file, key)) and not force:
         existing = engine.format_address(address) if revision else state.encryption_key_file
         raise _build_refusal(
             f"{existing} exists already",
@@ -170,7 +172,7 @@ async def _restore_postgresql_database(
     replaced_files = _replace_key_file(state, key)
     await asyncio.to_thread(postgresql_tools.load, address, saved_state)
     async with open_store(state) as store:
-        await flag_restored(store, _read_high_water_mark(state), BACKUP_RESTORED)
+        await set_restored_flag(store, _read_high_water_mark(state), BACKUP_RESTORED)
     return replaced_files
 
 
@@ -179,7 +181,7 @@ def _list_database_files(sqlite_file: Path) -> list[Path]:
     return [sqlite_file, *(Path(f"{sqlite_file}-{suffix}") for suffix in ("journal", "wal", "shm"))]
 
 
-def _lacks_keys(key_file: Path, backup_key_file: Path) -> bool:
+def _is_key_file_missing_backup_keys(key_file: Path, backup_key_file: Path) -> bool:
     """Whether there is a key file that lacks a key of the backup."""
     if not key_file.exists():
         return False
@@ -191,7 +193,7 @@ def _lacks_keys(key_file: Path, backup_key_file: Path) -> bool:
 def _replace_key_file(state: State, backup_key_file: Path) -> list[Path]:
     """Replaces the key file, unless it already has every key of the backup."""
     key_file = state.encryption_key_file
-    if key_file.exists() and not _lacks_keys(key_file, backup_key_file):
+    if key_file.exists() and not _is_key_file_missing_backup_keys(key_file, backup_key_file):
         return []
     replaced_files = [_keep_replaced_file(key_file)] if key_file.exists() else []
     # Copied rather than renamed: it may be on another file system than the backup.
@@ -237,17 +239,17 @@ def _create_file(path: Path) -> int:
 
 def _read_high_water_mark(state: State) -> HighWaterMark:
     try:
-        return read_mark(state.mark_path)
+        return read_high_water_mark_file(state.restore_mark_path)
     except StoreUnavailable:
         # A lost mark does not prevent a restore, which blocks starts anyway.
         return NO_MARK
 
 
-async def _check_not_running(state: State, *, force: bool) -> None:
+async def _check_gateway_not_running(state: State, *, force: bool) -> None:
     """Refuses while a gateway runs, which would continue to write to the replaced file."""
     try:
         async with open_store(state, create=False, as_it_is=True) as store:
-            if not await is_in_use(store):
+            if not await is_database_in_use(store):
                 return
     except StoreUnavailable:
         return  # no gateway can run on a database that cannot be read

@@ -79,7 +79,7 @@ async def list_brownouts(store: Store) -> list[Brownout]:
     return [_parse_brownout(row) for row in await store.read(lambda tx: tx.fetch(query))]
 
 
-async def list_open_brownouts(store: Store, now: datetime) -> list[Brownout]:
+async def list_planned_and_active_brownouts(store: Store, now: datetime) -> list[Brownout]:
     """Lists the brownouts that have not ended."""
     rows = await store.read(lambda tx: tx.fetch(_SELECT_OPEN, {"now": now}))
     return [_parse_brownout(row) for row in rows]
@@ -107,7 +107,7 @@ async def end_brownouts(store: Store, now: datetime, id_: str | None = None) -> 
     return await store.write(update_rows)
 
 
-async def add_brownout_hits(store: Store, hits: Mapping[BrownoutHit, int]) -> None:
+async def increment_brownout_hit_counts(store: Store, hits: Mapping[BrownoutHit, int]) -> None:
     if hits:
         # Always in the same order: two instances that update the same rows must not deadlock.
         rows = sorted((_build_hit_row(hit, count) for hit, count in hits.items()), key=str)
@@ -125,7 +125,7 @@ def _build_hits_upsert(kind: ModuleType) -> Any:
 _UPSERT_HITS = Statement(_build_hits_upsert, [column.name for column in brownout_hits.c])
 
 
-async def load_hits_by_brownout_id(store: Store) -> dict[str, dict[BrownoutHit, int]]:
+async def load_hit_counts_by_brownout_id(store: Store) -> dict[str, dict[BrownoutHit, int]]:
     """Loads the counters by brownout id."""
     hits: dict[str, dict[BrownoutHit, int]] = {}
     for row in await store.read(lambda tx: tx.fetch(select(brownout_hits))):

@@ -67,9 +67,9 @@ class CheckpointWriter:
         DuplicateOperationError, AlreadyClaimedError, Conflict, IdCollisionError or
         StoreUnavailable.
         """
-        locks = self._object_states.list_locks(record.tenant, checkpoint.object_changes)
+        locks = self._object_states.list_lock_names(record.tenant, checkpoint.object_changes)
         # Two writes that look for their objects at the same time must not claim the same one.
-        if any(map(_is_claim, checkpoint.resolved_writes)):
+        if any(map(_is_object_claim, checkpoint.resolved_writes)):
             locks |= {f"claims {record.tenant}"}
         # Two processes that begin the same request: one must see the other's row.
         if checkpoint.is_first and checkpoint.unrelated_ids is not None:
@@ -94,13 +94,13 @@ class CheckpointWriter:
         if checkpoint.refuses_if_restored and await is_restored(tx):
             raise RestoreUncheckedError
         if checkpoint.is_first:
-            await _refuse_identical(tx, record, checkpoint.unrelated_ids)
+            await _check_no_identical_operation(tx, record, checkpoint.unrelated_ids)
             await self._insert_operation(tx, record)
         else:
             await self._update_operation(tx, record, checkpoint)
         # After the fence: only the owner may claim.
-        for write in filter(_is_claim, checkpoint.resolved_writes):
-            await self._check_claims(tx, record, write)
+        for write in filter(_is_object_claim, checkpoint.resolved_writes):
+            await self._check_object_not_claimed(tx, record, write)
         await self._object_states.apply_changes(tx, record.tenant, checkpoint.object_changes)
         await self._save_steps_and_writes(tx, record, checkpoint)
         await insert_legacy_ids(tx, record.tenant, checkpoint.new_aliases, self._store.clock())
@@ -135,7 +135,9 @@ class CheckpointWriter:
             event_row = build_event_row(self._store, action, record.tenant, operation_id=record.id)
             await tx.execute(statements.INSERT_AUDIT_EVENT, event_row)
 
-    async def _check_claims(self, tx: Transaction, record: OperationRecord, write: Write) -> None:
+    async def _check_object_not_claimed(
+        self, tx: Transaction, record: OperationRecord, write: Write
+    ) -> None:
         """Raises AlreadyClaimedError if another write created, or may be creating, the same object.
 
         A write that is recorded after this transaction is sent after it too, so it cannot have
@@ -193,7 +195,7 @@ async def is_restored(tx: Transaction) -> bool:
     return bool(await tx.fetch_value(statements.SELECT_RESTORED))
 
 
-async def _refuse_identical(
+async def _check_no_identical_operation(
     tx: Transaction, record: OperationRecord, unrelated_ids: frozenset[str] | None
 ) -> None:
     """Raises DuplicateOperationError if another process has begun the same request meanwhile."""
@@ -219,7 +221,7 @@ def _build_operation_object_id_rows(
     return [{**common, "object_id": id_} for id_ in dict.fromkeys(ids)]
 
 
-def _is_claim(write: Write) -> bool:
+def _is_object_claim(write: Write) -> bool:
     return write.state == CONFIRMED and write.object_id is not None
 
 

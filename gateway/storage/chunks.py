@@ -55,7 +55,7 @@ class ChunkMissing(StoreUnavailable):
     """A text has lost its chunks, which may have been deleted since its head was read."""
 
 
-async def encrypt_in_chunks(
+async def encrypt_and_insert_chunks(
     tx: Transaction, keys: EncryptionKeys, text: StoredText, place: EncryptionContext, holder: str
 ) -> str:
     """Stores the chunks of a long text; returns the value to store in place of the text."""
@@ -72,16 +72,16 @@ async def encrypt_in_chunks(
     return _HEAD_PREFIX + keys.encrypt(json.dumps([name, count, len(text)]), place)
 
 
-def is_head(sealed: str) -> bool:
+def is_chunked_text_head(sealed: str) -> bool:
     """Whether an encrypted value is the head of a text that is stored in chunks."""
     return sealed.startswith(_HEAD_PREFIX)
 
 
-async def decrypt_text(
+async def load_and_decrypt_text(
     tx: Transaction, keys: EncryptionKeys, sealed: str, place: EncryptionContext, holder: str
 ) -> StoredText:
     """Loads and decrypts a text; raises ChunkMissing if it was deleted meanwhile."""
-    if not is_head(sealed):
+    if not is_chunked_text_head(sealed):
         return keys.decrypt(sealed, place)
     name, count, size = json.loads(keys.decrypt(sealed.removeprefix(_HEAD_PREFIX), place))
     parts: list[bytes] = []
@@ -111,7 +111,7 @@ async def delete_chunks(tx: Transaction, *holders: str) -> None:
     await tx.execute(_DELETE, *({"text_holder": holder} for holder in holders))
 
 
-def build_deletion_of_selected(holders: Select[tuple[str]]) -> Delete:
+def build_delete_chunks_query(holders: Select[tuple[str]]) -> Delete:
     """Builds a DELETE of all chunks of the holders that a query selects."""
     return delete(text_chunks).where(text_chunks.c.holder.in_(holders))
 

@@ -47,7 +47,7 @@ class Tally:
     last_at: datetime | None = None
 
 
-async def add_tallies(store: Store, tallies: Mapping[TallyKey, Tally]) -> None:
+async def add_to_comparison_tallies(store: Store, tallies: Mapping[TallyKey, Tally]) -> None:
     """Adds to the stored counters in one transaction; raises StoreUnavailable."""
     if not tallies:
         return
@@ -107,7 +107,7 @@ def _build_difference_rows(key: TallyKey, tally: Tally) -> list[dict[str, Any]]:
     ]
 
 
-async def load_all_tallies_by_key(store: Store) -> dict[TallyKey, Tally]:
+async def load_comparison_tallies_by_key(store: Store) -> dict[TallyKey, Tally]:
     """Loads every tally, by merchant, environment, key and operation; raises StoreUnavailable."""
     keys = list(comparisons.primary_key)
     tallies: dict[TallyKey, Tally] = {}
@@ -131,19 +131,19 @@ def _parse_key(row: Any) -> TallyKey:
     return TallyKey(Tenant(row.merchant, row.environment), row.key, row.operation)
 
 
-async def delete_tallies_of_key(store: Store, tenant: Tenant, key: str) -> None:
+async def delete_comparison_tallies_of_key(store: Store, tenant: Tenant, key: str) -> None:
     """Deletes the tallies of a key, so that counting starts again from zero."""
 
     async def delete_rows(tx: Transaction) -> None:
-        await tx.execute(delete(comparisons).where(_is_of_key(comparisons, tenant, key)))
-        is_of_key = _is_of_key(found_differences, tenant, key)
+        await tx.execute(delete(comparisons).where(_build_key_condition(comparisons, tenant, key)))
+        is_of_key = _build_key_condition(found_differences, tenant, key)
         await tx.execute(delete(found_differences).where(is_of_key))
         await record_audit_event(store, tx, f"{TALLIES_RESET} of key {key}", tenant)
 
     await store.write(delete_rows)
 
 
-def _is_of_key(table: Table, tenant: Tenant, key: str) -> ColumnElement[bool]:
+def _build_key_condition(table: Table, tenant: Tenant, key: str) -> ColumnElement[bool]:
     is_of_tenant = and_(
         table.c.merchant == tenant.merchant, table.c.environment == tenant.environment
     )

@@ -24,7 +24,7 @@ PARTS: tuple[Part, ...] = ("gateway", "service")
 """The measured parts of a request: the time in the gateway itself, and at the service."""
 
 
-def list_columns(part: str) -> list[str]:
+def list_bucket_columns(part: str) -> list[str]:
     """Lists the names of the bucket columns, in order."""
     return [f"{part}_{bucket:02}" for bucket in range(BUCKET_COUNT)]
 

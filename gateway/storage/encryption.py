@@ -56,8 +56,10 @@ class EncryptionKeys:
         self.ids = tuple(self._keys)
         self.oldest = self.ids[0]
         """The id of the key that was used first, at any position in the file."""
-        self._ciphers = {key_id: AESGCM(key) for key_id, key in self.derive_keys("secrets").items()}
-        self._hashing = self.derive_keys("api keys")
+        self._ciphers = {
+            key_id: AESGCM(key) for key_id, key in self.derive_keys_by_id("secrets").items()
+        }
+        self._hashing = self.derive_keys_by_id("api keys")
         self._newest_hashing = KeyedHmac(self._hashing[self.newest_key_id])
 
     def __repr__(self) -> str:
@@ -68,7 +70,7 @@ class EncryptionKeys:
         """The id of the key that encrypts."""
         return self.ids[-1]
 
-    def derive_keys(self, purpose: str) -> dict[str, bytes]:
+    def derive_keys_by_id(self, purpose: str) -> dict[str, bytes]:
         """Derives 32 bytes for a purpose from each key, by key id, in file order."""
         info = b"payout-gateway " + purpose.encode()
         return {
@@ -76,13 +78,13 @@ class EncryptionKeys:
             for key_id, key in self._keys.items()
         }
 
-    def derive_lasting_key(self, purpose: str) -> bytes:
+    def derive_key_from_oldest(self, purpose: str) -> bytes:
         """Derives 32 bytes for a purpose from the oldest key.
 
         They do not change when a key is added: alias ids, counters and the fingerprints that
         recognize retries depend on them.
         """
-        return self.derive_keys(purpose)[self.oldest]
+        return self.derive_keys_by_id(purpose)[self.oldest]
 
     def encrypt(self, text: str, context: EncryptionContext, *, key_id: str | None = None) -> str:
         """Encrypts a text as ``<key id>:<base64 of nonce and ciphertext>``.
@@ -134,7 +136,7 @@ class EncryptionKeys:
         """Returns the digest of an API key with the newest key."""
         return self._newest_hashing.hexdigest(api_key.encode())
 
-    def list_digests(self, api_key: str) -> tuple[Digest, ...]:
+    def list_api_key_digests(self, api_key: str) -> tuple[Digest, ...]:
         """Returns the digests of an API key with each key, newest first."""
         return tuple(
             Digest(key_id, hmac.digest(key, api_key.encode(), hashlib.sha256).hex())

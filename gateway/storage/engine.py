@@ -149,7 +149,9 @@ _POSTGRESQL_OPTIONS: Mapping[str, Any] = {
 }
 
 
-async def run_with_sqlalchemy(address: URL, function: Callable[[Connection], Result]) -> Result:
+async def run_in_sqlalchemy_transaction(
+    address: URL, function: Callable[[Connection], Result]
+) -> Result:
     """Calls a function in a transaction that writes, as alembic needs it.
 
     Raises StoreUnavailable.

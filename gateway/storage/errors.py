@@ -78,7 +78,7 @@ def translate_database_errors(
         raise StoreUnavailable(
             f"the database at {location} cannot be used ({reason})",
             means="requests that need it are refused until it can be used",
-            do=_find_remedy(error),
+            do=_select_database_error_remedy(error),
         ) from None
 
 
@@ -95,7 +95,7 @@ MISSING_DATABASE_REMEDY = "create that database, empty (`createdb`), or set stat
 LOGIN_REMEDY = "check the user and password in state.url, and that this user may log in"
 
 
-def _find_remedy(error: Exception) -> str:
+def _select_database_error_remedy(error: Exception) -> str:
     driver_error = error.orig if isinstance(error, DBAPIError) and error.orig else error
     original = driver_error.__cause__ or driver_error
     if isinstance(original, asyncpg.InvalidCatalogNameError):

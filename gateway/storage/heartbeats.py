@@ -18,20 +18,21 @@ WATCH_SECONDS = 8.0
 _POLL_SECONDS = 0.25
 
 
-async def load_beat_counts(store: Store) -> dict[str, int]:
+async def load_heartbeat_counts_by_instance(store: Store) -> dict[str, int]:
     """Loads the heartbeat counters of all instances, including dead ones."""
     rows = await store.read(lambda tx: tx.fetch(select(instances)))
     return {row.id: row.beats for row in rows}
 
 
-async def is_in_use(store: Store) -> bool:
+async def is_database_in_use(store: Store) -> bool:
     """Whether a gateway uses the database: a counter changes within ``WATCH_SECONDS``."""
-    first_counts, loop = await load_beat_counts(store), asyncio.get_running_loop()
+    first_counts, loop = await load_heartbeat_counts_by_instance(store), asyncio.get_running_loop()
     deadline = loop.time() + WATCH_SECONDS
     while first_counts and loop.time() < deadline:
         # A new instance is a change too: a gateway that has just started.
         if any(
-            count != first_counts.get(id_) for id_, count in (await load_beat_counts(store)).items()
+            count != first_counts.get(id_)
+            for id_, count in (await load_heartbeat_counts_by_instance(store)).items()
         ):
             return True
         await asyncio.sleep(_POLL_SECONDS)

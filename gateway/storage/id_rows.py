@@ -35,7 +35,7 @@ class IdCollisionError(Exception):
         self.legacy_id = legacy_id
 
 
-async def load_current_ids(
+async def load_current_ids_by_legacy_id(
     store: Store, owner: Tenant, legacy_ids: Iterable[str]
 ) -> dict[str, str]:
     """Loads current ids by legacy id, for the legacy ids that are known."""
@@ -61,15 +61,19 @@ async def _load_id_pairs(
 _IS_TENANT = and_(*(legacy_ids.c[name] == bindparam(name) for name in ("merchant", "environment")))
 
 
-def _select_pairs(*conditions: ColumnElement[bool]) -> Select[Any]:
+def _build_id_pairs_query(*conditions: ColumnElement[bool]) -> Select[Any]:
     pairs = select(legacy_ids.c.legacy_id, legacy_ids.c.current_id).where(_IS_TENANT, *conditions)
     return pairs.order_by(legacy_ids.c.imported)
 
 
-_BY_LEGACY = Statement(lambda _kind: _select_pairs(AnyOf(legacy_ids.c.legacy_id, "names")))
-_BY_CURRENT = Statement(lambda _kind: _select_pairs(AnyOf(legacy_ids.c.current_id, "names")))
+_BY_LEGACY = Statement(lambda _kind: _build_id_pairs_query(AnyOf(legacy_ids.c.legacy_id, "names")))
+_BY_CURRENT = Statement(
+    lambda _kind: _build_id_pairs_query(AnyOf(legacy_ids.c.current_id, "names"))
+)
 _IMPORTED = Statement(
-    lambda _kind: _select_pairs(AnyOf(legacy_ids.c.current_id, "names"), legacy_ids.c.imported)
+    lambda _kind: _build_id_pairs_query(
+        AnyOf(legacy_ids.c.current_id, "names"), legacy_ids.c.imported
+    )
 )
 
 _INSERT = build_insert_if_absent_statement(

@@ -48,7 +48,7 @@ def create_key_file(path: Path) -> None:
     _write_key_file_text(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, build_key_line())
 
 
-def add_key(path: Path) -> None:
+def add_encryption_key(path: Path) -> None:
     """Adds a key, which encrypts new values from the next start on; raises StoreUnavailable."""
     if read_key_file(path) is None:
         raise build_missing_error(path)

@@ -65,10 +65,10 @@ async def set_mode(
     async def upsert_modes(tx: Transaction) -> list[str]:
         # Two changes at a time could leave one count, and hide one of them from gateways.
         await tx.lock(_COUNTER)
-        displaced_keys = [] if key else await _delete_displaced(tx, tenant, groups)
+        displaced_keys = [] if key else await _delete_modes_of_single_keys(tx, tenant, groups)
         for group in groups:
             await tx.execute(_UPSERT_MODE, {**common, "part": group})
-        await _increment_count(tx)
+        await _increment_mode_switch_count(tx)
         keys = f"key {key}" if key else "every key"
         await record_audit_event(
             store, tx, f"{SWITCHED_PREFIX} {mode}: {', '.join(groups)} of {keys}", tenant
@@ -84,7 +84,9 @@ _UPSERT_MODE = build_upsert_statement(
 _UPSERT_COUNT = build_upsert_statement(counters, ("name",), ("value",))
 
 
-async def _delete_displaced(tx: Transaction, tenant: Tenant, groups: Iterable[Group]) -> list[str]:
+async def _delete_modes_of_single_keys(
+    tx: Transaction, tenant: Tenant, groups: Iterable[Group]
+) -> list[str]:
     is_displaced = and_(
         modes.c.merchant == tenant.merchant,
         modes.c.environment == tenant.environment,
@@ -111,10 +113,10 @@ async def copy_modes(tx: Transaction, tenant: Tenant, key: str, new_name: str) -
         return
     for row in rows:
         await tx.execute(_UPSERT_MODE, {**tenant._asdict(), "key": new_name, **row._asdict()})
-    await _increment_count(tx)
+    await _increment_mode_switch_count(tx)
 
 
-async def load_switch_count(store: Store) -> int:
+async def load_mode_switch_count(store: Store) -> int:
     """Returns the number of changes so far; if it differs from before, modes have changed."""
     return int(await store.read(lambda tx: tx.fetch_value(_SELECT_COUNT)) or 0)
 
@@ -122,7 +124,7 @@ async def load_switch_count(store: Store) -> int:
 _SELECT_COUNT = Statement(lambda _kind: select(counters.c.value).where(counters.c.name == _COUNTER))
 
 
-async def _increment_count(tx: Transaction) -> None:
+async def _increment_mode_switch_count(tx: Transaction) -> None:
     """Increments the counter by which running gateways notice a change."""
     count = int(await tx.fetch_value(_SELECT_COUNT) or 0)
     await tx.execute(_UPSERT_COUNT, {"name": _COUNTER, "value": count + 1})

@@ -83,7 +83,7 @@ class ObjectStateStore:
         """Loads the facts of an object; an empty dict if it has none."""
         row = {**owner._asdict(), "kind": kind, "id": id}
         rows = await self._store.read(lambda tx: tx.fetch(_FACTS, row), is_brief=True)
-        return (await self._decode_all(owner, kind, [(id, *rows[0])]))[id] if rows else {}
+        return (await self._decode_facts_by_id(owner, kind, [(id, *rows[0])]))[id] if rows else {}
 
     async def is_fact_known_to_any_tenant(
         self, environment: str, kind: str, object_id: str, fact: str
@@ -113,12 +113,12 @@ class ObjectStateStore:
             )
         else:
             return {}
-        return await self._decode_all(owner, kind, rows)
+        return await self._decode_facts_by_id(owner, kind, rows)
 
     async def load_superseded_batch_aliases(self, owner: Tenant) -> dict[str, dict[str, Any]]:
         """Loads the aliases of superseded batches, with an index: most aliases are of payments."""
         rows = await self._store.read(lambda tx: tx.fetch(_ABANDONED, owner._asdict()))
-        return await self._decode_all(owner, "alias", rows)
+        return await self._decode_facts_by_id(owner, "alias", rows)
 
     async def load_legacy_ids(self, owner: Tenant, among: Iterable[str]) -> dict[str, str]:
         """Loads legacy ids by current id, for the objects that have one."""
@@ -142,7 +142,7 @@ class ObjectStateStore:
 
     async def compare_and_set_all(self, owner: Tenant, records: Sequence[CompareAndSet]) -> None:
         """Changes the facts of several objects in one transaction; raises Conflict."""
-        locks = self.list_locks(owner, records)
+        locks = self.list_lock_names(owner, records)
         records = await encode_long_changes(records)
 
         async def apply_all(tx: Transaction) -> None:
@@ -151,26 +151,26 @@ class ObjectStateStore:
 
         await self._store.write(apply_all)
 
-    def list_locks(self, owner: Tenant, records: Sequence[CompareAndSet]) -> frozenset[str]:
+    def list_lock_names(self, owner: Tenant, records: Sequence[CompareAndSet]) -> frozenset[str]:
         """Lists the locks to hold while facts are merged.
 
         Row locks do not suffice: two transactions may be about to insert the same row.
         """
-        return frozenset(chain.from_iterable(_iterate_locks(owner, each) for each in records))
+        return frozenset(chain.from_iterable(_iterate_lock_names(owner, each) for each in records))
 
     async def apply_changes(
         self, tx: Transaction, owner: Tenant, records: Sequence[CompareAndSet]
     ) -> None:
-        """Merges facts in a transaction that holds ``list_locks``; raises Conflict."""
+        """Merges facts in a transaction that holds ``list_lock_names``; raises Conflict."""
         slices = iterate_chunks(
             chain.from_iterable(record.members for record in records), SLICE_SIZE
         )
-        is_long = are_long_changes(records)
+        is_long = has_long_changes(records)
         # ``next`` decompresses a slice of a long list of records.
         while some_records := await tx.compute(is_long, next, slices, ()):
-            await self._apply_slice(tx, owner, some_records)
+            await self._merge_facts_slice(tx, owner, some_records)
 
-    async def _apply_slice(
+    async def _merge_facts_slice(
         self, tx: Transaction, owner: Tenant, records: Sequence[CompareAndSet]
     ) -> None:
         rows = {
@@ -178,13 +178,15 @@ class ObjectStateStore:
             for record in records
         }
         stored_rows = await tx.fetch(_FACTS_OF, *rows.values())
-        merged_keys = {(record.kind, record.id) for record in records if not _is_replaced(record)}
+        merged_keys = {
+            (record.kind, record.id) for record in records if not _is_full_replacement(record)
+        }
         texts = {
             (kind, id_): await self._decrypt_facts_text(tx, owner, kind, id_, facts)
             for kind, id_, facts in stored_rows
             if (kind, id_) in merged_keys
         }
-        is_long = are_long_changes(records) or any(
+        is_long = has_long_changes(records) or any(
             len(text) > _MAX_INLINE_LENGTH for text in texts.values()
         )
         new_facts = await tx.compute(is_long, _compute_new_facts, texts, records)
@@ -192,7 +194,7 @@ class ObjectStateStore:
         if holders := [
             _build_lock_name(*owner, kind, id_)
             for kind, id_, facts in stored_rows
-            if chunks.is_head(facts)
+            if chunks.is_chunked_text_head(facts)
         ]:
             await chunks.delete_chunks(tx, *holders)
         now, upserts, deletions = self._store.clock(), list[Parameters](), list[Parameters]()
@@ -217,7 +219,9 @@ class ObjectStateStore:
         else:
             text = await tx.compute(json_codec.has_rows(facts), stored_json.encode_value, facts)
         keys, holder = self._store.encryption, _build_lock_name(*owner, kind, id_)
-        return await chunks.encrypt_in_chunks(tx, keys, text, _build_context(owner, kind), holder)
+        return await chunks.encrypt_and_insert_chunks(
+            tx, keys, text, _build_facts_encryption_context(owner, kind), holder
+        )
 
     async def _decrypt_facts_text(
         self, tx: Transaction, owner: Tenant, kind: str, id_: str, facts: str
@@ -226,37 +230,41 @@ class ObjectStateStore:
         if kind not in ENCRYPTED_KINDS:
             return facts
         keys, holder = self._store.encryption, _build_lock_name(*owner, kind, id_)
-        return await chunks.decrypt_text(tx, keys, facts, _build_context(owner, kind), holder)
+        return await chunks.load_and_decrypt_text(
+            tx, keys, facts, _build_facts_encryption_context(owner, kind), holder
+        )
 
-    async def _decode_all(
+    async def _decode_facts_by_id(
         self, owner: Tenant, kind: str, rows: Sequence[tuple[Any, ...]]
     ) -> dict[str, dict[str, Any]]:
         """Decodes rows of id and stored facts, and loads those that are stored in chunks."""
-        chunked_ids = [id_ for id_, facts in rows if chunks.is_head(facts)]
+        chunked_ids = [id_ for id_, facts in rows if chunks.is_chunked_text_head(facts)]
         is_long = len(rows) > FEW or any(len(facts) > _MAX_INLINE_LENGTH for _id, facts in rows)
-        facts_by_id = await run_in_thread_if(is_long, self._decode_whole, owner, kind, rows)
+        facts_by_id = await run_in_thread_if(
+            is_long, self._decode_unchunked_facts_by_id, owner, kind, rows
+        )
         for id_ in chunked_ids:
             text = await self._store.read(
-                partial(self._load_chunked, owner=owner, kind=kind, id_=id_)
+                partial(self._load_chunked_facts, owner=owner, kind=kind, id_=id_)
             )
             facts_by_id[id_] = await run_in_thread(stored_json.decode_value, text)
         return facts_by_id
 
-    def _decode_whole(
+    def _decode_unchunked_facts_by_id(
         self, owner: Tenant, kind: str, rows: Sequence[tuple[Any, ...]]
     ) -> dict[str, dict[str, Any]]:
         """Decodes the rows whose facts are not in chunks."""
-        whole = ((id_, facts) for id_, facts in rows if not chunks.is_head(facts))
+        whole = ((id_, facts) for id_, facts in rows if not chunks.is_chunked_text_head(facts))
         if kind in ENCRYPTED_KINDS:
             return {id_: self._decrypt_facts(owner, kind, facts) for id_, facts in whole}
         return {id_: stored_json.decode_value(facts) for id_, facts in whole}
 
     def _decrypt_facts(self, owner: Tenant, kind: str, facts: str) -> dict[str, Any]:
-        text = self._store.encryption.decrypt(facts, _build_context(owner, kind))
+        text = self._store.encryption.decrypt(facts, _build_facts_encryption_context(owner, kind))
         decrypted: dict[str, Any] = stored_json.decode_value(text)
         return decrypted
 
-    async def _load_chunked(
+    async def _load_chunked_facts(
         self, tx: Transaction, owner: Tenant, kind: str, id_: str
     ) -> StoredText:
         """Loads the current facts of an object that are stored in chunks.
@@ -307,12 +315,12 @@ def _compute_new_facts(
     return facts_by_key
 
 
-def are_long_changes(records: Sequence[CompareAndSet]) -> bool:
+def has_long_changes(records: Sequence[CompareAndSet]) -> bool:
     """Whether encoding and encrypting the changes takes long enough for a worker thread."""
     return any(
         json_codec.has_rows(record.facts)
         or isinstance(record.linked, LazySequence)
-        or are_long_changes(record.linked)
+        or has_long_changes(record.linked)
         for record in records
     )
 
@@ -325,24 +333,24 @@ class _EncodedFacts(dict[str, Any]):
 
 async def encode_long_changes(records: Sequence[CompareAndSet]) -> Sequence[CompareAndSet]:
     """Encodes long facts before the transaction, because others wait for its end."""
-    return await run_in_thread(_encode_all, records) if are_long_changes(records) else records
+    return await run_in_thread(_encode_changes, records) if has_long_changes(records) else records
 
 
-def _encode_all(records: Sequence[CompareAndSet]) -> Sequence[CompareAndSet]:
+def _encode_changes(records: Sequence[CompareAndSet]) -> Sequence[CompareAndSet]:
     return [
-        replace(record, facts=_encode_if_long(record), linked=_encode_linked(record))
+        replace(record, facts=_encode_facts_if_long(record), linked=_encode_linked_changes(record))
         for record in records
     ]
 
 
-def _encode_linked(record: CompareAndSet) -> Sequence[CompareAndSet]:
+def _encode_linked_changes(record: CompareAndSet) -> Sequence[CompareAndSet]:
     linked = record.linked
-    return linked if isinstance(linked, LazySequence) else _encode_all(linked)
+    return linked if isinstance(linked, LazySequence) else _encode_changes(linked)
 
 
-def _encode_if_long(record: CompareAndSet) -> Mapping[str, Any]:
+def _encode_facts_if_long(record: CompareAndSet) -> Mapping[str, Any]:
     is_encrypted = record.kind in ENCRYPTED_KINDS
-    if not (is_encrypted and _is_replaced(record) and json_codec.has_rows(record.facts)):
+    if not (is_encrypted and _is_full_replacement(record) and json_codec.has_rows(record.facts)):
         return record.facts
     encoded = _EncodedFacts(_merge_facts({}, record))
     encoded.text = stored_json.encode_value(encoded)
@@ -357,17 +365,17 @@ def _merge_facts(facts: Mapping[str, Any], record: CompareAndSet) -> dict[str, A
     return {name: fact for name, fact in both.items() if fact is not None}
 
 
-def has_expected_facts(record: CompareAndSet) -> bool:
+def has_preconditions(record: CompareAndSet) -> bool:
     """Whether the change, or a linked one, depends on stored facts and may conflict."""
     is_many = isinstance(record.linked, LazySequence)
-    return bool(record.expected) or (not is_many and any(map(has_expected_facts, record.linked)))
+    return bool(record.expected) or (not is_many and any(map(has_preconditions, record.linked)))
 
 
-def _iterate_locks(owner: Tenant, record: CompareAndSet) -> Iterator[str]:
+def _iterate_lock_names(owner: Tenant, record: CompareAndSet) -> Iterator[str]:
     yield _build_lock_name(*owner, record.kind, _choose_object_lock_id(record))
     if not isinstance(record.linked, LazySequence):
         for linked_record in record.linked:
-            yield from _iterate_locks(owner, linked_record)
+            yield from _iterate_lock_names(owner, linked_record)
     else:
         yield from (
             _build_lock_name(*owner, _POOLED_LOCK_KIND, str(room))
@@ -386,12 +394,12 @@ def _choose_object_lock_id(record: CompareAndSet) -> str:
     return str(crc32(record.id.encode()) % _LOCK_POOL_SIZE)
 
 
-def _is_replaced(record: CompareAndSet) -> bool:
+def _is_full_replacement(record: CompareAndSet) -> bool:
     """Whether nothing of the stored facts remains, so that they need not be loaded."""
     return not record.expected and _SINGLE_FACT_KINDS.get(record.kind) in record.facts
 
 
-def _build_context(owner: Tenant, kind: str) -> EncryptionContext:
+def _build_facts_encryption_context(owner: Tenant, kind: str) -> EncryptionContext:
     # The first name of the table. It is authenticated with every value, so it can never change.
     return EncryptionContext("remembered", owner.merchant, owner.environment, f"facts of a {kind}")
 

@@ -189,7 +189,7 @@ SELECT_RESTORED = Statement(
 )
 
 
-def build_next_number(kind: ModuleType) -> Any:
+def build_next_operation_number_expression(kind: ModuleType) -> Any:
     if kind is postgresql:
         return operation_numbers.next_value()
     # SQLite has one writer at a time, so that no number is used twice.
@@ -199,7 +199,7 @@ def build_next_number(kind: ModuleType) -> Any:
 INSERT_OPERATION = Statement(
     lambda kind: (
         kind.insert(operations)
-        .values(number=build_next_number(kind))
+        .values(number=build_next_operation_number_expression(kind))
         .on_conflict_do_nothing()
         # Returns no row if the Idempotency-Key is used, without failing the transaction.
         .returning(operations.c.id)
@@ -211,7 +211,7 @@ INSERT_OPERATION = Statement(
 @cache
 def build_fenced_update(columns: tuple[str, ...], new_state: str | None) -> Statement:
     """Builds the update of an operation by its owner; with the state None it stays running."""
-    sources = states.list_sources(states.OPERATION_TRANSITIONS, new_state or "")
+    sources = states.list_source_states(states.OPERATION_TRANSITIONS, new_state or "")
     is_own = and_(
         operations.c.id == bindparam("operation_id"),
         operations.c.fence == bindparam("expected_fence"),

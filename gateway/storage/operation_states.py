@@ -131,7 +131,7 @@ WRITE_TRANSITIONS = (
 )
 
 
-def list_sources(transitions: tuple[Transition, ...], target: str) -> tuple[str, ...]:
+def list_source_states(transitions: tuple[Transition, ...], target: str) -> tuple[str, ...]:
     """Returns the states from which a row may change to ``target``."""
     sources = (row.source for row in transitions if row.target == target)
     return tuple(dict.fromkeys(source for source in sources if source is not None))

@@ -33,8 +33,13 @@ class OperationTexts:
         self, tx: Transaction, record: OperationRecord, column: TextColumn, text: StoredText
     ) -> str:
         """Returns the value to store in the column; stores the chunks of a long text."""
-        context, holder = build_context(record, column), _build_holder_id(record, column)
-        return await chunks.encrypt_in_chunks(tx, self._store.encryption, text, context, holder)
+        context, holder = (
+            build_text_encryption_context(record, column),
+            _build_chunk_holder_id(record, column),
+        )
+        return await chunks.encrypt_and_insert_chunks(
+            tx, self._store.encryption, text, context, holder
+        )
 
     async def decrypt(
         self, record: OperationRecord, column: TextColumn, encrypted: StoredText | None
@@ -42,24 +47,24 @@ class OperationTexts:
         """Decrypts a column; None if it is empty, or its chunks were deleted as obsolete."""
         if not isinstance(encrypted, str):
             return encrypted
-        keys, context = self._store.encryption, build_context(record, column)
-        if not chunks.is_head(encrypted):
+        keys, context = self._store.encryption, build_text_encryption_context(record, column)
+        if not chunks.is_chunked_text_head(encrypted):
             return keys.decrypt(encrypted, context)
-        holder = _build_holder_id(record, column)
+        holder = _build_chunk_holder_id(record, column)
         with suppress(chunks.ChunkMissing):
             return await self._store.read(
-                lambda tx: chunks.decrypt_text(tx, keys, encrypted, context, holder)
+                lambda tx: chunks.load_and_decrypt_text(tx, keys, encrypted, context, holder)
             )
         return None
 
 
-def build_context(record: OperationRecord, column: TextColumn) -> EncryptionContext:
+def build_text_encryption_context(record: OperationRecord, column: TextColumn) -> EncryptionContext:
     tenant = record.tenant
     place = f"{_CONTEXT_NAMES[column]} of {record.id}"
     return EncryptionContext("journal", tenant.merchant, tenant.environment, place)
 
 
-def _build_holder_id(record: OperationRecord, column: TextColumn) -> str:
+def _build_chunk_holder_id(record: OperationRecord, column: TextColumn) -> str:
     """Returns the holder of a column's chunks."""
     # A holder of its own, because a response may be stored longer than the other texts.
     return f"{ANSWER_HOLDER_PREFIX}{record.id}" if column == "response" else record.id

@@ -45,7 +45,7 @@ from gateway.storage.operation_states import (
     UNDONE,
     UNSENT,
     build_operator_outcome_audit_text,
-    list_sources,
+    list_source_states,
 )
 from gateway.storage.operation_texts import OperationTexts
 from gateway.storage.sql import AnyOf
@@ -115,7 +115,7 @@ class OperationRepository:
         is_unchanged = and_(
             operations.c.id == record.id,
             operations.c.fence == record.fence,
-            operations.c.state.in_(list_sources(OPERATION_TRANSITIONS, RUNNING)),
+            operations.c.state.in_(list_source_states(OPERATION_TRANSITIONS, RUNNING)),
         )
         # Compare-and-set by the fence: of several that try, only one gets the operation.
         new_values = {"fence": record.fence + 1, "instance": instance, "state": RUNNING}
@@ -193,7 +193,9 @@ class OperationRepository:
         is_brief = len(record.object_ids) <= FEW
         rows, object_rows = await self._store.read(load, is_brief=is_brief)
         object_ids = _group_object_ids(object_rows)
-        return [await self._decrypt_answer(_parse_summary(row, object_ids)) for row in rows]
+        return [
+            await self._decrypt_record_response(_parse_summary(row, object_ids)) for row in rows
+        ]
 
     async def list_delivering_instances(
         self, record: OperationRecord, since: datetime
@@ -216,7 +218,7 @@ class OperationRepository:
         # Two different Idempotency-Keys mean two requests.
         return [row.instance for row in rows if None in (row.idempotency, record.idempotency)]
 
-    async def _decrypt_answer(self, record: OperationRecord) -> OperationRecord:
+    async def _decrypt_record_response(self, record: OperationRecord) -> OperationRecord:
         """Decrypts the response of a record that was built from its row."""
         if record.response is None:
             return record
@@ -238,7 +240,7 @@ class OperationRepository:
     async def list_unfinished_without_requests(self) -> list[OperationRecord]:
         """Like ``list_unfinished``, but without requests and object ids."""
         rows = await self._store.read(lambda tx: tx.fetch(statements.SELECT_UNFINISHED))
-        return [await self._decrypt_answer(_parse_summary(row, {})) for row in rows]
+        return [await self._decrypt_record_response(_parse_summary(row, {})) for row in rows]
 
     async def list_by_object(
         self, tenant: Tenant | None, ids: Iterable[str]
@@ -284,7 +286,7 @@ class OperationRepository:
         records = [_parse_record(row) for row in rows]
         return [
             replace(
-                await self._decrypt_answer(record),
+                await self._decrypt_record_response(record),
                 object_ids=object_ids.get(record.id, ()),
                 request=await self._texts.decrypt(record, "request", record.request),
             )
@@ -308,7 +310,9 @@ class OperationRepository:
             writes_by_id[row.operation_id].append(_parse_write(row))
         return writes_by_id
 
-    async def load_claimed_ids(self, record: OperationRecord, since: datetime) -> set[str]:
+    async def load_object_ids_created_by_others(
+        self, record: OperationRecord, since: datetime
+    ) -> set[str]:
         """Loads the ids of objects that other operations of the tenant have created since then."""
         query = select(upstream_writes.c.object_id).where(
             _is_of_tenant(upstream_writes, record.tenant),
@@ -318,12 +322,16 @@ class OperationRepository:
         )
         return {row.object_id for row in await self._store.read(lambda tx: tx.fetch(query))}
 
-    async def is_made_by_other_operation(self, record: OperationRecord, made: str) -> bool:
+    async def is_object_created_by_other_operation(
+        self, record: OperationRecord, made: str
+    ) -> bool:
         """Whether a write of another operation of the tenant created this object."""
         query = _build_claim_count_query(record, made)
         return bool(await self._store.read(lambda tx: tx.fetch_value(query)))
 
-    async def list_rivals(self, record: OperationRecord, write: Write) -> list[OperationRecord]:
+    async def list_open_with_identical_write(
+        self, record: OperationRecord, write: Write
+    ) -> list[OperationRecord]:
         """Lists the other unfinished operations with an identical write that is unresolved."""
         return await self._list_where(
             and_(
@@ -393,7 +401,7 @@ class OperationRepository:
             for condition in (has_old_key, has_old_answer):
                 # The chunks first, as the condition no longer matches a cleared operation.
                 holders = select(statements.ANSWER_HOLDER_PREFIX + operations.c.id).where(condition)
-                await tx.execute(chunks.build_deletion_of_selected(holders))
+                await tx.execute(chunks.build_delete_chunks_query(holders))
                 clearing = (
                     update(operations).where(condition).values(idempotency=None, response=None)
                 )

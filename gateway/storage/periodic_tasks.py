@@ -56,9 +56,9 @@ class PeriodicTask:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), self._seconds)
             if self._runs_at_stop or not self.is_stopping:
-                await self._run_and_log()
+                await self._run_once_and_log_failure()
 
-    async def _run_and_log(self) -> None:
+    async def _run_once_and_log_failure(self) -> None:
         try:
             await self._run_once()
         except StoreUnavailable as unavailable:

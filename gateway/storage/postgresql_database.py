@@ -136,10 +136,10 @@ class PostgresqlDatabase(Database):
     async def write(self, body: Body[Result]) -> Result:
         task = asyncio.ensure_future(self._run_write_transaction(body))
         self._writing.add(task)
-        task.add_done_callback(self._forget_task)
+        task.add_done_callback(self._forget_write_task)
         return await asyncio.shield(task)
 
-    def _forget_task(self, task: asyncio.Task[Any]) -> None:
+    def _forget_write_task(self, task: asyncio.Task[Any]) -> None:
         self._writing.discard(task)
         if not task.cancelled():
             task.exception()  # retrieved, also if the caller was cancelled
@@ -152,7 +152,7 @@ class PostgresqlDatabase(Database):
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
                 async with self._acquire_connection(writes=writes) as connection:
-                    return await _run_in(connection, body, writes=writes)
+                    return await _run_transaction_on_connection(connection, body, writes=writes)
             except asyncpg.UniqueViolationError:
                 raise UniqueViolation from None
             except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError) as error:
@@ -266,7 +266,9 @@ async def _discard(pool: Any, connection: Any) -> None:
     await pool.release(connection)
 
 
-async def _run_in(connection: Any, body: Body[Result], *, writes: bool) -> Result:
+async def _run_transaction_on_connection(
+    connection: Any, body: Body[Result], *, writes: bool
+) -> Result:
     """Runs a body, and commits if it writes."""
     try:
         result = await body(PostgresqlTransaction(connection))

@@ -48,7 +48,7 @@ def load(address: URL, source: Path) -> None:
     """Restores a dump in one transaction; raises StoreUnavailable."""
     remedy = "install PostgreSQL's client programs of the server's version or later on this machine"
     options = ["--clean", "--if-exists", "--no-owner", "--single-transaction", "--exit-on-error"]
-    name = f"--dbname={_build_environment(address).get('PGDATABASE', '')}"
+    name = f"--dbname={_build_libpq_environment(address).get('PGDATABASE', '')}"
     _run_program(["pg_restore", *options, name, str(source)], address, "restored", remedy)
 
 
@@ -59,7 +59,7 @@ def _run_program(command: list[str], address: URL, action: str, remedy: str) -> 
         )
     process = subprocess.run(  # noqa: S603 - no shell, and no argument is user input
         [program, *command[1:]],
-        env={**os.environ, **_build_environment(address)},
+        env={**os.environ, **_build_libpq_environment(address)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,
@@ -73,7 +73,7 @@ def _run_program(command: list[str], address: URL, action: str, remedy: str) -> 
         )
 
 
-def _build_environment(address: URL) -> dict[str, str]:
+def _build_libpq_environment(address: URL) -> dict[str, str]:
     parameters: dict[str, object] = {
         **{name: value for name, value in address.query.items() if name in _ENVIRONMENT_VARIABLES},
         **({"host": address.host} if address.host else {}),
@@ -85,7 +85,7 @@ def _build_environment(address: URL) -> dict[str, str]:
     return variables | ({"PGPASSWORD": str(address.password)} if address.password else {})
 
 
-async def load_revision(address: URL) -> str | None:
+async def load_schema_revision(address: URL) -> str | None:
     """Loads the schema revision of a database; None if it has no tables.
 
     Raises StoreUnavailable.

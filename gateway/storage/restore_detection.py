@@ -75,7 +75,7 @@ def _build_restore_state(counts: Mapping[str, int], number: int | None) -> Resto
     )
 
 
-async def flag_restored(
+async def set_restored_flag(
     store: Store, mark: HighWaterMark, audit_text: str = RESTORE_NOTICED
 ) -> bool:
     """Blocks starts because the database is restored; False if they were blocked already."""
@@ -95,7 +95,7 @@ async def flag_restored(
     return await store.write(insert_flag)
 
 
-async def clear_restored(store: Store, mark: HighWaterMark) -> HighWaterMark:
+async def clear_restored_flag(store: Store, mark: HighWaterMark) -> HighWaterMark:
     """Allows starts again, after the reconciliation; returns the new mark."""
 
     async def delete_flag(tx: Transaction) -> HighWaterMark:
@@ -113,7 +113,7 @@ async def clear_restored(store: Store, mark: HighWaterMark) -> HighWaterMark:
 # The mark file
 
 
-def read_mark(path: Path) -> HighWaterMark:
+def read_high_water_mark_file(path: Path) -> HighWaterMark:
     """Reads the mark file; ``NO_MARK`` if there is none. Raises StoreUnavailable."""
     try:
         fields = json.loads(path.read_text("ascii"))
@@ -126,11 +126,11 @@ def read_mark(path: Path) -> HighWaterMark:
         raise _build_unreadable_error(path, "it is not a mark file") from None
 
 
-def write_mark_if_greater(path: Path, mark: HighWaterMark) -> None:
+def write_high_water_mark_if_greater(path: Path, mark: HighWaterMark) -> None:
     """Writes the greater of this mark and the one in the file; raises OSError."""
     # A file that cannot be read is replaced.
     with contextlib.suppress(StoreUnavailable):
-        mark = max(mark, read_mark(path))
+        mark = max(mark, read_high_water_mark_file(path))
     # Renamed when it is complete, because a crash must not leave half a mark.
     descriptor, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}-")
     try:

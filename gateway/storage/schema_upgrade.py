@@ -24,14 +24,14 @@ def build_alembic_config(connection: Connection | None = None) -> Config:
 
 
 @cache
-def _load_scripts() -> ScriptDirectory:
+def _load_migration_scripts() -> ScriptDirectory:
     return ScriptDirectory.from_config(build_alembic_config())
 
 
 def upgrade_schema(connection: Connection, location: str) -> None:
     """Runs the missing migrations; raises StoreUnavailable if a newer version has run its own."""
     current_heads = MigrationContext.configure(connection).get_current_heads()
-    scripts = _load_scripts()
+    scripts = _load_migration_scripts()
     known_revisions = {script.revision for script in scripts.walk_revisions()}
     if newer_revisions := [
         revision for revision in current_heads if revision not in known_revisions
@@ -43,11 +43,14 @@ def upgrade_schema(connection: Connection, location: str) -> None:
             do="run that version, or restore a backup from before the upgrade",
         )
 
-    def list_steps(current: Any, _context: MigrationContext) -> Any:
+    def list_missing_migrations(current: Any, _context: MigrationContext) -> Any:
         return scripts._upgrade_revs("head", current)  # noqa: SLF001 - as in its cookbook
 
     # Like `command.upgrade`, but without reading every script again.
     with EnvironmentContext(
-        build_alembic_config(connection), scripts, fn=list_steps, destination_rev="head"
+        build_alembic_config(connection),
+        scripts,
+        fn=list_missing_migrations,
+        destination_rev="head",
     ):
         scripts.run_env()

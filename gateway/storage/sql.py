@@ -131,13 +131,13 @@ def _list_selected_columns(statement: Any) -> Sequence[ColumnElement[Any]]:
 def _build_column_converter(type_: Any, dialect: Dialect) -> Convert | None:
     convert: Convert | None = type_.dialect_impl(dialect).result_processor(dialect, None)
     if convert is None and isinstance(type_, JSON):
-        return _load_json  # asyncpg returns JSON as text
+        return _parse_json_column  # asyncpg returns JSON as text
     if convert is None and isinstance(type_, Boolean) and dialect.name == "sqlite":
         return bool
     return convert
 
 
-def _load_json(raw: Any) -> Any:
+def _parse_json_column(raw: Any) -> Any:
     return None if raw is None else json.loads(raw)
 
 

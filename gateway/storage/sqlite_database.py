@@ -139,23 +139,23 @@ class SqliteDatabase(Database):
         is_last = False
         while not is_last:
             job = self._jobs.get()
-            jobs, is_last = self._take_waiting([job], MAX_GROUP_SIZE) if job else ([], True)
+            jobs, is_last = self._take_queued_jobs([job], MAX_GROUP_SIZE) if job else ([], True)
             error = self._run_read_and_write_groups(jobs)
             if error is not None and not is_last:
                 # The queued jobs have waited as long, and would wait again for the same lock.
-                refused, is_last = self._take_waiting([], self._jobs.qsize())
+                refused, is_last = self._take_queued_jobs([], self._jobs.qsize())
                 for job in refused:
                     job.error = error
                 jobs += refused
             with suppress(RuntimeError):  # the loop was closed without waiting
-                loop.call_soon_threadsafe(_resolve_jobs, jobs)
+                loop.call_soon_threadsafe(_set_future_results, jobs)
         if self._connection is not None:
             # Leaves no journal behind, unless another process uses the file right now.
             with suppress(sqlite3.Error):
                 self._connection.execute("PRAGMA journal_mode = DELETE")
             self._connection.close()
 
-    def _take_waiting(self, jobs: list[_Job], limit: int) -> tuple[list[_Job], bool]:
+    def _take_queued_jobs(self, jobs: list[_Job], limit: int) -> tuple[list[_Job], bool]:
         """Adds queued jobs up to a number; also returns whether the queue has been closed."""
         with suppress(queue.Empty):
             while len(jobs) < limit:
@@ -175,14 +175,14 @@ class SqliteDatabase(Database):
         # IMMEDIATE, because a read that becomes a write may not get the lock.
         for begin, group in (("BEGIN", reads), ("BEGIN IMMEDIATE", writes)):
             started_at = time.monotonic()
-            error = self._run_group(group, begin) if group else None
+            error = self._run_job_group(group, begin) if group else None
             if error is not None and time.monotonic() - started_at > self.patience_seconds:
                 for job in writes:
                     job.error = job.error or error
                 return error
         return None
 
-    def _run_group(self, jobs: Sequence[_Job], begin: str) -> BaseException | None:
+    def _run_job_group(self, jobs: Sequence[_Job], begin: str) -> BaseException | None:
         """Runs jobs in one transaction, and rolls back alone a job that fails.
 
         Returns the error if the file cannot be used.
@@ -210,9 +210,9 @@ class SqliteDatabase(Database):
         try:
             # In the caller's context, whose variables are those of its request.
             body = job.body(SqliteTransaction(connection))
-            job.result = job.context.run(run_without_waiting, body)
+            job.result = job.context.run(run_coroutine_without_waiting, body)
         except sqlite3.Error as error:
-            if not _is_body_error(error):
+            if not _is_statement_error(error):
                 raise  # no job in the group can be committed
             is_unique = getattr(error, "sqlite_errorcode", None) in _UNIQUE_CODES
             job.error = UniqueViolation() if is_unique else error
@@ -245,7 +245,7 @@ _BODY_ERROR_CODES = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG)
 _UNIQUE_CODES = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 
 
-def _is_body_error(error: sqlite3.Error) -> bool:
+def _is_statement_error(error: sqlite3.Error) -> bool:
     """Whether a statement is faulty, as opposed to the file or its disk."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return isinstance(error, _BODY_ERRORS) or code in _BODY_ERROR_CODES
@@ -255,7 +255,7 @@ def run_transaction(connection: sqlite3.Connection, body: Body[Result], begin: s
     """Runs a body in a transaction of its own, in this thread."""
     try:
         connection.execute(begin)
-        result = run_without_waiting(body(SqliteTransaction(connection)))
+        result = run_coroutine_without_waiting(body(SqliteTransaction(connection)))
         connection.execute("COMMIT")
     except BaseException:
         _roll_back(connection)
@@ -268,12 +268,12 @@ def _roll_back(connection: sqlite3.Connection) -> None:
         connection.execute("ROLLBACK")
 
 
-def _resolve_jobs(jobs: Sequence[_Job]) -> None:
+def _set_future_results(jobs: Sequence[_Job]) -> None:
     for job in jobs:
         job.resolve()
 
 
-def run_without_waiting(coroutine: Coroutine[Any, Any, Result]) -> Result:
+def run_coroutine_without_waiting(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """Runs a coroutine that never suspends; raises TypeError if it does."""
     try:
         coroutine.send(None)

@@ -112,7 +112,7 @@ async def _migrate_and_load_keys(store: Store, address: URL, key_file: Path) -> 
 
     # alembic's ``context`` and ``op`` are global, so migrations run one at a time.
     async with _migrations.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-        return await engines.run_with_sqlalchemy(address, migrate_under_lock)
+        return await engines.run_in_sqlalchemy_transaction(address, migrate_under_lock)
 
 
 _migrations: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
@@ -131,41 +131,43 @@ def _load_and_verify_keys(store: Store, connection: Connection, key_file: Path) 
     if lost := sorted(set(checks) - set(keys.ids)):
         raise _build_key_mismatch_error(key_file, store.where, f"has no key {', '.join(lost)}")
     for key_id, check in checks.items():
-        _verify_check_value(keys, key_id, check, key_file, store.where)
+        _verify_key_check_value(keys, key_id, check, key_file, store.where)
     new = [key_id for key_id in keys.ids if key_id not in checks]
     if new:
-        connection.execute(insert(encryption_keys), _build_check_rows(keys, new, store.clock()))
+        connection.execute(insert(encryption_keys), _build_key_check_rows(keys, new, store.clock()))
     if rows:
         # By the time of first use, because an operator may reorder the lines of the file.
         keys.oldest = min(rows, key=lambda row: (row.created_at, keys.ids.index(row.id))).id
     return keys
 
 
-def _build_check_rows(
+def _build_key_check_rows(
     keys: EncryptionKeys, ids: list[str], now: datetime
 ) -> list[dict[str, object]]:
     return [
         {
             "id": key_id,
-            "check_value": keys.encrypt("", _build_check_context(key_id), key_id=key_id),
+            "check_value": keys.encrypt(
+                "", _build_key_check_encryption_context(key_id), key_id=key_id
+            ),
             "created_at": now,
         }
         for key_id in ids
     ]
 
 
-def _verify_check_value(
+def _verify_key_check_value(
     keys: EncryptionKeys, key_id: str, check: str, key_file: Path, where: str
 ) -> None:
     try:
-        keys.decrypt(check, _build_check_context(key_id))
+        keys.decrypt(check, _build_key_check_encryption_context(key_id))
     except StoreUnavailable:
         raise _build_key_mismatch_error(
             key_file, where, f"has another key under the id {key_id}"
         ) from None
 
 
-def _build_check_context(key_id: str) -> EncryptionContext:
+def _build_key_check_encryption_context(key_id: str) -> EncryptionContext:
     return EncryptionContext("encryption_keys", key_id, "", "check_value")
 
 

@@ -65,7 +65,7 @@ async def list_superseded_batches(store: Store) -> list[SupersededBatch]:
     """Lists the superseded batches of all tenants, oldest first; raises StoreUnavailable."""
     object_state = ObjectStateStore(store)
     superseded: list[SupersededBatch] = []
-    marks = await _load_marks(store)
+    marks = await _load_superseded_times_by_batch(store)
     for tenant in sorted({tenant for tenant, _upstream in marks}):
         batches = await object_state.load_facts_by_id(tenant, "batch")
         legacy_ids = await object_state.load_legacy_ids(tenant, batches)
@@ -108,7 +108,7 @@ async def _list_batches_that_may_exist(store: Store) -> list[SupersededBatch]:
     ]
 
 
-async def _load_marks(store: Store) -> dict[tuple[Tenant, str], datetime]:
+async def _load_superseded_times_by_batch(store: Store) -> dict[tuple[Tenant, str], datetime]:
     """Loads every batch that is marked as superseded, and the time of the mark."""
     table = object_states.c
     query = select(table.merchant, table.environment, table.id, table.updated_at)

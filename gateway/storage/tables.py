@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-from gateway.storage.durations import PARTS, list_columns
+from gateway.storage.durations import PARTS, list_bucket_columns
 
 metadata = MetaData(
     naming_convention={
@@ -402,7 +402,7 @@ traffic = Table(
     *(
         Column(name, BigInteger, nullable=False, server_default="0")
         for part in PARTS
-        for name in list_columns(part)
+        for name in list_bucket_columns(part)
     ),
     # Time first: rows are read and deleted by time.
     PrimaryKeyConstraint("began_at", "merchant", "environment", "operation"),

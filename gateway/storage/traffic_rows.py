@@ -17,7 +17,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.dialects import postgresql
 
 from gateway.storage.database import Transaction
-from gateway.storage.durations import PARTS, Durations, Part, list_columns
+from gateway.storage.durations import PARTS, Durations, Part, list_bucket_columns
 from gateway.storage.sql import Statement
 from gateway.storage.store import Store
 from gateway.storage.tables import traffic
@@ -28,7 +28,7 @@ RETENTION = timedelta(hours=48)
 
 _SUMS = ("requests", "refused", "failed", "ms", "service_ms")
 
-_DURATION_COLUMNS = [name for part in PARTS for name in list_columns(part)]
+_DURATION_COLUMNS = [name for part in PARTS for name in list_bucket_columns(part)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +100,13 @@ class Traffic:
         return max(self.ms - self.service_ms, 0) / self.requests if self.requests else 0.0
 
 
-def find_span_start(moment: datetime) -> datetime:
+def compute_traffic_span_start(moment: datetime) -> datetime:
     """Returns the start of the span that contains a moment."""
     seconds = SPAN_LENGTH.total_seconds()
     return datetime.fromtimestamp(moment.timestamp() // seconds * seconds, UTC)
 
 
-async def add_traffic(tx: Transaction, traffic_by_span: Mapping[Span, Traffic]) -> None:
+async def add_traffic_counts(tx: Transaction, traffic_by_span: Mapping[Span, Traffic]) -> None:
     """Adds to the stored counters, as part of a transaction."""
     # Always in the same order: two instances that update the same rows must not deadlock.
     rows = sorted(
@@ -135,11 +135,11 @@ def _build_row(span: Span, counts: Traffic) -> dict[str, Any]:
     row = {name: getattr(span, name) for name in _KEY_COLUMNS}
     row |= {name: getattr(counts, name) for name in (*_SUMS, "slowest_ms")}
     for part in PARTS:
-        row |= zip(list_columns(part), getattr(counts, part).counts, strict=True)
+        row |= zip(list_bucket_columns(part), getattr(counts, part).counts, strict=True)
     return row
 
 
-async def load_traffic_sums(
+async def load_traffic_count_sums(
     store: Store,
     since: datetime,
     *column_names: str,
@@ -162,12 +162,12 @@ async def load_traffic_sums(
         query = query.group_by(*columns).order_by(*columns)
     rows = await store.read(lambda tx: tx.fetch(query))
     return {
-        tuple(row[: len(column_names)]): _parse_traffic(row, has_durations=has_durations)
+        tuple(row[: len(column_names)]): _parse_traffic_counts(row, has_durations=has_durations)
         for row in rows
     }
 
 
-def _parse_traffic(row: Any, *, has_durations: bool) -> Traffic:
+def _parse_traffic_counts(row: Any, *, has_durations: bool) -> Traffic:
     def read_number(name: str) -> int:
         return int(getattr(row, name) or 0)
 
@@ -176,19 +176,19 @@ def _parse_traffic(row: Any, *, has_durations: bool) -> Traffic:
         setattr(counts, name, read_number(name))
     if has_durations:
         counts.gateway, counts.service = (
-            Durations([read_number(name) for name in list_columns(part)]) for part in PARTS
+            Durations([read_number(name) for name in list_bucket_columns(part)]) for part in PARTS
         )
     return counts
 
 
-def sum_traffic(counts: Iterable[Traffic]) -> Traffic:
+def sum_traffic_counts(counts: Iterable[Traffic]) -> Traffic:
     total = Traffic()
     for count in counts:
         total.add(count)
     return total
 
 
-async def delete_old_traffic(store: Store) -> None:
+async def delete_old_traffic_counts(store: Store) -> None:
     """Deletes rows older than ``RETENTION``."""
     old_rows = traffic.c.began_at < store.clock() - RETENTION
     await store.write(lambda tx: tx.execute(delete(traffic).where(old_rows)))

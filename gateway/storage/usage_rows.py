@@ -15,7 +15,7 @@ from gateway.storage.database import Transaction
 from gateway.storage.sql import Statement
 from gateway.storage.store import Store
 from gateway.storage.tables import usage
-from gateway.storage.traffic_rows import Span, Traffic, add_traffic
+from gateway.storage.traffic_rows import Span, Traffic, add_traffic_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class UsageCounts:
 _SUMS = ("requests", "refused", "failed", "ms", "service_ms")
 
 
-async def add_usage(
+async def add_usage_and_traffic_counts(
     store: Store,
     counts: Mapping[UsageKey, UsageCounts],
     traffic_by_span: Mapping[Span, Traffic] | None = None,
@@ -64,7 +64,7 @@ async def add_usage(
     rows = sorted((_build_row(use, count) for use, count in counts.items()), key=_build_sort_key)
 
     async def upsert_rows(tx: Transaction) -> None:
-        await add_traffic(tx, traffic_by_span or {})
+        await add_traffic_counts(tx, traffic_by_span or {})
         await tx.execute(_UPSERT, *rows)
 
     await store.write(upsert_rows)
@@ -112,7 +112,7 @@ class UsageSummary:
         return round((self.refused + self.failed) / self.requests, 4)
 
 
-async def load_usage(store: Store, since: date | None = None) -> list[UsageSummary]:
+async def load_usage_summaries(store: Store, since: date | None = None) -> list[UsageSummary]:
     """Loads usage by merchant, environment, key and operation; raises StoreUnavailable."""
     columns = (usage.c.merchant, usage.c.environment, usage.c.key, usage.c.operation)
     sums = [func.sum(usage.c[name]).label(name) for name in ("requests", "refused", "failed")]

@@ -16,7 +16,7 @@ class _RollBack(Exception):
     pass
 
 
-async def check_writable(store: Store) -> None:
+async def check_database_writable(store: Store) -> None:
     """Raises StoreUnavailable if the database cannot be written."""
     try:
         with suppress(_RollBack):

@@ -106,7 +106,7 @@ class CircuitBreakers:
         self._breakers = {name: CircuitBreaker(failures, seconds) for name in environments}
         self._clock = clock
 
-    def list_states(self) -> dict[str, BreakerState]:
+    def map_environments_to_states(self) -> dict[str, BreakerState]:
         return {name: breaker.state for name, breaker in self._breakers.items()}
 
     def track(self, environment: str) -> _TrackedCall:

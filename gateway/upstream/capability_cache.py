@@ -23,7 +23,7 @@ class CapabilityCache:
     def get(self, environment: str, name: str) -> Any | None:
         return self._values.get((environment, name))
 
-    def get_found_at(self, environment: str, name: str) -> datetime | None:
+    def get_discovery_time(self, environment: str, name: str) -> datetime | None:
         """Returns the time of discovery; None if this process made it after the last reload."""
         return self._found_at.get((environment, name))
 

@@ -20,13 +20,13 @@ import aiohttp
 import structlog
 from yarl import URL
 
-from gateway.auth.signing import Credentials, SignedTargetForm, format_signed_target, shorten_key
+from gateway.auth.signing import Credentials, SignedTargetForm, extract_signed_target, shorten_key
 from gateway.http.timeouts import Timeout
 from gateway.observability import traces
 from gateway.payloads import json_codec
 from gateway.upstream.breaker import BreakerCall, CircuitBreakers
 from gateway.upstream.clock import ServiceClock
-from gateway.upstream.connections import create_session
+from gateway.upstream.connections import create_http_session
 from gateway.upstream.egress import EgressConfig
 from gateway.upstream.send_attempt import (
     Fence,
@@ -61,14 +61,14 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 TARGET_PATTERN = re.compile(r"/v1/[!-\"$-~]*")  # visible ASCII; a fragment would not be sent
 
 
-def _find_version() -> str:
+def _find_gateway_version() -> str:
     try:
         return version("payout-gateway")
     except PackageNotFoundError:  # run from a checkout
         return "0"
 
 
-USER_AGENT = f"payout-gateway/{_find_version()}"
+USER_AGENT = f"payout-gateway/{_find_gateway_version()}"
 
 log = structlog.get_logger()
 
@@ -152,7 +152,7 @@ class _UpstreamCall:
 
 
 class UpstreamClient:
-    """Sends signed requests; created by ``open_upstream``."""
+    """Sends signed requests; created by ``open_upstream_client``."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class UpstreamClient:
         egress = EgressConfig(settings)
         self._origins = {
             name: Origin(session, URL(environment.base_url), egress.build_request_options(name))
-            for name, environment in settings.environments.select_configured().items()
+            for name, environment in settings.environments.map_configured_environments_by_name().items()
         }
         self.signed_target = SignedTargetForms(settings.upstream, self._origins, capabilities)
 
@@ -251,7 +251,7 @@ class UpstreamClient:
         )
         answer = await self._send_with_retry(call, signing_options)
         while answer.status == 401 and (
-            other_options := self._select_other_options(call, signing_options, answer)
+            other_options := self._select_other_signing_options(call, signing_options, answer)
         ):
             if call.is_write and not _is_signature_refusal(answer.body):
                 break  # it may be a proxy's page, and the service may have executed the write
@@ -263,7 +263,7 @@ class UpstreamClient:
             answer = await self._send_with_retry(call, signing_options)
         return signing_options, answer
 
-    def _select_other_options(
+    def _select_other_signing_options(
         self, call: _UpstreamCall, signing_options: _SigningOptions, answer: UpstreamAnswer
     ) -> _SigningOptions | None:
         environment = call.environment
@@ -308,7 +308,7 @@ class UpstreamClient:
             vocabulary=self._vocabulary,
             method=call.method,
             path=origin.path + call.target,
-            signed_target=format_signed_target(signing_options.form, call.target),
+            signed_target=extract_signed_target(signing_options.form, call.target),
             body=call.body,
             wall=self.clock.wall,
             correction=signing_options.correction,
@@ -349,7 +349,7 @@ class UpstreamClient:
             400 <= answer.status < 500 and answer.status not in (401, 429)
         )
         if signing_options.has_other_correction and is_signature_accepted:
-            self.clock.record_proven(call.environment, signing_options.correction)
+            self.clock.record_proven_correction(call.environment, signing_options.correction)
         elif is_accepted and answer.skew_sample:
             self.clock.record_accepted(call.environment, answer.skew_sample)
         if is_accepted or (signing_options.has_other_form and is_signature_accepted):
@@ -390,21 +390,21 @@ def _build_headers(call: _UpstreamCall) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def open_upstream(
+async def open_upstream_client(
     settings: Settings,
     *,
     clock: ServiceClock | None = None,
     capabilities: CapabilityStore | None = None,
     breakers: CircuitBreakers | None = None,
 ) -> AsyncIterator[UpstreamClient]:
-    async with create_session(settings, "Content-Type") as session:
-        breakers = breakers or create_breakers(settings)
+    async with create_http_session(settings, "Content-Type") as session:
+        breakers = breakers or create_circuit_breakers(settings)
         yield UpstreamClient(
             settings, session, clock or ServiceClock(), capabilities or NoCapabilities(), breakers
         )
 
 
-def create_breakers(settings: Settings) -> CircuitBreakers:
+def create_circuit_breakers(settings: Settings) -> CircuitBreakers:
     upstream = settings.upstream
-    environments = settings.environments.select_configured()
+    environments = settings.environments.map_configured_environments_by_name()
     return CircuitBreakers(environments, upstream.breaker_failures, upstream.breaker_seconds)

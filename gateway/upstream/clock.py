@@ -44,16 +44,16 @@ class SkewSample:
     offset: float
     uncertainty: float
 
-    def agrees_with(self, correction: float) -> bool:
+    def is_consistent_with_correction(self, correction: float) -> bool:
         return abs(self.offset - correction) <= max(SKEW_TOLERANCE_SECONDS, self.uncertainty)
 
-    def accepts_stamp(self, stamp_offset: float) -> bool:
+    def is_timestamp_acceptable(self, stamp_offset: float) -> bool:
         """Whether a service with this skew accepts a timestamp this far ahead of local time."""
         return abs(self.offset - stamp_offset) <= MAX_STAMP_AGE_SECONDS + 2 * self.uncertainty
 
     @property
     def correction(self) -> float:
-        return 0.0 if self.agrees_with(0.0) else self.offset
+        return 0.0 if self.is_consistent_with_correction(0.0) else self.offset
 
 
 def measure_skew(
@@ -67,7 +67,7 @@ def measure_skew(
     if "Age" in headers:  # a cached response has the date of the original one
         return None
     try:
-        service_time = _parse_date(headers.get("Date", ""))
+        service_time = _parse_http_date(headers.get("Date", ""))
     except (ValueError, OverflowError):
         return None
     # ``Date`` is cut to whole seconds, which is half a second on average.
@@ -75,7 +75,7 @@ def measure_skew(
 
 
 @lru_cache(maxsize=16)
-def _parse_date(date: str) -> float:
+def _parse_http_date(date: str) -> float:
     # Cached, because all responses of one second have the same date.
     return parsedate_to_datetime(date).replace(tzinfo=UTC).timestamp()
 
@@ -121,10 +121,12 @@ class ServiceClock:
         """
         skew = self._ensure_environment_skew(environment)
         unconfirmed_offset, skew.unconfirmed_offset = skew.unconfirmed_offset, None
-        if sample.agrees_with(skew.correction):
+        if sample.is_consistent_with_correction(skew.correction):
             return
         # The sample contradicts the fact that the service accepted the timestamp: a proxy's date.
-        if not sample.accepts_stamp(skew.correction if stamp_offset is None else stamp_offset):
+        if not sample.is_timestamp_acceptable(
+            skew.correction if stamp_offset is None else stamp_offset
+        ):
             return
         if (
             unconfirmed_offset is not None
@@ -143,14 +145,14 @@ class ServiceClock:
         correction itself may be wrong. Returns None if there is nothing else to try.
         """
         # A refused call proves that its timestamp was wrong, so one sample is enough here.
-        if sample and not sample.agrees_with(correction):
+        if sample and not sample.is_consistent_with_correction(correction):
             return sample.correction
         # The current correction is unproven, so the local clock may be right.
         if correction and not self._ensure_environment_skew(environment).is_proven:
             return 0.0
         return None
 
-    def record_proven(self, environment: str, correction: float) -> None:
+    def record_proven_correction(self, environment: str, correction: float) -> None:
         """Records that a refused call was accepted with this correction."""
         self._set_correction(environment, correction, is_proven=True)
 

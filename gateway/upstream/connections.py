@@ -15,7 +15,7 @@ IDLE_TIMEOUT_SECONDS = 4
 connection that is being closed would be in doubt."""
 
 
-def create_session(settings: Settings, *skipped_headers: str) -> aiohttp.ClientSession:
+def create_http_session(settings: Settings, *skipped_headers: str) -> aiohttp.ClientSession:
     """Creates a session with its own connection pool.
 
     Slow responses elsewhere then cannot use up its connections.

@@ -18,7 +18,10 @@ class EgressConfig:
     """
 
     def __init__(self, settings: Settings, origins: Mapping[str, str] | None = None) -> None:
-        upstream, environments = settings.upstream, settings.environments.select_configured()
+        upstream, environments = (
+            settings.upstream,
+            settings.environments.map_configured_environments_by_name(),
+        )
         origins = origins or {
             name: environment.base_url for name, environment in environments.items()
         }

@@ -65,9 +65,11 @@ class OptionalEndpoints:
             return await self.send_call_ignoring_findings(call, environment, send)
         except NoSuchOperation as missing:
             # A list that existed before: a shortened one could make a client pay twice.
-            if self._is_known_list(call, environment):
+            if self._is_read_known_to_exist(call, environment):
                 raise Unreachable(_LIST_REFUSED.format(path=call.path)) from missing
-            await self._record_finding(environment, _build_operation_name(call), present=False)
+            await self._record_endpoint_finding(
+                environment, _build_operation_name(call), present=False
+            )
             raise
 
     async def send_call_ignoring_findings(
@@ -80,10 +82,10 @@ class OptionalEndpoints:
         try:
             body = await send(call)
         except Refused as refused:
-            if not self._can_be_missing(refused):
+            if not self._can_mean_missing_endpoint(refused):
                 raise
             body = await self._resend_to_confirm_missing(call, refused, send)
-        await self._record_finding(environment, _build_operation_name(call), present=True)
+        await self._record_endpoint_finding(environment, _build_operation_name(call), present=True)
         return body
 
     async def probe(self, call: Call, environment: str, send: SendCall) -> bool:
@@ -95,7 +97,9 @@ class OptionalEndpoints:
         try:
             await self.send_call_ignoring_findings(call, environment, send)
         except NoSuchOperation:
-            await self._record_finding(environment, _build_operation_name(call), present=False)
+            await self._record_endpoint_finding(
+                environment, _build_operation_name(call), present=False
+            )
             return False
         return True
 
@@ -110,11 +114,11 @@ class OptionalEndpoints:
         is_missing = self._mode == "auto" and self._clock() < compute_missing_until(finding)
         return name if self._mode == "avoid" or is_missing else None
 
-    def _is_known_list(self, call: Call, environment: str) -> bool:
+    def _is_read_known_to_exist(self, call: Call, environment: str) -> bool:
         finding = self._capabilities.get(environment, _build_operation_name(call))
         return call.is_read and bool(finding and finding["present"])
 
-    def _can_be_missing(self, refusal: Refused) -> bool:
+    def _can_mean_missing_endpoint(self, refusal: Refused) -> bool:
         # In mode ``use`` the operator has said that the service has the path.
         if self._mode == "use" or refusal.status not in MISSING_STATUSES:
             return False
@@ -129,15 +133,15 @@ class OptionalEndpoints:
         """
         refusals = [first]
         try:
-            return await self._send_second(call, refusals, send)
+            return await self._send_call_again(call, refusals, send)
         except NoSuchOperation:
             raise
         except Failure as failure:
-            if call.is_read or all(map(_is_proof, refusals)):
+            if call.is_read or all(map(_is_proof_of_no_execution, refusals)):
                 raise
             raise Unknown(f"status {first.status}") from failure
 
-    async def _send_second(self, call: Call, refusals: list[Refused], send: SendCall) -> JSON:
+    async def _send_call_again(self, call: Call, refusals: list[Refused], send: SendCall) -> JSON:
         (first,) = refusals
         await _require_object_exists(call, first, send)
         try:
@@ -145,7 +149,7 @@ class OptionalEndpoints:
                 return await send(call)
             await send(replace(call, body={}))
         except Refused as refused:
-            if not self._can_be_missing(refused):
+            if not self._can_mean_missing_endpoint(refused):
                 raise
             second = refused
         else:
@@ -154,7 +158,7 @@ class OptionalEndpoints:
         await _require_object_exists(call, second, send)
         raise NoSuchOperation(_build_operation_name(call)) from second
 
-    async def _record_finding(self, environment: str, name: str, *, present: bool) -> None:
+    async def _record_endpoint_finding(self, environment: str, name: str, *, present: bool) -> None:
         previous: Any = self._capabilities.get(environment, name)
         now = int(self._clock())
         finding: dict[str, Any] = {"present": present, "at": now}
@@ -171,7 +175,7 @@ class OptionalEndpoints:
             if now < compute_missing_until(previous):
                 return  # a concurrent request has found the same
             # Longer each time: every try costs two refused calls and two reads.
-            finding["seconds"] = _compute_missing_seconds(previous)
+            finding["seconds"] = _compute_missing_ttl_seconds(previous)
             log.warning(
                 "inferred_operation_missing",
                 environment=environment,
@@ -207,7 +211,7 @@ _LIST_REFUSED = (
 )
 
 
-def _compute_missing_seconds(finding: Mapping[str, Any] | None) -> int:
+def _compute_missing_ttl_seconds(finding: Mapping[str, Any] | None) -> int:
     if not finding or finding["present"]:
         return MISSING_SECONDS
     return min(2 * int(finding.get("seconds", MISSING_SECONDS)), MAX_MISSING_SECONDS)
@@ -246,7 +250,7 @@ async def _require_object_exists(call: Call, refusal: Refused, send: SendCall) -
         raise refusal
 
 
-def _is_proof(refusal: Refused) -> bool:
+def _is_proof_of_no_execution(refusal: Refused) -> bool:
     """Whether a refusal proves that nothing was executed: a 4xx with the service's own errors."""
     return 400 <= refusal.status < 500 and bool(refusal.problems)
 

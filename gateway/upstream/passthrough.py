@@ -22,14 +22,14 @@ from gateway.upstream import header_filter
 from gateway.upstream.breaker import BreakerCall, CircuitBreakers
 from gateway.upstream.client import MAX_UNUSABLE_CONNECTIONS
 from gateway.upstream.clock import ServiceClock, measure_skew
-from gateway.upstream.connections import create_session
+from gateway.upstream.connections import create_http_session
 from gateway.upstream.egress import EgressConfig
 from gateway.upstream.send_attempt import (
     Fence,
     ResponseLost,
     SingleSend,
     UnusableConnection,
-    build_response_lost,
+    convert_to_response_lost,
 )
 from mappings.failures import Unknown, Unreachable
 
@@ -97,11 +97,11 @@ class PassthroughResponse:
         """Yields the raw body while it arrives; raises ResponseLost if it is truncated."""
         while part := await self._read_chunk():
             yield part
-        if not self.has_detectable_end and self._was_reset:
+        if not self.has_detectable_end and self._has_connection_been_reset:
             raise ResponseLost("the connection was reset before the end of the response")
 
     @property
-    def _was_reset(self) -> bool:
+    def _has_connection_been_reset(self) -> bool:
         # For a body without length, aiohttp treats a reset like a normal end of the connection.
         return self._protocol is not None and isinstance(self._protocol.exception(), OSError)
 
@@ -112,7 +112,7 @@ class PassthroughResponse:
         except TimeoutError:
             lost = ResponseLost(f"the response stalled for {self._timeout_seconds:g} s")
         except Exception as error:  # noqa: BLE001 - after any error the rest of the body is lost
-            lost = build_response_lost(error)
+            lost = convert_to_response_lost(error)
         raise lost
 
 
@@ -129,7 +129,7 @@ async def _build_unwritable_failure(
 
 
 class PassthroughClient:
-    """Passes requests on to a service; created by ``open_passthrough``."""
+    """Passes requests on to a service; created by ``open_passthrough_client``."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class PassthroughClient:
         """
         if not is_forwardable(request.target):
             raise ValueError("a target that must not be forwarded")
-        response = await self._send_tracked(request, fence)
+        response = await self._send_through_circuit_breaker(request, fence)
         try:
             passthrough_response = PassthroughResponse(response, self._timeout_seconds)
             # Checked before any byte goes to the client, while an error response is still
@@ -174,7 +174,7 @@ class PassthroughClient:
         finally:
             response.close()  # after a complete read, the connection has already been released
 
-    async def _send_tracked(
+    async def _send_through_circuit_breaker(
         self, request: PassthroughRequest, fence: Fence | None
     ) -> aiohttp.ClientResponse:
         origin = self._origins.get(request.environment)
@@ -273,7 +273,7 @@ def _build_url(origin: URL, path: str) -> URL:
 
 
 @asynccontextmanager
-async def open_passthrough(
+async def open_passthrough_client(
     settings: Settings,
     origins: Mapping[str, str],
     breakers: CircuitBreakers,
@@ -281,5 +281,5 @@ async def open_passthrough(
 ) -> AsyncIterator[PassthroughClient]:
     """Opens a client; ``origins`` are addresses by environment, ``clock`` records the skew."""
     skipped_headers = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
-    async with create_session(settings, *skipped_headers) as session:
+    async with create_http_session(settings, *skipped_headers) as session:
         yield PassthroughClient(settings, session, origins, breakers, clock)

@@ -83,7 +83,7 @@ class SingleSend:
         try:
             return await handler(request)
         except (aiohttp.ClientError, OSError) as error:
-            lost = build_response_lost(error)
+            lost = convert_to_response_lost(error)
         # This error replaces aiohttp's own: after a dropped connection aiohttp would silently send
         # GET, PUT and DELETE again.
         raise lost
@@ -198,7 +198,7 @@ async def _read_body(
             if (size := size + len(part)) > max_bytes:
                 break
             if size > json_codec.LARGE_BYTES or declared > json_codec.LARGE_BYTES:
-                progress.record_progress("receiving_response", size, declared)
+                progress.record_current_request_progress("receiving_response", size, declared)
     if size > max_bytes:
         raise ResponseLost(f"an answer of more than {max_bytes} bytes")
     encoding = headers.get("Content-Encoding", "identity")
@@ -238,7 +238,7 @@ def _describe_connect_error(error: aiohttp.ClientConnectorError) -> str:
     return f"cannot connect to {address}:{error.port}: {reason}"
 
 
-def build_response_lost(error: Exception) -> ResponseLost:
+def convert_to_response_lost(error: Exception) -> ResponseLost:
     """Converts an error; the message omits the URL, because its query may name a person."""
     if isinstance(error, aiohttp.ClientConnectorError):
         return ResponseLost(_describe_connect_error(error), is_connection_failure=True)

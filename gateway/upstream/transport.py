@@ -21,7 +21,7 @@ from gateway.upstream.send_attempt import (
     SignedAttempt,
     UnusableConnection,
     UpstreamAnswer,
-    build_response_lost,
+    convert_to_response_lost,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Origin:
                 _close_connection(connection)
                 raise
         except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
-            lost = build_response_lost(error)
+            lost = convert_to_response_lost(error)
         else:
             if _is_fully_sent(connection):
                 connection.release()
@@ -135,7 +135,7 @@ async def _write_body(protocol: ResponseHandler, body: bytes | CompressedBuffer)
     for window in iter_windows(body):
         await writer.write(window)
         sent_bytes += len(window)
-        progress.record_progress("calling_service", sent_bytes, len(body))
+        progress.record_current_request_progress("calling_service", sent_bytes, len(body))
         await asyncio.sleep(0)  # lets other requests run
 
 

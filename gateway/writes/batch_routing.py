@@ -43,7 +43,7 @@ class BatchRouting:
         self._object_state = object_state
         self._alias_ids = alias_ids
 
-    async def build_marks(
+    async def build_legacy_routing_marks(
         self, tenant: Tenant, batch_ids: Iterable[str], operation_id: str
     ) -> list[CompareAndSet]:
         """Builds the changes that mark batches as the legacy service's, if they are unchanged here.
@@ -55,7 +55,7 @@ class BatchRouting:
         for batch_id in batch_ids:
             mark = await self._object_state.load(tenant, BACKEND_KIND, batch_id)
             if not mark:
-                marks.append(await self._build_legacy_mark(tenant, batch_id, operation_id))
+                marks.append(await self._build_legacy_routing_mark(tenant, batch_id, operation_id))
             # Two operations use the mark now, so that neither of them reverts it.
             elif only_operation_id := mark.get("by"):
                 marks.append(
@@ -65,7 +65,7 @@ class BatchRouting:
                 )
         return marks
 
-    async def _build_legacy_mark(
+    async def _build_legacy_routing_mark(
         self, tenant: Tenant, batch_id: str, operation_id: str
     ) -> CompareAndSet:
         mark = {**LEGACY_MARK, "by": operation_id}
@@ -83,7 +83,7 @@ class BatchRouting:
         )
         return CompareAndSet(BACKEND_KIND, batch_id, mark, expected=NO_MARK, linked=(untouched,))
 
-    async def build_unmarked_checks(
+    async def build_not_routed_to_legacy_checks(
         self, tenant: Tenant, batch_ids: Iterable[str]
     ) -> Sequence[CompareAndSet]:
         """Builds checks that batches have no mark under any of their ids; they change nothing.
@@ -103,7 +103,7 @@ class BatchRouting:
     ) -> None:
         await revert_marks(self._object_state, tenant, batch_ids, operation_id)
 
-    async def delete_marks(self, tenant: Tenant, batch_ids: Iterable[str]) -> None:
+    async def delete_legacy_routing_marks(self, tenant: Tenant, batch_ids: Iterable[str]) -> None:
         """Deletes the marks of batches that do not exist at the legacy service."""
         marked_ids = [
             batch_id
@@ -148,7 +148,7 @@ class BatchRouting:
 
     async def _find_legacy_id(self, tenant: Tenant, current_id: str) -> str | None:
         """Returns the legacy id of a batch, if it differs from its current id."""
-        return (await self._alias_ids.load_existing_legacy_ids(tenant, {current_id})).get(
+        return (await self._alias_ids.map_current_to_existing_legacy_ids(tenant, {current_id})).get(
             current_id
         )
 

@@ -61,7 +61,7 @@ class StartFence:
     @property
     def _can_be_sent(self) -> bool:
         is_disconnected = self.caller.is_disconnected or self.caller.is_connection_closed()
-        return self.execution.is_start_in_time and not is_disconnected
+        return self.execution.is_batch_start_in_time and not is_disconnected
 
     @property
     def is_fence_recent(self) -> bool:
@@ -111,9 +111,9 @@ class CallSender:
         caller.is_long = caller.is_long or is_long
         _log_progress(caller, "receiving_response", call, reply.body)
         body = (
-            await self._decode_long(call, caller, reply.body)
+            await self._decode_long_response(call, caller, reply.body)
             if is_long
-            else _decode_object(reply.body)
+            else _decode_json_object(reply.body)
         )
         if reply.status == 204 and call.method == "DELETE":
             body = {}  # deletes may be answered without a body (legacy document, section 4.3)
@@ -139,10 +139,10 @@ class CallSender:
         if not (call.is_read or is_confirmed or _is_proven_refusal(reply.status, body)):
             raise Unknown(f"status {reply.status}")
         raise await run_in_thread_if(
-            caller.is_long, self._build_refused, call, endpoint, reply, body or {}
+            caller.is_long, self._build_refused_failure, call, endpoint, reply, body or {}
         )
 
-    async def _decode_long(
+    async def _decode_long_response(
         self, call: Call, caller: Caller, data: bytes | CompressedBuffer
     ) -> dict[str, JSON] | None:
         """Decodes a long response; None if it is not JSON or needs too much memory.
@@ -164,7 +164,7 @@ class CallSender:
             if cost > admission_slot.max_bytes:
                 return None
             admission_slot.reserve_bytes(cost)
-            return await run_in_thread(_decode_object, data)
+            return await run_in_thread(_decode_json_object, data)
         except Overloaded as overloaded:
             if call.is_read:
                 raise
@@ -206,11 +206,11 @@ class CallSender:
             span.record_status(reply.status)
         return reply
 
-    def _build_refused(
+    def _build_refused_failure(
         self, call: Call, endpoint: Endpoint, reply: Reply, body: Mapping[str, JSON]
     ) -> Refused:
         problems = [
-            problem for entry in _list_error_entries(body) if (problem := _parse_problem(entry))
+            problem for entry in _list_error_entries(body) if (problem := _parse_error_entry(entry))
         ]
         status = reply.status
         if status < 400:
@@ -252,10 +252,12 @@ def _log_progress(
             call=endpoint_name,
             body_bytes=len(body),
         )
-        progress.record_progress(step, len(body) if step == "receiving_response" else 0, len(body))
+        progress.record_current_request_progress(
+            step, len(body) if step == "receiving_response" else 0, len(body)
+        )
 
 
-def _decode_object(data: bytes | CompressedBuffer) -> dict[str, JSON] | None:
+def _decode_json_object(data: bytes | CompressedBuffer) -> dict[str, JSON] | None:
     try:
         return _discard_non_object(json_codec.loads(data))
     except json_codec.JsonError:
@@ -276,12 +278,12 @@ def _is_proven_refusal(status: int, body: Mapping[str, JSON] | None) -> bool:
     # Every code must blame the client: one that does not may mean that a part was done.
     if status < 300:
         return _derive_status_from_error_codes(body or {}) < 500
-    return 400 <= status < 500 and any(map(_parse_problem, _list_error_entries(body or {})))
+    return 400 <= status < 500 and any(map(_parse_error_entry, _list_error_entries(body or {})))
 
 
 def _derive_status_from_error_codes(body: Mapping[str, JSON]) -> int:
     """Returns the status for the errors of a 2xx with ``ok: false``; 500 if one has no code."""
-    problems = [_parse_problem(entry) for entry in _list_error_entries(body)]
+    problems = [_parse_error_entry(entry) for entry in _list_error_entries(body)]
     parsed = [problem for problem in problems if problem is not None]
     return errors.derive_status_from_problem_codes(parsed) if len(parsed) == len(problems) else 500
 
@@ -298,7 +300,7 @@ def _list_error_entries(body: Mapping[str, JSON]) -> list[JSON]:
     return errors if isinstance(errors, list) else []
 
 
-def _parse_problem(entry: JSON) -> Problem | None:
+def _parse_error_entry(entry: JSON) -> Problem | None:
     if not isinstance(entry, dict) or not isinstance(entry.get("code"), str):
         return None
     message, field = entry.get("message"), entry.get("field")

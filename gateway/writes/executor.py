@@ -120,7 +120,7 @@ class FlowExecutor:
             if caller is None:
                 raise TypeError("an operation without an API key cannot call the service")
             try:
-                result = await self._perform_or_replay(step, caller, execution)
+                result = await self._perform_or_replay_step(step, caller, execution)
                 if execution is not None or not isinstance(step, Call):
                     # A call measured its response when it arrived; this measures stored values.
                     caller.is_long = (
@@ -145,7 +145,7 @@ class FlowExecutor:
             raise Invalid(*problems)
         return answer
 
-    async def _perform_or_replay(
+    async def _perform_or_replay_step(
         self, step: Step, caller: Caller, execution: OperationExecution | None
     ) -> Any:
         """Performs a step, or returns the recorded result while the execution is replaying."""
@@ -199,7 +199,7 @@ class FlowExecutor:
         Raises Unknown if its outcome is open.
         """
         try:
-            return await self._send_or_reconcile(call, caller, execution)
+            return await self._send_or_reconcile_write(call, caller, execution)
         except Unknown as unknown:
             execution.in_doubt_change = call.in_doubt
             # A retry before this time could not learn more than this attempt did.
@@ -208,7 +208,7 @@ class FlowExecutor:
                 unknown.retry_after = max(retry_after, MIN_RETRY_AFTER_SECONDS)
             raise
 
-    async def _send_or_reconcile(
+    async def _send_or_reconcile_write(
         self, call: Call, caller: Caller, execution: OperationExecution
     ) -> JSON:
         # An earlier execution recorded this write and may have sent it.
@@ -224,11 +224,11 @@ class FlowExecutor:
         ):
             failure = NoSuchOperation(missing_endpoint)
         else:
-            return await self._enter_and_send(call, caller, execution)
+            return await self._save_and_send_write(call, caller, execution)
         execution.record_step(call, failure)
         raise failure
 
-    async def _enter_and_send(
+    async def _save_and_send_write(
         self, call: Call, caller: Caller, execution: OperationExecution
     ) -> JSON:
         try:
@@ -243,9 +243,9 @@ class FlowExecutor:
         self, call: Call, caller: Caller, execution: OperationExecution
     ) -> JSON:
         try:
-            body = await self._perform_cached_call(call, caller)
+            body = await self._send_call_or_use_cache(call, caller)
         except Unknown as unknown:
-            self._policy.record_unanswered(execution, unknown.age_seconds)
+            self._policy.record_unanswered_write(execution, unknown.age_seconds)
             outcome = await self._confirm_write_by_reading(call, caller, execution)
             # No client waits for a cleanup: it counts as refused, and what it leaves over is
             # listed.
@@ -309,9 +309,9 @@ class FlowExecutor:
             and _can_send_write(call, execution)
         ):
             # Another write of the request was executed: it is completed rather than undone.
-            return await self._enter_and_send(call, caller, execution)
+            return await self._save_and_send_write(call, caller, execution)
         # The service may have executed it at any time since, so cached reads may be stale.
-        self._invalidate_cache(call, caller.key.tenant)
+        self._invalidate_recipient_cache(call, caller.key.tenant)
         await execution.record_reconciled_outcome(call, outcome)
         if isinstance(outcome, Confirmed):
             return outcome.body
@@ -346,7 +346,7 @@ class FlowExecutor:
         tenant = caller.key.tenant
         match step:
             case Call():
-                return await self._perform_cached_call(step, caller)
+                return await self._send_call_or_use_cache(step, caller)
             case Parallel(calls):
                 return await self.call_reads_in_parallel(calls, caller)
             case ListQuery():
@@ -394,13 +394,13 @@ class FlowExecutor:
                 raise TypeError("only reads may run in parallel: the order of writes matters")
             async with caller.parallel_read_semaphore:
                 try:
-                    return await self._perform_cached_call(call, caller)
+                    return await self._send_call_or_use_cache(call, caller)
                 except Failure as failure:
                     return failure
 
         return await asyncio.gather(*map(call_or_failure, calls))
 
-    async def _perform_cached_call(self, call: Call, caller: Caller) -> JSON:
+    async def _send_call_or_use_cache(self, call: Call, caller: Caller) -> JSON:
         if call.probe_ids is not None:
             send_call = partial(self._call_sender.send, caller=caller)
             return await self._optional_endpoints.send_call_unless_missing(
@@ -415,12 +415,12 @@ class FlowExecutor:
             body = await self._call_sender.send(call, caller)
         # Also after a failure: a write without a response may have been executed.
         finally:
-            self._invalidate_cache(call, tenant)
+            self._invalidate_recipient_cache(call, tenant)
         if call.cache_seconds:
             self._recent_reads.put(tenant, call, body, cache_generation)
         return body
 
-    def _invalidate_cache(self, call: Call, tenant: Tenant) -> None:
+    def _invalidate_recipient_cache(self, call: Call, tenant: Tenant) -> None:
         if not call.is_read and call.path.startswith("/recipients"):
             self._recent_reads.invalidate(tenant, extract_recipient_id(call.path))
 

@@ -125,7 +125,7 @@ class IdempotencyGuard:
     ) -> RecordedResponse:
         """Returns the response, and the operation that is closed once the client has received it.
 
-        The operation counts as being delivered until ``stop_delivery`` is called. Raises
+        The operation counts as being delivered until ``end_response_delivery`` is called. Raises
         BatchRoutedElsewhereError, or a Failure.
         """
         monotonic, wall = self._journal.read_clocks()
@@ -170,7 +170,7 @@ class IdempotencyGuard:
         render_failure: RenderFailure,
     ) -> LegacyResponse | None:
         """Runs the flow; returns None if a resumed first attempt turns out not to be executed."""
-        key_digest = self._journal.digest_key(write_request.idempotency_key)
+        key_digest = self._journal.digest_idempotency_key(write_request.idempotency_key)
         write_request.caller.execution, has_key = (
             execution,
             (key_digest or execution.operation_record.idempotency) is not None,
@@ -216,7 +216,7 @@ class IdempotencyGuard:
         response = self._responses[execution] = await render_answer(answer)
         await self._finish(execution, response, key_digest, has_key=has_key)
         # The first attempt's process had ended: this is its response, and nothing was done twice.
-        return stored_responses.mark_replayed(response) if execution.is_resumed else response
+        return stored_responses.add_replayed_header(response) if execution.is_resumed else response
 
     async def _finish(
         self,
@@ -240,7 +240,7 @@ class IdempotencyGuard:
             )
             await execution.finish(stored, key_digest)
         except BaseException:
-            self.stop_delivery(execution.operation_record)
+            self.end_response_delivery(execution.operation_record)
             raise
 
     async def _leave_in_doubt(self, execution: OperationExecution, unknown: Unknown) -> None:
@@ -250,7 +250,9 @@ class IdempotencyGuard:
             # Its state stays running although nothing executes it; the sweep reconciles that too.
             log.error("database_unavailable", reason=str(unavailable))
 
-    def watch_delivery(self, record: OperationRecord, is_acknowledged: Callable[[], bool]) -> None:
+    def watch_response_delivery(
+        self, record: OperationRecord, is_acknowledged: Callable[[], bool]
+    ) -> None:
         """Registers a sent response, and a check of its acknowledgement by the client's TCP."""
         if not self._replay_seconds:
             self._journal.delivery_checks[record.id] = is_acknowledged, self._journal.monotonic()
@@ -267,7 +269,7 @@ class IdempotencyGuard:
         """Records that the connection was reset after the delivery; the next request is a retry."""
         self._journal.record_reset(record)
 
-    def stop_delivery(self, record: OperationRecord) -> None:
+    def end_response_delivery(self, record: OperationRecord) -> None:
         """Ends a delivery; an identical request is a retry unless the delivery was recorded."""
         self._journal.deliveries.pop(record.id, None)
         self._journal.delivery_checks.pop(record.id, None)
@@ -282,7 +284,7 @@ class IdempotencyGuard:
         self, write_request: WriteRequest, wait_state: _WaitState, render_answer: RenderAnswer
     ) -> OperationExecution | RecordedResponse:
         """Returns a new or resumed execution to run, or the response of a first attempt."""
-        record = await self._build_record_after_resets(write_request, wait_state)
+        record = await self._build_record_after_connection_resets(write_request, wait_state)
         while True:
             rows = await self._load_related_records(record)
             first_attempt = next(
@@ -311,20 +313,20 @@ class IdempotencyGuard:
                 # The other request's response would confirm what this client did not ask for.
                 raise Invalid(KEY_REUSED)
             # Until its delivery is reported, it is open whether this request is a retry of it.
-            if self._retries.is_being_delivered(
+            if self._retries.is_response_being_delivered(
                 first_attempt, record, wait_state.received_at[0], wait_state.first_attempt_id
             ):
                 await self._wait_for_first_attempt(
                     first_attempt, _WaitState(wait_state.deadline, wait_state.received_at)
                 )
                 continue
-            if response := await stored_responses.load_response(
+            if response := await stored_responses.load_first_attempt_response(
                 first_attempt, write_request.caller, render_answer
             ):
-                return stored_responses.mark_replayed(response), first_attempt
+                return stored_responses.add_replayed_header(response), first_attempt
             wait_state.first_attempt = first_attempt
             # It was interrupted: this request finishes it.
-            if not self._reconciler.is_executing(first_attempt) and (
+            if not self._reconciler.is_operation_executing(first_attempt) and (
                 execution := await self._reconciler.take_over(
                     first_attempt, write_request.operation
                 )
@@ -334,7 +336,7 @@ class IdempotencyGuard:
             if recorded := await self._wait_for_first_attempt(first_attempt, wait_state):
                 return recorded
 
-    async def _build_record_after_resets(
+    async def _build_record_after_connection_resets(
         self, write_request: WriteRequest, wait_state: _WaitState
     ) -> OperationRecord:
         """Builds the record, after other processes have saved the resets that they know of."""
@@ -349,25 +351,27 @@ class IdempotencyGuard:
         )
         record = await run_in_thread_if(caller.is_long, build_record)
         if write_request.operation.method != "GET":
-            await self._reconciler.wait_for_resets(record, wait_state.deadline)
+            await self._reconciler.wait_for_saved_connection_resets(record, wait_state.deadline)
         return record
 
     async def _load_related_records(self, record: OperationRecord) -> list[OperationRecord]:
         """Loads the related operations; those that no process is executing come first."""
         checked_ids: set[str] = set()
         if self._journal.reset_ids:
-            await self._journal.save_deliveries_and_resets()
+            await self._journal.save_deliveries_and_connection_resets()
         while True:
             rows = await self._journal.operations.list_related_open(record)
-            await self._reconciler.load_instances(rows)
+            await self._reconciler.refresh_instance_leases(rows)
             own_rows = filter(self._reconciler.is_own, rows)
-            unhandled_ids = {row.id for row in own_rows if not self._journal.is_handled_here(row)}
+            unhandled_ids = {
+                row.id for row in own_rows if not self._journal.is_handled_by_this_process(row)
+            }
             if unhandled_ids <= checked_ids:
                 break
             # A row may have been closed while it was read, so it is read once more.
             checked_ids = unhandled_ids
         return sorted(
-            rows, key=self._reconciler.is_executing
+            rows, key=self._reconciler.is_operation_executing
         ) + self._journal.list_identical_running_records(record, rows)
 
     async def _start_execution(
@@ -394,7 +398,7 @@ class IdempotencyGuard:
         try:
             # With several processes the start is saved at once, so that the others see it.
             if write_request.idempotency_key or self._reconciler.has_other_instances:
-                await self._save_start(execution, write_request)
+                await self._save_before_first_step(execution, write_request)
         except BaseException as error:
             self._journal.release(execution)
             # Another process has saved the same request: the caller looks for it again.
@@ -403,9 +407,11 @@ class IdempotencyGuard:
             raise
         return execution
 
-    async def _save_start(self, execution: OperationExecution, write_request: WriteRequest) -> None:
+    async def _save_before_first_step(
+        self, execution: OperationExecution, write_request: WriteRequest
+    ) -> None:
         try:
-            await execution.save_start()
+            await execution.save_before_first_step()
         except StoreUnavailable:
             # It may have been saved despite the error; nobody may take it for a first attempt.
             self._journal.failed_starts[execution.operation_record.id] = False
@@ -434,7 +440,7 @@ class IdempotencyGuard:
         """Returns the response of a first attempt that ended here; None if it has none."""
         response = self._responses.get(execution)
         return (
-            (stored_responses.mark_replayed(response), execution.operation_record)
+            (stored_responses.add_replayed_header(response), execution.operation_record)
             if response is not None and execution.ended.is_set()
             else None
         )
@@ -451,8 +457,10 @@ class IdempotencyGuard:
             return recorded
         row = await self._journal.operations.find_operation(wait_state.first_attempt.id)
         if row is not None and row.state in (DONE, ANSWERED):
-            if response := await stored_responses.load_response(row, caller, render_answer):
-                return stored_responses.mark_replayed(response), row
+            if response := await stored_responses.load_first_attempt_response(
+                row, caller, render_answer
+            ):
+                return stored_responses.add_replayed_header(response), row
             raise Unknown("the identical request sent at the same time was answered")
         return None
 
@@ -465,7 +473,7 @@ class IdempotencyGuard:
                 continue
             if can_run_concurrently(row, record):
                 continue
-            if not self._reconciler.is_executing(row):
+            if not self._reconciler.is_operation_executing(row):
                 if not await self._reconciler.reconcile(row):
                     raise self._reconciler.build_in_doubt_error(row)
                 return True

@@ -75,20 +75,20 @@ class Heartbeats:
         self._beat_count = 0
         self._last_beat_at = -self.beat_seconds
 
-    def is_alive(self, instance: str) -> bool:
+    def is_instance_alive(self, instance: str) -> bool:
         """Whether a lease is valid.
 
-        Call ``refresh_if_any_unknown`` first for instances that may be new.
+        Call ``refresh_leases_if_any_unknown`` first for instances that may be new.
         """
-        return instance == self._own_instance or self._has_beaten_within(
+        return instance == self._own_instance or self._has_heartbeat_within(
             instance, self._ttl_seconds
         )
 
-    def _has_beaten_within(self, instance: str, seconds: float) -> bool:
+    def _has_heartbeat_within(self, instance: str, seconds: float) -> bool:
         observed = self._observed.get(instance)
         return observed is not None and observed.quiet_seconds < seconds
 
-    async def refresh_if_any_unknown(self, instance_ids: Iterable[str]) -> None:
+    async def refresh_leases_if_any_unknown(self, instance_ids: Iterable[str]) -> None:
         """Refreshes the leases if one of these instances is unknown: it may just have started."""
         if {*instance_ids} - self._observed.keys() - {self._own_instance}:
             await self.refresh()
@@ -123,7 +123,7 @@ class Heartbeats:
             if not await tx.execute(update(instances).where(is_own).values(**values)):
                 await tx.execute(insert(instances).values(**row))
 
-        await self._store.database.hold_instance_lock(_build_lock_key(self._own_instance))
+        await self._store.database.hold_instance_lock(_build_instance_lock_key(self._own_instance))
         await self._store.write(write_heartbeat)
         self._store.clear_write_error()
         self._last_beat_at = self._clock()
@@ -151,7 +151,7 @@ class Heartbeats:
         elapsed = min(now - self._refreshed_at, self._ttl_seconds / 2)
         self._refreshed_at = now
         for id_, row in rows.items():
-            has_lock = None if held_keys is None else _build_lock_key(id_) in held_keys
+            has_lock = None if held_keys is None else _build_instance_lock_key(id_) in held_keys
             observed = self._observed.get(id_)
             # Any other count is a sign of life, also a smaller one: a restored database has earlier counts.
             if observed is None or observed.beats != row.beats:
@@ -172,21 +172,25 @@ class Heartbeats:
         """
         await self.refresh()
         awaited = {
-            id_: self._observed[id_].beats + 2 for id_ in instance_ids if self._can_report(id_)
+            id_: self._observed[id_].beats + 2
+            for id_ in instance_ids
+            if self._can_report_connection_resets(id_)
         }
         while awaited := {
             id_: beats
             for id_, beats in awaited.items()
-            if self._can_report(id_) and self._observed[id_].beats < beats
+            if self._can_report_connection_resets(id_) and self._observed[id_].beats < beats
         }:
             await asyncio.sleep(_POLL_SECONDS)
             await self.refresh()
 
-    def _can_report(self, instance: str) -> bool:
+    def _can_report_connection_resets(self, instance: str) -> bool:
         observed = self._observed.get(instance)
         # Only a process that was killed has lost its lock and its lease; one that was paused has not.
         has_ended = observed is not None and observed.has_lock is False
-        return self._has_beaten_within(instance, self._ttl_seconds if has_ended else REPORT_SECONDS)
+        return self._has_heartbeat_within(
+            instance, self._ttl_seconds if has_ended else REPORT_SECONDS
+        )
 
     async def list_remote_large_requests(self) -> list[RequestProgress]:
         """Returns the large requests of other instances, as of the last heartbeat of each."""
@@ -201,7 +205,7 @@ class Heartbeats:
         return [
             progress
             for id_, text in reports
-            if self.is_alive(id_)
+            if self.is_instance_alive(id_)
             for progress in RequestProgress.parse_list(text)
         ]
 
@@ -210,5 +214,5 @@ class Heartbeats:
         await self._store.write(lambda tx: tx.execute(own_instance))
 
 
-def _build_lock_key(instance: str) -> int:
+def _build_instance_lock_key(instance: str) -> int:
     return crc32(instance.encode()) >> 1  # PostgreSQL's keys are signed

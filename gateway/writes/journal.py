@@ -43,7 +43,7 @@ ACKNOWLEDGEMENT_SECONDS = 0.25
 """Seconds to wait for a TCP acknowledgement, which Linux delays by 40 to 200 ms."""
 
 
-def _new_id() -> str:
+def _generate_operation_id() -> str:
     return os.urandom(16).hex()
 
 
@@ -59,7 +59,7 @@ class Journal:
         object_state: ObjectStateStore,
         service_clock: ServiceClock,
         lease_ttl_seconds: float = LEASE_TTL_SECONDS,
-        new_id: Callable[[], str] = _new_id,
+        new_id: Callable[[], str] = _generate_operation_id,
     ) -> None:
         self.object_state = object_state
         self.operations = OperationRepository(store, object_state, self._may_be_sending)
@@ -93,7 +93,7 @@ class Journal:
         self.delivery_event = asyncio.Event()
         """Set when there are deliveries or resets to save."""
         self._delivery_lock = asyncio.Lock()
-        self._hmac = KeyedHmac(store.encryption.derive_lasting_key("journal"))
+        self._hmac = KeyedHmac(store.encryption.derive_key_from_oldest("journal"))
 
     def build_record(
         self,
@@ -128,12 +128,12 @@ class Journal:
             fingerprint=fingerprint,
             fingerprint_before_import=fingerprint_before_import,
             started_at=request.now,
-            idempotency=self.digest_key(idempotency_key),
+            idempotency=self.digest_idempotency_key(idempotency_key),
             instance=self.instance,
             object_ids=tuple(dict.fromkeys(filter(_is_valid_id, object_ids))),
         )
 
-    def digest_key(self, idempotency_key: str | None) -> str | None:
+    def digest_idempotency_key(self, idempotency_key: str | None) -> str | None:
         """Returns the keyed digest under which an Idempotency-Key is stored."""
         return None if idempotency_key is None else self._digest(["key", idempotency_key])
 
@@ -170,7 +170,7 @@ class Journal:
                 owned_record = await self.operations.take_over(record, self.instance)
             if owned_record is not None:
                 execution.operation_record = owned_record
-                await self._load_history(execution, record.fence)
+                await self._load_steps_and_writes(execution, record.fence)
         except BaseException:
             self.release(execution)
             raise
@@ -186,7 +186,7 @@ class Journal:
             del self.executions[execution.operation_record.id]
         execution.ended.set()
 
-    async def _load_history(self, execution: OperationExecution, fence: int) -> None:
+    async def _load_steps_and_writes(self, execution: OperationExecution, fence: int) -> None:
         """Loads the step results and the writes of an operation."""
         for text in await self.operations.load_step_results(execution.operation_record):
             execution.recorded_steps += await run_in_thread_if(
@@ -222,7 +222,7 @@ class Journal:
             execution is not None and execution.is_client_disconnected
         )
 
-    def is_handled_here(self, record: OperationRecord) -> bool:
+    def is_handled_by_this_process(self, record: OperationRecord) -> bool:
         """Whether this process executes the operation, or delivers or delivered its response."""
         return any(
             record.id in ids for ids in (self.executions, self.deliveries, self.delivered_ids)
@@ -286,7 +286,7 @@ class Journal:
         self.reset_ids[record.id] = None
         self.delivery_event.set()
 
-    async def save_deliveries_and_resets(self) -> None:
+    async def save_deliveries_and_connection_resets(self) -> None:
         """Saves recorded deliveries and resets.
 
         After a delivery the next identical request is new; after a reset it is a retry.
@@ -303,22 +303,22 @@ class Journal:
                 await self.operations.reopen(id_)
                 self.reset_ids.pop(id_, None)
 
-    async def save_resets_received_so_far(self) -> None:
+    async def save_connection_resets_so_far(self) -> None:
         """Saves every reset that had reached this machine before the call."""
         # The event loop reports the end of a connection one iteration after it has read the reset.
         for _ in range(2):
             await asyncio.sleep(0)
         if self.reset_ids:
-            await self.save_deliveries_and_resets()
+            await self.save_deliveries_and_connection_resets()
 
     async def record_disconnect(self, execution: OperationExecution) -> None:
         """Records that the client disconnected: an identical request is then a retry."""
         execution.is_client_disconnected = True
         if execution.is_saved:
             self.disconnected_ids[execution.operation_record.id] = None
-            await self.save_disconnects()
+            await self.save_client_disconnects()
 
-    async def save_disconnects(self) -> None:
+    async def save_client_disconnects(self) -> None:
         for id_ in list(self.disconnected_ids):
             await self.operations.mark_client_disconnected(id_)
             self.disconnected_ids.pop(id_, None)

@@ -19,7 +19,7 @@ from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.stored_json import StoredText
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import StoreUnavailable
-from gateway.storage.object_state import has_expected_facts
+from gateway.storage.object_state import has_preconditions
 from gateway.storage.operations import (
     ABSENT,
     ANSWERED,
@@ -190,7 +190,7 @@ class OperationExecution:
             self._unsaved_outcomes.pop()
             self._unsaved_steps.pop()
             self._unsaved_change_end = min(self._unsaved_change_end, len(self._unsaved_steps))
-        self.recorded_steps += step_records.fingerprint_steps(self._unsaved_steps)
+        self.recorded_steps += step_records.replace_steps_with_fingerprints(self._unsaved_steps)
         self.writes |= {write.number: write for write in self._unsaved_outcomes}
 
     def is_failed_read(self, failure: Failure) -> bool:
@@ -217,7 +217,10 @@ class OperationExecution:
         )
         await self._save_checkpoint(
             new_write=write,
-            object_changes=[*self._routing_changes_if_first, *_build_superseded_check(call)],
+            object_changes=[
+                *self._routing_changes_if_first,
+                *_build_batch_not_superseded_checks(call),
+            ],
             **checks,
         )
         self.writes[write.number] = write
@@ -234,7 +237,7 @@ class OperationExecution:
         )
 
     @property
-    def is_start_in_time(self) -> bool:
+    def is_batch_start_in_time(self) -> bool:
         """Whether the start was requested at most ``START_DEADLINE_SECONDS`` ago."""
         readings = zip(self.journal.read_clocks(), self.received_at, strict=True)
         return all(abs(now - earlier) < START_DEADLINE_SECONDS for now, earlier in readings)
@@ -254,7 +257,7 @@ class OperationExecution:
         with the next checkpoint, before any further step and before the response.
         """
         # One commit less per request: no other request can see the difference until then.
-        if self.is_saved and not (self.has_changed_nothing or has_expected_facts(step)):
+        if self.is_saved and not (self.has_changed_nothing or has_preconditions(step)):
             self._pending_changes.append(step)
             self._record_changing_step(step, None)
             return
@@ -347,7 +350,7 @@ class OperationExecution:
 
     # Ends
 
-    async def save_start(self) -> None:
+    async def save_before_first_step(self) -> None:
         """Saves the operation before its first step, so that other processes see that it runs."""
         await self._save_checkpoint()
 
@@ -476,7 +479,7 @@ class OperationExecution:
 _BATCH_PATH = re.compile(r"/batches/(B-[A-Za-z0-9]+)(?:/|$)")
 
 
-def _build_superseded_check(call: Call) -> list[CompareAndSet]:
+def _build_batch_not_superseded_checks(call: Call) -> list[CompareAndSet]:
     """Builds a check that the batch in a write's path is not superseded (contract, section 7)."""
     match = _BATCH_PATH.match(call.path)
     return [CompareAndSet("alias", match[1], {}, expected={"abandoned": None})] if match else []

@@ -85,7 +85,7 @@ class OutcomePolicy:
         self._monotonic = monotonic or clock.monotonic
         self._unanswered: dict[str, UnansweredWrite] = {}
 
-    def record_unanswered(self, execution: OperationExecution, age_seconds: float) -> None:
+    def record_unanswered_write(self, execution: OperationExecution, age_seconds: float) -> None:
         """Records that the last write was sent ``age_seconds`` ago and has no response."""
         if write := execution.write_in_doubt:
             entered = write.recorded_at.timestamp()
@@ -109,7 +109,7 @@ class OutcomePolicy:
             or unanswered.number != write.number
             or was_owned_by_other
         ):
-            self.record_unanswered(execution, 0)
+            self.record_unanswered_write(execution, 0)
 
     def forget_closed_operations(self, open_ids: set[str]) -> None:
         """Drops the writes of operations that are no longer open."""
@@ -162,10 +162,10 @@ class OutcomePolicy:
             datetime.fromtimestamp(min(write.recorded_at.timestamp(), last_sent), UTC)
             - CREATION_TOLERANCE
         )
-        claimed_ids = await self._journal.operations.load_claimed_ids(
+        claimed_ids = await self._journal.operations.load_object_ids_created_by_others(
             record, not_before - CREATION_TOLERANCE
         )
-        rivals = await self._journal.operations.list_rivals(record, write)
+        rivals = await self._journal.operations.list_open_with_identical_write(record, write)
         # An operator's outcome is a hint to look for: what the service shows still comes first.
         operator_object_id = (
             write.operator_outcome if write.operator_outcome not in OPERATOR_OUTCOMES else None
@@ -196,7 +196,7 @@ class OutcomePolicy:
             return self._apply_operator_outcome(execution.operation_record, write, outcome)
         if isinstance(outcome, Absent):
             self.record_reading(execution.operation_record)
-            self._check_conclusive(execution, outcome, seconds_too_early)
+            self._check_absence_conclusive(execution, outcome, seconds_too_early)
             # A list may lag behind: one read that does not show the object is not enough.
             await execution.pause(CONFIRMATION_PAUSE_SECONDS)
             outcome = await read_outcome(
@@ -204,7 +204,7 @@ class OutcomePolicy:
             )
         if isinstance(outcome, Absent):
             # Checked again: the reads may have corrected the estimate of the service's clock.
-            self._check_conclusive(execution, outcome)
+            self._check_absence_conclusive(execution, outcome)
         if isinstance(outcome, Inconclusive):
             raise Unknown(outcome.reason)
         return outcome
@@ -224,7 +224,7 @@ class OutcomePolicy:
             raise Unknown("it may still be carried out", retry_after=wait)
         return Absent()
 
-    def _check_conclusive(
+    def _check_absence_conclusive(
         self, execution: OperationExecution, outcome: Absent, seconds_too_early: int = 0
     ) -> None:
         """Raises Unknown if the write may still be executed.

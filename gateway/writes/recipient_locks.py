@@ -63,8 +63,9 @@ class RecipientLocks:
             # database.
             while earlier := self._find_earlier_execution(execution):
                 await self._wait_for_release_or_poll(deadline, earlier.ended)
-            while self._reconciler.has_other_instances and not await self._try_acquire(
-                execution, recipient
+            while (
+                self._reconciler.has_other_instances
+                and not await self._try_acquire_recipient_lock(execution, recipient)
             ):
                 await self._wait_for_release_or_poll(deadline)
         except Failure:
@@ -97,7 +98,9 @@ class RecipientLocks:
             async with asyncio.timeout(_POLL_SECONDS):
                 await (ended.wait() if ended else asyncio.sleep(_POLL_SECONDS / 4))
 
-    async def _try_acquire(self, execution: OperationExecution, recipient: str) -> bool:
+    async def _try_acquire_recipient_lock(
+        self, execution: OperationExecution, recipient: str
+    ) -> bool:
         """Tries to take the lock, which is free once the operation that holds it is closed."""
         record, object_state = execution.operation_record, self._journal.object_state
         holder = (await object_state.load(record.tenant, _RECIPIENT_LOCK_KIND, recipient)).get(
@@ -107,9 +110,9 @@ class RecipientLocks:
             row = await self._journal.operations.find_operation(str(holder))
             # A closed or deleted holder has left its lock behind, which is free.
             if row is not None and row.state in (RUNNING, IN_DOUBT):
-                if not self._reconciler.is_executing(row) and not await self._reconciler.reconcile(
+                if not self._reconciler.is_operation_executing(
                     row
-                ):
+                ) and not await self._reconciler.reconcile(row):
                     raise self._reconciler.build_in_doubt_error(row)
                 return False
         # Of several that saw the same holder, one can replace it.

@@ -135,7 +135,7 @@ class WriteReconciler:
 
     async def __aenter__(self) -> Self:
         await self._heartbeats.register()
-        loops = (self._run_heartbeats(), self._run_sweeps(), self._run_delivery_saving())
+        loops = (self._run_heartbeats(), self._run_sweeps(), self._save_deliveries_until_stopped())
         self._tasks = [asyncio.create_task(loop) for loop in loops]
         return self
 
@@ -147,7 +147,7 @@ class WriteReconciler:
             task.cancel()
         await asyncio.gather(*self._tasks, *attempts, return_exceptions=True)
         try:
-            await self._journal.save_deliveries_and_resets()
+            await self._journal.save_deliveries_and_connection_resets()
             await self._heartbeats.unregister()
         except StoreUnavailable as unavailable:
             log.error("database_unavailable", reason=str(unavailable))
@@ -184,7 +184,7 @@ class WriteReconciler:
         execution.is_client_waiting = False
         execution.pause = pause
         try:
-            return await self._replay_to_end(execution)
+            return await self._replay_flow_to_end(execution)
         except OwnershipLostError:
             return False
         finally:
@@ -254,7 +254,7 @@ class WriteReconciler:
         )
         return True
 
-    async def _replay_to_end(self, execution: OperationExecution) -> bool:
+    async def _replay_flow_to_end(self, execution: OperationExecution) -> bool:
         record = execution.operation_record
         try:
             flow = execution.operation.flow(execution.request)
@@ -301,7 +301,9 @@ class WriteReconciler:
             **fields,
         )
 
-    async def wait_for_resets(self, record: OperationRecord, deadline: float) -> None:
+    async def wait_for_saved_connection_resets(
+        self, record: OperationRecord, deadline: float
+    ) -> None:
         """Waits until other processes have saved the connection resets that reached them by now.
 
         They are the processes that deliver, or delivered, the response to an identical request: a
@@ -330,7 +332,7 @@ class WriteReconciler:
         """Sends heartbeats, apart from the sweep, which a service that hangs may delay."""
         while not self._stopping.is_set():
             try:
-                await self._journal.save_resets_received_so_far()
+                await self._journal.save_connection_resets_so_far()
                 await self._heartbeats.beat()
             # No heartbeat is sent then, because it would say that the resets are saved.
             except StoreUnavailable as unavailable:
@@ -347,7 +349,7 @@ class WriteReconciler:
     async def _run_sweeps(self) -> None:
         while not self._stopping.is_set():
             try:
-                await self._journal.save_disconnects()
+                await self._journal.save_client_disconnects()
                 await self.start_due_reconciliations()
                 await self._clear_expired_operations_if_due()
             except StoreUnavailable as unavailable:
@@ -360,8 +362,8 @@ class WriteReconciler:
         """Lists every unfinished operation once, and starts to reconcile those that are due."""
         unsaved_ids = set(self._journal.unsaved_executions)
         rows = await self._journal.operations.list_unfinished_without_requests()
-        await self.load_instances(rows)
-        orphans = [record for record in rows if not self.is_executing(record)]
+        await self.refresh_instance_leases(rows)
+        orphans = [record for record in rows if not self.is_operation_executing(record)]
         # Executions that started after the rows were read are open too, but not among them.
         self._forget_closed_operations(
             {record.id for record in rows} | (self._journal.unsaved_executions.keys() - unsaved_ids)
@@ -421,19 +423,23 @@ class WriteReconciler:
             min(pause_seconds, inconclusive_seconds) if inconclusive_seconds else pause_seconds
         )
 
-    async def load_instances(self, records: Iterable[OperationRecord]) -> None:
-        """Loads the leases of the operations' instances; call it before ``is_executing``."""
+    async def refresh_instance_leases(self, records: Iterable[OperationRecord]) -> None:
+        """Loads the leases of the operations' instances; call it before ``is_operation_executing``."""
         active_states = (RUNNING, DONE)
-        await self._heartbeats.refresh_if_any_unknown(
+        await self._heartbeats.refresh_leases_if_any_unknown(
             record.instance for record in records if record.state in active_states
         )
 
-    def is_executing(self, record: OperationRecord) -> bool:
+    def is_operation_executing(self, record: OperationRecord) -> bool:
         """Whether a live process is executing the operation."""
         if record.id in self._journal.executions:
             return True
         is_own = self.is_own(record)
-        return record.state == RUNNING and not is_own and self._heartbeats.is_alive(record.instance)
+        return (
+            record.state == RUNNING
+            and not is_own
+            and self._heartbeats.is_instance_alive(record.instance)
+        )
 
     @property
     def has_other_instances(self) -> bool:
@@ -445,7 +451,7 @@ class WriteReconciler:
 
     def is_owned_by_other(self, record: OperationRecord) -> bool:
         """Whether another live process has the operation, or had it last."""
-        return not self.is_own(record) and self._heartbeats.is_alive(record.instance)
+        return not self.is_own(record) and self._heartbeats.is_instance_alive(record.instance)
 
     def _forget_closed_operations(self, open_ids: set[str]) -> None:
         for id_ in self._retry_states.keys() - open_ids:
@@ -461,13 +467,13 @@ class WriteReconciler:
             )
             self._expired_at = self._journal.monotonic()
 
-    async def _run_delivery_saving(self) -> None:
+    async def _save_deliveries_until_stopped(self) -> None:
         """Marks operations as answered as soon as their clients have received the response."""
         while not self._stopping.is_set():
             await self._journal.delivery_event.wait()
             await self._wait_for_stop(_DELIVERY_DELAY_SECONDS)
             try:
-                await self._journal.save_deliveries_and_resets()
+                await self._journal.save_deliveries_and_connection_resets()
             except StoreUnavailable as unavailable:
                 log.error("database_unavailable", reason=str(unavailable))
             except Exception as error:  # noqa: BLE001 - the loop must not end

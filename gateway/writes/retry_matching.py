@@ -55,7 +55,7 @@ class RetryMatcher:
         An open connection of the first attempt proves nothing: a load balancer may hold it after
         the client has left (contract, section 7).
         """
-        if self._has_same_key(row, record):
+        if self._has_same_idempotency_key(row, record):
             return True
         if not self._is_identical_and_undelivered(row, record, operation):
             return False
@@ -63,10 +63,12 @@ class RetryMatcher:
             return True
         # A takeover (fence > 0) means that the first attempt's process has ended, so its client has
         # no response.
-        is_running = row.state == RUNNING and not row.fence and self._reconciler.is_executing(row)
+        is_running = (
+            row.state == RUNNING and not row.fence and self._reconciler.is_operation_executing(row)
+        )
         return not is_running or self._journal.is_client_disconnected(row) or self.is_resumed(row)
 
-    def is_being_delivered(
+    def is_response_being_delivered(
         self,
         row: OperationRecord,
         record: OperationRecord,
@@ -81,14 +83,14 @@ class RetryMatcher:
             return False  # deliveries are recorded late then; until then the request is a retry
         if self._journal.monotonic() - received_at > DELIVERY_REPORT_SECONDS:
             return False  # the first client does not read its response; this one waits
-        is_joined = self._has_same_key(row, record) or row.id == first_attempt_id
+        is_joined = self._has_same_idempotency_key(row, record) or row.id == first_attempt_id
         if not is_joined and self._journal.is_tcp_acknowledgement_pending(row):
             return True
         # A process that is gone reports nothing any more.
         is_reported = row.is_client_disconnected or not self._reconciler.is_owned_by_other(row)
         return row.state == DONE and not is_joined and not is_reported
 
-    def _has_same_key(self, row: OperationRecord, record: OperationRecord) -> bool:
+    def _has_same_idempotency_key(self, row: OperationRecord, record: OperationRecord) -> bool:
         """Whether both have the same Idempotency-Key, from the same API key."""
         key_digest = record.idempotency
         return key_digest is not None and (row.key_id, row.idempotency) == (

@@ -74,7 +74,9 @@ def encode_steps(results: list[tuple[Step | str, Outcome]]) -> StoredText:
     )
 
 
-def fingerprint_steps(results: list[tuple[Step | str, Outcome]]) -> list[tuple[str, Outcome]]:
+def replace_steps_with_fingerprints(
+    results: list[tuple[Step | str, Outcome]],
+) -> list[tuple[str, Outcome]]:
     """Results with the fingerprints of their steps, as ``decode_steps`` returns them."""
     return [(fingerprint_step(step), outcome) for step, outcome in results]
 
@@ -141,7 +143,7 @@ def _encode_problems(problems: tuple[Problem, ...]) -> list[JSON]:
     return [[problem.code, problem.message, problem.field] for problem in problems]
 
 
-def _decode_refused(encoded: dict[str, Any]) -> Failure:
+def _decode_refusal(encoded: dict[str, Any]) -> Failure:
     return Refused(
         encoded["status"],
         [Problem(*fields) for fields in encoded["problems"]],
@@ -156,7 +158,7 @@ def _build_failure_decoder(kind: type[Failure]) -> Callable[[dict[str, Any]], Fa
 
 
 _FAILURE_DECODERS: dict[str, Callable[[dict[str, Any]], Failure]] = {
-    "Refused": _decode_refused,
+    "Refused": _decode_refusal,
     "Invalid": lambda told: Invalid(*(Problem(*one) for one in told["problems"])),
     "Halted": lambda told: Halted(Problem(*told["problems"][0])),
     "Conflict": _build_failure_decoder(Conflict),

@@ -59,12 +59,12 @@ def decode_stored_response(text: StoredText) -> LegacyResponse | Answer:
     return LegacyResponse(status, {}, headers, chunks=[body.encode()])
 
 
-def mark_replayed(response: LegacyResponse) -> LegacyResponse:
+def add_replayed_header(response: LegacyResponse) -> LegacyResponse:
     """Adds the header that tells a client of a replay (contract, section 7)."""
     return replace(response, headers={**response.headers, "Idempotent-Replayed": "true"})
 
 
-async def load_response(
+async def load_first_attempt_response(
     first_attempt: OperationRecord,
     caller: Caller,
     render_answer: Callable[[Answer], Awaitable[LegacyResponse]],

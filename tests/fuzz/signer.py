@@ -13,7 +13,7 @@ from gateway.auth.signing import (
     build_signature_headers,
     build_string_to_sign,
     compute_signature,
-    format_signed_target,
+    extract_signed_target,
 )
 from gateway.config.settings import CurrentWords
 from gateway.simulator.errors import ApiError
@@ -42,7 +42,7 @@ def check(data: bytes) -> None:
     sent_target = URL(f"{ORIGIN}{target.removesuffix('?')}", encoded=True).raw_path_qs
     if sent_target != "/prefix" + target.removesuffix("?"):
         return  # never sent_target: ``SingleSend.sign_and_verify_fence`` refuses what would be sent_target otherwise than it is signed_target
-    signed_target = format_signed_target(target_form, target.removesuffix("?"))
+    signed_target = extract_signed_target(target_form, target.removesuffix("?"))
     headers = build_signature_headers(
         CREDENTIALS, CurrentWords(), stamp=STAMP, method=method, target=signed_target, body=body
     )

@@ -15,8 +15,8 @@ from gateway.simulator import Fault, Service, ServiceOptions
 from gateway.storage import Store, Tenant, open_store
 from gateway.storage import alias_ids as house_ids
 from gateway.storage.alias_ids import AliasIds
-from gateway.storage.id_rows import IdCollisionError, load_current_ids, save_legacy_ids
-from gateway.storage.key_file import add_key
+from gateway.storage.id_rows import IdCollisionError, load_current_ids_by_legacy_id, save_legacy_ids
+from gateway.storage.key_file import add_encryption_key
 from gateway.storage.tables import legacy_ids as rows
 from tests.payouts import (
     create_batch,
@@ -59,7 +59,7 @@ async def test_added_encryption_key_changes_no_alias_id(tmp_path: Path) -> None:
         legacy_ids_before = await AliasIds(store, "all").find_or_create_legacy_ids(
             TENANT, {("batch", FIRST_CURRENT_ID)}
         )
-    add_key(tmp_path / "gateway.key")
+    add_encryption_key(tmp_path / "gateway.key")
     async with open_store(build_state(tmp_path, "another")) as store:
         assert (
             await AliasIds(store, "all").find_or_create_legacy_ids(
@@ -161,7 +161,9 @@ async def test_id_pairs_are_saved_all_or_none(tmp_path: Path) -> None:
             await save_legacy_ids(
                 store, TENANT, {"B-0": SECOND_CURRENT_ID, "B-1": SECOND_CURRENT_ID}, imported=True
             )
-        assert await load_current_ids(store, TENANT, ["B-0", "B-1"]) == {"B-1": FIRST_CURRENT_ID}
+        assert await load_current_ids_by_legacy_id(store, TENANT, ["B-0", "B-1"]) == {
+            "B-1": FIRST_CURRENT_ID
+        }
 
 
 # Through the gateway

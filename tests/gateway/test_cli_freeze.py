@@ -12,7 +12,7 @@ import pytest
 
 from gateway.simulator import Service, start_simulator
 from gateway.storage import ObjectStateStore
-from gateway.storage.audit_log import find_operator
+from gateway.storage.audit_log import find_operator_name
 from tests.operator_commands import RESPONSE_LOST, OperatedGateway, open_operated_gateway
 from tests.payouts import create_batch, create_recipient, load_payment_ids, request_successfully
 from tests.processes import build_configuration, run_installed_command, run_serve
@@ -143,8 +143,8 @@ async def test_freezes_are_audited(tmp_path: Path) -> None:
         await operated_gateway.run_command("unfreeze", "--all")
         report = await operated_gateway.run_json_command("freeze", "--list")
         assert [(event["what"], event["by"]) for event in report["acts"]] == [
-            ("froze", find_operator()),
-            ("unfroze", find_operator()),
+            ("froze", find_operator_name()),
+            ("unfroze", find_operator_name()),
         ]
         assert [
             event["what"]
@@ -155,7 +155,7 @@ async def test_freezes_are_audited(tmp_path: Path) -> None:
         ]
         output = (await operated_gateway.run_command("freeze", "--list")).stdout
         assert "Nothing is frozen." in output
-        assert find_operator() in output
+        assert find_operator_name() in output
 
 
 INVALID_SCOPES = {

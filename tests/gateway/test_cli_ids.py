@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from gateway.cli.ids import ids
 from gateway.simulator import Service
 from gateway.storage import Tenant, open_store
-from gateway.storage.id_rows import load_current_ids
+from gateway.storage.id_rows import load_current_ids_by_legacy_id
 from tests.payouts import (
     create_batch,
     create_recipient,
@@ -54,7 +54,7 @@ def build_command_runner(folder: Path) -> CommandRunner:
 async def load_imported_ids(folder: Path, *legacy_ids: str) -> dict[str, str]:
     state = build_settings(folder, "http://127.0.0.1:1").state
     async with open_store(state) as store:
-        return await load_current_ids(store, Tenant("demo", "sandbox"), legacy_ids)
+        return await load_current_ids_by_legacy_id(store, Tenant("demo", "sandbox"), legacy_ids)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from gateway.operator.in_doubt_writes import CHANGE_DESCRIPTIONS, CREATED_OBJECT
 from gateway.payloads import stored_json
 from gateway.simulator import Fault, Service, ServiceOptions, start_simulator
 from gateway.storage import ObjectStateStore
-from gateway.storage.audit_log import find_operator
-from gateway.storage.operation_texts import build_context
+from gateway.storage.audit_log import find_operator_name
+from gateway.storage.operation_texts import build_text_encryption_context
 from gateway.storage.operations import OperationRepository
 from gateway.storage.tables import operation_steps
 from gateway.writes import reconciler
@@ -210,10 +210,11 @@ async def test_absent_write_is_sent_again_on_retry(tmp_path: Path) -> None:
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
         await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
         trace_output = (await operated_gateway.run_command("trace", write)).stdout
-        assert f"POST /batches  did not happen (recorded by {find_operator()})" in trace_output
+        assert f"POST /batches  did not happen (recorded by {find_operator_name()})" in trace_output
         assert ", did not happen\n" in trace_output, "of the request"
         assert (
-            f"{find_operator()} recorded the outcome of {write}: did not happen: " in trace_output
+            f"{find_operator_name()} recorded the outcome of {write}: did not happen: "
+            in trace_output
         )
         assert (await operated_gateway.gateway.request("POST", "/v1/batches", body)).status == 200
         assert operated_gateway.service.creation_counts["batch"] == 1
@@ -413,10 +414,10 @@ async def test_operator_outcomes_are_audited(tmp_path: Path) -> None:
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", upstream_id, "--yes")
         await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
         events = (await operated_gateway.run_json_command("trace", upstream_id))["acts"]
-        expected_text = f"happened (recorded by {find_operator()}), created {upstream_id}"
+        expected_text = f"happened (recorded by {find_operator_name()}), created {upstream_id}"
         assert expected_text in (await operated_gateway.run_command("trace", upstream_id)).stdout
         assert [(event["what"], event["by"]) for event in events] == [
-            (f"recorded the outcome of {write}: {upstream_id}", find_operator())
+            (f"recorded the outcome of {write}: {upstream_id}", find_operator_name())
         ]
         assert events[0]["undertaking"].startswith(write.partition(".")[0])
 
@@ -482,7 +483,7 @@ async def change_recorded_steps(operated_gateway: OperatedGateway) -> None:
                 for _mark, outcome in json.loads(stored_json.decompress_text(text))
             ]
             ciphertext = store.encryption.encrypt(
-                json.dumps(changed_results), build_context(operation, "results")
+                json.dumps(changed_results), build_text_encryption_context(operation, "results")
             )
             step_query = select(operation_steps.c.number).where(
                 operation_steps.c.operation_id == operation.id

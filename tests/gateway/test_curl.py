@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.docgen.curl import InvalidCurlCommand, parse_curl, split_curl_options
+from gateway.docgen.curl import InvalidCurlCommand, parse_curl, separate_own_and_curl_arguments
 
 LEGACY_URL = "https://legacy.example/v1/recipients"
 KEY_HEADER = "X-API-Key: never-shown"
@@ -89,19 +89,24 @@ def test_invalid_command_is_reported_without_quoting_it(
 
 
 def test_own_options_are_distinguished_from_curl_options() -> None:
-    assert split_curl_options(["--json", "curl", LEGACY_URL], ["--config"]) == (
+    assert separate_own_and_curl_arguments(["--json", "curl", LEGACY_URL], ["--config"]) == (
         ["--json"],
         ["curl", LEGACY_URL],
     )
-    assert split_curl_options([LEGACY_URL, "--json"], ["--config"]) == (["--json"], [LEGACY_URL])
+    assert separate_own_and_curl_arguments([LEGACY_URL, "--json"], ["--config"]) == (
+        ["--json"],
+        [LEGACY_URL],
+    )
     arguments = ["--json", '{"a":1}', LEGACY_URL, "--json", "--config", "x.toml"]
     curl_arguments = ["--json", '{"a":1}', LEGACY_URL]
-    assert split_curl_options(arguments, ["--config"]) == (
+    assert separate_own_and_curl_arguments(arguments, ["--config"]) == (
         ["--json", "--config", "x.toml"],
         curl_arguments,
     )
-    assert split_curl_options(["--config=x.toml", "--", "--json"], ["--config"]) == (
+    assert separate_own_and_curl_arguments(["--config=x.toml", "--", "--json"], ["--config"]) == (
         ["--config=x.toml"],
         ["--json"],
     )
-    assert split_curl_options(["-d", "--json", LEGACY_URL], ["--config"])[0] == ["--json"]
+    assert separate_own_and_curl_arguments(["-d", "--json", LEGACY_URL], ["--config"])[0] == [
+        "--json"
+    ]

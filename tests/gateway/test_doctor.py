@@ -426,7 +426,7 @@ async def test_wrong_redis_password_is_reported(tmp_path: Path) -> None:
     async with open_simulator() as simulator, server:
         findings = await examine(tmp_path, simulator.url, limits={"url": url})
         async with RedisRateLimiter(url, b"k", 1) as limits:
-            fault = await limits.describe_fault()
+            fault = await limits.find_limiter_problem()
     finding = require_finding(findings, "limits in Redis")
     assert finding.result == "Redis refuses the password"
     assert "a-wrong-one" not in str(finding)

@@ -20,14 +20,14 @@ from gateway.auth.keys import (
     ApiKeyStore,
     CredentialCheck,
     describe_credential_problems,
-    find_replacement_problem,
-    find_shared_accounts,
+    find_credentials_replacement_problem,
+    find_tenant_pairs_sharing_account,
     probe_account,
 )
 from gateway.auth.signing import Credentials
 from gateway.config.settings import State
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
-from gateway.storage.key_file import add_key
+from gateway.storage.key_file import add_encryption_key
 from mappings.failures import Unreachable
 from tests.key_lines import import_keys_into
 from tests.state import record_statements
@@ -226,7 +226,7 @@ async def test_key_cache_holds_and_shows_no_plain_key(store: Store) -> None:
 
 
 async def test_key_hashed_with_earlier_encryption_key_is_found(store: Store, state: State) -> None:
-    add_key(state.encryption_key_file)
+    add_encryption_key(state.encryption_key_file)
     async with open_store(state) as second_store, ApiKeyStore(second_store) as keyring:
         assert await keyring.find(API_KEY)
 
@@ -469,7 +469,7 @@ def test_merchants_with_the_same_recipient_share_an_account() -> None:
         acme_too: build_visible_account("R-2", "R-1"),
         Tenant("acme", "sandbox"): build_visible_account("R-1"),
     }
-    assert find_shared_accounts(probes_by_tenant) == [(ACME, acme_too)]
+    assert find_tenant_pairs_sharing_account(probes_by_tenant) == [(ACME, acme_too)]
     credential_checks = [
         CredentialCheck(tenant, "", (), probe) for tenant, probe in probes_by_tenant.items()
     ]
@@ -508,6 +508,6 @@ def test_refused_and_unreachable_credentials_are_findings_and_empty_accounts_are
 def test_new_credentials_must_open_the_same_account(
     old_probe: AccountProbe, new_probe: AccountProbe, expected_reason: str | None
 ) -> None:
-    problem_text = find_replacement_problem(old_probe, new_probe)
+    problem_text = find_credentials_replacement_problem(old_probe, new_probe)
     assert (problem_text is None) == (expected_reason is None)
     assert (expected_reason or "") in (problem_text or "")

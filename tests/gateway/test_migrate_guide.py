@@ -21,7 +21,12 @@ from gateway.docgen.guide.page import (
     list_error_codes_with_statuses,
 )
 from gateway.storage import open_store
-from gateway.storage.usage_rows import UsageCounts, UsageKey, add_usage, load_usage
+from gateway.storage.usage_rows import (
+    UsageCounts,
+    UsageKey,
+    add_usage_and_traffic_counts,
+    load_usage_summaries,
+)
 from mappings import OPERATIONS, UNLISTED
 from tests.canaries import API_KEY, EMAIL, IBAN, PERSON, SECRET_KEY, SSN
 from tests.operator_commands import open_operated_gateway, run_command, wait_until_async
@@ -46,7 +51,7 @@ async def record_usage(
             UsageKey(*key_columns, name, TODAY.date()): UsageCounts(5, 2, 1, 9, 8, TODAY, TODAY)
             for name in operations
         }
-        await add_usage(store, usage_counts)
+        await add_usage_and_traffic_counts(store, usage_counts)
     (folder / "gateway.toml").write_text(
         '[environments.sandbox]\nbase_url = "https://service.example"\n'
         f'[state]\nurl = "sqlite:///{folder}/gateway.db"\n'
@@ -85,7 +90,7 @@ async def test_guide_lists_only_used_operations(tmp_path: Path) -> None:
 
         async def are_requests_counted() -> bool:
             async with operated_gateway.open_store() as store:
-                return sum(usage.requests for usage in await load_usage(store)) == 4
+                return sum(usage.requests for usage in await load_usage_summaries(store)) == 4
 
         await wait_until_async(are_requests_counted)
         page = await print_guide(tmp_path)

@@ -96,10 +96,10 @@ def test_without_file_every_key_has_its_documented_default() -> None:
     assert (settings.server.host, settings.server.port) == ("127.0.0.1", 8080)
     assert (settings.server.admin_host, settings.server.admin_port) == ("127.0.0.1", 8081)
     assert (settings.server.workers, settings.server.trusted_proxies) == (1, ())
-    assert settings.environments.select_configured() == {}
+    assert settings.environments.map_configured_environments_by_name() == {}
     assert settings.state.url == "sqlite:///gateway.db"
     assert settings.state.encryption_key_file == Path("gateway.key")
-    assert settings.state.mark_path == Path("gateway.key.mark")
+    assert settings.state.restore_mark_path == Path("gateway.key.mark")
     assert settings.limits.url == "memory://"
     assert (settings.limits.requests_per_hour, settings.limits.body_bytes) == (10_000, 67_108_864)
     assert (settings.upstream.timeout_seconds, settings.upstream.connections) == (25, 100)
@@ -127,7 +127,7 @@ def test_file_sets_only_its_own_keys() -> None:
     assert settings.server.port == 9000
     assert settings.server.host == "127.0.0.1"
     assert settings.server.trusted_proxies == ("10.0.0.0/8", "::1")
-    assert list(settings.environments.select_configured()) == ["live"]
+    assert list(settings.environments.map_configured_environments_by_name()) == ["live"]
 
 
 def test_settings_are_immutable() -> None:
@@ -315,7 +315,9 @@ def test_no_error_quotes_a_possible_secret() -> None:
 )
 def test_base_url_loses_its_trailing_slash(address: str, expected: str) -> None:
     settings = load_settings(write_config(f"[environments.sandbox]\nbase_url = '{address}'"))
-    assert settings.environments.select_configured()["sandbox"].base_url == expected
+    assert (
+        settings.environments.map_configured_environments_by_name()["sandbox"].base_url == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -356,7 +358,7 @@ def test_variable_overrides_file(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_variable_suffices_without_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAYOUT_GATEWAY_ENVIRONMENTS__LIVE__BASE_URL", "https://service.example/")
     assert (
-        load_settings(None).environments.select_configured()["live"].base_url
+        load_settings(None).environments.map_configured_environments_by_name()["live"].base_url
         == "https://service.example"
     )
 
@@ -369,7 +371,7 @@ def test_variable_suffices_without_file(monkeypatch: pytest.MonkeyPatch) -> None
         ("UPSTREAM__TIMEOUT_SECONDS", "2.5", lambda settings: settings.upstream.timeout_seconds == 2.5),
         ("LIMITS__REQUESTS_PER_HOUR", "5", lambda settings: settings.limits.requests_per_hour == 5),
         ("LEGACY__HOLDUP", "refuse", lambda settings: settings.legacy.holdup == "refuse"),
-        ("STATE__MARK_FILE", "/var/m", lambda settings: settings.state.mark_path == Path("/var/m")),
+        ("STATE__MARK_FILE", "/var/m", lambda settings: settings.state.restore_mark_path == Path("/var/m")),
         ("UPSTREAM__ABANDONED_CHECK_SECONDS", "60", lambda settings: settings.upstream.abandoned_check_seconds == 60),
         ("STATE__ENCRYPTION_KEY_FILE", "/run/k", lambda settings: settings.state.encryption_key_file == Path("/run/k")),
         ("VOCABULARY__CURRENT__SCHEME", "own", lambda settings: settings.vocabulary.current.scheme == "own"),

@@ -10,7 +10,7 @@ from gateway.auth.signing import (
     build_signature_headers,
     build_string_to_sign,
     compute_signature,
-    format_signed_target,
+    extract_signed_target,
 )
 from gateway.config.settings import CurrentWords
 from gateway.storage.keyed_hmac import KeyedHmac
@@ -45,9 +45,11 @@ def test_signed_text_has_four_lines_with_empty_body_line():
 
 
 def test_query_is_signed_only_with_path_and_query_scope():
-    assert format_signed_target("path", "/v1/x?a=1?b") == "/v1/x"
-    assert format_signed_target("path-and-query", "/v1/x?a=1?b") == "/v1/x?a=1?b"
-    assert format_signed_target("path", "/v1/x") == format_signed_target("path-and-query", "/v1/x")
+    assert extract_signed_target("path", "/v1/x?a=1?b") == "/v1/x"
+    assert extract_signed_target("path-and-query", "/v1/x?a=1?b") == "/v1/x?a=1?b"
+    assert extract_signed_target("path", "/v1/x") == extract_signed_target(
+        "path-and-query", "/v1/x"
+    )
 
 
 def test_headers_use_configured_vocabulary():

@@ -167,8 +167,8 @@ class _SequenceRun:
         candidate_answer = await self.candidate.send(
             _build_sent_request(
                 request,
-                self.id_map.translate_text(target, number),
-                body and self.id_map.translate_text(body, number),
+                self.id_map.replace_control_ids_in_text(target, number),
+                body and self.id_map.replace_control_ids_in_text(body, number),
             )
         )
         operation = identify_operation(request.method, target).name or request.path
@@ -211,7 +211,7 @@ class _SequenceRun:
     ) -> None:
         """Applies an event that no request causes but clients see to both services."""
         target, _ = self._fill_ids(request)
-        both = (target, self.id_map.translate_text(target, number))
+        both = (target, self.id_map.replace_control_ids_in_text(target, number))
         for service, event_text in zip(services, both, strict=True):
             if self.recorded_answers is not None and service is services[0]:
                 continue  # it was applied when control's responses were recorded
@@ -319,7 +319,7 @@ def _set_compliance(service: Service, merchant: str, id_: str, word: str) -> Non
 
 def _set_outcome(service: Service, merchant: str, id_: str, word: str) -> None:
     if recipient := _find_recipient(service, merchant, id_):
-        service.set_outcome(recipient.id, word)
+        service.set_payment_outcome(recipient.id, word)
 
 
 def _move(recipient: Recipient, word: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from gateway.auth.keys import ApiKey
-from gateway.auth.signing import Credentials, build_signature_headers, format_signed_target
+from gateway.auth.signing import Credentials, build_signature_headers, extract_signed_target
 from gateway.http import responses
 from gateway.http.responses import LegacyResponse
 from gateway.reads.recent_reads import RecentReads
@@ -175,7 +175,7 @@ class SimulatedUpstream:
                         await call.fence.verify_fence()
                     continue
             if has_retried and status < 500 and status not in (401, 429):
-                self.clock.record_proven(environment, correction)
+                self.clock.record_proven_correction(environment, correction)
             elif 200 <= status < 300 and skew:
                 self.clock.record_accepted(environment, skew)
             return status, body, date
@@ -210,7 +210,7 @@ class SimulatedUpstream:
             SIGNATURE_HEADERS,
             stamp=int(self.clock.wall() + correction),
             method=call.method,
-            target=format_signed_target("path", call.target),
+            target=extract_signed_target("path", call.target),
             body=call.body,
         )
         kind = {"Content-Type": "application/json"} if call.body else {}
@@ -288,7 +288,7 @@ class Gateway:
                     self._idempotency_guard.record_delivery(finished)
         finally:
             if finished and not self.process.is_dead:
-                self._idempotency_guard.stop_delivery(finished)
+                self._idempotency_guard.end_response_delivery(finished)
 
     def _note_disconnect(self, caller: Caller) -> None:
         """Records a disconnect, which the server notices before any later request of that client."""

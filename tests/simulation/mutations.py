@@ -28,7 +28,7 @@ async def _do_nothing(*_: Any) -> None:
 
 def _retry_is_new_request() -> Iterator[tuple[Any, str, Any]]:
     yield RetryMatcher, "is_retry", lambda *_: False
-    yield checkpoints, "_refuse_identical", _do_nothing
+    yield checkpoints, "_check_no_identical_operation", _do_nothing
 
 
 def _write_is_recorded_after_sending() -> Iterator[tuple[Any, str, Any]]:
@@ -46,13 +46,13 @@ def _write_is_recorded_after_sending() -> Iterator[tuple[Any, str, Any]]:
     ) -> Any:
         await enter_unrecorded(execution, call)
         try:
-            result = await executor._perform_cached_call(call, caller)
+            result = await executor._send_call_or_use_cache(call, caller)
         finally:
             await execution._save_checkpoint(new_write=execution.writes[execution._position])
         execution.record_response(call, result)
         return result
 
-    yield FlowExecutor, "_enter_and_send", send_then_record
+    yield FlowExecutor, "_save_and_send_write", send_then_record
 
 
 def _unseen_write_counts_as_absent() -> Iterator[tuple[Any, str, Any]]:
@@ -67,9 +67,9 @@ def _object_of_another_write_is_claimed() -> Iterator[tuple[Any, str, Any]]:
     async def list_no_rivals(*_: Any) -> list[Any]:
         return []
 
-    yield CheckpointWriter, "_check_claims", _do_nothing
-    yield OperationRepository, "load_claimed_ids", load_no_ids
-    yield OperationRepository, "list_rivals", list_no_rivals
+    yield CheckpointWriter, "_check_object_not_claimed", _do_nothing
+    yield OperationRepository, "load_object_ids_created_by_others", load_no_ids
+    yield OperationRepository, "list_open_with_identical_write", list_no_rivals
 
 
 def _lost_fence_is_ignored() -> Iterator[tuple[Any, str, Any]]:
@@ -90,7 +90,7 @@ def _unanswered_write_counts_as_refused() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _idempotency_key_is_ignored() -> Iterator[tuple[Any, str, Any]]:
-    yield Journal, "digest_key", lambda *_: None
+    yield Journal, "digest_idempotency_key", lambda *_: None
 
 
 def _batch_is_written_without_lock() -> Iterator[tuple[Any, str, Any]]:
@@ -102,7 +102,7 @@ def _batch_is_written_without_lock() -> Iterator[tuple[Any, str, Any]]:
             yield from original_lock(batch, phase, *arguments)
 
     yield batches, "acquire_batch_lock", acquire_batch_lock
-    yield operation_execution, "_build_superseded_check", lambda _call: []
+    yield operation_execution, "_build_batch_not_superseded_checks", lambda _call: []
 
 
 def _select_deliveries(*names: str) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from the keys. At most ``MAX_ADDRESSES`` are kept, so a million addresses can ne
 memory, nor evict the counts of keys, nor fill Redis.
 """
 
-from gateway.admission.limits.factory import find_limit_problems, open_rate_limiter
+from gateway.admission.limits.factory import find_rate_limit_setting_problems, open_rate_limiter
 from gateway.admission.limits.in_process import (
     MAX_ADDRESSES,
     Admission,
@@ -27,6 +27,6 @@ __all__ = [
     "Admission",
     "InProcessRateLimiter",
     "RateLimiter",
-    "find_limit_problems",
+    "find_rate_limit_setting_problems",
     "open_rate_limiter",
 ]

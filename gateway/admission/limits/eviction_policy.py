@@ -25,7 +25,7 @@ class EvictionCheck(NamedTuple):
     hint: str = ""
 
 
-async def check_eviction_policy(url: str) -> EvictionCheck:
+async def probe_redis_eviction_policy(url: str) -> EvictionCheck:
     """Checks which policy Redis applies when its memory is full; for `payout-gateway doctor`."""
     try:
         async with asyncio.timeout(2 * CONNECT_SECONDS), create_redis_client(url) as redis:
@@ -48,10 +48,10 @@ async def check_eviction_policy(url: str) -> EvictionCheck:
         return EvictionCheck(
             "error", f"Redis does not answer ({describe_redis_error(error)})", hint
         )
-    return assess_eviction_policy(memory_info.get("maxmemory_policy"))
+    return assess_redis_eviction_policy(memory_info.get("maxmemory_policy"))
 
 
-def assess_eviction_policy(policy: str | None) -> EvictionCheck:
+def assess_redis_eviction_policy(policy: str | None) -> EvictionCheck:
     """Assesses the policy; only ``noeviction`` is accepted.
 
     The volatile-… policies evict request counts too, and evict them first, because they expire.

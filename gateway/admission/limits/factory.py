@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gateway.config.settings import Settings
 
 
-def find_limit_problems(settings: Settings) -> Iterator[str]:
+def find_rate_limit_setting_problems(settings: Settings) -> Iterator[str]:
     """Yields the settings with which the limit would not hold, as messages for the operator."""
     limits, server = settings.limits, settings.server
     if not limits.url.startswith("memory://"):
@@ -35,7 +35,7 @@ async def open_rate_limiter(settings: Settings, naming_key: bytes) -> AsyncItera
 
     ``naming_key`` keys the digests that are used as Redis keys.
     """
-    if problems := list(find_limit_problems(settings)):
+    if problems := list(find_rate_limit_setting_problems(settings)):
         raise ConfigurationError(problems)
     limits = settings.limits
     if limits.url.startswith("memory://"):

@@ -43,14 +43,14 @@ class RateLimiter(Protocol):
         """Counts a request of ``key`` if ``limit`` allows it; a refused request does not count."""
         ...
 
-    async def count_requests(self, keys: Sequence[str]) -> list[int] | None:
+    async def list_window_request_counts(self, keys: Sequence[str]) -> list[int] | None:
         """Returns the number of requests in the current window for each key.
 
         Returns None if the numbers of all processes are not available.
         """
         ...
 
-    async def describe_fault(self) -> str | None:
+    async def find_limiter_problem(self) -> str | None:
         """Returns a message for the operator if the limiter works differently than configured."""
         ...
 
@@ -147,7 +147,7 @@ class InProcessRateLimiter:
         reset_seconds = window.calculate_wait_seconds(window.total - 1, now)
         return Admission(True, limit, limit - window.total, reset_seconds, None)
 
-    async def count_requests(self, keys: Sequence[str]) -> list[int] | None:
+    async def list_window_request_counts(self, keys: Sequence[str]) -> list[int] | None:
         now = math.floor(self._clock()) - self._started_at
         counts = []
         for key in keys:
@@ -156,7 +156,7 @@ class InProcessRateLimiter:
             counts.append(window.total if window else 0)
         return counts
 
-    async def describe_fault(self) -> str | None:
+    async def find_limiter_problem(self) -> str | None:
         return None
 
     def _drop_idle_keys(self, now: int) -> None:

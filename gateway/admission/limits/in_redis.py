@@ -103,7 +103,7 @@ class RedisRateLimiter:
 
     async def __aenter__(self) -> Self:
         await self._connect()  # saves the first requests the wait
-        self._worker_task = asyncio.create_task(self._serve_questions(), name="limits")
+        self._worker_task = asyncio.create_task(self._run_send_and_reconnect_loop(), name="limits")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -113,13 +113,15 @@ class RedisRateLimiter:
         await self._disconnect()
 
     async def admit(self, key: str, limit: int) -> Admission:
-        reply = await self._ask_redis(AdmissionQuestion(self.build_redis_key(key), limit))
+        reply = await self._ask_redis_for_admission(
+            AdmissionQuestion(self.build_redis_key(key), limit)
+        )
         if reply is None:
             return await self._admit_locally(key, limit)
         is_admitted, remaining, seconds = reply
         return Admission(is_admitted, limit, remaining, seconds, None if is_admitted else seconds)
 
-    async def count_requests(self, keys: Sequence[str]) -> list[int] | None:
+    async def list_window_request_counts(self, keys: Sequence[str]) -> list[int] | None:
         if not keys:
             return []
         try:
@@ -129,8 +131,8 @@ class RedisRateLimiter:
         except REDIS_ERRORS:
             return None
 
-    async def describe_fault(self) -> str | None:
-        if await self._ask_redis(self._probe) is not None:
+    async def find_limiter_problem(self) -> str | None:
+        if await self._ask_redis_for_admission(self._probe) is not None:
             return None
         return LOGIN_REFUSED_MESSAGE if self._is_password_refused else UNAVAILABLE_MESSAGE
 
@@ -145,14 +147,14 @@ class RedisRateLimiter:
         # The headers still show the configured limit, which holds again when Redis is back.
         return replace(await self._local_limiter.admit(key, share), limit=limit)
 
-    async def _ask_redis(self, question: AdmissionQuestion) -> AdmissionReply | None:
+    async def _ask_redis_for_admission(self, question: AdmissionQuestion) -> AdmissionReply | None:
         if not self._connection:
             return None
         pending = _PendingQuestion(question, asyncio.get_running_loop().create_future())
         self._pending.put_nowait(pending)
         return await pending.reply
 
-    async def _serve_questions(self) -> None:
+    async def _run_send_and_reconnect_loop(self) -> None:
         while True:
             if self._connection:
                 await self._send_pending(self._connection)

@@ -57,7 +57,7 @@ class RedisConnection:
         self, questions: Sequence[AdmissionQuestion]
     ) -> list[AdmissionReply | ResponseError]:
         """Returns a reply or Redis's error for each question; raises one of ``REDIS_ERRORS``."""
-        return await await_redis_reply(self._ask_with_script(questions))
+        return await await_redis_reply(self._evaluate_with_script_reload(questions))
 
     async def close(self) -> None:
         await self._redis.aclose()
@@ -66,7 +66,7 @@ class RedisConnection:
         """Loads the script into Redis's script cache."""
         await self._redis.script_load(ADMIT_SCRIPT)
 
-    async def _ask_with_script(
+    async def _evaluate_with_script_reload(
         self, questions: Sequence[AdmissionQuestion]
     ) -> list[AdmissionReply | ResponseError]:
         replies = await self._run_script(questions)
@@ -107,7 +107,7 @@ async def await_redis_reply(coroutine: Coroutine[Any, Any, Result]) -> Result:
     long before the event loop handles it, and Redis would be declared unavailable.
     """
     task = asyncio.ensure_future(coroutine)
-    task.add_done_callback(_retrieve_exception)
+    task.add_done_callback(_mark_exception_retrieved)
     try:
         for _ in range(MAX_POLLS):
             if (await asyncio.wait({task}, timeout=POLL_SECONDS))[0]:
@@ -117,7 +117,7 @@ async def await_redis_reply(coroutine: Coroutine[Any, Any, Result]) -> Result:
         task.cancel()
 
 
-def _retrieve_exception(task: asyncio.Future[Any]) -> None:
+def _mark_exception_retrieved(task: asyncio.Future[Any]) -> None:
     """Retrieves a late reply's exception; asyncio would otherwise report it as never retrieved."""
     if not task.cancelled():
         task.exception()

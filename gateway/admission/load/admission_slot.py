@@ -31,8 +31,8 @@ class Overloaded(Halted):
 class RequestConnection(Protocol):
     """The connection of a request; between these two calls it is not closed in favour of others."""
 
-    def start_work(self) -> None: ...
-    def end_work(self) -> None: ...
+    def mark_request_running(self) -> None: ...
+    def mark_response_in_progress(self) -> None: ...
 
 
 class LoadShedder:
@@ -62,12 +62,12 @@ class LoadShedder:
         """
         return AdmissionSlot(self, holder, connection)
 
-    def record_shed(self, reason: str) -> Overloaded:
+    def count_shed_and_build_error(self, reason: str) -> Overloaded:
         self.shed_counts[reason] += 1
         # After this time every request that waits now has started or was rejected.
         return Overloaded(reason, max(1, ceil(self.settings.queue_seconds)))
 
-    def enter_limiter(self, merchant: str) -> Waiter:
+    def start_or_queue_and_shed_displaced(self, merchant: str) -> Waiter:
         waiter, displaced = self.limiter.enter(merchant)
         for displaced_waiter in displaced:
             self.wake_waiter(displaced_waiter, "displaced by merchants with shorter queues")
@@ -84,7 +84,7 @@ class LoadShedder:
         finally:
             del self._wakeups[waiter]
         if shed_reason:
-            raise self.record_shed(shed_reason)
+            raise self.count_shed_and_build_error(shed_reason)
 
     def wake_waiter(self, waiter: Waiter, shed_reason: str = "") -> None:
         """Wakes a waiter, which then runs, or fails if there is a ``reason``."""
@@ -113,7 +113,7 @@ class AdmissionSlot:
     def check_capacity(self, merchant: str) -> None:
         """Raises Overloaded if the request would be rejected after its body is read."""
         if self._load.limiter.would_shed(merchant):
-            raise self._load.record_shed(TOO_MANY_REASON)
+            raise self._load.count_shed_and_build_error(TOO_MANY_REASON)
 
     @property
     def max_bytes(self) -> int:
@@ -125,23 +125,23 @@ class AdmissionSlot:
         if size and not self._load.memory_budget.try_reserve(
             self._holder, size, self._reserved_bytes
         ):
-            raise self._load.record_shed("request bodies exceed load.held_bytes")
+            raise self._load.count_shed_and_build_error("request bodies exceed load.held_bytes")
         # Counted only after the budget accepted it, so that ``release`` returns no more than was
         # reserved.
         self._reserved_bytes += size
 
     async def acquire(self, merchant: str) -> None:
         """Waits for a place among the running requests; raises Overloaded."""
-        waiter = self._waiter = self._load.enter_limiter(merchant)
+        waiter = self._waiter = self._load.start_or_queue_and_shed_displaced(merchant)
         # Shed immediately: neither a place to run nor one to wait is free.
         if waiter.state is WaiterState.SHED:
-            raise self._load.record_shed(TOO_MANY_REASON)
+            raise self._load.count_shed_and_build_error(TOO_MANY_REASON)
         if waiter.state is WaiterState.WAITING:
             await self._load.wait_for_turn(waiter)
         if self._connection:
             # From here on the connection is not closed in favour of others: the request may change
             # something.
-            self._connection.start_work()
+            self._connection.mark_request_running()
 
     def cancel_wait(self) -> None:
         """Cancels the wait of a request whose client disconnected; a running request continues."""
@@ -156,4 +156,4 @@ class AdmissionSlot:
             self._load.leave(self._waiter)
             self._waiter = None
             if self._connection:
-                self._connection.end_work()
+                self._connection.mark_response_in_progress()

@@ -54,17 +54,17 @@ class ConnectionTracker(Generic[ConnectionT]):
         self, connection: ConnectionT, address: Hashable, *, shakes_hands: bool = False
     ) -> None:
         now = self._clock()
-        if replaced := self.connections.add_or_refuse_connection(
+        if replaced := self.connections.add_and_return_displaced_connection(
             connection, now, address, shakes_hands=shakes_hands
         ):
             self.closed_counts["for_others"] += 1
             replaced.abort()
 
-    def end_handshake(self, connection: ConnectionT) -> None:
-        self.connections.end_handshake(connection, self._clock())
+    def mark_handshake_complete(self, connection: ConnectionT) -> None:
+        self.connections.mark_handshake_complete(connection, self._clock())
 
-    def start_head(self, connection: ConnectionT) -> None:
-        self.connections.start_head(connection, self._clock())
+    def mark_header_started(self, connection: ConnectionT) -> None:
+        self.connections.mark_header_started(connection, self._clock())
 
     def start_request(self, connection: ConnectionT) -> None:
         self.connections.start_request(connection, self._clock())
@@ -72,19 +72,19 @@ class ConnectionTracker(Generic[ConnectionT]):
     def authenticate(self, connection: ConnectionT, tenant: Hashable) -> None:
         self.connections.assign_tenant(connection, tenant, self._clock())
 
-    def start_work(self, connection: ConnectionT) -> None:
-        self.connections.start_work(connection, self._clock())
+    def mark_request_running(self, connection: ConnectionT) -> None:
+        self.connections.mark_request_running(connection, self._clock())
 
-    def end_work(self, connection: ConnectionT) -> None:
-        self.connections.end_work(connection, self._clock())
+    def mark_response_in_progress(self, connection: ConnectionT) -> None:
+        self.connections.mark_response_in_progress(connection, self._clock())
 
-    def become_idle(self, connection: ConnectionT) -> None:
-        self.connections.become_idle(connection, self._clock())
+    def mark_connection_idle(self, connection: ConnectionT) -> None:
+        self.connections.mark_connection_idle(connection, self._clock())
 
     def close(self, connection: ConnectionT) -> None:
         self.connections.close(connection)
 
-    def estimate_earliest_arrival_time(self) -> float:
+    def estimate_earliest_request_arrival(self) -> float:
         """Returns the earliest time at which a request that is read now can have arrived.
 
         The kernel accepts bytes while the process is stopped, so bytes that are read within a
@@ -97,7 +97,7 @@ class ConnectionTracker(Generic[ConnectionT]):
         )
         return next(times_before_pause, now)
 
-    async def close_slow_connections(self) -> None:
+    async def close_slow_connections_periodically(self) -> None:
         """Closes slow connections periodically, until cancelled."""
         while True:
             await asyncio.sleep(self._sweep_interval_seconds)
@@ -105,10 +105,10 @@ class ConnectionTracker(Generic[ConnectionT]):
             # Two times are stored, because the next request must still see a pause that ended just
             # before this sweep.
             self._sweep_times = (*self._sweep_times[-1:], now)
-            for connection in self.connections.pop_overdue(now):
+            for connection in self.connections.pop_overdue_connections(now):
                 self.closed_counts["overdue"] += 1
                 connection.abort()
-            for connection in self.connections.list_with_request():
+            for connection in self.connections.list_connections_with_request():
                 if connection.is_stalled(now):
                     self.closed_counts["unread"] += 1
                     connection.abort()
@@ -117,7 +117,7 @@ class ConnectionTracker(Generic[ConnectionT]):
     def _log_closed_connections(self) -> None:
         """Logs closed connections only under pressure: an idle timeout alone is normal."""
         if (
-            self.connections.is_pressed(self._clock())
+            self.connections.is_under_connection_pressure(self._clock())
             and self.closed_counts.total() > self._logged_closed_count
         ):
             log.warning(

@@ -64,7 +64,7 @@ class ConnectionTable(Generic[ConnectionT]):
     def __len__(self) -> int:
         return len(self._states)
 
-    def add_or_refuse_connection(
+    def add_and_return_displaced_connection(
         self,
         connection: ConnectionT,
         now: float,
@@ -75,20 +75,20 @@ class ConnectionTable(Generic[ConnectionT]):
         """Adds a connection; returns the one to close for it, which may be the new one itself."""
         replaced = None
         if len(self) >= self._bounds.max_connections:
-            replaced = self._select_replaceable()
+            replaced = self._select_connection_to_replace()
             if replaced is None:
                 return connection
             self.close(replaced)
         phase = ConnectionPhase.HANDSHAKE if shakes_hands else ConnectionPhase.SILENT
         state = self._states[connection] = _ConnectionState(address, phase, now)
-        self._join_group(connection, state, now)
+        self._add_to_replaceable_group(connection, state, now)
         self._extend_pressure_if_crowded(now)
         return replaced
 
-    def end_handshake(self, connection: ConnectionT, now: float) -> None:
+    def mark_handshake_complete(self, connection: ConnectionT, now: float) -> None:
         self._change_phase(connection, ConnectionPhase.SILENT, now)
 
-    def start_head(self, connection: ConnectionT, now: float) -> None:
+    def mark_header_started(self, connection: ConnectionT, now: float) -> None:
         """Records the first bytes of a header; further bytes do not extend its timeout."""
         if self._get_phase(connection) is not ConnectionPhase.HEAD:
             self._change_phase(connection, ConnectionPhase.HEAD, now, is_other_request=True)
@@ -109,34 +109,36 @@ class ConnectionTable(Generic[ConnectionT]):
         state = self._states.get(connection)
         # Only in this phase: any other connection has been closed or carries another request.
         if state is not None and state.phase is ConnectionPhase.REQUEST:
-            self._leave_group(connection, state)
+            self._remove_from_replaceable_group(connection, state)
             state.tenant = tenant
-            self._join_group(connection, state, now)
+            self._add_to_replaceable_group(connection, state, now)
 
-    def start_work(self, connection: ConnectionT, now: float) -> None:
+    def mark_request_running(self, connection: ConnectionT, now: float) -> None:
         self._change_phase(connection, ConnectionPhase.WORK, now)
 
-    def end_work(self, connection: ConnectionT, now: float) -> None:
+    def mark_response_in_progress(self, connection: ConnectionT, now: float) -> None:
         """Records that the response is being sent, or that the client read some of it."""
         # A connection that was closed or became idle in the meantime must not count as busy again.
         if self._get_phase(connection) in (ConnectionPhase.WORK, ConnectionPhase.REQUEST):
             self._change_phase(connection, ConnectionPhase.REQUEST, now)
 
-    def become_idle(self, connection: ConnectionT, now: float) -> None:
+    def mark_connection_idle(self, connection: ConnectionT, now: float) -> None:
         self._change_phase(connection, ConnectionPhase.IDLE, now)
 
     def close(self, connection: ConnectionT) -> None:
         if state := self._states.pop(connection, None):
-            self._leave_group(connection, state)
+            self._remove_from_replaceable_group(connection, state)
 
-    def list_with_request(self) -> list[ConnectionT]:
+    def list_connections_with_request(self) -> list[ConnectionT]:
         phases = (ConnectionPhase.REQUEST, ConnectionPhase.WORK)
         return [connection for connection, state in self._states.items() if state.phase in phases]
 
-    def pop_overdue(self, now: float) -> list[ConnectionT]:
+    def pop_overdue_connections(self, now: float) -> list[ConnectionT]:
         """Removes and returns the connections whose phase has timed out."""
         self._extend_pressure_if_crowded(now)
-        max_seconds = self._bounds.pressed_seconds if self.is_pressed(now) else float("inf")
+        max_seconds = (
+            self._bounds.pressed_seconds if self.is_under_connection_pressure(now) else float("inf")
+        )
         head_seconds, idle_seconds = (
             min(max_seconds, self._bounds.head_seconds),
             min(max_seconds, self._bounds.idle_seconds),
@@ -156,14 +158,14 @@ class ConnectionTable(Generic[ConnectionT]):
             self.close(connection)
         return overdue
 
-    def is_pressed(self, now: float) -> bool:
+    def is_under_connection_pressure(self, now: float) -> bool:
         return now < self._pressed_until
 
     def _extend_pressure_if_crowded(self, now: float) -> None:
         if len(self) * 2 > self._bounds.max_connections:
             self._pressed_until = now + PRESSURE_SECONDS
 
-    def _select_replaceable(self) -> ConnectionT | None:
+    def _select_connection_to_replace(self) -> ConnectionT | None:
         unauthenticated, authenticated = (
             self._unauthenticated.values(),
             self._authenticated.values(),
@@ -194,19 +196,23 @@ class ConnectionTable(Generic[ConnectionT]):
         state = self._states.get(connection)
         if state is None:  # it has been closed
             return
-        self._leave_group(connection, state)
+        self._remove_from_replaceable_group(connection, state)
         state.phase, state.since = phase, now
         if is_other_request:
             state.tenant = None  # a proxy may send requests of several clients on one connection
-        self._join_group(connection, state, now)
+        self._add_to_replaceable_group(connection, state, now)
 
-    def _join_group(self, connection: ConnectionT, state: _ConnectionState, now: float) -> None:
+    def _add_to_replaceable_group(
+        self, connection: ConnectionT, state: _ConnectionState, now: float
+    ) -> None:
         # A running request may move money, so its connection is in no group and is never replaced.
         if state.phase is not ConnectionPhase.WORK:
             groups, holder = self._select_groups_and_holder(state)
             groups.setdefault(holder, {})[connection] = now
 
-    def _leave_group(self, connection: ConnectionT, state: _ConnectionState) -> None:
+    def _remove_from_replaceable_group(
+        self, connection: ConnectionT, state: _ConnectionState
+    ) -> None:
         groups, holder = self._select_groups_and_holder(state)
         group = groups.get(holder, {})
         group.pop(connection, None)

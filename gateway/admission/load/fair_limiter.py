@@ -70,7 +70,9 @@ class FairLimiter:
             return waiter, []
         # If the queue is full, the merchant with the longest queue gives up a place to this one.
         displaced = (
-            [self._displace_newest()] if self.waiting_count >= self._capacity.max_waiting else []
+            [self._shed_newest_of_longest_queue()]
+            if self.waiting_count >= self._capacity.max_waiting
+            else []
         )
         self._queues.setdefault(merchant, deque()).append(waiter)
         return waiter, displaced
@@ -109,7 +111,7 @@ class FairLimiter:
     def _get_longest_queue_length(self) -> int:
         return max(map(len, self._queues.values()), default=0)
 
-    def _displace_newest(self) -> Waiter:
+    def _shed_newest_of_longest_queue(self) -> Waiter:
         """Sheds the newest request of the longest queue, so that the busiest merchant gives way."""
         longest_queue = max(self._queues.values(), key=len)
         waiter = longest_queue[-1]

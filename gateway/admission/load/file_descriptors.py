@@ -12,7 +12,7 @@ OTHER_DESCRIPTORS = 128
 log = structlog.get_logger()
 
 
-def fit_connections_to_file_limit(connections: int, upstream_connections: int) -> int:
+def raise_file_limit_and_cap_connections(connections: int, upstream_connections: int) -> int:
     """Returns the number of client connections that are possible, at most ``connections``.
 
     Raises the soft limit of this process as far as the hard limit allows.

@@ -15,7 +15,7 @@ from gateway.docgen.explain import Explanation, explain_request
 from gateway.docgen.request_examples import RequestExample, build_request_example
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.id_rows import count_objects_with_legacy_id
-from gateway.storage.usage_rows import UsageSummary, load_usage
+from gateway.storage.usage_rows import UsageSummary, load_usage_summaries
 from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.signed_target import CAPABILITY_NAME
 from mappings import OPERATIONS, UNLISTED
@@ -59,18 +59,20 @@ async def load_guide_data(
     settings: Settings, store: Store, key: ListedKey, since: date | None
 ) -> GuideData:
     """Collects the data of a key's guide, from ``since`` on. Raises StoreUnavailable."""
-    usage_rows = [row for row in await load_usage(store, since) if _is_of_tenant(row, key)]
-    environment = settings.environments.select_configured().get(key.environment)
+    usage_rows = [
+        row for row in await load_usage_summaries(store, since) if _is_of_tenant(row, key)
+    ]
+    environment = settings.environments.map_configured_environments_by_name().get(key.environment)
     return GuideData(
         key,
         since,
-        tuple(_iter_remaining_operations(settings, usage_rows, key.name)),
+        tuple(_iter_operations_used_by_key(settings, usage_rows, key.name)),
         # Signed requests use no API key, so they are counted for the merchant.
         next((row for row in usage_rows if row.operation == SIGNED_OPERATION), None),
         next((row for row in usage_rows if row.key == key.name and not row.operation), None),
         await count_objects_with_legacy_id(store, key.tenant),
         key.requests_per_hour or settings.limits.requests_per_hour,
-        await _load_signature_form(settings, store, key.environment),
+        await _load_signed_target_form(settings, store, key.environment),
         environment.base_url if environment else "",
     )
 
@@ -79,7 +81,7 @@ def _is_of_tenant(row: UsageSummary, key: ListedKey) -> bool:
     return (row.merchant, row.environment) == (key.merchant, key.environment)
 
 
-def _iter_remaining_operations(
+def _iter_operations_used_by_key(
     settings: Settings, usage_rows: Iterable[UsageSummary], key: str
 ) -> Iterable[RemainingOperation]:
     """Yields the operations that the key used, most used first."""
@@ -97,7 +99,7 @@ def _iter_remaining_operations(
         )
 
 
-async def _load_signature_form(
+async def _load_signed_target_form(
     settings: Settings, store: Store, environment: str
 ) -> SignedTargetForm | None:
     # Configured, else as detected at the service.
@@ -109,7 +111,7 @@ async def _load_signature_form(
     return stored_form if stored_form in ("path", "path-and-query") else None
 
 
-def format_guide_title(operation: Operation) -> str:
+def format_guide_operation_title(operation: Operation) -> str:
     """Returns the method and path in the notation of the legacy document."""
     path = re.sub("{(.*?)}", ":id", operation.path)
     return f"{operation.method} /v1{re.sub('[<>]', '', path)}"

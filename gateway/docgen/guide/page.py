@@ -17,7 +17,7 @@ from gateway.docgen.guide.model import (
     GuideData,
     RemainingOperation,
     format_guide_date,
-    format_guide_title,
+    format_guide_operation_title,
 )
 from gateway.signed_api import refusals
 from mappings import errors
@@ -83,7 +83,7 @@ def render_guide(guide_data: GuideData, settings: Settings) -> str:
         "json": format_pretty_json,
         "php": quote_php_string,
         "day": format_guide_date,
-        "title": format_guide_title,
+        "title": format_guide_operation_title,
     }
     vocabulary = settings.vocabulary.current
     shared_context = {"words": vocabulary, "vector": TEST_VECTOR, "form": guide_data.form}

@@ -26,7 +26,7 @@ def _build_example(*values: Any) -> Description:
     return {"examples": list(values)}
 
 
-def _assign_description_to_fields(
+def _map_fields_to_description(
     holders: tuple[str, ...], names: tuple[str, ...], description: Description
 ) -> dict[str, Description]:
     return {f"{holder}.{name}": description for holder in holders for name in names}
@@ -138,8 +138,8 @@ FIELDS: Mapping[str, Description] = {
     "Country.name": _build_example("Canada"),
     "Currency.code": _build_example("CAD"),
     "Currency.name": _build_example("Canadian Dollar"),
-    **_assign_description_to_fields(("Totals",), _AMOUNT_FIELDS, _AMOUNT_SCHEMA),
-    **_assign_description_to_fields(
+    **_map_fields_to_description(("Totals",), _AMOUNT_FIELDS, _AMOUNT_SCHEMA),
+    **_map_fields_to_description(
         ("MerchantBalances",), ("GatewayTotal", "ServiceTotal"), _AMOUNT_SCHEMA
     ),
 }

@@ -164,7 +164,7 @@ class _DocumentBuilder:
         """Returns a reference to the schema of an answer: ``ok`` and the fields of the shape."""
         name = shape.__name__ if shape.__name__.endswith("Answer") else f"{shape.__name__}Answer"
         if name not in self._components:
-            answer_schema = self._schemas.build_object(shape)
+            answer_schema = self._schemas.build_object_schema(shape)
             answer_schema["properties"] = {"ok": {"const": True}, **answer_schema["properties"]}
             answer_schema["required"] = ["ok", *answer_schema.get("required", [])]
             self._components[name] = answer_schema

@@ -41,7 +41,7 @@ class SchemaBuilder:
         """Returns the schema of a shape, or a reference to its component."""
         origin, arguments = get_origin(shape), get_args(shape)
         if origin is Annotated:
-            return self._build_annotated(arguments[0], arguments[1:])
+            return self._build_annotated_schema(arguments[0], arguments[1:])
         if origin in (Union, UnionType):
             return _combine_schemas([self.build_schema(argument) for argument in arguments])
         if origin is Literal:
@@ -51,10 +51,10 @@ class SchemaBuilder:
         if origin is dict:
             return {"type": "object", "additionalProperties": self.build_schema(arguments[1])}
         if is_typeddict(shape):
-            return self._build_reference(shape)
+            return self._build_component_reference(shape)
         return dict(_SCHEMA_BY_TYPE[shape])
 
-    def _build_annotated(self, annotated_shape: Any, annotations: tuple[Any, ...]) -> Schema:
+    def _build_annotated_schema(self, annotated_shape: Any, annotations: tuple[Any, ...]) -> Schema:
         given_schema = next(
             (
                 annotation.json_schema
@@ -75,20 +75,22 @@ class SchemaBuilder:
                 schema["examples"] = [self._words[name] for name in annotation.names]
         return schema
 
-    def _build_reference(self, shape: Any) -> Schema:
+    def _build_component_reference(self, shape: Any) -> Schema:
         name = shape.__name__
         # References are by name only, so two shapes with one name would overwrite each other.
         if self.shapes.setdefault(name, shape) is not shape:
             raise TypeError(f"two shapes are called {name}")
         if name not in self.components:
             self.components[name] = {}  # reserved first: a shape may contain itself
-            self.components[name] = self.build_object(shape)
+            self.components[name] = self.build_object_schema(shape)
         return {"$ref": f"#/components/schemas/{name}"}
 
-    def build_object(self, shape: Any) -> Schema:
+    def build_object_schema(self, shape: Any) -> Schema:
         """Returns the schema of an object, not a reference to it."""
         properties = {
-            self._get_field_name(name, hint): self._build_field(shape, name, hint)
+            self._find_configured_field_name(name, hint): self._build_field_schema(
+                shape, name, hint
+            )
             for name, hint in get_type_hints(shape, include_extras=True).items()
         }
         schema: Schema = {"type": "object", "properties": properties}
@@ -96,10 +98,10 @@ class SchemaBuilder:
             schema["required"] = required_fields
         return schema
 
-    def _get_field_name(self, name: str, hint: Any) -> str:
+    def _find_configured_field_name(self, name: str, hint: Any) -> str:
         return next((self._words[key.name] for key in _iter_word_keys(hint)), name)
 
-    def _build_field(self, shape: Any, name: str, hint: Any) -> Schema:
+    def _build_field_schema(self, shape: Any, name: str, hint: Any) -> Schema:
         qualified_names = [f"{holder}.{name}" for holder in _list_shape_and_base_names(shape)]
         if replacement := _find_by_first_known_name(REPLACED_SHAPES, qualified_names):
             return self.build_schema(replacement)

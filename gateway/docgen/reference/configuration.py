@@ -82,13 +82,15 @@ def _format_default(key: SettingKey) -> str:
 def iter_setting_keys(example: str) -> Iterator[SettingKey]:
     """Yields every configuration key, in the order of the settings classes."""
     # From the example file, which operators read anyway: one text for each key, not two.
-    descriptions = parse_setting_descriptions(example)
+    descriptions = map_setting_descriptions_by_key(example)
     for section, model in _iter_sections(Settings, ""):
         properties = model.model_json_schema()["properties"]
         for name in model.model_fields:
-            if name in properties and not _find_model(model.model_fields[name].annotation):
+            if name in properties and not _find_model_in_annotation(
+                model.model_fields[name].annotation
+            ):
                 schema = properties[name]
-                description = descriptions.get((section, name)) or _describe_undocumented_key(
+                description = descriptions.get((section, name)) or _require_secret_key_description(
                     section, name
                 )
                 yield SettingKey(
@@ -100,7 +102,7 @@ def iter_setting_keys(example: str) -> Iterator[SettingKey]:
                 )
 
 
-def _describe_undocumented_key(section: str, name: str) -> str:
+def _require_secret_key_description(section: str, name: str) -> str:
     if (section, name) in SECRET_KEYS:
         return f"the content of the file named by `{name}_file`; not allowed in `gateway.toml`"
     # Fails `make docs`, so that no key stays undocumented.
@@ -110,16 +112,17 @@ def _describe_undocumented_key(section: str, name: str) -> str:
 def _iter_sections(model: type[BaseModel], name: str) -> Iterator[tuple[str, type[BaseModel]]]:
     # A section such as `environments` has no keys of its own, only sections.
     if name and any(
-        not _find_model(field_info.annotation) for field_info in model.model_fields.values()
+        not _find_model_in_annotation(field_info.annotation)
+        for field_info in model.model_fields.values()
     ):
         yield name, model
     # Nested models are sections of their own: [environments.live].
     for key, field in model.model_fields.items():
-        if nested_model := _find_model(field.annotation):
+        if nested_model := _find_model_in_annotation(field.annotation):
             yield from _iter_sections(nested_model, f"{name}.{key}".lstrip("."))
 
 
-def _find_model(annotation: Any) -> type[BaseModel] | None:
+def _find_model_in_annotation(annotation: Any) -> type[BaseModel] | None:
     for candidate in (annotation, *get_args(annotation)):
         if isinstance(candidate, type) and issubclass(candidate, BaseModel):
             return candidate
@@ -184,7 +187,7 @@ def _describe_bounds(schema: Mapping[str, Any]) -> str:
     return f", {minimum} or more" if minimum is not None else ""
 
 
-def parse_setting_descriptions(example: str) -> dict[tuple[str, str], str]:
+def map_setting_descriptions_by_key(example: str) -> dict[tuple[str, str], str]:
     """Returns the comments of the example by section and key; `live` also describes `sandbox`."""
     return {
         (section, name): description

@@ -22,13 +22,15 @@ def render_states_page() -> str:
     """Renders the page as Markdown."""
     parts = [
         _INTRODUCTION,
-        *_render_table("Operations", states.OPERATION_STATES, states.OPERATION_TRANSITIONS),
-        *_render_table("Writes", states.WRITE_STATES, states.WRITE_TRANSITIONS),
+        *_render_state_machine_tables(
+            "Operations", states.OPERATION_STATES, states.OPERATION_TRANSITIONS
+        ),
+        *_render_state_machine_tables("Writes", states.WRITE_STATES, states.WRITE_TRANSITIONS),
     ]
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _render_table(
+def _render_state_machine_tables(
     title: str, descriptions: Mapping[str, str], transitions: tuple[states.Transition, ...]
 ) -> Iterator[str]:
     yield f"## {title}\n"

@@ -200,7 +200,7 @@ def _render_field_tables() -> Iterator[str]:
     for name, fields in FIELD_TABLES.items():
         yield f"### {name}\n"
         rows = [
-            [format_inline_code(row.legacy_name), format_inline_code(row.current_name), format_inline_code(row.answer_name), row.reason or _describe_rule(row.legacy_name, row.current_name)]
+            [format_inline_code(row.legacy_name), format_inline_code(row.current_name), format_inline_code(row.answer_name), row.reason or _describe_field_renaming(row.legacy_name, row.current_name)]
             for row in fields.rows
         ]  # fmt: skip
         yield from format_markdown_table(
@@ -208,5 +208,5 @@ def _render_field_tables() -> Iterator[str]:
         )
 
 
-def _describe_rule(legacy: str, current: str | None) -> str:
+def _describe_field_renaming(legacy: str, current: str | None) -> str:
     return "same" if legacy == current else "renamed"

@@ -7,7 +7,7 @@ from gateway.operator.doctor import legacy_checks, local_checks, service_checks
 from gateway.operator.doctor.findings import Finding
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, open_store
 from gateway.upstream.capability_cache import load_capabilities
-from gateway.upstream.client import open_upstream
+from gateway.upstream.client import open_upstream_client
 
 __all__ = ["Finding", "run_doctor"]
 
@@ -35,8 +35,8 @@ async def run_doctor(settings: Settings) -> list[Finding]:
 
 async def _check_services(settings: Settings, store: Store) -> list[Finding]:
     capabilities = await load_capabilities(
-        ObjectStateStore(store), settings.environments.select_configured()
+        ObjectStateStore(store), settings.environments.map_configured_environments_by_name()
     )
-    async with open_upstream(settings, capabilities=capabilities) as upstream:
+    async with open_upstream_client(settings, capabilities=capabilities) as upstream:
         findings = await service_checks.check_service(settings, store, upstream, capabilities)
     return findings + await legacy_checks.check_legacy_services(settings, store)

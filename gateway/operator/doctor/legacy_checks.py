@@ -12,8 +12,12 @@ from gateway.operator.doctor.findings import Finding, advise_unreachable
 from gateway.payloads import json_codec
 from gateway.storage import Store
 from gateway.storage.mode_rows import TRANSLATE, list_mode_switches
-from gateway.upstream.client import USER_AGENT, create_breakers
-from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest, open_passthrough
+from gateway.upstream.client import USER_AGENT, create_circuit_breakers
+from gateway.upstream.passthrough import (
+    PassthroughClient,
+    PassthroughRequest,
+    open_passthrough_client,
+)
 from gateway.upstream.send_attempt import ResponseLost
 from mappings.failures import Unreachable
 
@@ -29,7 +33,7 @@ async def check_legacy_services(settings: Settings, store: Store) -> list[Findin
         for switch in await list_mode_switches(store)
         if switch.mode != TRANSLATE
     }
-    environments = settings.environments.select_configured()
+    environments = settings.environments.map_configured_environments_by_name()
     origins = {
         name: environment.legacy_base_url
         for name, environment in environments.items()
@@ -38,7 +42,9 @@ async def check_legacy_services(settings: Settings, store: Store) -> list[Findin
     findings = [
         _report_missing_address(name) for name in sorted(switched_environments - origins.keys())
     ]
-    async with open_passthrough(settings, origins, create_breakers(settings)) as client:
+    async with open_passthrough_client(
+        settings, origins, create_circuit_breakers(settings)
+    ) as client:
         return findings + [
             await _check_legacy_service(client, name, url) for name, url in origins.items()
         ]

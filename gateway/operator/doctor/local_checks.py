@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 
-from gateway.admission.limits.eviction_policy import check_eviction_policy
+from gateway.admission.limits.eviction_policy import probe_redis_eviction_policy
 from gateway.config.extensions import check_c_extensions
 from gateway.config.settings import ConfigurationError, Server, Settings
 from gateway.operator.brownout_windows import describe_window_scope
@@ -16,10 +16,10 @@ from gateway.operator.preflight import check_runnable
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE, is_restored
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.audit_log import describe_scope
-from gateway.storage.brownout_rows import Brownout, list_open_brownouts
+from gateway.storage.brownout_rows import Brownout, list_planned_and_active_brownouts
 from gateway.storage.freezes import Freeze, list_freezes
 from gateway.storage.restore_detection import NO_MARK, load_restore_state
-from gateway.storage.write_probe import check_writable
+from gateway.storage.write_probe import check_database_writable
 
 EXPIRY_WARNING_PERIOD = timedelta(days=14)
 
@@ -80,14 +80,14 @@ def check_certificate(server: Server) -> Iterator[Finding]:
 async def check_redis_eviction(settings: Settings) -> list[Finding]:
     if settings.limits.url.startswith("memory://"):
         return []
-    result = await check_eviction_policy(settings.limits.url)
+    result = await probe_redis_eviction_policy(settings.limits.url)
     return [Finding(ALL_ENVIRONMENTS, "limits in Redis", result.state, result.finding, result.hint)]
 
 
 async def check_state_writable_and_current(settings: Settings, store: Store) -> list[Finding]:
     """Checks that the state is writable and not an older copy. Raises StoreUnavailable."""
-    await check_writable(store)
-    if await is_restored(store, settings.state.mark_path):
+    await check_database_writable(store)
+    if await is_restored(store, settings.state.restore_mark_path):
         return [
             Finding(
                 ALL_ENVIRONMENTS,
@@ -111,7 +111,9 @@ async def check_freezes_and_brownouts(store: Store) -> list[Finding]:
     """Reports freezes and brownouts that may have been forgotten. Raises StoreUnavailable."""
     now = store.clock()
     active_brownouts = [
-        brownout for brownout in await list_open_brownouts(store, now) if brownout.begins_at <= now
+        brownout
+        for brownout in await list_planned_and_active_brownouts(store, now)
+        if brownout.begins_at <= now
     ]
     return [
         *map(_report_freeze, await list_freezes(store)),

@@ -41,7 +41,7 @@ class ServiceProbe:
         self.name = name
         self._credentials = credentials
         self._key_name = key_name
-        self._url = settings.environments.select_configured()[name].base_url
+        self._url = settings.environments.map_configured_environments_by_name()[name].base_url
         self.accepted_reply: Reply | None = None
         """The service's answer to a signed read, if it accepted one."""
         self.failure_reason = ""
@@ -166,7 +166,7 @@ class ServiceProbe:
                 self._build_finding("signature scope", "error", self.failure_reason, advice),
             ]
         # A common mistake: the credentials of one environment imported for the other.
-        for other_environment in self._settings.environments.select_configured():
+        for other_environment in self._settings.environments.map_configured_environments_by_name():
             if other_environment != self.name and await self._is_signed_read_accepted(
                 other_environment, TARGET_WITHOUT_QUERY
             ):

@@ -35,7 +35,7 @@ async def check_service(
     settings: Settings, store: Store, upstream: UpstreamClient, capabilities: CapabilityCache
 ) -> list[Finding]:
     keys = [key for key in await load_listed_keys(store) if key.revoked_at is None]
-    environments = settings.environments.select_configured()
+    environments = settings.environments.map_configured_environments_by_name()
     # First: these keys are in no environment that is checked below.
     findings = list(_report_unconfigured_environments(keys, environments))
     for name in environments:
@@ -90,7 +90,7 @@ def _report_signature_scope(
             description = f"{form}, as configured; {_describe_skip_reason(probe)}"
             yield Finding(name, SIGNATURE_CHECK, "skipped", description, probe.advice_if_skipped)
     elif form:
-        since = format_since_suffix(capabilities.get_found_at(name, CAPABILITY_NAME))
+        since = format_since_suffix(capabilities.get_discovery_time(name, CAPABILITY_NAME))
         description = f"{form}, detected{since}; {_describe_skip_reason(probe)}"
         yield Finding(name, SIGNATURE_CHECK, "skipped", description, probe.advice_if_skipped)
     else:

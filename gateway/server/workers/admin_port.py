@@ -21,8 +21,8 @@ from yarl import URL
 from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
 from gateway.admin.port import (
     CHECK_SECONDS,
+    build_readiness_body,
     create_metrics_handler,
-    describe_readiness,
     hide_server_version,
 )
 from gateway.server.workers.metrics_aggregation import OPENMETRICS_CONTENT_TYPE, MetricsAggregator
@@ -167,7 +167,7 @@ def _merge_readiness(pages: Sequence[WorkerPage | None]) -> dict[str, Any]:
     elif silent_count := len(pages) - len(reports):
         faults["workers"] = f"{silent_count} of {len(pages)} do not answer"
     is_ready = bool(reports) and all(report["status"] != "error" for report in reports)
-    return describe_readiness(faults, _select_worst_states(reports), is_ready=is_ready)
+    return build_readiness_body(faults, _select_worst_states(reports), is_ready=is_ready)
 
 
 def _select_worst_states(reports: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -40,7 +40,7 @@ class AccountBody:
     client_names: dict[str, str] = field(default_factory=dict)
 
 
-def has_masked_number(sent_fields: JsonObject, previous_fields: JsonObject) -> bool:
+def has_number_sent_back_masked(sent_fields: JsonObject, previous_fields: JsonObject) -> bool:
     """Whether one of the numbers equals the mask that responses show."""
     masks = {name: mask_value(previous_fields.get(name)) for name in MASKED_FIELDS}
     return any(
@@ -104,7 +104,7 @@ def _translate_bank_id_and_region(
 
 
 def _translate_branch_id(account_body: AccountBody, sent_fields: JsonObject, country: str) -> None:
-    field_names = list_branch_fields(country)
+    field_names = list_branch_id_field_names(country)
     if not field_names:
         return
     field_name = next(
@@ -132,7 +132,7 @@ def fill_account_number_from_iban(account_body: AccountBody) -> None:
         account_body.fields["accountNum"] = IBAN(iban, allow_invalid=True).account_code
 
 
-def list_branch_fields(country: str) -> tuple[str, ...]:
+def list_branch_id_field_names(country: str) -> tuple[str, ...]:
     """Lists the branch fields: `routing` (US), `branchNum` (Canada), either in other countries."""
     if country not in BRANCH_ID_PATTERNS:
         return ()

@@ -8,7 +8,12 @@ from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import lenient, payment_bodies
 from gateway.simulator.legacy.id_mapper import IdMapper
-from gateway.simulator.payment_rules import PaymentOrder, parse_currency, parse_entries, parse_text
+from gateway.simulator.payment_rules import (
+    PaymentOrder,
+    iter_array_objects,
+    parse_currency,
+    parse_text,
+)
 from gateway.simulator.state import Batch, Payment
 from gateway.simulator.values import is_blank
 
@@ -22,7 +27,7 @@ def parse_new_batch(id_mapper: IdMapper, body: JsonObject) -> tuple[Batch, list[
     batch = Batch("", currency, description, created_at=now, updated_at=now)
     payment_orders = [
         payment_bodies.parse_payment_order(id_mapper, nested_problems, entry, batch)
-        for nested_problems, entry in parse_entries(problems, body, "payments")
+        for nested_problems, entry in iter_array_objects(problems, body, "payments")
     ]
     problems.raise_if_any()
     return batch, [order for order in payment_orders if order is not None]
@@ -35,7 +40,7 @@ def _parse_or_infer_batch_currency(problems: Problems, body: JsonObject) -> str:
         return parse_currency(problems, {"sourceCurrency": currency}, "sourceCurrency") or ""
     payment_currencies = [
         (nested_problems, lenient.normalize_currency(entry.get("sourceCurrency")))
-        for nested_problems, entry in parse_entries(Problems(), body, "payments")
+        for nested_problems, entry in iter_array_objects(Problems(), body, "payments")
     ]
     # Payments that disagree are reported with each payment, when it is parsed.
     given_currencies = [
@@ -69,7 +74,7 @@ def parse_batch_edit(id_mapper: IdMapper, body: JsonObject, batch: Batch) -> Bat
         )
     # A copy: new payments get the new currency, and a refused request changes nothing.
     batch = replace(batch, currency=currency)
-    payment_entries = list(parse_entries(problems, body, "payments"))
+    payment_entries = list(iter_array_objects(problems, body, "payments"))
     new_entries = [
         (nested_problems, entry)
         for nested_problems, entry in payment_entries
@@ -86,14 +91,14 @@ def parse_batch_edit(id_mapper: IdMapper, body: JsonObject, batch: Batch) -> Bat
     ]
     # One set for all arrays: a request cannot change and remove the same payment.
     seen_ids: set[str] = set()
-    updates = [*existing_entries, *parse_entries(problems, body, "update_payments")]
+    updates = [*existing_entries, *iter_array_objects(problems, body, "update_payments")]
     changed_orders = [
         (payment, payment_bodies.parse_payment_change(id_mapper, nested_problems, entry, payment))
         for nested_problems, entry, payment in _iter_referenced_payments(
             id_mapper, updates, batch, seen_ids
         )
     ]
-    removals = parse_entries(problems, body, "remove_payments")
+    removals = iter_array_objects(problems, body, "remove_payments")
     removed_payments = [
         payment for _, _, payment in _iter_referenced_payments(id_mapper, removals, batch, seen_ids)
     ]

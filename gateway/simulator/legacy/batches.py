@@ -27,7 +27,7 @@ def _build_batch_with_payments(request: LegacyRequest, batch: Batch) -> JsonObje
     page = request.build_page(
         "payments",
         payments,
-        lambda payment: payment_views.build_batch_entry(request.id_mapper, payment),
+        lambda payment: payment_views.build_batch_payment_entry(request.id_mapper, payment),
     )
     return {"batch": {**batch_views.build_batch(request.id_mapper, batch), "payments": page}}
 

@@ -26,7 +26,7 @@ def filter_batches(request: LegacyRequest, candidates: Iterable[Batch]) -> list[
     """
     id_mapper, query = request.id_mapper, request.query
     search = query.get("search", "").casefold()
-    payment_tests = _build_payment_tests(request)
+    payment_tests = _build_payment_predicates(request)
 
     def matches(batch: Batch) -> bool:
         # Most lists have no filter, and building a view for each entry is slow.
@@ -35,14 +35,14 @@ def filter_batches(request: LegacyRequest, candidates: Iterable[Batch]) -> list[
         # Filters compare what clients see, in their own words.
         batch_view = batch_views.build_batch(id_mapper, batch)
         payment_views_of_batch = (
-            payment_views.build_batch_entry(id_mapper, payment)
+            payment_views.build_batch_payment_entry(id_mapper, payment)
             for payment in batch.payments.values()
         )
         return (
             search in id_mapper.build_client_id(batch.id).casefold()
-            and _equals_filter_value(query, "status", batch_view["status"])
-            and _matches_dates(query, batch_view)
-            and _matches_currency(query, "sourceCurrency", batch_view["currency"])
+            and _is_value_filter_match(query, "status", batch_view["status"])
+            and _is_date_filter_match(query, batch_view)
+            and _is_currency_filter_match(query, "sourceCurrency", batch_view["currency"])
             and (
                 not payment_tests
                 or any(
@@ -62,7 +62,7 @@ def filter_payments(
 ) -> list[ListedPayment]:
     query = request.query
     search = query.get("search", "")
-    payment_tests = _build_payment_tests(request)
+    payment_tests = _build_payment_predicates(request)
 
     def matches(payment: ListedPayment) -> bool:
         if not matches_search(payment, search, request.id_mapper.build_client_id(payment.id)):
@@ -71,16 +71,18 @@ def filter_payments(
             return True
         payment_view = build_view(payment)
         return (
-            _equals_filter_value(query, "status", payment_view["status"])
-            and _matches_dates(query, payment_view)
-            and _matches_currency(query, "sourceCurrency", payment_view.get("sourceCurrency"))
+            _is_value_filter_match(query, "status", payment_view["status"])
+            and _is_date_filter_match(query, payment_view)
+            and _is_currency_filter_match(
+                query, "sourceCurrency", payment_view.get("sourceCurrency")
+            )
             and all(test(payment_view) for test in payment_tests)
         )
 
     return [payment for payment in candidates if matches(payment)]
 
 
-def _build_payment_tests(request: LegacyRequest) -> list[Callable[[JsonObject], bool]]:
+def _build_payment_predicates(request: LegacyRequest) -> list[Callable[[JsonObject], bool]]:
     query, tests = request.query, list[Callable[[JsonObject], bool]]()
     if recipient := query.get("recipient"):
         recipient_id = request.id_mapper.build_client_id(request.id_mapper.resolve_id(recipient))
@@ -93,32 +95,33 @@ def _build_payment_tests(request: LegacyRequest) -> list[Callable[[JsonObject], 
     if code := query.get("country"):
         tests.append(
             lambda payment_view: bool(
-                _select_country(payment_view["recipient"]) == lenient.normalize_country(code)
+                _find_recipient_country(payment_view["recipient"])
+                == lenient.normalize_country(code)
             )
         )
     if query.get("targetCurrency"):
         tests.append(
-            lambda payment_view: _matches_currency(
+            lambda payment_view: _is_currency_filter_match(
                 query, "targetCurrency", payment_view.get("targetCurrency")
             )
         )
     return tests
 
 
-def _select_country(recipient: JsonObject) -> object:
+def _find_recipient_country(recipient: JsonObject) -> object:
     """Returns the country of a full or a reduced recipient."""
     return recipient.get("country") or (recipient.get("address") or {}).get("country")
 
 
-def _equals_filter_value(query: Mapping[str, str], name: str, value: object) -> bool:
+def _is_value_filter_match(query: Mapping[str, str], name: str, value: object) -> bool:
     return query.get(name) in (None, "", value)
 
 
-def _matches_currency(query: Mapping[str, str], name: str, currency: object) -> bool:
+def _is_currency_filter_match(query: Mapping[str, str], name: str, currency: object) -> bool:
     return query.get(name, "").upper() in ("", currency)
 
 
-def _matches_dates(query: Mapping[str, str], view: JsonObject) -> bool:
+def _is_date_filter_match(query: Mapping[str, str], view: JsonObject) -> bool:
     # A test may have removed the date; the entry then counts as the oldest.
     created = parse_date(str(view.get("createdAt"))) or datetime.min.replace(tzinfo=UTC)
     start, end = parse_date(query.get("startDate", "")), parse_date(query.get("endDate", ""))

@@ -11,7 +11,10 @@ SSN_COUNTRY = "US"
 def mask_recipient_government_id(recipient: JsonObject, country: str | None) -> str | None:
     """Returns the masked id of a country, of the type that payments there need."""
     for entry in recipient.get("governmentIds", []):
-        if (entry.get("country"), entry.get("type")) == (country, _select_id_type(country)):
+        if (entry.get("country"), entry.get("type")) == (
+            country,
+            _select_government_id_type(country),
+        ):
             return mask_value(str(entry["value"]))
     return None
 
@@ -21,11 +24,11 @@ def mask_recipient_ssn(recipient: JsonObject) -> str | None:
     return mask_value(recipient.get("ssn")) or mask_recipient_government_id(recipient, SSN_COUNTRY)
 
 
-def _select_id_type(country: str | None) -> str:
+def _select_government_id_type(country: str | None) -> str:
     return "SSN" if country == SSN_COUNTRY else "other"
 
 
-def add_government_id(
+def list_government_ids_after_adding(
     problems: Problems, name: str, value: object, country: str, recipient: JsonObject
 ) -> list[JsonObject] | None:
     """Returns the ids of a new recipient including this one, or None without a value."""
@@ -35,12 +38,13 @@ def add_government_id(
     other_ids = [
         government_id
         for government_id in recipient.get("governmentIds", [])
-        if (government_id["country"], government_id["type"]) != (country, _select_id_type(country))
+        if (government_id["country"], government_id["type"])
+        != (country, _select_government_id_type(country))
     ]
     return [*other_ids, new_id]
 
 
-def replace_government_ids(
+def list_government_ids_after_replacing(
     problems: Problems,
     name: str,
     value: object,
@@ -70,7 +74,11 @@ def replace_government_ids(
 def _build_checked_id(
     problems: Problems, name: str, value: object, country: str, recipient: JsonObject
 ) -> JsonObject:
-    government_id = {"country": country, "type": _select_id_type(country), "value": value}
+    government_id = {
+        "country": country,
+        "type": _select_government_id_type(country),
+        "value": value,
+    }
     # Apart, because problems of the entry are reported under the client's own field.
     nested_problems = Problems()
     check_government_id(nested_problems, government_id, str(recipient.get("type")))

@@ -10,7 +10,7 @@ from gateway.simulator.json_codec import InvalidJson, JsonObject, decode_json
 from gateway.simulator.legacy.id_mapper import IdMapper
 from gateway.simulator.legacy.legacy_request import LegacyRequest
 from gateway.simulator.legacy.lenient import JsonNumber, drop_empty_and_stringify_integers
-from gateway.simulator.legacy.operations import MatchedRoute, find_route, list_methods
+from gateway.simulator.legacy.operations import MatchedRoute, find_route, list_allowed_methods
 from gateway.simulator.service import Service
 
 # Section 7, without codes that no operation here returns.
@@ -72,7 +72,7 @@ class LegacyInterface:
         return route
 
     def _answer_preflight(self, exchange: Exchange) -> JsonObject:
-        methods = list_methods(exchange.path, self.service.vocabulary.legacy)
+        methods = list_allowed_methods(exchange.path, self.service.vocabulary.legacy)
         if not methods:
             raise OperationNotFound
         exchange.response_headers = {

@@ -93,7 +93,7 @@ def list_routes(vocabulary: LegacyVocabulary) -> tuple[Route, ...]:
         ),
         _build_read_route("/geography/countries/:code", geography.get_country, needs_key=False),
         # Not in the document, but clients use them.
-        _build_read_route("/payments/:id", payments.get_any_payment),
+        _build_read_route("/payments/:id", payments.get_payment_of_any_batch),
         _build_read_route("/payments", payments.list_all_payments),
     )
 
@@ -109,5 +109,5 @@ def find_route(method: str, path: str, vocabulary: LegacyVocabulary) -> MatchedR
     return None
 
 
-def list_methods(path: str, vocabulary: LegacyVocabulary) -> list[str]:
+def list_allowed_methods(path: str, vocabulary: LegacyVocabulary) -> list[str]:
     return [route.method for route in list_routes(vocabulary) if route.path_pattern.fullmatch(path)]

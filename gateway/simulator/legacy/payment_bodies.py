@@ -34,9 +34,9 @@ def parse_payment_order(
     memo = parse_text(problems, body, "memo")
     if payee is None or amount is None or not batch.currency:
         return None
-    terms = _compute_terms(id_mapper, problems, batch, payee, amount)
+    terms = _compute_payment_terms(id_mapper, problems, batch, payee, amount)
     if body["recipient"].get("id") is None:
-        _check_minimum(id_mapper, problems, payee, amount)
+        _check_minimum_amount(id_mapper, problems, payee, amount)
     return PaymentOrder(payee, amount.value, amount.currency, memo, terms)
 
 
@@ -56,7 +56,7 @@ def parse_payment_change(
         return PaymentOrder(
             payment.recipient, payment.amount, payment.currency, memo, payment.terms
         )
-    terms = _compute_terms(id_mapper, problems, payment.batch, payment.recipient, amount)
+    terms = _compute_payment_terms(id_mapper, problems, payment.batch, payment.recipient, amount)
     return PaymentOrder(payment.recipient, amount.value, amount.currency, memo, terms)
 
 
@@ -77,10 +77,12 @@ def _is_same_amount(value: Any, amount: Decimal) -> bool:
     return bool(re.fullmatch(r"[0-9]+(\.[0-9]+)?", text)) and Decimal(text) == amount
 
 
-def _compute_terms(
+def _compute_payment_terms(
     id_mapper: IdMapper, problems: Problems, batch: Batch, payee: Recipient, amount: SentAmount
 ) -> PaymentTerms:
-    terms = quotes.compute_terms(id_mapper.tenant, batch, payee, amount.value, amount.currency)
+    terms = quotes.compute_payment_terms(
+        id_mapper.tenant, batch, payee, amount.value, amount.currency
+    )
     if not (terms.source_amount and terms.target_amount):
         currencies = f"{terms.source_currency} or {terms.target_currency}"
         problems.add_invalid_field(amount.field_name, f"Is nothing in {currencies}")
@@ -152,7 +154,9 @@ def _resolve_recipient(
         problems.add_empty_field("recipient.id")
         return None
     matches = (
-        _find_by_email(id_mapper, value) if field_name == "email" else _find_by_id(id_mapper, value)
+        _find_recipients_by_email(id_mapper, value)
+        if field_name == "email"
+        else _find_recipients_by_client_id(id_mapper, value)
     )
     # Paying one of several recipients with the same address would be a guess.
     if len(matches) != 1:
@@ -166,13 +170,13 @@ def _resolve_recipient(
     return matches[0]
 
 
-def _find_by_id(id_mapper: IdMapper, client_id: Any) -> list[Recipient]:
+def _find_recipients_by_client_id(id_mapper: IdMapper, client_id: Any) -> list[Recipient]:
     service_id = id_mapper.resolve_id(client_id) if isinstance(client_id, str) else ""
     recipients = id_mapper.tenant.recipients
     return [recipients[service_id]] if service_id in recipients else []
 
 
-def _find_by_email(id_mapper: IdMapper, address: Any) -> list[Recipient]:
+def _find_recipients_by_email(id_mapper: IdMapper, address: Any) -> list[Recipient]:
     """Finds recipients by the exact address, without deleted ones."""
     recipients = id_mapper.tenant.recipients.values()
     return [
@@ -182,7 +186,7 @@ def _find_by_email(id_mapper: IdMapper, address: Any) -> list[Recipient]:
     ]
 
 
-def _check_minimum(
+def _check_minimum_amount(
     id_mapper: IdMapper, problems: Problems, payee: Recipient, amount: SentAmount
 ) -> None:
     # Only for recipients given by email, which this request looked up; others are checked at the

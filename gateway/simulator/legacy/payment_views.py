@@ -17,10 +17,10 @@ def build_full_payment(id_mapper: IdMapper, listed_payment: ListedPayment) -> Js
     return _build_seeded_payment(id_mapper, listed_payment, listed_payment.source)
 
 
-def build_list_entry(id_mapper: IdMapper, listed_payment: ListedPayment) -> JsonObject:
+def build_payment_list_entry(id_mapper: IdMapper, listed_payment: ListedPayment) -> JsonObject:
     """Builds an entry of the list of all payments."""
     if isinstance(listed_payment.source, Payment):
-        return build_batch_entry(id_mapper, listed_payment.source)
+        return build_batch_payment_entry(id_mapper, listed_payment.source)
     return _build_seeded_payment(id_mapper, listed_payment, listed_payment.source)
 
 
@@ -32,7 +32,7 @@ def build_payment(id_mapper: IdMapper, payment: Payment) -> JsonObject:
     }
 
 
-def build_batch_entry(id_mapper: IdMapper, payment: Payment) -> JsonObject:
+def build_batch_payment_entry(id_mapper: IdMapper, payment: Payment) -> JsonObject:
     """Builds an entry of a batch's list: with a reduced recipient and three more fields."""
     account_type = payment.terms.account_type
     view = {
@@ -40,7 +40,7 @@ def build_batch_entry(id_mapper: IdMapper, payment: Payment) -> JsonObject:
         "recipient": recipient_views.build_reduced_recipient(id_mapper, payment.recipient),
         **_build_fields(id_mapper, payment),
         "method": payout_views.translate_account_type(id_mapper.tenant, account_type),
-        "methodDisplay": payout_views.format_method_label(id_mapper.tenant, account_type),
+        "methodDisplay": payout_views.find_account_type_label(id_mapper.tenant, account_type),
         "isSupplyPayment": False,
     }
     return recipient_views.apply_overrides(view, payment.overrides)

@@ -70,11 +70,11 @@ def list_batch_payments(request: LegacyRequest) -> JsonObject:
     return request.build_page(
         "payments",
         batch_payments_found,
-        lambda payment: payment_views.build_batch_entry(request.id_mapper, payment),
+        lambda payment: payment_views.build_batch_payment_entry(request.id_mapper, payment),
     )
 
 
-def get_any_payment(request: LegacyRequest) -> JsonObject:
+def get_payment_of_any_batch(request: LegacyRequest) -> JsonObject:
     listed_payment = payment_lists.require_payment(
         request.tenant, request.id_mapper.resolve_id(request.path_ids[0])
     )
@@ -83,7 +83,7 @@ def get_any_payment(request: LegacyRequest) -> JsonObject:
 
 def list_all_payments(request: LegacyRequest) -> JsonObject:
     """Lists the payments of all batches, newest first, as the lists of batches show them."""
-    build_entry = partial(payment_views.build_list_entry, request.id_mapper)
+    build_entry = partial(payment_views.build_payment_list_entry, request.id_mapper)
     matches = filters.filter_payments(
         request, payment_lists.list_all_payments(request.tenant, ""), build_entry
     )

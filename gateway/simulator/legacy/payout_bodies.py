@@ -17,7 +17,7 @@ from gateway.simulator.legacy.banks import (
     MASKED_FIELDS,
     AccountBody,
     fill_account_number_from_iban,
-    has_masked_number,
+    has_number_sent_back_masked,
     translate_bank_account,
     translate_wallet,
 )
@@ -26,7 +26,7 @@ from gateway.simulator.legacy.payout_views import (
     translate_account_to_legacy_word,
 )
 from gateway.simulator.legacy.problem_names import translate_problems
-from gateway.simulator.recipient_rules import is_country
+from gateway.simulator.recipient_rules import is_country_code
 from gateway.simulator.state import Account, Recipient, Tenant, build_default_hold
 from gateway.simulator.values import is_blank
 
@@ -86,7 +86,7 @@ class PayoutParser:
     is_currency_refused: bool = False
 
     def parse(self) -> PayoutPlan:
-        self._parse_holds()
+        self._parse_autoswitch_and_holdup()
         # A separate collection, to know whether the objects themselves are well-formed.
         shape_problems = Problems([], self.problems.prefix)
         primary = lenient.parse_object(shape_problems, self.body, "primary")
@@ -123,7 +123,7 @@ class PayoutParser:
     def nested_account_problems(self) -> Problems:
         return self.problems.nest("accounts.")
 
-    def _parse_holds(self) -> None:
+    def _parse_autoswitch_and_holdup(self) -> None:
         for name in ("autoswitch", "holdup"):
             previous_hold = (
                 getattr(self.recipient, name) if self.recipient else build_default_hold()
@@ -136,7 +136,7 @@ class PayoutParser:
 
     def _parse_currency(self, value: object) -> str | None:
         code = lenient.normalize_currency(value)
-        if code is None or values.validate_currency(code) is None:
+        if code is None or values.find_currency_problem(code) is None:
             return None if code is None else str(code)
         self.problems.add_invalid_field("primary.currency", "Must be an ISO 4217 code")
         self.is_currency_refused = True
@@ -152,13 +152,13 @@ class PayoutParser:
             return current_word if current_word in self._method_words else None
         if is_blank(method):
             if len(given_words) == 1:  # A single method is the primary one.
-                self.plan.primary_type = self._account_type_of(given_words[0])
+                self.plan.primary_type = self._translate_legacy_word_to_account_type(given_words[0])
                 return given_words[0]
             if given_words or self.mode == "post":
                 self.problems.add_empty_field("primary.method")
             return None
         if isinstance(method, str) and method in self._method_words:
-            self.plan.primary_type = self._account_type_of(method)
+            self.plan.primary_type = self._translate_legacy_word_to_account_type(method)
             return method
         if method != self._find_current_method():  # The shown method may be sent back unchanged.
             self.problems.add_invalid_field(
@@ -179,12 +179,12 @@ class PayoutParser:
         current_currency = primary_account.fields["currency"] if primary_account else None
         return self.currency != current_currency
 
-    def _account_type_of(self, word: str) -> str:
+    def _translate_legacy_word_to_account_type(self, word: str) -> str:
         return BANK_TRANSFER if word == "bank" else self.tenant.vocabulary.wallet
 
     def _find_current_account(self, word: str) -> Account | None:
         return (
-            find_visible_account(self.recipient, self._account_type_of(word))
+            find_visible_account(self.recipient, self._translate_legacy_word_to_account_type(word))
             if self.recipient
             else None
         )
@@ -248,14 +248,14 @@ class PayoutParser:
         if self.mode == "patch":
             return _is_same_country(current_account, translated_body)
         if word == "bank":
-            return has_masked_number(sent_fields, current_account.fields) and _is_same_country(
-                current_account, translated_body
-            )
+            return has_number_sent_back_masked(
+                sent_fields, current_account.fields
+            ) and _is_same_country(current_account, translated_body)
         bank_body = lenient.parse_object(
             Problems(), lenient.parse_object(Problems(), self.body, "accounts"), "bank"
         )
         bank_account = self._find_current_account("bank")
-        is_sent_back = bank_account is not None and has_masked_number(
+        is_sent_back = bank_account is not None and has_number_sent_back_masked(
             bank_body, bank_account.fields
         )
         return is_sent_back and sent_fields.get("address") == current_account.fields["emailAddress"]
@@ -296,7 +296,7 @@ class PayoutParser:
         government_id: object,
     ) -> None:
         nested_problems = Problems()
-        body = {"type": self._account_type_of(word), **translated_body.fields}
+        body = {"type": self._translate_legacy_word_to_account_type(word), **translated_body.fields}
         if word == "bank":
             body.setdefault("accountHolderName", self._select_holder_name())
             self._plan_government_id(word, government_id, body.get("country"))
@@ -326,7 +326,7 @@ class PayoutParser:
         )
 
     def _plan_government_id(self, word: str, value: object, country: object) -> None:
-        if word == "bank" and is_country(country):
+        if word == "bank" and is_country_code(country):
             country = str(country)
             # The ids already include the request's `ssn`, if any: this id is added to them.
             is_combined = self.recipient is None or self.ssn is not None
@@ -335,9 +335,9 @@ class PayoutParser:
             ):
                 return  # Sent back as shown.
             update_ids = (
-                government_ids.add_government_id
+                government_ids.list_government_ids_after_adding
                 if is_combined
-                else government_ids.replace_government_ids
+                else government_ids.list_government_ids_after_replacing
             )
             bank_problems = self.nested_account_problems.nest("bank.")
             if self._is_conflicting_ssn(value, country):

@@ -8,7 +8,7 @@ from gateway.simulator.legacy.payout_bodies import Mode
 
 
 def create_payout_methods(request: LegacyRequest) -> JsonObject:
-    _apply_body(request, "post")
+    _parse_and_apply_payout_body(request, "post")
     return get_payout_methods(request)
 
 
@@ -20,11 +20,11 @@ def get_payout_methods(request: LegacyRequest) -> JsonObject:
 
 
 def update_payout_methods(request: LegacyRequest) -> JsonObject:
-    _apply_body(request, "patch")
+    _parse_and_apply_payout_body(request, "patch")
     return {"object": "updated"}
 
 
-def _apply_body(request: LegacyRequest, mode: Mode) -> None:
+def _parse_and_apply_payout_body(request: LegacyRequest, mode: Mode) -> None:
     recipient, problems = request.require_path_recipient(), Problems()
     plan = payout_bodies.PayoutParser(
         request.tenant, problems, request.body, recipient.fields, recipient, mode

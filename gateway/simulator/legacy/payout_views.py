@@ -6,7 +6,7 @@ from gateway.simulator import views
 from gateway.simulator.account_rules import BANK_TRANSFER, CHECK, MOBILE_WALLET
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import government_ids
-from gateway.simulator.legacy.banks import list_branch_fields
+from gateway.simulator.legacy.banks import list_branch_id_field_names
 from gateway.simulator.state import Account, Recipient, Tenant
 
 METHOD_LABELS = {CHECK: "Check", MOBILE_WALLET: "Mobile Wallet"}
@@ -40,7 +40,7 @@ def translate_account_type(tenant: Tenant, account_type: str | None) -> str | No
     )
 
 
-def format_method_label(tenant: Tenant, account_type: str | None) -> str | None:
+def find_account_type_label(tenant: Tenant, account_type: str | None) -> str | None:
     words = tenant.vocabulary
     configured_labels = {
         BANK_TRANSFER: words.legacy.bank_method_display,
@@ -49,7 +49,7 @@ def format_method_label(tenant: Tenant, account_type: str | None) -> str | None:
     return {**METHOD_LABELS, **configured_labels}.get(str(account_type))
 
 
-def format_summary_label(tenant: Tenant, account_type: str) -> str | None:
+def find_account_type_summary_label(tenant: Tenant, account_type: str) -> str | None:
     """Returns the display name of an account type in a summary."""
     words = tenant.vocabulary
     configured_labels = {
@@ -59,7 +59,7 @@ def format_summary_label(tenant: Tenant, account_type: str) -> str | None:
     return {**METHOD_LABELS, **configured_labels}.get(account_type)
 
 
-def build_recipient_payout(tenant: Tenant, recipient: Recipient) -> JsonObject:
+def build_payout_or_null_method(tenant: Tenant, recipient: Recipient) -> JsonObject:
     return build_payout(tenant, recipient) or {"method": None}
 
 
@@ -77,7 +77,7 @@ def build_payout(tenant: Tenant, recipient: Recipient) -> JsonObject | None:
             "currency": _build_currency(primary_account.fields["currency"]),
         },
         "method": method,
-        "methodDisplay": format_method_label(tenant, primary_account.type),
+        "methodDisplay": find_account_type_label(tenant, primary_account.type),
         "accounts": _build_accounts(tenant, recipient),
     }
 
@@ -103,7 +103,7 @@ def _build_bank_account(recipient: Recipient, account: Account) -> JsonObject:
     account_view = views.build_account(account)
     country = account_view["country"]
     branch = account_view["branchId"]
-    branch_fields = list_branch_fields(country)
+    branch_fields = list_branch_id_field_names(country)
     return {
         # Section 2: the institution code in Canada, elsewhere the name of the bank.
         "institution": account_view["bankId"] if country == "CA" else account_view["bankName"],

@@ -42,7 +42,7 @@ def parse_new_recipient(problems: Problems, body: JsonObject) -> JsonObject:
     given_fields = {name: value for name, value in body.items() if value is not None}
     fields = _parse_fields(problems, _translate_fields(problems, given_fields), body, {})
     if ids := _parse_ssn_into_government_ids(
-        problems, body, fields, government_ids.add_government_id
+        problems, body, fields, government_ids.list_government_ids_after_adding
     ):
         fields["governmentIds"] = ids
     return fields
@@ -55,15 +55,15 @@ def parse_recipient_change(
     service_fields = _translate_fields(problems, body)
     fields = _parse_fields(problems, service_fields, body, recipient.fields)
     replace_ids = partial(
-        government_ids.replace_government_ids,
-        other_country=_find_country_of_new_id(body, recipient),
+        government_ids.list_government_ids_after_replacing,
+        other_country=_find_new_government_id_country(body, recipient),
     )
     if ids := _parse_ssn_into_government_ids(problems, body, recipient.fields, replace_ids):
         service_fields["governmentIds"] = fields["governmentIds"] = ids
     return fields, set(service_fields)
 
 
-def _find_country_of_new_id(body: JsonObject, recipient: Recipient) -> str | None:
+def _find_new_government_id_country(body: JsonObject, recipient: Recipient) -> str | None:
     """Returns the country of the request's bank account if it has a new government id."""
     bank: object = body
     for name in ("payout", "accounts", "bank"):
@@ -110,7 +110,7 @@ def _translate_fields(problems: Problems, body: JsonObject) -> JsonObject:
         if body.get(name) is None:  # Responses show null if there is none.
             continue
         code = lenient.normalize_currency(body[name])
-        if "primaryCurrency" in service_fields and (error := values.validate_currency(code)):
+        if "primaryCurrency" in service_fields and (error := values.find_currency_problem(code)):
             problems.add_invalid_field(name, error)
         service_fields.setdefault("primaryCurrency", code)
     if "address" in body:

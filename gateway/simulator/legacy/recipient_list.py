@@ -79,17 +79,17 @@ SORT_KEYS: dict[str, ReadValue] = {
 }
 
 
-def _create_currency_test(id_mapper: IdMapper, value: str) -> RecipientTest:
+def _create_currency_predicate(id_mapper: IdMapper, value: str) -> RecipientTest:
     return lambda recipient: bool(_find_payout_currency(id_mapper, recipient) == value.upper())
 
 
-def _create_equality_test(read_value: ReadValue) -> CreateTest:
+def _create_equality_predicate(read_value: ReadValue) -> CreateTest:
     return lambda id_mapper, value: (
         lambda recipient: bool(read_value(id_mapper, recipient) == value)
     )
 
 
-def _create_search_test(_: IdMapper, value: str) -> RecipientTest:
+def _create_search_predicate(_: IdMapper, value: str) -> RecipientTest:
     search_text = value.casefold()
     search_fields = ("name", "email", "referenceId")
     return lambda recipient: any(
@@ -97,22 +97,22 @@ def _create_search_test(_: IdMapper, value: str) -> RecipientTest:
     )
 
 
-def _create_city_test(_: IdMapper, value: str) -> RecipientTest:
+def _create_city_predicate(_: IdMapper, value: str) -> RecipientTest:
     return lambda recipient: _fold_case(recipient.address.get("city")) == value.casefold()
 
 
-def _create_country_test(_: IdMapper, value: str) -> RecipientTest:
+def _create_country_predicate(_: IdMapper, value: str) -> RecipientTest:
     # Clients send two- and three-letter codes in any case.
     code = lenient.normalize_country(value)
     return lambda recipient: bool(recipient.address.get("country") == code)
 
 
-def _create_start_date_test(_: IdMapper, value: str) -> RecipientTest:
+def _create_start_date_predicate(_: IdMapper, value: str) -> RecipientTest:
     start = parse_date(value)
     return lambda recipient: start is None or recipient.created_at >= start
 
 
-def _create_end_date_test(_: IdMapper, value: str) -> RecipientTest:
+def _create_end_date_predicate(_: IdMapper, value: str) -> RecipientTest:
     """Creates a test for an end date; a date without a time includes the whole day."""
     end = parse_date(value)
     if end is None:
@@ -132,13 +132,13 @@ def parse_date(value: str) -> datetime | None:
 
 
 FILTERS: dict[str, CreateTest] = {
-    "search": _create_search_test,
-    "startDate": _create_start_date_test,
-    "endDate": _create_end_date_test,
-    "status": _create_equality_test(SORT_KEYS["status"]),
-    "complianceStatus": _create_equality_test(SORT_KEYS["complianceStatus"]),
-    "country": _create_country_test,
-    "city": _create_city_test,
-    "payoutMethod": _create_equality_test(recipient_views.find_payout_method),
-    "payoutCurrency": _create_currency_test,
+    "search": _create_search_predicate,
+    "startDate": _create_start_date_predicate,
+    "endDate": _create_end_date_predicate,
+    "status": _create_equality_predicate(SORT_KEYS["status"]),
+    "complianceStatus": _create_equality_predicate(SORT_KEYS["complianceStatus"]),
+    "country": _create_country_predicate,
+    "city": _create_city_predicate,
+    "payoutMethod": _create_equality_predicate(recipient_views.find_payout_method),
+    "payoutCurrency": _create_currency_predicate,
 }

@@ -64,7 +64,7 @@ def build_recipient(id_mapper: IdMapper, recipient: Recipient) -> JsonObject:
         "passport": fields.get("passport"),
         "ssn": government_ids.mask_recipient_ssn(fields),
         "address": {name: recipient.address.get(name) for name in ADDRESS_CHECKS},
-        "payout": payout_views.build_recipient_payout(id_mapper.tenant, recipient),
+        "payout": payout_views.build_payout_or_null_method(id_mapper.tenant, recipient),
         # Not in the document, but clients read it; the words are those of the list filter.
         "payoutMethod": find_payout_method(id_mapper, recipient),
         "primaryCurrency": fields.get("primaryCurrency"),

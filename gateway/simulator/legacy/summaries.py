@@ -41,9 +41,9 @@ def build_summary(id_mapper: IdMapper, batch: Batch) -> JsonObject:
         if batch.quote_expires_at
         else None,
         "methods": {
-            str(payout_views.translate_account_type(tenant, account_type)): _build_method(
-                tenant, account_type, payments
-            )
+            str(
+                payout_views.translate_account_type(tenant, account_type)
+            ): _build_payout_method_summary(tenant, account_type, payments)
             for account_type in account_types
         },
         service_total: _build_totals(
@@ -61,7 +61,9 @@ def build_summary(id_mapper: IdMapper, batch: Batch) -> JsonObject:
     }
 
 
-def _build_method(tenant: Tenant, account_type: str, payments: Iterable[Payment]) -> JsonObject:
+def _build_payout_method_summary(
+    tenant: Tenant, account_type: str, payments: Iterable[Payment]
+) -> JsonObject:
     # A payment to a recipient without a payout method counts as a bank transfer, the default.
     legacy_words, is_wallet = tenant.vocabulary.legacy, account_type == tenant.vocabulary.wallet
     return {
@@ -73,7 +75,7 @@ def _build_method(tenant: Tenant, account_type: str, payments: Iterable[Payment]
         "accountType": legacy_words.wallet_account_type
         if is_wallet
         else legacy_words.service_account_type,
-        "displayName": payout_views.format_summary_label(tenant, account_type),
+        "displayName": payout_views.find_account_type_summary_label(tenant, account_type),
     }
 
 

@@ -28,7 +28,9 @@ BODY_PAIRS = tomllib.loads((Path(__file__).parent / "pairs.toml").read_text(enco
 
 
 def find_differences(control: str, candidate: str, **options: Any) -> list[Difference]:
-    rules = Rules().rules_without_writes.combine(build_rules(options.get("rules", {}), "table"))
+    rules = Rules().rules_for_runs_without_writes.combine(
+        build_rules(options.get("rules", {}), "table")
+    )
     comparer = Differ(
         rules,
         IdMap(has_separate_ids=options.get("ids", "paired") == "paired"),
@@ -117,7 +119,7 @@ def build_answer(status: int = 200, body: str = '{"ok":true}', **headers: str) -
 
 
 def list_answer_differences(control: Answer, candidate: Answer) -> list[list[Any]]:
-    comparer = Differ(Rules().rules_without_writes, IdMap())
+    comparer = Differ(Rules().rules_for_runs_without_writes, IdMap())
     return [
         [difference.kind, difference.normal_path]
         for difference in comparer.compare_answers(control, candidate)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.compare.mask import Redactor
-from gateway.compare.paths import header_path, parse_scenario_path
+from gateway.compare.paths import build_header_path, parse_scenario_path
 from gateway.compare.strict_json import Number
 from tests.gateway.compare.fake_services import (
     CANDIDATE_KEY,
@@ -98,7 +98,7 @@ def test_field_key_is_shown_unless_personal() -> None:
         REDACTOR.redact_normal_path(("by", "DE89370400440532013000"))
         == 'by["DE******************00"]'
     )
-    assert REDACTOR.redact_normal_path(header_path("retry-after")) == "@header.retry-after"
+    assert REDACTOR.redact_normal_path(build_header_path("retry-after")) == "@header.retry-after"
 
 
 def test_difference_is_marked_in_masked_values() -> None:
@@ -107,7 +107,7 @@ def test_difference_is_marked_in_masked_values() -> None:
     ) -> list[list[tuple[str, bool]]]:
         return [
             [(segment.text, segment.differs) for segment in redacted_value.segments]
-            for redacted_value in REDACTOR.redact_pair(
+            for redacted_value in REDACTOR.redact_pair_and_mark_differences(
                 parse_scenario_path(path), control_value, candidate_value
             )
         ]

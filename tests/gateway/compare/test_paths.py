@@ -23,7 +23,7 @@ from gateway.compare.operations import identify_operation
         (("a b", "c"), '["a b"].c', '["a b"].c'),
         (("@status",), '["@status"]', '["@status"]'),
         (paths.STATUS_PATH, "@status", "@status"),
-        (paths.header_path("retry-after"), "@header.retry-after", "@header.retry-after"),
+        (paths.build_header_path("retry-after"), "@header.retry-after", "@header.retry-after"),
     ],
 )
 def test_path_is_formatted_and_normalized(

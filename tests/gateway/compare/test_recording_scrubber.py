@@ -187,7 +187,7 @@ def test_non_json_body_is_omitted(text: str) -> None:
 def test_base64_body_is_scrubbed() -> None:
     encoded_body = base64.b64encode(json.dumps(PERSON).encode()).decode()
     content = {"text": encoded_body, "encoding": "base64", "mimeType": "application/json"}
-    entry = SCRUBBER.scrub_entry(
+    entry = SCRUBBER.scrub_har_entry(
         {"request": {"method": "GET", "url": "/v1/a"}, "response": {"content": content}}
     )
     assert json.loads(entry["response"]["content"]["text"])["status"] == "active"

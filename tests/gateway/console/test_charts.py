@@ -11,9 +11,9 @@ from gateway.console.charts import (
     HEIGHT,
     WIDTH,
     build_plot,
-    list_span_starts,
+    format_axis_time_labels,
+    list_time_span_starts,
     round_up_axis,
-    select_axis_labels,
 )
 
 amounts = st.one_of(st.just(0.0), st.floats(1e-3, 1e9))
@@ -56,8 +56,15 @@ def test_no_data_gives_an_empty_chart() -> None:
 
 def test_bars_and_labels_are_evenly_spaced() -> None:
     period_start = datetime(2026, 1, 1, tzinfo=UTC)
-    span_starts = list_span_starts(
+    span_starts = list_time_span_starts(
         period_start, period_start + timedelta(hours=24), timedelta(minutes=15)
     )
     assert len(span_starts) == 96
-    assert select_axis_labels(span_starts) == ["00:00", "04:00", "08:00", "12:00", "16:00", "20:00"]
+    assert format_axis_time_labels(span_starts) == [
+        "00:00",
+        "04:00",
+        "08:00",
+        "12:00",
+        "16:00",
+        "20:00",
+    ]

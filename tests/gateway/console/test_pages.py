@@ -18,15 +18,15 @@ from sqlalchemy import text
 from gateway.cli import gateway
 from gateway.simulator import Fault
 from gateway.storage import open_store
-from gateway.storage.restore_detection import NO_MARK, flag_restored
+from gateway.storage.restore_detection import NO_MARK, set_restored_flag
 from gateway.storage.traffic_rows import (
     RETENTION,
     Span,
     Traffic,
-    add_traffic,
-    delete_old_traffic,
-    find_span_start,
-    load_traffic_sums,
+    add_traffic_counts,
+    compute_traffic_span_start,
+    delete_old_traffic_counts,
+    load_traffic_count_sums,
 )
 from tests.console import (
     OTHER_MERCHANTS,
@@ -288,7 +288,7 @@ async def test_restored_state_is_announced_on_overview(tmp_path: Path) -> None:
         open_console_client(running_console.url) as client,
     ):
         async with open_store(running_console.gateway.settings.state) as store:
-            await flag_restored(store, NO_MARK)
+            await set_restored_flag(store, NO_MARK)
         page_text = await read_page_text(client, "/")
         assert "1 issue" in page_text
         assert "so no batch is started: run `payout-gateway reconcile`" in page_text
@@ -317,19 +317,19 @@ async def test_traffic_expires_and_time_spans_add_up(
     async with open_store(settings.state) as store:
         now = store.clock()
         new_span, old_span = (
-            find_span_start(now),
-            find_span_start(now - RETENTION - timedelta(hours=1)),
+            compute_traffic_span_start(now),
+            compute_traffic_span_start(now - RETENTION - timedelta(hours=1)),
         )
         for _ in range(2):
             traffic_by_span = {
                 Span(new_span, "a", "live", "x"): Traffic(3, 1, 1, 30, 20, 12),
                 Span(old_span, "a", "live", "x"): Traffic(5, 0, 0, 1, 1, 1),
             }
-            await store.write(partial(add_traffic, traffic_by_span=traffic_by_span))
-        await delete_old_traffic(store)
-        traffic = await load_traffic_sums(store, old_span, "began_at", "operation")
+            await store.write(partial(add_traffic_counts, traffic_by_span=traffic_by_span))
+        await delete_old_traffic_counts(store)
+        traffic = await load_traffic_count_sums(store, old_span, "began_at", "operation")
         assert traffic == {(new_span, "x"): Traffic(6, 2, 2, 60, 40, 12)}
-        assert (await load_traffic_sums(store, old_span, required_values={"merchant": "b"}))[
+        assert (await load_traffic_count_sums(store, old_span, required_values={"merchant": "b"}))[
             ()
         ].requests == 0
 
@@ -339,13 +339,13 @@ async def test_durations_of_several_flushes_add_up(
 ) -> None:
     settings = build_settings(tmp_path_factory.mktemp("durations"), "http://127.0.0.1:9")
     async with open_store(settings.state) as store:
-        began_at = find_span_start(store.clock())
+        began_at = compute_traffic_span_start(store.clock())
         for merchant, ms in (("a", 3.0), ("a", 3.0), ("b", 3.0), ("b", 9_000.0)):
             traffic_counts = Traffic(1, service_ms=9)
             traffic_counts.gateway.count(ms)
             traffic_by_span = {Span(began_at, merchant, "live", "x"): traffic_counts}
-            await store.write(partial(add_traffic, traffic_by_span=traffic_by_span))
-        traffic = await load_traffic_sums(store, began_at, "operation", has_durations=True)
+            await store.write(partial(add_traffic_counts, traffic_by_span=traffic_by_span))
+        traffic = await load_traffic_count_sums(store, began_at, "operation", has_durations=True)
     (total,) = traffic.values()
     total.slowest_ms = 7_000
     assert total.percentile("gateway", 99) == 7_000

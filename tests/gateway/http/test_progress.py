@@ -26,7 +26,7 @@ async def run_as_request(
     """Run work as the task of one request."""
 
     async def request() -> Any:
-        requests_in_progress.track_current_task(
+        requests_in_progress.attribute_current_task_to_request(
             lambda: REQUEST_OWNER, asyncio.get_running_loop().time() - age_seconds
         )
         return await request_work()
@@ -38,15 +38,15 @@ async def test_request_is_listed_from_first_large_step_to_end_of_task() -> None:
     requests_in_progress = RequestsInProgress(lambda: NOW)
 
     async def run_steps() -> list[list[RequestProgress]]:
-        listings = [requests_in_progress.list_progress()]
-        progress.record_progress("receiving_request", 3, 10)
-        listings.append(requests_in_progress.list_progress())
+        listings = [requests_in_progress.list_running_requests()]
+        progress.record_current_request_progress("receiving_request", 3, 10)
+        listings.append(requests_in_progress.list_running_requests())
         # Concurrent reads run in their own tasks.
         await asyncio.gather(run_parallel_step())
-        return [*listings, requests_in_progress.list_progress()]
+        return [*listings, requests_in_progress.list_running_requests()]
 
     async def run_parallel_step() -> None:
-        progress.record_progress("receiving_response", 7, 0)
+        progress.record_current_request_progress("receiving_response", 7, 0)
 
     initial_listing, first, later_listing = await run_as_request(
         requests_in_progress, run_steps, age_seconds=60
@@ -69,7 +69,7 @@ async def test_request_is_listed_from_first_large_step_to_end_of_task() -> None:
         7,
         0,
     )
-    assert requests_in_progress.list_progress() == []
+    assert requests_in_progress.list_running_requests() == []
 
 
 async def test_task_that_outlives_its_request_is_not_listed() -> None:
@@ -77,7 +77,7 @@ async def test_task_that_outlives_its_request_is_not_listed() -> None:
 
     async def outlive_request() -> None:
         await may_end.wait()
-        progress.record_progress("receiving_response", 1, 1)
+        progress.record_current_request_progress("receiving_response", 1, 1)
 
     async def start_task() -> asyncio.Task[None]:
         return asyncio.create_task(outlive_request())
@@ -85,11 +85,11 @@ async def test_task_that_outlives_its_request_is_not_listed() -> None:
     remaining_task = await run_as_request(requests_in_progress, start_task)
     may_end.set()
     await remaining_task
-    assert requests_in_progress.list_progress() == []
+    assert requests_in_progress.list_running_requests() == []
 
 
 def test_progress_without_a_request_is_ignored() -> None:
-    progress.record_progress("receiving_request", 1, 2)
+    progress.record_current_request_progress("receiving_request", 1, 2)
 
 
 async def test_progress_of_an_answer_is_recorded() -> None:
@@ -101,7 +101,7 @@ async def test_progress_of_an_answer_is_recorded() -> None:
         async def write(self, _part: bytes) -> None:
             self.steps += [
                 (listed_item.step, listed_item.done, listed_item.total)
-                for listed_item in requests_in_progress.list_progress()
+                for listed_item in requests_in_progress.list_running_requests()
             ]
 
     async def send_and_list_progress(*chunks: bytes) -> list[tuple[str, int, int]]:

@@ -18,7 +18,11 @@ from gateway.config.settings import Settings
 from gateway.server.app import run_gateway
 from gateway.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from gateway.storage import open_store
-from gateway.storage.restore_detection import HighWaterMark, load_restore_state, read_mark
+from gateway.storage.restore_detection import (
+    HighWaterMark,
+    load_restore_state,
+    read_high_water_mark_file,
+)
 from gateway.storage.tables import operations
 from tests.operator_commands import (
     RESPONSE_LOST,
@@ -52,7 +56,7 @@ class RestorableGateway:
 
     @property
     def mark_file(self) -> Path:
-        return self.settings.state.mark_path
+        return self.settings.state.restore_mark_path
 
     @asynccontextmanager
     async def open_gateway(
@@ -122,9 +126,11 @@ async def test_restore_mark_advances_with_writes_and_at_shutdown(tmp_path: Path)
     async with open_restorable_gateway(tmp_path) as restorable_gateway:
         async with restorable_gateway.open_gateway() as gateway:
             await create_recipient(gateway)
-            await wait_until(lambda: read_mark(restorable_gateway.mark_file).number == 1)
+            await wait_until(
+                lambda: read_high_water_mark_file(restorable_gateway.mark_file).number == 1
+            )
             await create_recipient(gateway, "bob")
-        assert read_mark(restorable_gateway.mark_file) == HighWaterMark(0, 2)
+        assert read_high_water_mark_file(restorable_gateway.mark_file) == HighWaterMark(0, 2)
         assert restorable_gateway.mark_file == tmp_path / "gateway.key.mark"
 
 
@@ -152,7 +158,7 @@ async def test_restored_state_starts_no_batch_until_reconciled(
                 200,
                 "processing",
             )
-        assert read_mark(restorable_gateway.mark_file).generation == 1
+        assert read_high_water_mark_file(restorable_gateway.mark_file).generation == 1
         async with restorable_gateway.open_gateway() as gateway:
             batch = await create_batch(gateway, await create_recipient(gateway, "third"), "5.00")
             assert (await start_batch(gateway, batch)).status == 200
@@ -399,7 +405,7 @@ async def test_missing_mark_is_created_without_alarm(tmp_path: Path) -> None:
         restorable_gateway.mark_file.unlink()
         async with restorable_gateway.open_gateway() as gateway:
             assert (await start_batch(gateway, batch)).status == 200
-        assert read_mark(restorable_gateway.mark_file).number > 0
+        assert read_high_water_mark_file(restorable_gateway.mark_file).number > 0
 
 
 async def test_unwritable_mark_is_reported_and_stops_nothing(tmp_path: Path) -> None:
@@ -433,7 +439,9 @@ async def test_restore_under_running_gateway_is_detected(tmp_path: Path) -> None
         restorable_gateway.open_gateway() as gateway,
     ):
         batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
-        await wait_until(lambda: read_mark(restorable_gateway.mark_file).number == 2)
+        await wait_until(
+            lambda: read_high_water_mark_file(restorable_gateway.mark_file).number == 2
+        )
         # As a database server restores: without notice to the gateway.
         async with open_store(restorable_gateway.settings.state) as store:
             await execute(store, delete(operations).where(operations.c.number == 2))
@@ -449,7 +457,9 @@ async def test_restore_under_running_gateway_is_detected(tmp_path: Path) -> None
 async def test_installed_commands_report_restored_state(tmp_path: Path) -> None:
     async with open_restorable_gateway(tmp_path) as restorable_gateway:
         batch = await restore_outdated_database(restorable_gateway)
-        base_url = restorable_gateway.settings.environments.select_configured()["sandbox"].base_url
+        base_url = restorable_gateway.settings.environments.map_configured_environments_by_name()[
+            "sandbox"
+        ].base_url
         (tmp_path / "gateway.toml").write_text(build_configuration(base_url))
         headers = {"X-API-Key": KEY["api_key"]}
         async with (

@@ -17,7 +17,7 @@ from gateway.auth.signing import Credentials
 from gateway.signed_api.transitions import SignedWrite, SignedWriteGuard, WrongBatchStatus
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
 from gateway.storage.freezes import freeze_writes
-from gateway.storage.restore_detection import HighWaterMark, flag_restored
+from gateway.storage.restore_detection import HighWaterMark, set_restored_flag
 from gateway.upstream.send_attempt import Fence
 from mappings import batch_locks
 from mappings.effects import CompareAndSet
@@ -447,7 +447,7 @@ async def test_write_with_unknown_key_is_frozen_with_its_environment(
 async def test_write_with_unknown_key_starts_nothing_on_restored_state(
     harness: TransitionsHarness,
 ) -> None:
-    await flag_restored(harness.store, HighWaterMark(0, 1))
+    await set_restored_flag(harness.store, HighWaterMark(0, 1))
     with pytest.raises(Halted):
         await harness.send_write(build_write(tenant=None))
     assert await harness.send_write(build_write(OTHER_WRITE_TARGETS[0], tenant=None)) == 200

@@ -108,7 +108,7 @@ async def test_balances_can_be_a_list_with_other_path_and_names(connect_client):
 
 async def test_started_batch_changes_balance(client, clock, payee):
     batch = await client.create_batch(client.build_payment(payee, "10.00"))
-    client.service.set_outcome(payee["id"], "returned")
+    client.service.set_payment_outcome(payee["id"], "returned")
     await client.start_batch(batch)
 
     async def dollars():

@@ -168,7 +168,7 @@ async def test_bank_transfer_below_minimum_is_not_processed(
 
 @pytest.mark.parametrize("outcome", ["failed", "returned"])
 async def test_failed_payment_is_refunded(client, clock, payee, german_payee, outcome):
-    client.service.set_outcome(german_payee["id"], outcome)
+    client.service.set_payment_outcome(german_payee["id"], outcome)
     batch = await client.create_batch(
         client.build_payment(payee, "10.00"), client.build_payment(german_payee, "5.50")
     )
@@ -189,12 +189,12 @@ async def test_processed_payment_stays_processed(client, clock, payee):
     batch = await client.create_batch(client.build_payment(payee))
     await client.start_batch(batch)
     clock.now += 2
-    client.service.set_outcome(payee["id"], "failed")
+    client.service.set_payment_outcome(payee["id"], "failed")
     assert (await client.read_summary(batch))["status"] == "processed"
 
 
 async def test_batch_of_failed_payments_has_failed(client, clock, payee):
-    client.service.set_outcome(payee["id"], "failed")
+    client.service.set_payment_outcome(payee["id"], "failed")
     batch = await client.create_batch(client.build_payment(payee), client.build_payment(payee))
     await client.start_batch(batch)
     clock.now += 2

@@ -1,7 +1,7 @@
 from collections import Counter
 
 from gateway.simulator import Service
-from gateway.simulator.recipients import is_payable
+from gateway.simulator.recipients import is_recipient_payable
 
 RECIPIENT_COUNT = 400
 
@@ -31,7 +31,9 @@ async def test_seeded_recipients_are_varied(connect_client):
     assert all(recipient.created_at <= recipient.updated_at for recipient in seeded_recipients)
     assert any(recipient.created_at < recipient.updated_at for recipient in seeded_recipients)
     assert all(
-        is_payable(recipient) for recipient in seeded_recipients if recipient.status == "active"
+        is_recipient_payable(recipient)
+        for recipient in seeded_recipients
+        if recipient.status == "active"
     )
 
 

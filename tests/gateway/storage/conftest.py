@@ -23,7 +23,7 @@ from gateway.storage.engine import (
     find_sqlite_file,
     open_database,
     parse_state_url,
-    run_with_sqlalchemy,
+    run_in_sqlalchemy_transaction,
 )
 from gateway.storage.key_file import create_key_file
 from gateway.storage.schema_upgrade import build_alembic_config
@@ -99,7 +99,7 @@ async def open_store_at_revision(state: State, revision: str) -> AsyncIterator[S
     def upgrade(connection: Connection) -> None:
         command.upgrade(build_alembic_config(connection), revision)
 
-    await run_with_sqlalchemy(address, upgrade)
+    await run_in_sqlalchemy_transaction(address, upgrade)
     store = Store(open_database(address), utc_now)
     yield store
     await store.close()

@@ -16,11 +16,11 @@ from gateway.config.settings import State
 from gateway.storage import ObjectStateStore, StoreUnavailable, Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.backups import restore_backup, save_backup
-from gateway.storage.key_file import add_key, create_key_file
+from gateway.storage.key_file import add_encryption_key, create_key_file
 from gateway.storage.restore_detection import (
     HighWaterMark,
     load_restore_state,
-    write_mark_if_greater,
+    write_high_water_mark_if_greater,
 )
 from tests.gateway.storage.conftest import build_empty_sqlite_state, run_statements
 from tests.state import execute
@@ -79,7 +79,7 @@ async def test_restored_state_awaits_reconciliation_and_names_its_restorer(
 ) -> None:
     path = tmp_path / "backup"
     await save_backup(await fill_state(state), path)
-    write_mark_if_greater(state.mark_path, HighWaterMark(2, 70))
+    write_high_water_mark_if_greater(state.restore_mark_path, HighWaterMark(2, 70))
     await restore_backup(state, path, force=True)
     async with open_store(state) as store:
         state_mark = await load_restore_state(store)
@@ -145,7 +145,7 @@ async def test_database_of_another_version_is_not_touched(postgres: State, tmp_p
 async def test_key_file_with_more_keys_is_kept(sqlite: State, tmp_path: Path) -> None:
     path = tmp_path / "backup"
     await save_backup(await fill_state(sqlite), path)
-    add_key(sqlite.encryption_key_file)
+    add_encryption_key(sqlite.encryption_key_file)
     two_keys_text = sqlite.encryption_key_file.read_text()
     _manifest, renamed_files = await restore_backup(sqlite, path, force=True)
     assert sqlite.encryption_key_file.read_text() == two_keys_text

@@ -55,18 +55,18 @@ async def test_second_service_to_change_a_batch_is_refused(name: str, state: Sta
         await save_legacy_ids(store, ACME, {"B-KNOWN": "B-REAL"}, imported=True)
         batch_state = {"phase": "sent", "version": 1, "imported": 1}
         await object_states.compare_and_set(ACME, "batch", "B-REAL", batch_state)
-        unmarked_checks = await routing.build_unmarked_checks(ACME, ["B-REAL"])
+        unmarked_checks = await routing.build_not_routed_to_legacy_checks(ACME, ["B-REAL"])
         change = CompareAndSet("batch", "B-REAL", {"phase": "editing"})
         await object_states.compare_and_set_all(
-            ACME, await routing.build_marks(ACME, [name], "one")
+            ACME, await routing.build_legacy_routing_marks(ACME, [name], "one")
         )
         assert await object_states.load(ACME, "batch", "B-REAL") == batch_state
         with pytest.raises(Conflict):
             await object_states.compare_and_set_all(ACME, [*unmarked_checks, change])
-        await routing.delete_marks(ACME, [name])
+        await routing.delete_legacy_routing_marks(ACME, [name])
         await object_states.compare_and_set_all(ACME, [*unmarked_checks, change])
         with pytest.raises(BatchRoutedElsewhereError):
-            await routing.build_marks(ACME, [name], "one")
+            await routing.build_legacy_routing_marks(ACME, [name], "one")
         assert await routing.find_backend(ACME, name) == "current"
 
 
@@ -76,7 +76,7 @@ async def test_batch_changed_here_first_is_not_marked(
     async with open_store(state) as store:
         object_states = ObjectStateStore(store)
         routing = BatchRouting(object_states, AliasIds(store, "all"))
-        legacy_marks = await routing.build_marks(ACME, ["B-1"], "one")
+        legacy_marks = await routing.build_legacy_routing_marks(ACME, ["B-1"], "one")
         await object_states.compare_and_set(
             ACME, "batch", "B-1", {"phase": "editing", "version": 0}
         )
@@ -92,7 +92,7 @@ async def test_mark_is_withdrawn_unless_another_write_followed(state: State) -> 
 
         async def begin_change(request_id: str) -> None:
             await object_states.compare_and_set_all(
-                ACME, await routing.build_marks(ACME, ["B-1"], request_id)
+                ACME, await routing.build_legacy_routing_marks(ACME, ["B-1"], request_id)
             )
 
         await begin_change("one")
@@ -102,12 +102,13 @@ async def test_mark_is_withdrawn_unless_another_write_followed(state: State) -> 
         assert await routing.find_backend(ACME, "B-1") is None
         # Neither change saw the mark; the second must find that the mark is shared.
         concurrent_marks = [
-            await routing.build_marks(ACME, ["B-1"], request_id) for request_id in ("two", "three")
+            await routing.build_legacy_routing_marks(ACME, ["B-1"], request_id)
+            for request_id in ("two", "three")
         ]
         await object_states.compare_and_set_all(ACME, concurrent_marks[0])
         with pytest.raises(Conflict):
             await object_states.compare_and_set_all(ACME, concurrent_marks[1])
-        later_marks = await routing.build_marks(ACME, ["B-1"], "three")
+        later_marks = await routing.build_legacy_routing_marks(ACME, ["B-1"], "three")
         await routing.revert_marks(ACME, ["B-1"], "two")
         with pytest.raises(Conflict):
             await object_states.compare_and_set_all(ACME, later_marks)
@@ -115,7 +116,7 @@ async def test_mark_is_withdrawn_unless_another_write_followed(state: State) -> 
         await begin_change("five")
         await routing.revert_marks(ACME, ["B-1"], "four")
         assert await routing.find_backend(ACME, "B-1") == "legacy"
-        await routing.delete_marks(ACME, ["B-1"])
+        await routing.delete_legacy_routing_marks(ACME, ["B-1"])
         assert await object_states.load(ACME, BACKEND_KIND, "B-1") == {}
 
 
@@ -129,7 +130,7 @@ async def test_one_of_two_instances_changes_a_batch(state: State) -> None:
         async def change(batch: str, seconds: float) -> None:
             unmarked_checks = await BatchRouting(
                 object_states, AliasIds(first_store, "all")
-            ).build_unmarked_checks(ACME, [batch])
+            ).build_not_routed_to_legacy_checks(ACME, [batch])
             await asyncio.sleep(seconds)
             edit_record = CompareAndSet(
                 "batch", batch, {"phase": "editing"}, expected={"phase": None}
@@ -138,7 +139,7 @@ async def test_one_of_two_instances_changes_a_batch(state: State) -> None:
 
         async def mark_batch(batch: str) -> None:
             await ObjectStateStore(second_store).compare_and_set_all(
-                ACME, await routing.build_marks(ACME, [batch], "one")
+                ACME, await routing.build_legacy_routing_marks(ACME, [batch], "one")
             )
 
         for number in range(20):

@@ -10,7 +10,7 @@ from gateway.storage.brownout_rows import (
     build_brownout_with_new_id,
     end_brownouts,
     insert_brownout,
-    list_open_brownouts,
+    list_planned_and_active_brownouts,
 )
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -28,6 +28,6 @@ async def test_active_brownouts_are_read_as_written(state: State) -> None:
     )
     async with open_store(state) as store:
         await insert_brownout(store, brownout)
-        assert await list_open_brownouts(store, NOW) == [brownout]
+        assert await list_planned_and_active_brownouts(store, NOW) == [brownout]
         await end_brownouts(store, NOW, brownout.id)
-        assert await list_open_brownouts(store, NOW) == []
+        assert await list_planned_and_active_brownouts(store, NOW) == []

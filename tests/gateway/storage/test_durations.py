@@ -13,14 +13,20 @@ from sqlalchemy import Integer, bindparam, text
 
 from gateway.config.settings import State
 from gateway.storage import open_store
-from gateway.storage.durations import BUCKET_BOUNDS_MS, BUCKET_COUNT, PARTS, Durations, list_columns
+from gateway.storage.durations import (
+    BUCKET_BOUNDS_MS,
+    BUCKET_COUNT,
+    PARTS,
+    Durations,
+    list_bucket_columns,
+)
 from gateway.storage.tables import UTCDateTime, traffic
 from gateway.storage.traffic_rows import (
     Span,
     Traffic,
-    add_traffic,
-    find_span_start,
-    load_traffic_sums,
+    add_traffic_counts,
+    compute_traffic_span_start,
+    load_traffic_count_sums,
 )
 from tests.gateway.storage.conftest import open_store_at_revision
 from tests.state import execute
@@ -72,13 +78,13 @@ def test_each_bucket_grows_by_the_documented_factor() -> None:
         for lower_bound, upper_bound in itertools.pairwise(BUCKET_BOUNDS_MS)
     ]
     assert all(1.55 < ratio < 1.61 for ratio in ratios)
-    names = [name for part in PARTS for name in list_columns(part)]
+    names = [name for part in PARTS for name in list_bucket_columns(part)]
     assert len(names) == len(PARTS) * BUCKET_COUNT
     assert {*names} <= {column.name for column in traffic.c}
 
 
 async def test_migrated_counts_remain_without_durations(state: State) -> None:
-    began_at = find_span_start(datetime(2030, 1, 1, tzinfo=UTC))
+    began_at = compute_traffic_span_start(datetime(2030, 1, 1, tzinfo=UTC))
     async with open_store_at_revision(state, "0009") as store:
         old_row = {"began_at": began_at, "requests": 7, "service_ms": 90, "slowest_ms": 30}
         await execute(
@@ -101,8 +107,10 @@ async def test_migrated_counts_remain_without_durations(state: State) -> None:
     traffic_counts.service.count(5)
     async with open_store(state) as store:
         traffic_by_span = {Span(began_at, "acme", "live", "x"): traffic_counts}
-        await store.write(partial(add_traffic, traffic_by_span=traffic_by_span))
-        traffic_sums = await load_traffic_sums(store, began_at, "operation", has_durations=True)
+        await store.write(partial(add_traffic_counts, traffic_by_span=traffic_by_span))
+        traffic_sums = await load_traffic_count_sums(
+            store, began_at, "operation", has_durations=True
+        )
     total = traffic_sums[("x",)]
     assert (total.requests, total.service_ms, total.slowest_ms) == (8, 95, 30)
     assert (total.service, total.gateway.total) == (traffic_counts.service, 0)

@@ -74,24 +74,24 @@ def test_last_key_encrypts_and_every_key_decrypts() -> None:
 
 def test_api_key_is_hashed_with_each_key_newest_first() -> None:
     encryption_keys = build_encryption_keys("one", "two")
-    digests = encryption_keys.list_digests("api key")
+    digests = encryption_keys.list_api_key_digests("api key")
     assert [digest.key_id for digest in digests] == ["two", "one"]
     assert len({digest.value for digest in digests}) == 2
-    assert digests == encryption_keys.list_digests("api key")
-    assert digests != encryption_keys.list_digests("api kez")
+    assert digests == encryption_keys.list_api_key_digests("api key")
+    assert digests != encryption_keys.list_api_key_digests("api kez")
 
 
 def test_each_purpose_has_its_own_stable_key() -> None:
     encryption_keys = EncryptionKeys({"one": bytes(32)})
     derived_keys = [
-        encryption_keys.derive_keys(purpose)["one"]
+        encryption_keys.derive_keys_by_id(purpose)["one"]
         for purpose in ("secrets", "api keys", "stand-in ids")
     ]
     assert len(set(derived_keys)) == 3
     # Stored rows depend on these: HKDF-SHA256, no salt, info "payout-gateway api keys".
-    assert encryption_keys.derive_keys("api keys") == EncryptionKeys(
+    assert encryption_keys.derive_keys_by_id("api keys") == EncryptionKeys(
         {"one": bytes(32)}
-    ).derive_keys("api keys")
+    ).derive_keys_by_id("api keys")
     assert bytes(32) not in derived_keys
 
 

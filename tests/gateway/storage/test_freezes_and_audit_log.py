@@ -41,11 +41,11 @@ from gateway.storage.operations import (
 )
 from gateway.storage.restore_detection import (
     HighWaterMark,
-    clear_restored,
-    flag_restored,
+    clear_restored_flag,
     load_restore_state,
-    read_mark,
-    write_mark_if_greater,
+    read_high_water_mark_file,
+    set_restored_flag,
+    write_high_water_mark_if_greater,
 )
 from gateway.storage.tables import audit_events, operations, upstream_writes
 from tests.gateway.storage.conftest import open_store_at_revision
@@ -126,10 +126,10 @@ async def test_restored_state_becomes_the_latest_after_reconciliation(
     async with open_store(state) as store:
         await begin_operations(store, "a")
         own_mark, another_machine = HighWaterMark(3, 90), HighWaterMark(3, 95)
-        assert await flag_restored(store, own_mark) is True
-        assert await flag_restored(store, own_mark) is False
+        assert await set_restored_flag(store, own_mark) is True
+        assert await set_restored_flag(store, own_mark) is False
         assert (await load_restore_state(store)).is_restored
-        cleared_mark = await clear_restored(store, own_mark)
+        cleared_mark = await clear_restored_flag(store, own_mark)
         state_mark = await load_restore_state(store)
         assert (state_mark.mark, state_mark.is_restored) == (cleared_mark, False)
         assert state_mark.mark > another_machine > own_mark
@@ -141,14 +141,14 @@ async def test_reconciliation_without_mark_continues_from_detected_number(
     state: State,
 ) -> None:
     async with open_store(state) as store:
-        await flag_restored(store, HighWaterMark(3, 90))
-        assert await clear_restored(store, HighWaterMark(0, 0)) > HighWaterMark(3, 90)
+        await set_restored_flag(store, HighWaterMark(3, 90))
+        assert await clear_restored_flag(store, HighWaterMark(0, 0)) > HighWaterMark(3, 90)
 
 
 async def test_restored_state_refuses_only_starts(state: State) -> None:
     async with open_store(state) as store:
         operation_repository = OperationRepository(store, ObjectStateStore(store))
-        await flag_restored(store, HighWaterMark(0, 1))
+        await set_restored_flag(store, HighWaterMark(0, 1))
         with pytest.raises(RestoreUncheckedError):
             await operation_repository.save_checkpoint(
                 build_operation("a"), Checkpoint(is_first=True, refuses_if_restored=True)
@@ -161,15 +161,15 @@ async def test_restored_state_refuses_only_starts(state: State) -> None:
 
 def test_mark_is_never_replaced_by_a_smaller_one(tmp_path: Path) -> None:
     path = tmp_path / "mark"
-    assert read_mark(path) == HighWaterMark(0, 0)
+    assert read_high_water_mark_file(path) == HighWaterMark(0, 0)
     for written_mark in (
         HighWaterMark(0, 5),
         HighWaterMark(0, 3),
         HighWaterMark(1, 1),
         HighWaterMark(0, 9),
     ):
-        write_mark_if_greater(path, written_mark)
-    assert read_mark(path) == HighWaterMark(1, 1)
+        write_high_water_mark_if_greater(path, written_mark)
+    assert read_high_water_mark_file(path) == HighWaterMark(1, 1)
     assert [path_in_folder.name for path_in_folder in tmp_path.iterdir()] == ["mark"]
 
 
@@ -361,9 +361,9 @@ async def use_every_journal_query(store: Store) -> None:
         ),
     )
     await operation_repository.mark_answered(["c"])
-    assert await operation_repository.list_rivals(build_operation("b"), build_write()) == [
-        await operation_repository.find_operation("a")
-    ]
+    assert await operation_repository.list_open_with_identical_write(
+        build_operation("b"), build_write()
+    ) == [await operation_repository.find_operation("a")]
 
 
 async def test_finished_operations_are_read_by_index(sqlite: State) -> None:
@@ -373,7 +373,11 @@ async def test_finished_operations_are_read_by_index(sqlite: State) -> None:
         operation_repository = OperationRepository(store, ObjectStateStore(store))
         with record_statements() as statement_log:
             assert (
-                len(await operation_repository.list_rivals(build_operation("a"), build_write()))
+                len(
+                    await operation_repository.list_open_with_identical_write(
+                        build_operation("a"), build_write()
+                    )
+                )
                 == 1
             )
             await operation_repository.find_operation("b")

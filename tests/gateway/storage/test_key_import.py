@@ -13,17 +13,17 @@ from gateway.auth.key_import import ImportResult, import_keys
 from gateway.auth.key_lines import ImportRefused, parse_key_lines
 from gateway.auth.key_rows import (
     AccessKeyTaken,
-    find_matching_keys,
+    find_keys_by_name_or_prefix,
     load_credentials,
     load_listed_keys,
     replace_credentials,
     revoke_key,
 )
-from gateway.auth.signing import Credentials, extract_key_prefix
+from gateway.auth.signing import Credentials, extract_displayable_key_prefix
 from gateway.config.settings import State
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
-from gateway.storage.key_file import add_key
+from gateway.storage.key_file import add_encryption_key
 from tests.state import execute
 
 ACME = {
@@ -177,7 +177,7 @@ def test_repr_of_line_hides_key_and_secret() -> None:
 def test_prefix_is_at_most_eight_characters_and_a_quarter_of_the_key(
     api_key: str, prefix: str
 ) -> None:
-    assert extract_key_prefix(api_key) == prefix
+    assert extract_displayable_key_prefix(api_key) == prefix
 
 
 # Stored keys.
@@ -280,7 +280,7 @@ async def test_revoked_key_is_reactivated_only_on_request(store: Store) -> None:
 async def test_key_hashed_with_earlier_encryption_key_is_recognized(state: State) -> None:
     async with open_store(state) as store:
         await import_lines(store, ACME)
-    add_key(state.encryption_key_file)
+    add_encryption_key(state.encryption_key_file)
     async with open_store(state) as store:
         result = await import_lines(store, ACME, BOLT)
         assert (result.new, result.unchanged) == (1, 1)
@@ -344,14 +344,14 @@ async def test_name_precedes_prefix_and_active_keys_precede_revoked_ones(
     keys = await load_listed_keys(store)
 
     def list_matching_names(prefix: str) -> list[str]:
-        return [key.name for key in find_matching_keys(keys, prefix)]
+        return [key.name for key in find_keys_by_name_or_prefix(keys, prefix)]
 
     assert list_matching_names("key-of-b") == ["key-of-b"]
     assert list_matching_names("key-of") == ["key-of-b", "bolt-live"]
     assert list_matching_names("another") == ["acme-live"]
     assert list_matching_names("") == []
     assert list_matching_names("key") == [], "too little to say which"
-    await revoke_key(store, find_matching_keys(keys, "bolt-live")[0].id)
+    await revoke_key(store, find_keys_by_name_or_prefix(keys, "bolt-live")[0].id)
     keys = await load_listed_keys(store)
     assert list_matching_names("key-of") == ["key-of-b"]
     assert list_matching_names("bolt-live") == ["bolt-live"]
@@ -362,7 +362,7 @@ async def test_key_changes_are_audited_once_without_secrets(store: Store) -> Non
     await import_lines(store, {**ACME, "name": "first"}, SECOND_ACME_KEY, BOLT)
     acme, bolt = Tenant("acme", "live"), Tenant("bolt", "live")
     await replace_credentials(store, bolt, Credentials("new-access", "new-secret"))
-    first = find_matching_keys(await load_listed_keys(store), "first")[0].id
+    first = find_keys_by_name_or_prefix(await load_listed_keys(store), "first")[0].id
     for _ in range(2):
         await revoke_key(store, first)
     audited_actions = [(event.scope, event.action) for event in await list_audit_events(store)]

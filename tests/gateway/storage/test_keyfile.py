@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.storage import StoreUnavailable
-from gateway.storage.key_file import add_key, create_key_file, read_key_file
+from gateway.storage.key_file import add_encryption_key, create_key_file, read_key_file
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_added_key_is_last_and_earlier_keys_remain(key_path: Path, ends_with_new
     if not ends_with_newline:
         write_key_file(key_path, key_path.read_text().rstrip("\n"))
     text_before = key_path.read_text().rstrip("\n")
-    add_key(key_path)
+    add_encryption_key(key_path)
     assert key_path.read_text().startswith(text_before + "\n")
     keys = read_key_file(key_path)
     assert keys

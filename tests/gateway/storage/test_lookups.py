@@ -12,7 +12,7 @@ from gateway.storage import ObjectStateStore, StoreUnavailable, Tenant, open_sto
 from gateway.storage.engine import find_sqlite_file, parse_state_url
 from gateway.storage.id_rows import (
     IdCollisionError,
-    load_current_ids,
+    load_current_ids_by_legacy_id,
     load_legacy_ids,
     save_legacy_ids,
 )
@@ -26,11 +26,11 @@ async def test_any_number_of_ids_is_resolved(state: State, count: int) -> None:
     names = {f"R-{number:016}": f"R-{number:022}" for number in range(count)}
     async with open_store(state) as store:
         await save_legacy_ids(store, ACME, names)
-        assert await load_current_ids(store, ACME, [*names, "R-UNKNOWN"]) == names
+        assert await load_current_ids_by_legacy_id(store, ACME, [*names, "R-UNKNOWN"]) == names
         legacy_ids = {current_id: legacy for legacy, current_id in names.items()}
         assert await load_legacy_ids(store, ACME, [*legacy_ids, "R-UNKNOWN"]) == legacy_ids
-        assert await load_current_ids(store, OTHER_TENANT, names) == {}
-        assert await load_current_ids(store, ACME, []) == {}
+        assert await load_current_ids_by_legacy_id(store, OTHER_TENANT, names) == {}
+        assert await load_current_ids_by_legacy_id(store, ACME, []) == {}
 
 
 async def test_object_has_one_imported_id_and_at_most_one_alias(state: State) -> None:
@@ -70,11 +70,11 @@ async def test_lookup_does_not_block_a_change(sqlite: State) -> None:
 
     async with open_store(sqlite) as store:
         await save_legacy_ids(store, ACME, {"R-1": "R-2"})
-        assert await load_current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
+        assert await load_current_ids_by_legacy_id(store, ACME, ["R-1"]) == {"R-1": "R-2"}
         await asyncio.to_thread(look_up_in_thread)
-        assert await load_current_ids(store, ACME, ["R-1"]) == {"R-1": "R-ELSEWHERE"}
+        assert await load_current_ids_by_legacy_id(store, ACME, ["R-1"]) == {"R-1": "R-ELSEWHERE"}
         await save_legacy_ids(store, ACME, {"R-3": "R-4"})
-        assert await load_current_ids(store, ACME, ["R-3"]) == {"R-3": "R-4"}
+        assert await load_current_ids_by_legacy_id(store, ACME, ["R-3"]) == {"R-3": "R-4"}
 
 
 async def test_first_lookup_waits_for_another_process(sqlite: State) -> None:
@@ -83,10 +83,10 @@ async def test_first_lookup_waits_for_another_process(sqlite: State) -> None:
     assert file is not None
     async with open_store(sqlite) as store:
         await save_legacy_ids(store, ACME, {"R-1": "R-2"})
-        assert await load_current_ids(store, ACME, []) == {}
+        assert await load_current_ids_by_legacy_id(store, ACME, []) == {}
         with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as other_connection:
             other_connection.execute("BEGIN EXCLUSIVE")
-            lookup_task = asyncio.ensure_future(load_current_ids(store, ACME, ["R-1"]))
+            lookup_task = asyncio.ensure_future(load_current_ids_by_legacy_id(store, ACME, ["R-1"]))
             await asyncio.sleep(0.1)
             other_connection.execute("COMMIT")
         assert await lookup_task == {"R-1": "R-2"}
@@ -97,6 +97,6 @@ async def test_prepared_statement_survives_table_change(postgres: State) -> None
     async with open_store(postgres) as store:
         await save_legacy_ids(store, ACME, {"R-1": "R-2"})
         for kind in ("varchar(99)", "text"):
-            assert await load_current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
+            assert await load_current_ids_by_legacy_id(store, ACME, ["R-1"]) == {"R-1": "R-2"}
             await execute(store, text(f"ALTER TABLE legacy_ids ALTER current_id TYPE {kind}"))
-        assert await load_current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
+        assert await load_current_ids_by_legacy_id(store, ACME, ["R-1"]) == {"R-1": "R-2"}

@@ -9,7 +9,7 @@ from gateway.migration.modes import Modes, find_mode_group
 from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.audit_log import list_audit_events
-from gateway.storage.mode_rows import GROUPS, list_mode_switches, load_switch_count, set_mode
+from gateway.storage.mode_rows import GROUPS, list_mode_switches, load_mode_switch_count, set_mode
 from gateway.writes.batch_routing import BACKEND_KIND, LEGACY_MARK, BatchRouting
 from mappings import OPERATIONS, UNLISTED
 from tests.operator_commands import wait_until_async
@@ -21,14 +21,14 @@ async def test_mode_for_all_keys_replaces_mode_of_one_key(
     state: State,
 ) -> None:
     async with open_store(state) as store:
-        assert await load_switch_count(store) == 0
+        assert await load_mode_switch_count(store) == 0
         assert await set_mode(store, ACME, "shop", ["batches", "balances"], "forward") == []
         assert await set_mode(store, ACME, "", ["batches"], "translate") == ["shop"]
         modes_by_group = {
             (switch.key, switch.group): switch.mode for switch in await list_mode_switches(store)
         }
         assert modes_by_group == {("", "batches"): "translate", ("shop", "balances"): "forward"}
-        assert await load_switch_count(store) == 2
+        assert await load_mode_switch_count(store) == 2
         audited_actions = [event.action for event in await list_audit_events(store, ACME)]
         assert audited_actions == [
             "switched to forward: batches, balances of key shop",
@@ -40,18 +40,18 @@ async def test_concurrent_switches_are_all_recorded(state: State) -> None:
     async with open_store(state) as store:
         switches = [set_mode(store, ACME, f"key {n}", ["batches"], "forward") for n in range(8)]
         await asyncio.gather(*switches)
-        assert await load_switch_count(store) == 8
+        assert await load_mode_switch_count(store) == 8
         assert len(await list_mode_switches(store)) == 8
 
 
 async def test_gateway_sees_switches_of_another_process(state: State) -> None:
     async with open_store(state) as store, Modes(store) as modes:
-        assert not modes.has_switches(ACME)
+        assert not modes.has_mode_switch_for_tenant(ACME)
         async with open_store(state) as second_store:
             await set_mode(second_store, ACME, "", GROUPS, "forward")
 
         async def has_switched_mode() -> bool:
-            return modes.has_switches(ACME)
+            return modes.has_mode_switch_for_tenant(ACME)
 
         await wait_until_async(has_switched_mode)
 

@@ -26,8 +26,8 @@ from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant, o
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.database import Transaction, UniqueViolation
 from gateway.storage.encryption import EncryptionContext, build_key_line
-from gateway.storage.engine import parse_state_url, run_with_sqlalchemy
-from gateway.storage.key_file import add_key, create_key_file, read_key_file
+from gateway.storage.engine import parse_state_url, run_in_sqlalchemy_transaction
+from gateway.storage.key_file import add_encryption_key, create_key_file, read_key_file
 from gateway.storage.migrations import find_newest_revision
 from gateway.storage.operations import OperationRepository
 from gateway.storage.schema_upgrade import build_alembic_config
@@ -98,7 +98,7 @@ async def test_new_database_has_the_tables_of_the_code(state: State) -> None:
         )
 
     async with open_store(state):
-        assert await run_with_sqlalchemy(parse_state_url(state.url), differences) == []
+        assert await run_in_sqlalchemy_transaction(parse_state_url(state.url), differences) == []
 
 
 def test_latest_migration_is_found_by_file_name() -> None:
@@ -334,7 +334,7 @@ async def test_key_file_open_to_others_is_refused_at_start(state: State) -> None
 
 async def test_key_may_be_added_but_not_removed(state: State) -> None:
     assert await open_and_describe_failure(state) == ""
-    add_key(locate_key_file(state))
+    add_encryption_key(locate_key_file(state))
     assert await open_and_describe_failure(state) == ""
     last_key_line = locate_key_file(state).read_text().splitlines()[-1]
     locate_key_file(state).write_text(last_key_line + "\n")
@@ -352,7 +352,7 @@ async def test_wrong_key_file_leaves_database_unchanged(state: State) -> None:
 
 async def test_check_value_cannot_be_moved_to_another_key(state: State) -> None:
     locate_key_file(state).exists() or create_key_file(locate_key_file(state))
-    add_key(locate_key_file(state))
+    add_encryption_key(locate_key_file(state))
     async with open_store(state) as store:
         first_key, second_key = await fetch(store, select(encryption_keys))
         move_check_value = update(encryption_keys).where(encryption_keys.c.id == second_key.id)

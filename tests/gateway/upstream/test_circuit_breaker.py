@@ -92,7 +92,7 @@ def test_environments_are_independent_and_open_circuit_reports_retry_time() -> N
     breakers = CircuitBreakers(("live", "sandbox"), 1, 5, lambda: now[0])
     with breakers.track("live") as attempt:
         attempt.record_failure()
-    assert breakers.list_states() == {"live": "open", "sandbox": "closed"}
+    assert breakers.map_environments_to_states() == {"live": "open", "sandbox": "closed"}
     now[0] = 1.5
     with pytest.raises(Unreachable) as raised_error, breakers.track("live"):
         pytest.fail("an open circuit admitted a request")
@@ -105,4 +105,4 @@ def test_cancelled_request_is_not_a_failure() -> None:
     breakers = CircuitBreakers(("live",), 1, 5)
     with pytest.raises(KeyboardInterrupt), breakers.track("live"):
         raise KeyboardInterrupt
-    assert breakers.list_states() == {"live": "closed"}
+    assert breakers.map_environments_to_states() == {"live": "closed"}

@@ -19,9 +19,9 @@ from gateway.auth.signing import Credentials, compute_signature
 from gateway.config.settings import CurrentWords, Settings
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.json_codec import LARGE_BYTES
-from gateway.upstream.client import Deadline, UpstreamClient, open_upstream
+from gateway.upstream.client import Deadline, UpstreamClient, open_upstream_client
 from gateway.upstream.clock import ServiceClock
-from gateway.upstream.send_attempt import SignedAttempt, build_response_lost
+from gateway.upstream.send_attempt import SignedAttempt, convert_to_response_lost
 from mappings.failures import Unknown, Unreachable
 
 CREDENTIALS = Credentials("AK", "SK")
@@ -173,7 +173,7 @@ async def open_upstream_and_server(
 ):
     async with (
         open_server(respond) as service,
-        open_upstream(
+        open_upstream_client(
             build_settings(service.port, **settings), clock=clock, capabilities=capabilities
         ) as upstream,
     ):
@@ -307,7 +307,7 @@ async def test_connection_answered_before_request_end_is_not_reused():
 
     server = await asyncio.start_server(respond_to_head, "127.0.0.1", 0, limit=1024)
     port = server.sockets[0].getsockname()[1]
-    async with open_upstream(build_settings(port)) as upstream:
+    async with open_upstream_client(build_settings(port)) as upstream:
         for _ in range(2):
             reply = await send_write(upstream, body=b"x" * 32 * 1024 * 1024)
             assert reply.status == 413
@@ -410,7 +410,7 @@ async def test_read_is_retried_once_after_dropped_connection():
 
 
 def test_connection_reset_is_described_in_words():
-    response_lost = build_response_lost(
+    response_lost = convert_to_response_lost(
         aiohttp.ClientOSError(errno.ECONNRESET, "Cannot write to ada@example.org")
     )
     assert str(response_lost) == "the connection failed: connection reset by peer"
@@ -456,7 +456,7 @@ async def test_attempt_cannot_be_signed_twice():
 
 
 async def test_refused_connection_is_unreachable_for_reads_and_writes(unused_tcp_port: int):
-    async with open_upstream(build_settings(unused_tcp_port)) as upstream:
+    async with open_upstream_client(build_settings(unused_tcp_port)) as upstream:
         for call in (send_read, send_write):
             with pytest.raises(Unreachable, match="cannot connect to"):
                 await call(upstream)
@@ -464,7 +464,7 @@ async def test_refused_connection_is_unreachable_for_reads_and_writes(unused_tcp
 
 async def test_unresolvable_host_is_unreachable():
     settings = Settings(environments={"live": {"base_url": "https://nowhere.invalid"}})
-    async with open_upstream(settings) as upstream:
+    async with open_upstream_client(settings) as upstream:
         with pytest.raises(Unreachable):
             await send_write(upstream)
 
@@ -475,7 +475,7 @@ async def test_failed_tls_handshake_is_unreachable():
             environments={"live": {"base_url": f"https://127.0.0.1:{service.port}"}},
             upstream={"timeout_seconds": 2},
         )
-        async with open_upstream(settings) as upstream:
+        async with open_upstream_client(settings) as upstream:
             with pytest.raises(Unreachable):
                 await send_write(upstream)
     assert service.requests == []
@@ -620,7 +620,7 @@ async def test_server_that_speaks_first_is_not_retried_forever():
         writer.close()
 
     server = await asyncio.start_server(greet_connection, "127.0.0.1", 0)
-    async with open_upstream(build_settings(server.sockets[0].getsockname()[1])) as upstream:
+    async with open_upstream_client(build_settings(server.sockets[0].getsockname()[1])) as upstream:
         for _ in range(10):
             with pytest.raises((Unreachable, Unknown)):
                 await send_write(upstream)
@@ -631,7 +631,7 @@ async def test_server_that_speaks_first_is_not_retried_forever():
 async def test_errors_do_not_quote_the_target():
     target = "/v1/recipients?search=ada%40example.org"
     settings = build_settings(1)
-    async with open_upstream(settings) as upstream:
+    async with open_upstream_client(settings) as upstream:
         with pytest.raises(Unreachable) as refused_error:
             await send_read(upstream, target)
     async with open_upstream_and_server(drop_connection) as (_, upstream):

@@ -69,14 +69,14 @@ def test_refused_call_is_retried_immediately_at_indicated_time():
     clock = ServiceClock()
     assert clock.select_retry_correction("live", build_sample(300), 0.0) == 300
     assert clock.offset("live") == 0  # not before it is known to help
-    clock.record_proven("live", 300)
+    clock.record_proven_correction("live", 300)
     assert clock.offset("live") == 300
     assert clock.select_retry_correction("live", build_sample(300), 300.0) is None
 
 
 def test_refused_call_signed_before_correction_is_retried():
     clock = ServiceClock()
-    clock.record_proven("live", 300)
+    clock.record_proven_correction("live", 300)
     assert clock.select_retry_correction("live", build_sample(300), 0.0) == 300
 
 
@@ -85,7 +85,7 @@ def test_unproven_correction_is_dropped_after_refusal():
     clock.record_accepted("live", build_sample(25))
     clock.record_accepted("live", build_sample(25))
     assert clock.select_retry_correction("live", build_sample(25), 25.0) == 0
-    clock.record_proven("live", 0)
+    clock.record_proven_correction("live", 0)
     for _ in range(3):
         clock.record_accepted("live", build_sample(300))
     assert clock.offset("live") == 0
@@ -93,12 +93,12 @@ def test_unproven_correction_is_dropped_after_refusal():
 
 def test_proven_correction_follows_clock_drift():
     clock = ServiceClock()
-    clock.record_proven("live", 300)
+    clock.record_proven_correction("live", 300)
     clock.record_accepted("live", build_sample(310))
     clock.record_accepted("live", build_sample(310))
     assert clock.offset("live") == 310
     assert clock.select_retry_correction("live", build_sample(0), 310.0) == 0
     with capture_logs() as logs:
-        clock.record_proven("live", 0)
+        clock.record_proven_correction("live", 0)
     assert clock.offset("live") == 0
     assert [entry["offset_seconds"] for entry in logs] == [0]

@@ -44,7 +44,7 @@ async def test_stale_read_does_not_report_new_instance_as_expired(
         instance_row = {"id": "new", "beats": 0, "began_at": store.clock()}
         await execute(store, insert(instances).values(**instance_row))
         await heartbeats.refresh()
-        assert heartbeats.is_alive("new")
+        assert heartbeats.is_instance_alive("new")
         delayed_store.may_continue.set()
         await first
-        assert heartbeats.is_alive("new")
+        assert heartbeats.is_instance_alive("new")

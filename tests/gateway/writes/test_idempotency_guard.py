@@ -49,7 +49,7 @@ class DelayedOperationRepository(OperationRepository):
 
     async def list_related_open(self, operation: OperationRecord) -> list[OperationRecord]:
         rows = await super().list_related_open(operation)
-        await self._journal.save_deliveries_and_resets()
+        await self._journal.save_deliveries_and_connection_resets()
         if run_before_answer := self.before_answer:
             self.before_answer = None
             await run_before_answer()
@@ -78,7 +78,7 @@ class IdempotencyHarness:
         if finished_operation:
             if is_delivered:
                 self.guard.record_delivery(finished_operation)
-            self.guard.stop_delivery(finished_operation)
+            self.guard.end_response_delivery(finished_operation)
         return response, finished_operation
 
 
@@ -128,7 +128,7 @@ async def test_operation_recorded_during_lookup_is_the_first_attempt(
 
     async def begin_operation() -> None:
         execution = first or build_execution()
-        await execution.save_start()
+        await execution.save_before_first_step()
         await journal.record_disconnect(execution)
 
     harness.operation_repository.before_answer = begin_operation

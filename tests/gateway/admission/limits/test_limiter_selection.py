@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from gateway.admission.limits import InProcessRateLimiter, open_rate_limiter
-from gateway.admission.limits.eviction_policy import assess_eviction_policy, check_eviction_policy
+from gateway.admission.limits.eviction_policy import (
+    assess_redis_eviction_policy,
+    probe_redis_eviction_policy,
+)
 from gateway.admission.limits.in_redis import RedisRateLimiter
 from gateway.config.settings import ConfigurationError, Settings
 from gateway.operator.preflight import check_runnable
@@ -69,7 +72,7 @@ async def test_memory_limiter_is_opened_for_one_process() -> None:
     async with open_rate_limiter(Settings(), b"naming key") as limits:
         assert isinstance(limits, InProcessRateLimiter)
         assert (await limits.admit("k", 1)).is_admitted
-        assert await limits.describe_fault() is None
+        assert await limits.find_limiter_problem() is None
 
 
 async def test_local_share_divides_by_all_workers_on_all_hosts(redis: Any) -> None:
@@ -80,24 +83,24 @@ async def test_local_share_divides_by_all_workers_on_all_hosts(redis: Any) -> No
 
 
 async def test_eviction_policy_of_redis_is_assessed(redis: Any) -> None:
-    finding = await check_eviction_policy(REDIS_URL)
-    assert finding == assess_eviction_policy(redis.info("memory")["maxmemory_policy"])
+    finding = await probe_redis_eviction_policy(REDIS_URL)
+    assert finding == assess_redis_eviction_policy(redis.info("memory")["maxmemory_policy"])
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu", "volatile-lru", "volatile-ttl"])
 def test_every_evicting_policy_is_reported(policy: str) -> None:
-    finding = assess_eviction_policy(policy)
+    finding = assess_redis_eviction_policy(policy)
     assert finding.state == "error"
     assert policy in finding.finding
     assert "noeviction" in finding.hint
 
 
 def test_noeviction_policy_is_ok() -> None:
-    assert assess_eviction_policy("noeviction").state == "ok"
+    assert assess_redis_eviction_policy("noeviction").state == "ok"
 
 
 def test_unreported_policy_is_unknown() -> None:
-    assert assess_eviction_policy(None).state == "warning"
+    assert assess_redis_eviction_policy(None).state == "warning"
 
 
 async def test_policy_is_unknown_without_permission_to_read_it(
@@ -107,7 +110,7 @@ async def test_policy_is_unknown_without_permission_to_read_it(
     redis.acl_setuser(user, enabled=True, passwords=["+made-up"], commands=["+ping"])
     try:
         host = REDIS_URL.partition("://")[2].rpartition("@")[2]
-        finding = await check_eviction_policy(f"redis://{user}:made-up@{host}")
+        finding = await probe_redis_eviction_policy(f"redis://{user}:made-up@{host}")
     finally:
         redis.acl_deluser(user)
     assert finding.state == "warning"
@@ -118,6 +121,6 @@ async def test_policy_is_unknown_without_permission_to_read_it(
 async def test_unreachable_redis_is_reported_as_wrong() -> None:
     with socket.create_server(("127.0.0.1", 0)) as occupied_socket:
         port = occupied_socket.getsockname()[1]
-    finding = await check_eviction_policy(f"redis://:made-up@127.0.0.1:{port}")
+    finding = await probe_redis_eviction_policy(f"redis://:made-up@127.0.0.1:{port}")
     assert finding.state == "error"
     assert "made-up" not in str(finding)

@@ -147,8 +147,8 @@ async def test_usage_of_a_key_can_be_read_without_counting():
     await limits.admit("full", 1)
     await limits.admit("full", 1)
     for _ in range(2):
-        assert await limits.count_requests(["k", "nobody", "full"]) == [3, 0, 1]
+        assert await limits.list_window_request_counts(["k", "nobody", "full"]) == [3, 0, 1]
     clock.now += 3598
-    assert await limits.count_requests(["k", "full"]) == [2, 1]
+    assert await limits.list_window_request_counts(["k", "full"]) == [2, 1]
     clock.now += 10
-    assert await limits.count_requests(["k", "full"]) == [0, 0]
+    assert await limits.list_window_request_counts(["k", "full"]) == [0, 0]

@@ -222,8 +222,12 @@ async def test_usage_of_a_key_can_be_read_by_every_process(
             await first_limiter.admit("k", 2)
         await second_limiter.admit("another", 5)
         for _ in range(2):
-            assert await second_limiter.count_requests(["k", "nobody", "another"]) == [2, 0, 1]
-        assert await first_limiter.count_requests([]) == []
+            assert await second_limiter.list_window_request_counts(["k", "nobody", "another"]) == [
+                2,
+                0,
+                1,
+            ]
+        assert await first_limiter.list_window_request_counts([]) == []
         assert (await first_limiter.admit("another", 5)).remaining == 3
 
 

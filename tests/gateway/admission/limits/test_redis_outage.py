@@ -135,10 +135,10 @@ async def test_limiter_starts_without_redis_and_connects_later(
     async with open_redis_limiter() as limits:
         assert await count_admitted(limits, 3) == 3
         assert limits.local_decision_count == 3
-        assert "Redis" in (await limits.describe_fault() or "")
+        assert "Redis" in (await limits.find_limiter_problem() or "")
         await redis_proxy.restore()
         await wait_for_reconnect(limits)
-        assert await limits.describe_fault() is None
+        assert await limits.find_limiter_problem() is None
         assert await count_admitted(limits, 20) == 10
         assert limits.local_decision_count == 3
 
@@ -218,6 +218,6 @@ async def test_usage_is_unknown_while_redis_is_gone(
 ) -> None:
     async with open_redis_limiter() as limits:
         await limits.admit("k", 2)
-        assert await limits.count_requests(["k"]) == [1]
+        assert await limits.list_window_request_counts(["k"]) == [1]
         await redis_proxy.disconnect()
-        assert await limits.count_requests(["k"]) is None
+        assert await limits.list_window_request_counts(["k"]) is None

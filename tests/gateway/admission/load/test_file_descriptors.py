@@ -9,10 +9,10 @@ import pytest
 
 LIMIT_SCRIPT = """
 import resource, sys
-from gateway.admission.load.file_descriptors import fit_connections_to_file_limit
+from gateway.admission.load.file_descriptors import raise_file_limit_and_cap_connections
 soft, hard = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-print(fit_connections_to_file_limit(500, 100), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+print(raise_file_limit_and_cap_connections(500, 100), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
 
 

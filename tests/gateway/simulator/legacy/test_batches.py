@@ -386,7 +386,7 @@ async def test_batch_life_cycle(legacy_client, clock, payee, german_payee):
         legacy_client.build_payment(payee, "100.00"),
         legacy_client.build_payment(german_payee, "50.00"),
     )
-    legacy_client.service.set_outcome(german_payee["id"], "returned")
+    legacy_client.service.set_payment_outcome(german_payee["id"], "returned")
     answer = await legacy_client.request("POST", batch_path(batch, "/start-processing"), data=b"")
     assert list(answer.body["batch"]) == BATCH_FIELDS
     assert (answer.body["batch"]["status"], answer.body["batch"]["sentAt"]) == (
@@ -416,7 +416,7 @@ async def test_batch_life_cycle(legacy_client, clock, payee, german_payee):
 
 
 async def test_batch_of_failed_payments_is_complete(legacy_client, clock, payee):
-    legacy_client.service.set_outcome(payee["id"], "failed")
+    legacy_client.service.set_payment_outcome(payee["id"], "failed")
     batch = await legacy_client.create_batch(legacy_client.build_payment(payee))
     await legacy_client.request_ok("POST", batch_path(batch, "/start-processing"))
     clock.now += 3
