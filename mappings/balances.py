@@ -59,7 +59,7 @@ def _fetch_balances_by_currency() -> SubFlow:
         balances[name] = {
             # If the service marks no account as primary, the first one is.
             "primary": bool(entry.get("primary", not balances)),
-            "amount": money.format_numeric_amount(entry.get("amount")),
+            "amount": money.format_amount_unless_text(entry.get("amount")),
             "currency": currency,
             "type": current.WALLET if is_wallet else SERVICE,
             "accountNumber": entry.get("accountNumber"),

@@ -20,7 +20,7 @@ from schwifty.registry import get_iban_spec
 from mappings import objects
 from mappings.effects import JSON
 from mappings.failures import Problem
-from mappings.field_types import is_mask
+from mappings.field_types import is_masked_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ def _validate_branch(bank: Mapping[str, JSON], prefix: str) -> Iterator[Problem]
     if rule := BRANCH_RULES.get(country):
         if not branch:
             yield build_empty_field_problem(field)
-        elif not is_mask(branch) and not rule.is_match(branch):
+        elif not is_masked_value(branch) and not rule.is_match(branch):
             yield build_invalid_field_problem(field, rule.describe())
     if (
         country in objects.DUAL_BRANCH_NAME_COUNTRIES
@@ -233,7 +233,7 @@ def _validate_branch(bank: Mapping[str, JSON], prefix: str) -> Iterator[Problem]
         institution = bank.get("institution")
         if not institution:
             yield build_empty_field_problem(f"{prefix}institution")
-        elif not is_mask(institution) and not INSTITUTION_RULE.is_match(institution):
+        elif not is_masked_value(institution) and not INSTITUTION_RULE.is_match(institution):
             yield build_invalid_field_problem(f"{prefix}institution", INSTITUTION_RULE.describe())
 
 
@@ -245,7 +245,7 @@ def _validate_account_number(bank: Mapping[str, JSON], prefix: str) -> Iterator[
     # Outside SEPA, either number is sufficient.
     elif not iban and (country in IBAN_ONLY_COUNTRIES or not number):
         yield build_empty_field_problem(f"{prefix}iban")
-    if iban and not is_mask(iban) and not is_iban(iban):
+    if iban and not is_masked_value(iban) and not is_iban(iban):
         yield build_invalid_field_problem(f"{prefix}iban", "is not a valid IBAN")
     # Clients confuse the two fields; the service expects a domestic number here.
     if number and is_iban_in_any_notation(number):
@@ -265,7 +265,12 @@ def validate_government_id(
     # A stored government id, of which only the mask is known, satisfies the requirement.
     if required_rule and not government_id and not masked_id:
         yield build_empty_field_problem(field)
-    elif rule and government_id and not is_mask(government_id) and not rule.is_match(government_id):
+    elif (
+        rule
+        and government_id
+        and not is_masked_value(government_id)
+        and not rule.is_match(government_id)
+    ):
         yield build_invalid_field_problem(field, rule.describe())
 
 

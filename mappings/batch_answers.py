@@ -9,7 +9,7 @@ from mappings.batch_views import BATCH, Batch, drop_nulls
 from mappings.effects import JSON
 from mappings.lazy_sequences import map_rows, materialize_rows
 from mappings.matching import Payment
-from mappings.objects import build_legacy_payment, format_method_display
+from mappings.objects import build_legacy_payment, format_payout_method_display
 
 
 def build_legacy_batch(batch: Batch) -> dict[str, JSON]:
@@ -72,7 +72,7 @@ def build_payment_list_item(
             payment, build_reduced_recipient(payment.get("recipient") or {}, recipient_facts)
         ),
         "method": method,
-        "methodDisplay": format_method_display(method),
+        "methodDisplay": format_payout_method_display(method),
         "isSupplyPayment": bool(payment.get("isSupplyPayment")),
     }
 
@@ -93,7 +93,7 @@ def build_reduced_recipient(
         "referenceId": recipient.get("referenceId"),
         "email": recipient.get("email"),
         "name": recipient.get("name"),
-        "status": objects.derive_legacy_status(
+        "status": objects.derive_legacy_recipient_status(
             recipient, recipient_facts.get(str(recipient.get("id")), {})
         ),
         "country": country,

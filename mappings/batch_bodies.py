@@ -16,7 +16,7 @@ from mappings.field_types import validate_amount
 from mappings.ids import ID_PATTERN
 from mappings.lazy_sequences import iterate_chunks, map_rows
 from mappings.matching import Entry, Payment, extract_recipient_id
-from mappings.objects import Facts, derive_legacy_status, is_deleted_for_clients
+from mappings.objects import Facts, derive_legacy_recipient_status, is_deleted_for_clients
 from mappings.payouts import SubFlow
 
 MAX_ADDRESSES = 1000
@@ -316,7 +316,9 @@ def _find_unpayable_recipient_problem(
     """Returns a problem if the recipient cannot be paid, judged by what is known without a call."""
     field = "id" if payment.recipient.get("id") else "email"
     status = (
-        derive_legacy_status(recipient, facts) if recipient.get("status") else facts.get("status")
+        derive_legacy_recipient_status(recipient, facts)
+        if recipient.get("status")
+        else facts.get("status")
     )
     if facts.get("deleted") or status in ("disabled", "suspended"):
         field_path = f"{payment.field_prefix}recipient.{field}"

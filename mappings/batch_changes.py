@@ -16,10 +16,10 @@ from mappings.batch_views import Batch, PaymentRef
 from mappings.drafts import Edit, edit_batch
 from mappings.effects import JSON, Call, Request
 from mappings.failures import Invalid, Problem
-from mappings.ids import derive_id
+from mappings.ids import derive_deterministic_id
 from mappings.lazy_sequences import (
     LazySequence,
-    build_row_mapping,
+    build_mapping_compressed_if_lazy,
     chain_rows,
     filter_rows,
     map_rows,
@@ -83,11 +83,11 @@ class _BatchChanges(NamedTuple):
         payment_refs: Mapping[str, PaymentRef] = {}
         # The request names so many payments that indexing the whole batch takes less memory.
         if isinstance(named_payments, LazySequence) or isinstance(removed_payments, LazySequence):
-            payment_refs = batch.index_payments(None)
+            payment_refs = batch.map_payment_refs_by_id(None)
         elif ids := frozenset(
             str(payment.body.get("id")) for payment in chain(named_payments, removed_payments)
         ):
-            payment_refs = batch.index_payments(ids)
+            payment_refs = batch.map_payment_refs_by_id(ids)
 
         def drop_unchanged_payment_fields(change: SentPayment) -> SentPayment:
             ref = payment_refs.get(str(change.body.get("id")))
@@ -143,7 +143,7 @@ def _map_payment_changes_by_id(batch_changes: _BatchChanges) -> Mapping[str, Map
         )
         for payment in changed_payments
     )
-    return build_row_mapping(changed_payments, changes)
+    return build_mapping_compressed_if_lazy(changed_payments, changes)
 
 
 def _has_payment_id(payment: SentPayment) -> bool:
@@ -162,7 +162,7 @@ def _build_added_entry(
     position: int,
 ) -> Entry:
     # The id is derived, so that a resumed flow gives the payment the same one again.
-    id_ = derive_id("P", request.seed, batch.id, str(position))
+    id_ = derive_deterministic_id("P", request.seed, batch.id, str(position))
     return batch_bodies.build_entry_from_sent_payment(payment, recipient, id_=id_)
 
 
@@ -232,12 +232,14 @@ def _build_patch_call(
             **fields,
         },
         field_map=payment_bodies.FieldNames(
-            {name: name for name in (*lists, *fields)}, lists, payment_bodies.map_change_fields
+            {name: name for name in (*lists, *fields)},
+            lists,
+            payment_bodies.map_change_field_names_to_client,
         ),
         probe_ids=(batch.upstream_id,),
         # Sent twice, it would add its payments twice.
         is_idempotent=not added_entries,
-        reconcile=outcome_rules.build_edited_batch_rule(
+        reconcile=outcome_rules.build_batch_edit_outcome_rule(
             batch.upstream_id,
             batch.payments,
             batch.currency,

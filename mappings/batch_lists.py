@@ -9,10 +9,10 @@ from mappings.batch_answers import build_batch_list_item
 from mappings.batch_reads import (
     SUMMARIES_PER_CHUNK,
     add_missing_statuses,
-    fetch_balances_for_status,
+    fetch_balances_for_status_filter,
     is_missing,
     load_batches,
-    set_status_by_balance,
+    set_missing_status_by_balance,
 )
 from mappings.batch_views import (
     Batch,
@@ -20,7 +20,7 @@ from mappings.batch_views import (
     derive_batch_status,
     drop_nulls,
     is_draft,
-    restore_original_fields,
+    restore_original_batch_fields,
 )
 from mappings.effects import JSON, MAX_PARALLEL_CALLS, Call, CompareAndSet, LoadFacts, Parallel
 from mappings.failures import Invalid, NoSuchOperation, Refused, Unreachable
@@ -73,7 +73,7 @@ def load_batch_rows(facts_by_id: Mapping[str, Mapping[str, JSON]]) -> SubFlow:
                     item["id"] not in superseded_ids
                     and facts_by_id.get(id_, {}).get("phase") != "deleted"
                 ):
-                    fields = restore_original_fields(facts_by_id.get(id_, {}), item)
+                    fields = restore_original_batch_fields(facts_by_id.get(id_, {}), item)
                     listed_fields = drop_nulls(fields)
                     rows[id_] = {
                         **rows.get(id_, {}),
@@ -148,15 +148,15 @@ def filter_batch_rows(
                 passing_rows[id_], facts_by_id.get(id_, {}), result
             )
             if filters.status and batch.status is None:
-                balances = balances or [(yield from fetch_balances_for_status())]
-                batch = set_status_by_balance(batch, balances[0])
+                balances = balances or [(yield from fetch_balances_for_status_filter())]
+                batch = set_missing_status_by_balance(batch, balances[0])
             row = passing_rows[id_] = {
                 **passing_rows[id_],
                 **drop_nulls(build_batch_list_item(batch)),
             }
             # There is no further source: a value that is still unknown counts as empty.
             criteria = (batch.status or "", row.get("createdAt") or "", batch.currency or "")
-            is_match = filters.allow_batch(*criteria)
+            is_match = filters.is_batch_matching(*criteria)
             if is_match is None:
                 is_match = yield from has_matching_payment(filters, batch.payments)
             if not is_match:
@@ -170,7 +170,7 @@ def filter_batch_rows(
 def _evaluate_filters_on_row(
     filters: Filters, row: Row, completions: Mapping[str, Row]
 ) -> bool | None:
-    """Calls ``Filters.allow_batch``, passing stored fields only if they cannot be out of date."""
+    """Calls ``Filters.is_batch_matching``, passing stored fields only if they cannot be out of date."""
     listed_fields = row.get("listed", {})
     # The stored state knows of a start, but not whether the batch is complete by now.
     status = derive_batch_status(row if _has_all_fields(row) else listed_fields)
@@ -180,7 +180,7 @@ def _evaluate_filters_on_row(
     if filters.has_dates and not listed_fields.get("createdAt") and filters.is_near_bound(created):
         created = None  # this may be the gateway's clock: the summary has the service's time
     currency = row.get("currency") or row.get("sourceCurrency")
-    return filters.allow_batch(status, created, currency)
+    return filters.is_batch_matching(status, created, currency)
 
 
 def load_batch_page(rows: Sequence[Row], facts_by_id: Mapping[str, Row]) -> SubFlow:

@@ -50,13 +50,15 @@ def change_batch(
     if (
         batch.id == id_
         and has_no_active_signed_change(now, signed_changes)
-        and has_no_lost_signed_change(now, signed_changes)
+        and has_no_signed_change_in_doubt(now, signed_changes)
     ):
         try:
             return (yield from change(replace(batch, signed_changes=signed_changes)))
         except Conflict:
             pass
-    locked_batch = yield from _load_batch_under_lock(batch.id, request, is_open or is_unlocked)
+    locked_batch = yield from _load_batch_under_lock(
+        batch.id, request, is_open or is_batch_unlocked
+    )
     try:
         return (yield from change(locked_batch))
     except Failure:
@@ -80,7 +82,7 @@ def _load_batch_under_lock(
             yield AwaitFacts(
                 SIGNED_CHANGES_KIND,
                 batch_id,
-                condition=partial(has_no_lost_signed_change, request.now),
+                condition=partial(has_no_signed_change_in_doubt, request.now),
             )
             facts = yield AwaitFacts("batch", batch_id, condition=is_open)
         except Conflict:
@@ -111,7 +113,7 @@ def _load_batch_under_lock(
             break
         # One of the signed changes was lost during the wait: unlock the batch, and wait until the
         # change can no longer be executed.
-        if not has_no_lost_signed_change(request.now, signed_changes):
+        if not has_no_signed_change_in_doubt(request.now, signed_changes):
             yield CompareAndSet("batch", batch_id, facts_before)
             continue
         try:
@@ -171,7 +173,7 @@ def has_no_active_signed_change(now: datetime, signed_changes: Mapping[str, JSON
     return not list_active_signed_changes(signed_changes, now)
 
 
-def has_no_lost_signed_change(now: datetime, signed_changes: Mapping[str, JSON]) -> bool:
+def has_no_signed_change_in_doubt(now: datetime, signed_changes: Mapping[str, JSON]) -> bool:
     """Whether no signed change without a response may still be executed."""
     return not (
         signed_changes.get(_LOST_KEY)
@@ -221,7 +223,7 @@ def build_no_new_signed_change_guard(
 def load_batch_once_unlocked(batch_id: str) -> SubFlow:
     """Loads the batch once no change is under way; raises Halted after a long wait."""
     try:
-        yield AwaitFacts("batch", batch_id, condition=is_unlocked)
+        yield AwaitFacts("batch", batch_id, condition=is_batch_unlocked)
     except Conflict:
         # The client may retry: the conflict is with its own other requests, which will end.
         raise Halted(BEING_CHANGED, retry_after=1) from None
@@ -251,12 +253,12 @@ def acquire_batch_lock(
         raise Invalid(WRONG_STATUS)
     if batch.has_lock:
         return
-    if not is_unlocked(batch.facts):
+    if not is_batch_unlocked(batch.facts):
         raise Conflict("batch")
-    yield build_lock_record(batch, {"phase": phase, "since": now.isoformat()}, guards)
+    yield build_batch_lock_update(batch, {"phase": phase, "since": now.isoformat()}, guards)
 
 
-def build_lock_record(
+def build_batch_lock_update(
     batch: Batch, facts: dict[str, JSON], also: Sequence[CompareAndSet] = ()
 ) -> CompareAndSet:
     if not batch.facts:
@@ -285,7 +287,7 @@ def build_unchanged_batch_condition(facts: Mapping[str, JSON]) -> dict[str, JSON
     return {name: facts.get(name) for name in ("phase", "version", "since")}
 
 
-def is_unlocked(facts: Mapping[str, JSON]) -> bool:
+def is_batch_unlocked(facts: Mapping[str, JSON]) -> bool:
     """Whether no change of the batch is under way."""
     return facts.get("phase") in UNLOCKED_PHASES and not facts.get(ADDS)
 
@@ -293,7 +295,7 @@ def is_unlocked(facts: Mapping[str, JSON]) -> bool:
 UNLOCKED_PHASES = (None, "sent", "draft", "deleted")
 
 
-def call_under_lock(
+def call_service_under_batch_lock(
     batch: Batch,
     call: Call,
     convert_refusal: Callable[[Refused], Refused] = lambda refusal: refusal,

@@ -13,7 +13,7 @@ from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Parallel
 from mappings.errors import NOT_FOUND, is_transient
 from mappings.failures import Conflict, Failure, Invalid, Problem, Refused, Unreachable
 from mappings.lazy_sequences import filter_rows, iterate_chunks, map_rows, materialize_rows
-from mappings.matching import Entry, Payment, extract_recipient_id, match_payments
+from mappings.matching import Entry, Payment, extract_recipient_id, match_payments_with_entries
 from mappings.payloads import extract_batch, find_payments
 from mappings.payouts import SubFlow
 
@@ -47,8 +47,8 @@ def load_batch(batch_id: str) -> SubFlow:
     """
     stored_batch = yield from _load_stored_batch(batch_id)
     if is_draft(stored_batch.facts):
-        return (yield from _build_draft(stored_batch))
-    return (yield from _build_upstream_batch(stored_batch, (yield stored_batch.summary_call)))
+        return (yield from _load_draft_batch(stored_batch))
+    return (yield from _build_batch_from_summary(stored_batch, (yield stored_batch.summary_call)))
 
 
 def load_created_batch(facts: Facts, entries: Sequence[Entry], response: JSON) -> SubFlow:
@@ -73,10 +73,10 @@ def load_created_batch(facts: Facts, entries: Sequence[Entry], response: JSON) -
     )
 
 
-def load_batch_with_facts(batch: Batch, facts: Facts) -> SubFlow:
+def load_batch_by_given_facts(batch: Batch, facts: Facts) -> SubFlow:
     """Loads the batch that ``facts`` name (GET /batch/:id/summary), ignoring later stored state."""
     stored_batch = StoredBatch(batch.id, {**batch.facts, **facts}, batch.entries)
-    return (yield from _build_upstream_batch(stored_batch, (yield stored_batch.summary_call)))
+    return (yield from _build_batch_from_summary(stored_batch, (yield stored_batch.summary_call)))
 
 
 def load_batches(batch_ids: Sequence[str]) -> SubFlow:
@@ -106,12 +106,14 @@ def _load_batch_chunk(batch_ids: Sequence[str]) -> SubFlow:
         if isinstance(stored_batch, Invalid):
             results.append(stored_batch)
         elif is_draft(stored_batch.facts):
-            results.append((yield from _build_draft(stored_batch)))
+            results.append((yield from _load_draft_batch(stored_batch)))
         else:
             summary = next(answers)
             is_summary = not isinstance(summary, Exception)
             results.append(
-                (yield from _build_upstream_batch(stored_batch, summary)) if is_summary else summary
+                (yield from _build_batch_from_summary(stored_batch, summary))
+                if is_summary
+                else summary
             )
     return results
 
@@ -121,7 +123,7 @@ def is_missing(failure: Exception) -> bool:
     return isinstance(failure, Invalid) or (isinstance(failure, Refused) and failure.status == 404)
 
 
-def reject_superseded_batch(batch_id: str) -> SubFlow:
+def require_batch_not_superseded(batch_id: str) -> SubFlow:
     """Raises Invalid (``invalid_status``) for a superseded batch, which must never be started.
 
     Starts alone need this: for any other operation such a batch is not found.
@@ -147,12 +149,12 @@ def _load_stored_batch(requested_id: str) -> SubFlow:
     return StoredBatch(batch_id, facts, entries)
 
 
-def _build_draft(stored_batch: StoredBatch) -> SubFlow:
+def _load_draft_batch(stored_batch: StoredBatch) -> SubFlow:
     entries = yield from _add_recipient_details(stored_batch.entries)
     return build_batch(stored_batch.id, stored_batch.facts, entries, {}, None)
 
 
-def _build_upstream_batch(stored_batch: StoredBatch, summary: JSON) -> SubFlow:
+def _build_batch_from_summary(stored_batch: StoredBatch, summary: JSON) -> SubFlow:
     payments, entries = find_payments(summary), stored_batch.entries
     # The ids are stored only once, so all of them must be known.
     if (
@@ -160,13 +162,13 @@ def _build_upstream_batch(stored_batch: StoredBatch, summary: JSON) -> SubFlow:
         and payments is not None
         and all(payment.get("id") for payment in payments)
     ):
-        entries = yield from _record_payment_ids(stored_batch, payments)
+        entries = yield from _store_upstream_payment_ids(stored_batch, payments)
     return build_batch(
         stored_batch.id, stored_batch.facts, entries, extract_batch(summary), payments
     )
 
 
-def _record_payment_ids(stored_batch: StoredBatch, payments: Sequence[Payment]) -> SubFlow:
+def _store_upstream_payment_ids(stored_batch: StoredBatch, payments: Sequence[Payment]) -> SubFlow:
     """Stores which upstream payment each entry of a draft has become, after its submission."""
     matched_entries = _match_draft_entries(stored_batch, payments)
 
@@ -199,16 +201,16 @@ def _record_payment_ids(stored_batch: StoredBatch, payments: Sequence[Payment]) 
 
 def _match_draft_entries(stored_batch: StoredBatch, payments: Sequence[Payment]) -> Sequence[Entry]:
     """Returns a draft's entries with their ids at the service, matched by recipient and amount."""
-    pairs = match_payments(
+    pairs = match_payments_with_entries(
         payments,
-        map_rows(_hide_ids_from_matching, stored_batch.entries),
+        map_rows(_hide_entry_ids_from_matching, stored_batch.entries),
         stored_batch.facts.get("currency"),
     )
     matched_pairs = filter_rows(pairs, lambda pair: pair[1] is not None)
     return materialize_rows(map_rows(lambda pair: _set_matched_ids(*pair), matched_pairs))
 
 
-def _hide_ids_from_matching(entry: Entry) -> Entry:
+def _hide_entry_ids_from_matching(entry: Entry) -> Entry:
     # Entries with ids are matched by id, but these ids are not the service's yet.
     return {**entry, "id": None, "upstream": None, "ours": entry["id"]}
 
@@ -265,10 +267,10 @@ def add_missing_statuses(batches: Sequence[Batch]) -> SubFlow:
         balances = funds.parse_balances((yield Call("GET", BALANCE_PATH)))
     except Failure:
         balances = None  # a batch is shown as open rather than not at all
-    return [set_status_by_balance(batch, balances) for batch in batches]
+    return [set_missing_status_by_balance(batch, balances) for batch in batches]
 
 
-def fetch_balances_for_status() -> SubFlow:
+def fetch_balances_for_status_filter() -> SubFlow:
     """Calls GET /balance, for a filter by status; None if the service refuses the call.
 
     Raises a transient failure: without the balance the list would lack batches.
@@ -281,7 +283,9 @@ def fetch_balances_for_status() -> SubFlow:
         return None
 
 
-def set_status_by_balance(batch: Batch, balances: Sequence[Mapping[str, JSON]] | None) -> Batch:
+def set_missing_status_by_balance(
+    batch: Batch, balances: Sequence[Mapping[str, JSON]] | None
+) -> Batch:
     """Sets a missing status: pending if the known balances do not cover the batch, else open."""
     if batch.status:
         return batch

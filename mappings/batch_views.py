@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from mappings import current, legacy, money
 from mappings.effects import JSON, CompareAndSet
-from mappings.fields import FieldTable, mark_read_only, set_in_code
-from mappings.lazy_sequences import build_row_mapping, map_rows, materialize_rows
-from mappings.matching import Entry, Payment, match_payments
+from mappings.fields import FieldTable, declare_field_set_in_code, declare_read_only_fields
+from mappings.lazy_sequences import build_mapping_compressed_if_lazy, map_rows, materialize_rows
+from mappings.matching import Entry, Payment, match_payments_with_entries
 
 Facts = Mapping[str, JSON]
 
@@ -35,21 +35,25 @@ EDITABLE_STATUSES = frozenset({"open", "pending"})
 BATCH = FieldTable(
     (legacy.Batch,),
     (current.BatchFields,),
-    mark_read_only("id", reason="set by the service"),
-    mark_read_only("description", reason="stored here too if the service has no path to change it"),
-    mark_read_only(
+    declare_read_only_fields("id", reason="set by the service"),
+    declare_read_only_fields(
+        "description", reason="stored here too if the service has no path to change it"
+    ),
+    declare_read_only_fields(
         "completedAt",
         reason="set by the service; if a complete batch has none, the latest `processedAt` of its "
         "payments if these are read, which a list does not do",
     ),
-    mark_read_only("createdAt", "updatedAt", reason="set by the service"),
-    set_in_code("status", reason="statuses that the legacy document lacks are translated"),
-    set_in_code(
+    declare_read_only_fields("createdAt", "updatedAt", reason="set by the service"),
+    declare_field_set_in_code(
+        "status", reason="statuses that the legacy document lacks are translated"
+    ),
+    declare_field_set_in_code(
         "sentAt", reason="if the service gives none, the time of the start through the gateway"
     ),
-    set_in_code("amount", reason="the sum of the source amounts"),
-    set_in_code("totalPayments", reason="the number of payments"),
-    set_in_code("currency", reason="the source currency"),
+    declare_field_set_in_code("amount", reason="the sum of the source amounts"),
+    declare_field_set_in_code("totalPayments", reason="the number of payments"),
+    declare_field_set_in_code("currency", reason="the source currency"),
 )
 
 
@@ -134,7 +138,7 @@ class Batch:
         """The payments' ids at the service."""
         return (str(payment["upstream"]) for payment in self.payments if payment.get("upstream"))
 
-    def index_payments(self, ids: Container[str] | None) -> Mapping[str, PaymentRef]:
+    def map_payment_refs_by_id(self, ids: Container[str] | None) -> Mapping[str, PaymentRef]:
         """Indexes the payments with these ids by id; each may be the client's id or the service's.
 
         None indexes all payments, which takes less memory than a very large set of ids.
@@ -148,7 +152,7 @@ class Batch:
             )
             if ids is None or key in ids
         )
-        return build_row_mapping(self.payments, refs)
+        return build_mapping_compressed_if_lazy(self.payments, refs)
 
     def find_payment(self, payment_id: str) -> Payment | None:
         """Finds a payment by the client's id or the service's."""
@@ -226,9 +230,11 @@ class MergedPayments:
     def _merge(self) -> Sequence[Payment]:
         batch = self._batch
         if self._service_payments is None:
-            return map_rows(lambda entry: _merge_payment({}, entry, batch), self._entries)
-        pairs = match_payments(self._service_payments, self._entries, batch.currency)
-        return map_rows(lambda pair: _merge_payment(pair[0], pair[1], batch), pairs)
+            return map_rows(
+                lambda entry: _merge_payment_with_request({}, entry, batch), self._entries
+            )
+        pairs = match_payments_with_entries(self._service_payments, self._entries, batch.currency)
+        return map_rows(lambda pair: _merge_payment_with_request(pair[0], pair[1], batch), pairs)
 
     @property
     def amount(self) -> Decimal | None:
@@ -258,7 +264,7 @@ def build_batch(
 
     If the service does not show its payments (``payments`` is None), they are the requested ones.
     """
-    fields = restore_original_fields(facts, fields)
+    fields = restore_original_batch_fields(facts, fields)
     batch = Batch(batch_id, facts, entries, fields, _NO_PAYMENTS)
     # Some services give the currency only in the payments.
     if payments and batch.currency is None and (currency := _derive_source_currency(payments)):
@@ -266,14 +272,15 @@ def build_batch(
         batch = replace(batch, service_fields=fields)
     if batch.status == "complete" and not (fields.get("completedAt") or facts.get("completedAt")):
         batch = replace(
-            batch, service_fields={**fields, "completedAt": _find_last_processed(payments or ())}
+            batch,
+            service_fields={**fields, "completedAt": _find_latest_processed_time(payments or ())},
         )
     merged_payments = MergedPayments(payments, entries, _SharedBatchFields.from_batch(batch))
     has_known_payments = payments is not None or bool(facts and not facts.get("elsewhere"))
     return replace(batch, merged_payments=merged_payments, has_known_payments=has_known_payments)
 
 
-def _find_last_processed(payments: Sequence[Payment]) -> JSON:
+def _find_latest_processed_time(payments: Sequence[Payment]) -> JSON:
     """Returns the latest ``processedAt`` of the payments, as the service wrote it, or None."""
     times = (
         (_parse_moment(payment.get("processedAt")), payment.get("processedAt"))
@@ -292,7 +299,7 @@ def _parse_moment(text: JSON) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def restore_original_fields(facts: Facts, fields: Mapping[str, JSON]) -> Mapping[str, JSON]:
+def restore_original_batch_fields(facts: Facts, fields: Mapping[str, JSON]) -> Mapping[str, JSON]:
     """Returns the service's batch fields with the original ``createdAt`` and a stored description.
 
     A batch that was edited as a draft and submitted again has a new date at the service. A
@@ -321,10 +328,12 @@ def _derive_source_currency(payments: Sequence[Payment]) -> JSON:
 
 def build_requested_payment(batch: Batch, payment: Payment, entry: Entry) -> Payment:
     """Builds a payment from the client's request, for use if the summary cannot be read."""
-    return _merge_payment(payment, entry, _SharedBatchFields.from_batch(batch))
+    return _merge_payment_with_request(payment, entry, _SharedBatchFields.from_batch(batch))
 
 
-def _merge_payment(payment: Payment, entry: Entry | None, batch: _SharedBatchFields) -> Payment:
+def _merge_payment_with_request(
+    payment: Payment, entry: Entry | None, batch: _SharedBatchFields
+) -> Payment:
     """Completes the service's payment with requested values, and with computed ones if possible."""
     requested = _relabel_target_as_source_amount(entry or {}, payment, batch)
     merged = {**payment}
@@ -336,7 +345,7 @@ def _merge_payment(payment: Payment, entry: Entry | None, batch: _SharedBatchFie
         merged["told"] = extra
     # Field by field: summaries often show no more of a recipient than the id.
     merged["recipient"] = {**(requested.get("recipient") or {}), **(payment.get("recipient") or {})}
-    _assign_amount_to_side(merged, requested, batch)
+    _set_source_or_target_amount(merged, requested, batch)
     # The memo was not sent (``send_memo``), or the service does not store memos.
     if requested.get("memo") and not merged.get("memo"):
         merged["memo"] = requested["memo"]
@@ -355,7 +364,7 @@ def _merge_payment(payment: Payment, entry: Entry | None, batch: _SharedBatchFie
     if merged.get("sourceCurrency") is None:
         merged["sourceCurrency"] = batch.currency
     if merged.get("targetCurrency") in (None, merged["sourceCurrency"]):
-        _fill_same_currency(merged)
+        _copy_amount_in_same_currency(merged)
     extra, shared = payment.get("batch"), batch.batch_object
     merged["batch"] = {**shared, **drop_nulls(extra), "id": shared["id"]} if extra else shared
     # The service's dates of a batch that was submitted again are those of the last submission.
@@ -387,7 +396,7 @@ def _derive_fixed_side(entry: Entry) -> str | None:
     return "target" if entry.get("targetAmount") else None
 
 
-def _assign_amount_to_side(payment: Payment, entry: Entry, batch: _SharedBatchFields) -> None:
+def _set_source_or_target_amount(payment: Payment, entry: Entry, batch: _SharedBatchFields) -> None:
     """Assigns ``amount`` and ``currency`` (current interface, section 4.3) to source or target."""
     amount, currency = payment.get("amount"), payment.get("currency")
     if amount is None:
@@ -403,7 +412,7 @@ def _assign_amount_to_side(payment: Payment, entry: Entry, batch: _SharedBatchFi
             payment[name] = value
 
 
-def _fill_same_currency(payment: Payment) -> None:
+def _copy_amount_in_same_currency(payment: Payment) -> None:
     """Copies an amount to the other side if both have the same currency."""
     # Without a target currency, the received amount is not known.
     if payment.get("targetCurrency") is None:

@@ -30,7 +30,7 @@ from mappings.batch_locks import (
     acquire_batch_lock,
     acquire_batch_lock_with_retries,
     build_finished_change_facts,
-    call_under_lock,
+    call_service_under_batch_lock,
     change_batch,
     load_batch_once_unlocked,
     release_batch_lock,
@@ -41,14 +41,14 @@ from mappings.batch_reads import (
     load_batch,
     load_batches,
     load_created_batch,
-    reject_superseded_batch,
-    set_status_by_balance,
+    require_batch_not_superseded,
+    set_missing_status_by_balance,
 )
 from mappings.batch_views import (
     Batch,
     build_batch_record,
     drop_nulls,
-    restore_original_fields,
+    restore_original_batch_fields,
 )
 from mappings.current import BALANCE_PATH
 from mappings.drafts import format_timestamp, submit_draft
@@ -63,7 +63,7 @@ from mappings.failures import (
     Refused,
 )
 from mappings.funds import parse_balances
-from mappings.ids import derive_id, load_legacy_ids
+from mappings.ids import derive_deterministic_id, load_legacy_ids
 from mappings.lazy_sequences import map_rows
 from mappings.list_filters import Filters
 from mappings.paging import parse_page_params
@@ -96,14 +96,16 @@ def create_batch(request: Request) -> Flow:
     memo, description = request.options.send_memo, body.get("description")
     payload = payment_bodies.build_batch_body(currency, description, entries, memo=memo)
     field_names = payment_bodies.FieldNames(
-        _CREATE_FIELD_NAMES, {"payments": sent_payments}, payment_bodies.map_payment_fields
+        _CREATE_FIELD_NAMES,
+        {"payments": sent_payments},
+        payment_bodies.map_payment_field_names_to_client,
     )
     call = Call(
         "POST",
         "/batches",
         payload,
         field_map=field_names,
-        reconcile=outcome_rules.build_created_batch_rule(payload),
+        reconcile=outcome_rules.build_batch_creation_outcome_rule(payload),
         match_fields=outcome_rules.select_batch_match_fields(payload),
     )
     try:
@@ -186,7 +188,7 @@ def read_batch_summary(request: Request) -> Flow:
     batch = yield from submit_draft((yield from load_batch(request.ids["id"])), request)
     balances = parse_balances((yield Call("GET", BALANCE_PATH)))
     summary = summaries.build_summary(
-        set_status_by_balance(batch, balances), balances, format_timestamp(request.now)
+        set_missing_status_by_balance(batch, balances), balances, format_timestamp(request.now)
     )
     return Answer({"batchSummary": summary})
 
@@ -221,13 +223,13 @@ def generate_quote(request: Request) -> Flow:
     GET  /batch/:id/summary           for the current rates and amounts
     GET  /balance                     if the service gives no status
     """
-    batch, is_editable = yield from _submit_and_lock_batch(request, "quoting", _may_be_quoted)
-    outcome_rule = outcome_rules.build_quote_rule(
+    batch, is_editable = yield from _submit_and_lock_batch(request, "quoting", _is_batch_quotable)
+    outcome_rule = outcome_rules.build_quote_outcome_rule(
         batch.upstream_id, batch.service_fields.get("quoteExpiredAt")
     )
     call = Call("POST", f"/batches/{batch.upstream_id}/generate-quote", reconcile=outcome_rule)
     if is_editable:
-        quote_fields = extract_batch((yield from call_under_lock(batch, call)))
+        quote_fields = extract_batch((yield from call_service_under_batch_lock(batch, call)))
         yield from release_batch_lock(batch)
     else:
         # The quote of a batch that is no longer editable is sent as well, so that the service
@@ -243,7 +245,7 @@ def generate_quote(request: Request) -> Flow:
     return Answer({"batch": build_legacy_batch_with_payments(batch, facts)})
 
 
-def _may_be_quoted(batch: Batch) -> SubFlow:
+def _is_batch_quotable(batch: Batch) -> SubFlow:
     yield from ()
     return batch.is_editable
 
@@ -281,19 +283,19 @@ def start_batch(request: Request) -> Flow:
     GET  /batch/:id/summary            if the response is incomplete or shows another amount
     """
     # Checked first, because loading a superseded batch would report it as not found.
-    yield from reject_superseded_batch(request.ids["id"])
+    yield from require_batch_not_superseded(request.ids["id"])
     check = partial(check_start, request)
     batch, notices = yield from _submit_and_lock_batch(request, "starting", check)
     path, outcome_rule = (
         f"/batches/{batch.upstream_id}/start-processing",
-        outcome_rules.build_start_rule(batch.upstream_id),
+        outcome_rules.build_batch_start_outcome_rule(batch.upstream_id),
     )
     # Sent only while the client waits: a disconnected client may start the batch in another way.
     call = Call("POST", path, reconcile=outcome_rule, only_while_client_waits=True)
-    response = yield from call_under_lock(batch, call)
+    response = yield from call_service_under_batch_lock(batch, call)
     facts = {**build_finished_change_facts(batch, "sent"), "started": format_timestamp(request.now)}
     yield CompareAndSet("batch", batch.id, facts)
-    start_fields = restore_original_fields(batch.facts, drop_nulls(extract_batch(response)))
+    start_fields = restore_original_batch_fields(batch.facts, drop_nulls(extract_batch(response)))
     batch = replace(batch, facts={**batch.facts, **facts})
     # The status loaded before the start is out of date.
     started_batch = replace(
@@ -341,7 +343,7 @@ def delete_batches(request: Request) -> Flow:
     if not all(_BATCH_ID_PATTERN.fullmatch(id_) for id_ in ids):
         raise Invalid(NOT_FOUND)
     # The same ids in any order are the same request; a repeated one skips the ids already deleted.
-    request_id = derive_id("D", *sorted(ids))
+    request_id = derive_deterministic_id("D", *sorted(ids))
     batches = yield from load_batches((yield from _list_undeleted_ids(ids, request_id)) or ids)
     for batch in batches:
         if isinstance(batch, Exception):
@@ -368,10 +370,10 @@ def _delete_batch(batch: Batch, request: Request, request_id: str | None = None)
     superseded_ids = list(batch.facts.get("abandoned", []))
     if not batch.is_draft:
         id_ = batch.upstream_id
-        outcome_rule = outcome_rules.build_deleted_batch_rule(id_)
+        outcome_rule = outcome_rules.build_batch_deletion_outcome_rule(id_)
         call = Call("DELETE", f"/batches/{id_}", probe_ids=(id_,), reconcile=outcome_rule)
         try:
-            yield from call_under_lock(batch, call)
+            yield from call_service_under_batch_lock(batch, call)
         except NoSuchOperation:
             # The service keeps the batch, but a superseded one is never started.
             superseded_ids.append(batch.upstream_id)

@@ -13,7 +13,7 @@ from typing import Any
 
 from mappings import money
 from mappings.batch_bodies import is_upstream_batch_as_requested
-from mappings.batch_locks import is_unlocked
+from mappings.batch_locks import is_batch_unlocked
 from mappings.batch_reads import load_batch
 from mappings.batch_views import EDITABLE_STATUSES, Batch, derive_batch_status, drop_nulls
 from mappings.current import SUMMARY_PATH
@@ -50,7 +50,7 @@ def find_batch_differences(batch_id: str, now: str, *, is_busy: bool) -> Flow:
         "stuck", f"a change of it ({phase}) was started, but no running request continues it"
     )
     # A lock without a running request is one that no process will release.
-    stuck_differences = [] if is_unlocked(facts) or is_busy else [stuck]
+    stuck_differences = [] if is_batch_unlocked(facts) or is_busy else [stuck]
     if phase == "deleted" or facts.get("upstream") is None:
         return _build_answer(*stuck_differences)
     try:
@@ -63,19 +63,22 @@ def find_batch_differences(batch_id: str, now: str, *, is_busy: bool) -> Flow:
         return _build_answer(
             *stuck_differences, _build_difference("missing", "the service does not have it")
         )
-    differences = [*stuck_differences, *(yield from _compare_status_and_record_start(batch, now))]
-    if is_unlocked(facts) and not is_busy:
+    differences = [
+        *stuck_differences,
+        *(yield from _find_status_difference_and_record_start(batch, now)),
+    ]
+    if is_batch_unlocked(facts) and not is_busy:
         differences += yield from _compare_payments(batch)
     return _build_answer(*differences)
 
 
-def _compare_status_and_record_start(batch: Batch, now: str) -> SubFlow:
+def _find_status_difference_and_record_start(batch: Batch, now: str) -> SubFlow:
     status, started_at = (
         derive_batch_status(drop_nulls(batch.service_fields)),
         batch.facts.get("started"),
     )
     # While a change is under way, both sides may briefly differ.
-    if status is None or not is_unlocked(batch.facts):
+    if status is None or not is_batch_unlocked(batch.facts):
         return []
     if started_at and status in EDITABLE_STATUSES:
         says = (

@@ -25,7 +25,7 @@ from mappings.matching import Entry
 from mappings.objects import (
     DEFAULT_HOLD,
     UPSTREAM_STATUS,
-    derive_legacy_status,
+    derive_legacy_recipient_status,
     is_deleted_for_clients,
     is_legacy_status_still_valid,
 )
@@ -50,7 +50,7 @@ def _build_mismatch(reason: str) -> Answer:
 # Recipients
 
 
-def match_recipient(legacy_recipient: LegacyObject) -> Flow:
+def match_legacy_recipient(legacy_recipient: LegacyObject) -> Flow:
     """Finds a legacy recipient: GET /recipients/:id, else GET /recipients?email=."""
     recipient = yield from _find_recipient(legacy_recipient)
     if recipient is None:
@@ -58,14 +58,14 @@ def match_recipient(legacy_recipient: LegacyObject) -> Flow:
             "the current service has no recipient with this id, and not exactly one that matches"
         )
     word = legacy_recipient.get("status")
-    facts = dict.fromkeys(IMPORTED_FACTS) | _extract_holds(legacy_recipient)
+    facts = dict.fromkeys(IMPORTED_FACTS) | _extract_payout_holds(legacy_recipient)
     if word in UPSTREAM_STATUS:
         if not is_legacy_status_still_valid(str(word), recipient.get("status")):
             return _build_mismatch(
                 f"it is {word} at the legacy service, but {recipient.get('status')} at the current one"
             )
         facts["status"] = word
-    elif derive_legacy_status(recipient, {}) != word:
+    elif derive_legacy_recipient_status(recipient, {}) != word:
         return _build_mismatch(
             f"it is {word} at the legacy service, but {recipient.get('status')} at the current one"
         )
@@ -96,7 +96,7 @@ def _find_recipient(legacy_recipient: LegacyObject) -> SubFlow:
     return candidates[0] if len(candidates) == 1 else None
 
 
-def _extract_holds(legacy_recipient: LegacyObject) -> dict[str, JSON]:
+def _extract_payout_holds(legacy_recipient: LegacyObject) -> dict[str, JSON]:
     payout = legacy_recipient.get("payout") or {}
     holds = {}
     for name in ("autoswitch", "holdup"):
@@ -126,7 +126,7 @@ def load_listed_batches() -> Flow:
     return Answer({"batches": list(rows.values())})
 
 
-def match_batch(
+def match_legacy_batch(
     legacy_batch: LegacyObject,
     payments: Sequence[LegacyObject],
     current_ids: Mapping[str, str],
@@ -140,7 +140,7 @@ def match_batch(
     payment_keys = _build_payment_keys(payments, current_ids)
     own_id = current_ids.get(legacy_batch["id"], legacy_batch["id"])
     if (summary := (yield from _fetch_summary(own_id))) is not None:
-        return _build_batch_match(legacy_batch, payments, current_ids, own_id, summary)
+        return _match_batch_with_summary(legacy_batch, payments, current_ids, own_id, summary)
     if current_batches is None:
         candidate_ids = yield from _list_candidate_batch_ids(legacy_batch, payments, current_ids)
     else:
@@ -152,7 +152,7 @@ def match_batch(
     matches = []
     for id_ in candidate_ids:
         summary = yield from _fetch_summary(id_)
-        if summary is not None and _is_same_batch(legacy_batch, payment_keys, summary):
+        if summary is not None and _is_summary_of_legacy_batch(legacy_batch, payment_keys, summary):
             matches.append((id_, summary))
     # With a wrong match, the client would start, edit or delete the wrong batch.
     if len(matches) != 1:
@@ -160,10 +160,10 @@ def match_batch(
         return _build_mismatch(
             f"{subject} of the current service could be this one; see `ids import`"
         )
-    return _build_batch_match(legacy_batch, payments, current_ids, *matches[0])
+    return _match_batch_with_summary(legacy_batch, payments, current_ids, *matches[0])
 
 
-def _is_same_batch(
+def _is_summary_of_legacy_batch(
     legacy_batch: LegacyObject, payment_keys: Sequence[tuple[JSON, ...]], summary: JSON
 ) -> bool:
     batch = extract_batch(summary)
@@ -231,7 +231,7 @@ def _build_payment_keys(
     return sorted((_build_payment_key(payment, current_ids) for payment in payments), key=str)
 
 
-def _build_batch_match(
+def _match_batch_with_summary(
     legacy_batch: LegacyObject,
     payments: Sequence[LegacyObject],
     current_ids: Mapping[str, str],
@@ -263,7 +263,8 @@ def _build_batch_match(
         "completedAt": legacy_batch.get("completedAt"),
     }
     entries = [
-        _build_entry(payment, current_id, current_ids) for payment, current_id in payment_pairs
+        _reconstruct_payment_entry(payment, current_id, current_ids)
+        for payment, current_id in payment_pairs
     ]
     redirected_payments = {
         str(payment["id"]): current_id
@@ -302,7 +303,9 @@ def _pair_payments(
     return pairs if len(pairs) == len(current_payments) else None
 
 
-def _build_entry(payment: LegacyObject, current_id: str, current_ids: Mapping[str, str]) -> Entry:
+def _reconstruct_payment_entry(
+    payment: LegacyObject, current_id: str, current_ids: Mapping[str, str]
+) -> Entry:
     """Reconstructs the entry that was requested for a payment, as far as that is possible."""
     recipient = {
         **select_listed_recipient_fields(payment.get("recipient") or {}),

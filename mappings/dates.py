@@ -10,7 +10,7 @@ from mappings.effects import JSON
 EARLIEST_INSTANT = datetime.min.replace(tzinfo=UTC)
 
 
-def parse_instant(text: JSON) -> datetime:
+def parse_instant_or_earliest(text: JSON) -> datetime:
     """Parses a timestamp, as UTC if it has no offset; returns the earliest instant if invalid.
 
     A row without a valid date thus sorts first, instead of failing the whole list.
@@ -22,7 +22,7 @@ def parse_instant(text: JSON) -> datetime:
         return EARLIEST_INSTANT
 
 
-def parse_span(text: str) -> tuple[datetime, datetime] | None:
+def parse_date_span(text: str) -> tuple[datetime, datetime] | None:
     """Returns the first and last instant of a date; without a time, it covers its whole day.
 
     Returns None if the text is not a date.
@@ -30,7 +30,7 @@ def parse_span(text: str) -> tuple[datetime, datetime] | None:
     text = text.strip().upper()
     day = _parse_day(text.removesuffix("Z"))
     # Query decoding turned the plus sign of an offset into a space.
-    start = parse_instant(str(day or re.sub(r" ([0-9]{2}:?[0-9]{2})$", r"+\1", text)))
+    start = parse_instant_or_earliest(str(day or re.sub(r" ([0-9]{2}:?[0-9]{2})$", r"+\1", text)))
     if start == EARLIEST_INSTANT:
         return None
     # Both ends of a span are included, so a day ends with its last microsecond.

@@ -23,12 +23,12 @@ from mappings.batch_locks import (
     build_finished_change_facts,
     build_no_new_signed_change_guard,
     build_unchanged_batch_condition,
-    call_under_lock,
-    is_unlocked,
+    call_service_under_batch_lock,
+    is_batch_unlocked,
     load_batch_once_unlocked,
     release_batch_lock,
 )
-from mappings.batch_reads import load_batch_with_facts
+from mappings.batch_reads import load_batch_by_given_facts
 from mappings.batch_views import Batch, build_batch_record
 from mappings.effects import JSON, Call, CompareAndSet, Request
 from mappings.errors import (
@@ -36,7 +36,7 @@ from mappings.errors import (
     convert_not_found_to_invalid_field,
 )
 from mappings.failures import Conflict, Halted, Invalid, NoSuchOperation, Problem, Refused
-from mappings.ids import derive_id
+from mappings.ids import derive_deterministic_id
 from mappings.lazy_sequences import chain_rows, filter_rows, map_rows
 from mappings.matching import Entry, Payment
 from mappings.payloads import extract_batch
@@ -70,14 +70,14 @@ class Edit:
     def has_payment_changes(self) -> bool:
         return bool(self.added_entries or self.removed_ids or self.build_changes())
 
-    def build_entries_after_call(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+    def build_entries_after_upstream_edit(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """Builds the entries after the service has made the edit.
 
         Added entries have no id: the service gives them one, which the next summary shows.
         """
         return chain_rows(self._apply_changes(entries), map_rows(_drop_id, self.added_entries))
 
-    def build_draft_entries(self, entries: Sequence[Entry], now: str) -> Sequence[Entry]:
+    def build_entries_after_draft_edit(self, entries: Sequence[Entry], now: str) -> Sequence[Entry]:
         """Builds the entries of a draft after the edit, with the times a service would set."""
         return chain_rows(
             self._apply_changes(entries, now),
@@ -129,19 +129,19 @@ def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> SubFlo
         yield from _recreate_in_currency(batch, request, call, edit)
         return
     if batch.is_draft:
-        entries = edit.build_draft_entries(batch.entries, now)
-        redirects = _build_payment_redirects(batch, edit.added_entries, edit.removed_ids)
+        entries = edit.build_entries_after_draft_edit(batch.entries, now)
+        redirects = _build_payment_id_redirects(batch, edit.added_entries, edit.removed_ids)
         yield from _record_draft(batch, request, entries, redirects, facts=edit.facts)
         return
     try:
-        yield from call_under_lock(batch, call, convert_not_found_if_field_named)
+        yield from call_service_under_batch_lock(batch, call, convert_not_found_if_field_named)
     except NoSuchOperation:
         pass
     else:
         facts = {**build_finished_change_facts(batch, "sent"), **edit.facts}
         facts |= {"description_was": None} if edit.facts else {}
         yield build_batch_record(
-            batch.id, facts, edit.build_entries_after_call(build_entries_from_batch(batch))
+            batch.id, facts, edit.build_entries_after_upstream_edit(build_entries_from_batch(batch))
         )
         return
     if not edit.has_payment_changes:
@@ -165,8 +165,8 @@ def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> SubFlo
     if not all(entry["recipient"].get("id") for entry in entries_before):
         yield from release_batch_lock(batch)
         raise Invalid(PAYEE_UNKNOWN)
-    entries = edit.build_draft_entries(entries_before, now)
-    redirects = _build_payment_redirects(batch, entries, edit.removed_ids)
+    entries = edit.build_entries_after_draft_edit(entries_before, now)
+    redirects = _build_payment_id_redirects(batch, entries, edit.removed_ids)
     yield from _record_draft(
         batch, request, entries, redirects, (batch.upstream_id,), facts=edit.facts
     )
@@ -183,7 +183,7 @@ def _recreate_in_currency(batch: Batch, request: Request, edit_call: Call, edit:
     # If this operation is given up, ``build_stale_lock_release`` records a batch created in this
     # phase.
     yield CompareAndSet("batch", batch.id, {"phase": "making"})
-    entries = edit.build_draft_entries((), format_timestamp(request.now))
+    entries = edit.build_entries_after_draft_edit((), format_timestamp(request.now))
     description = edit.facts.get("description", batch.description)
     currency, memo = str(edit.facts["currency"]), request.options.send_memo
     body = build_batch_body(currency, description, entries, memo=memo)
@@ -193,21 +193,21 @@ def _recreate_in_currency(batch: Batch, request: Request, edit_call: Call, edit:
         "/batches",
         body,
         field_map=ChainMap(field_names, edit_call.field_map),  # type: ignore[arg-type] # it is only read
-        reconcile=outcome_rules.build_created_batch_rule(body),
+        reconcile=outcome_rules.build_batch_creation_outcome_rule(body),
         match_fields=outcome_rules.select_batch_match_fields(body),
     )
     upstream_id = extract_batch(
-        (yield from call_under_lock(batch, call, convert_not_found_to_invalid_field))
+        (yield from call_service_under_batch_lock(batch, call, convert_not_found_to_invalid_field))
     )["id"]
     facts = {**edit.facts, "phase": "sent", "upstream": upstream_id, "is_new": True}
     redirects = [
-        *_build_payment_redirects(batch, entries, ()),
-        _build_batch_redirect(batch.id, batch.facts, upstream_id),
+        *_build_payment_id_redirects(batch, entries, ()),
+        _build_batch_id_redirect(batch.id, batch.facts, upstream_id),
     ]
     yield from _record_draft(batch, request, entries, redirects, (batch.upstream_id,), facts=facts)
 
 
-def _build_payment_redirects(
+def _build_payment_id_redirects(
     batch: Batch, entries: Sequence[Entry], removed_ids: Sequence[JSON]
 ) -> Sequence[CompareAndSet]:
     """Builds the redirects by which a payment is found by its id alone, or found to be deleted."""
@@ -268,11 +268,12 @@ def _build_draft_entries(batch: Batch, request: Request) -> Sequence[Entry]:
 
     def add_id_and_shown_amounts(entry: Entry, payment: Payment, position: int) -> Entry:
         names = (name for name in AMOUNT_FIELDS if name not in entry and payment.get(name))
-        if amounts := {name: money.format_numeric_amount(payment[name]) for name in names}:
+        if amounts := {name: money.format_amount_unless_text(payment[name]) for name in names}:
             entry = {**entry, "told": amounts}
         return {
             **entry,
-            "id": entry.get("id") or derive_id("P", request.seed, batch.id, f"kept {position}"),
+            "id": entry.get("id")
+            or derive_deterministic_id("P", request.seed, batch.id, f"kept {position}"),
         }
 
     entries = build_entries_from_batch(batch)
@@ -291,7 +292,7 @@ def _build_payment_entry(payment: Payment) -> Entry:
         entry.pop("sourceAmount", None)
     for name in ("sourceAmount", "targetAmount"):
         if name in entry:
-            entry[name] = money.format_numeric_amount(entry[name])  # it will be sent as text
+            entry[name] = money.format_amount_unless_text(entry[name])  # it will be sent as text
     return entry
 
 
@@ -310,7 +311,7 @@ def build_stale_lock_release(
     ``created_id`` is the id of the batch that the write created, if any.
     """
     phase = facts.get("phase")
-    if is_unlocked(facts):
+    if is_batch_unlocked(facts):
         return None
     released_facts: dict[str, JSON] = {"phase": "sent" if facts.get("upstream") else "draft"}
     also: tuple[CompareAndSet, ...] = ()
@@ -321,7 +322,7 @@ def build_stale_lock_release(
         released_facts |= {"started": executed_at}
     elif phase == "making" and created_id:
         released_facts = {"phase": "sent", "upstream": created_id, "is_new": True}
-        also = (_build_batch_redirect(batch_id, facts, created_id),)
+        also = (_build_batch_id_redirect(batch_id, facts, created_id),)
         if superseded_id := facts.get("upstream"):
             superseded_ids = [*facts.get("abandoned", []), superseded_id]
             # The new batch at the service has its own currency and description.
@@ -338,7 +339,7 @@ def build_stale_lock_release(
     )
 
 
-def _build_batch_redirect(
+def _build_batch_id_redirect(
     batch_id: str, facts: Mapping[str, JSON], upstream_id: str
 ) -> CompareAndSet:
     """Builds the redirect from a batch's new id at the service to its first id."""
@@ -379,24 +380,24 @@ def _create_upstream_batch(batch: Batch, request: Request) -> SubFlow:
         str(batch.currency), description, batch.entries, memo=request.options.send_memo
     )
     outcome_rule, match_fields = (
-        outcome_rules.build_created_batch_rule(body),
+        outcome_rules.build_batch_creation_outcome_rule(body),
         outcome_rules.select_batch_match_fields(body),
     )
     call = Call("POST", "/batches", body, reconcile=outcome_rule, match_fields=match_fields)
     created = extract_batch(
         (
-            yield from call_under_lock(
+            yield from call_service_under_batch_lock(
                 batch, call, partial(_add_payment_ids_to_refusal, batch.entries)
             )
         )
     )
     upstream_id = created["id"]
     facts = {**build_finished_change_facts(batch, "sent"), "upstream": upstream_id, "is_new": True}
-    redirect = _build_batch_redirect(batch.id, batch.facts, upstream_id)
+    redirect = _build_batch_id_redirect(batch.id, batch.facts, upstream_id)
     yield CompareAndSet("batch", batch.id, facts, linked=(redirect,))
     # Built from this request's data: an edit may have changed the stored state already. A caller
     # that then acquires the lock conflicts with that edit.
-    return (yield from load_batch_with_facts(batch, facts))
+    return (yield from load_batch_by_given_facts(batch, facts))
 
 
 _PAYMENT_FIELD_PATTERN = re.compile(r"payments[.\[](\d+)")

@@ -229,7 +229,10 @@ def _apply_service_message(refusal: Refused, default: Problem) -> Problem:
         if problem.message:
             words = _build_field_word_map(refusal.field_map)
             return replace(
-                default, message=_translate_message(problem.message, refusal.field_map, words)
+                default,
+                message=_translate_field_names_in_message(
+                    problem.message, refusal.field_map, words
+                ),
             )
     return default
 
@@ -255,7 +258,9 @@ def _translate_problem(
         words = {**words, **_build_field_word_map({problem.field: field})}
         if _PATH_SEPARATOR.search(problem.field):
             words[problem.field] = field
-    message = _translate_message(problem.message, field_map, words) or "Value invalid."
+    message = (
+        _translate_field_names_in_message(problem.message, field_map, words) or "Value invalid."
+    )
     return Problem(problem.code, message, field)
 
 
@@ -291,7 +296,7 @@ A call with a hundred thousand payments has several names for each of them.
 """
 
 
-def reduce_field_map_to_problems(
+def limit_field_map_to_problem_fields(
     field_map: Mapping[str, str], problems: Sequence[Problem]
 ) -> Mapping[str, str]:
     """Selects the entries of a field map that are needed to report these problems."""
@@ -327,7 +332,9 @@ def _build_field_word_map(field_map: Mapping[str, str]) -> dict[str, str]:
     return words
 
 
-def _translate_message(message: str, field_map: Mapping[str, str], words: Mapping[str, str]) -> str:
+def _translate_field_names_in_message(
+    message: str, field_map: Mapping[str, str], words: Mapping[str, str]
+) -> str:
     """Replaces current field names in a message by the client's own.
 
     The cost depends on the length of the message and not on the number of fields: a batch may be

@@ -70,7 +70,7 @@ class TextWithIds:
     """Marks free text that may mention ids; known ids in it are translated."""
 
 
-def build_invalid_error(message: str) -> PydanticCustomError:
+def build_invalid_field_error(message: str) -> PydanticCustomError:
     return PydanticCustomError("invalid_field", "{message}", {"message": message})
 
 
@@ -84,13 +84,13 @@ def _parse_text(value: Any) -> Any:
     # A bool is an int in Python, but no client sends one as text.
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise build_invalid_error("must be text")
+    raise build_invalid_field_error("must be text")
 
 
 def _require_object(value: Any) -> Any:
     if isinstance(value, dict):
         return value
-    raise build_invalid_error("must be an object")
+    raise build_invalid_field_error("must be an object")
 
 
 def _require_list(value: Any) -> Any:
@@ -98,7 +98,7 @@ def _require_list(value: Any) -> Any:
         raise build_missing_error()
     if isinstance(value, list):
         return value
-    raise build_invalid_error("must be a list")
+    raise build_invalid_field_error("must be a list")
 
 
 def _build_choice_parser(*words: str) -> Callable[[Any], Any]:
@@ -107,13 +107,13 @@ def _build_choice_parser(*words: str) -> Callable[[Any], Any]:
             raise build_missing_error()
         if isinstance(value, str) and value in words:
             return value
-        raise build_invalid_error(f"must be one of: {', '.join(words)}")
+        raise build_invalid_field_error(f"must be one of: {', '.join(words)}")
 
     return parse_choice
 
 
 @lru_cache(maxsize=1024)
-def find_alpha_2_code(code: str) -> str | None:
+def find_country_alpha_2_code(code: str) -> str | None:
     """Returns the ISO 3166-1 alpha-2 code for a code of two or three letters, or None."""
     code = code.strip().upper()
     if not re.fullmatch("[A-Z]{2,3}", code):
@@ -126,9 +126,9 @@ def find_alpha_2_code(code: str) -> str | None:
 
 
 def _parse_country(value: Any) -> Any:
-    if isinstance(value, str) and (code := find_alpha_2_code(value)):
+    if isinstance(value, str) and (code := find_country_alpha_2_code(value)):
         return code
-    raise build_invalid_error("must be a two-letter country code (ISO 3166-1 alpha-2)")
+    raise build_invalid_field_error("must be a two-letter country code (ISO 3166-1 alpha-2)")
 
 
 def _parse_currency(value: Any) -> Any:
@@ -137,7 +137,7 @@ def _parse_currency(value: Any) -> Any:
         value = value.get("code") or value.get("currency")
     if isinstance(value, str) and re.fullmatch("[A-Za-z]{3}", value):
         return value.upper()
-    raise build_invalid_error("must be a three-letter currency code (ISO 4217)")
+    raise build_invalid_field_error("must be a three-letter currency code (ISO 4217)")
 
 
 def _parse_optional_currency(value: Any) -> Any:
@@ -158,7 +158,7 @@ def _parse_email(value: Any) -> Any:
     # The pattern is deliberately loose: the service decides which addresses it accepts.
     if isinstance(value, str) and re.fullmatch(r"[^@\s]{1,256}@[^@\s]{1,256}", value):
         return value
-    raise build_invalid_error("must be an email address")
+    raise build_invalid_field_error("must be an email address")
 
 
 def _parse_day(value: Any) -> Any:
@@ -171,7 +171,7 @@ def _parse_day(value: Any) -> Any:
             # Answers show full timestamps, which clients send back.
             if len(value) == 10 or value[10] == "T":
                 return value[:10]
-    raise build_invalid_error("must be a date written YYYY-MM-DD")
+    raise build_invalid_field_error("must be a date written YYYY-MM-DD")
 
 
 def _parse_flag(value: Any) -> Any:
@@ -180,7 +180,7 @@ def _parse_flag(value: Any) -> Any:
     # Clients of one library send ``"True"`` and ``"False"`` (contract, section 0).
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
-    raise build_invalid_error("must be true or false")
+    raise build_invalid_field_error("must be true or false")
 
 
 def _parse_integer(value: Any) -> Any:
@@ -188,7 +188,7 @@ def _parse_integer(value: Any) -> Any:
         return value
     if isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value):
         return int(value)
-    raise build_invalid_error("must be a whole number")
+    raise build_invalid_field_error("must be a whole number")
 
 
 # The bound on the digits keeps conversions to decimals cheap for hostile input.
@@ -205,7 +205,7 @@ def _parse_amount(value: Any) -> Any:
         if isinstance(value, int | Decimal) and not isinstance(value, bool):
             text = str(value)
     if fault := validate_amount(text):
-        raise build_invalid_error(fault)
+        raise build_invalid_field_error(fault)
     return text
 
 
@@ -217,7 +217,7 @@ def validate_amount(text: Any) -> str | None:
     return None if text.strip("0.") else "must be more than zero"
 
 
-def _parse_shown_amount(value: Any) -> Any:
+def _parse_amount_with_any_decimals(value: Any) -> Any:
     """Parses an amount that may come from an answer; the caller validates it if it is changed."""
     text = str(value) if isinstance(value, int | Decimal) else value
     if isinstance(text, str) and re.fullmatch(r"[0-9]{1,1000}(\.[0-9]{1,1000})?", text):
@@ -227,12 +227,12 @@ def _parse_shown_amount(value: Any) -> Any:
 
 def _parse_ssn(value: Any) -> Any:
     value = _parse_text(value)
-    if re.fullmatch("[0-9]{9}", value) or is_mask(value):
+    if re.fullmatch("[0-9]{9}", value) or is_masked_value(value):
         return value
-    raise build_invalid_error("must be nine digits, without spaces or hyphens")
+    raise build_invalid_field_error("must be nine digits, without spaces or hyphens")
 
 
-def is_mask(value: Any) -> bool:
+def is_masked_value(value: Any) -> bool:
     """Whether a value is a masked identifier as answers show it (``****47``)."""
     return isinstance(value, str) and "*" in value
 
@@ -290,7 +290,9 @@ Amount = Annotated[
         }
     ),
 ]
-ShownAmount = Annotated[str, BeforeValidator(_parse_shown_amount), Amount.__metadata__[1]]
+ShownAmount = Annotated[
+    str, BeforeValidator(_parse_amount_with_any_decimals), Amount.__metadata__[1]
+]
 RecipientType = Annotated[
     Literal["individual", "business"],
     BeforeValidator(_build_choice_parser("individual", "business")),
@@ -364,7 +366,7 @@ def _slice_list(items: list[Any]) -> Iterator[list[Any]]:
     return (items[start : start + SLICE_SIZE] for start in range(0, len(items), SLICE_SIZE))
 
 
-def _unwrap_page(name: str, value: Any) -> Any:
+def _extract_list_from_page(name: str, value: Any) -> Any:
     """Returns the list inside a page: clients that send an object back send lists as pages."""
     if isinstance(value, dict) and isinstance(value.get(name), list | LazySequence):
         return value[name]
@@ -390,7 +392,7 @@ class _BodyParser:
 
     def parse(self, body: dict[str, Any]) -> Any:
         """Returns the normalized body; long lists are validated in slices to bound the memory."""
-        body = {name: _unwrap_page(name, value) for name, value in body.items()}
+        body = {name: _extract_list_from_page(name, value) for name, value in body.items()}
         long_lists = {name: value for name, value in body.items() if _is_long_list(value)}
         # An empty list takes the place of each long one, so that its presence is still validated.
         value = self._parse_part(

@@ -24,33 +24,35 @@ class FieldRow:
     reason: str = ""
 
 
-def keep_names(*names: str) -> tuple[FieldRow, ...]:
+def declare_same_name_fields(*names: str) -> tuple[FieldRow, ...]:
     """Declares fields with the same name and meaning on both sides."""
     return tuple(FieldRow(name, name, name, is_sent=True) for name in names)
 
 
-def rename_field(
+def declare_renamed_field(
     legacy: str, current: str, *, answer_name: str | None = None
 ) -> tuple[FieldRow, ...]:
     """Declares a field with another name; ``answer_name`` if current answers use a third one."""
     return (FieldRow(legacy, current, answer_name or current, is_sent=True),)
 
 
-def nest_table(name: str, table: FieldTable) -> tuple[FieldRow, ...]:
+def declare_nested_table(name: str, table: FieldTable) -> tuple[FieldRow, ...]:
     return (FieldRow(name, name, name, is_sent=True, nested_table=table),)
 
 
-def mark_read_only(*names: str, reason: str) -> tuple[FieldRow, ...]:
+def declare_read_only_fields(*names: str, reason: str) -> tuple[FieldRow, ...]:
     """Declares fields that answers show unchanged, and that are dropped if a client sends them."""
     return tuple(FieldRow(name, name, name, is_sent=False, reason=reason) for name in names)
 
 
-def set_in_code(legacy: str, current: str | None = None, *, reason: str) -> tuple[FieldRow, ...]:
+def declare_field_set_in_code(
+    legacy: str, current: str | None = None, *, reason: str
+) -> tuple[FieldRow, ...]:
     """Declares a field that code outside the table translates; ``current`` maps error fields."""
     return (FieldRow(legacy, current, None, is_sent=False, reason=reason),)
 
 
-def drop_fields(*names: str, reason: str) -> tuple[FieldRow, ...]:
+def declare_dropped_fields(*names: str, reason: str) -> tuple[FieldRow, ...]:
     return tuple(FieldRow(name, None, None, is_sent=False, reason=reason) for name in names)
 
 
@@ -69,7 +71,7 @@ class FieldTable:
         self, legacy: tuple[type, ...], current: tuple[type, ...], *rows: tuple[FieldRow, ...]
     ) -> None:
         self.rows = tuple(row for group in rows for row in group)
-        self._check_complete(
+        self._check_rows_match_shapes(
             {name for shape in legacy for name in get_type_hints(shape)},
             {name for shape in current for name in get_type_hints(shape)},
         )
@@ -83,7 +85,7 @@ class FieldTable:
             (row.legacy_name, row.nested_table) for row in answer_rows if row.nested_table
         ]
 
-    def _check_complete(self, legacy: set[str], current: set[str]) -> None:
+    def _check_rows_match_shapes(self, legacy: set[str], current: set[str]) -> None:
         names = [row.legacy_name for row in self.rows]
         targets = {
             name for row in self.rows for name in (row.current_name, row.answer_name) if name
@@ -125,7 +127,7 @@ class FieldTable:
                 answer[name] = table.translate_to_legacy(value)
         return answer
 
-    def build_field_map(self, prefix: str = "") -> dict[str, str]:
+    def map_field_names_to_client(self, prefix: str = "") -> dict[str, str]:
         """Maps current field paths to the client's own, for ``Call.field_map``."""
         names: dict[str, str] = {}
         for row in self.rows:
@@ -135,6 +137,6 @@ class FieldTable:
             # table.
             names.setdefault(row.current_name, prefix + row.legacy_name)
             if row.nested_table:
-                inner = row.nested_table.build_field_map(f"{prefix}{row.legacy_name}.")
+                inner = row.nested_table.map_field_names_to_client(f"{prefix}{row.legacy_name}.")
                 names |= {f"{row.current_name}.{name}": field for name, field in inner.items()}
         return names

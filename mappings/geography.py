@@ -38,7 +38,7 @@ class CountryAnswer(TypedDict):
 
 
 @cache
-def load_countries() -> Mapping[str, Country]:
+def load_countries_by_code() -> Mapping[str, Country]:
     """Loads the countries (legacy interface, section 4.6) by code, without the sanctioned ones.
 
     The file is read on first use, so that the script that generates it can import this module.
@@ -55,7 +55,7 @@ def read_country(request: Request) -> Flow:
     # Clients send it in lower case, too (contract, section 10).
     code = request.ids["code"]
     # ASCII only: "ß" in upper case is SS, South Sudan.
-    country = load_countries().get(code.upper()) if code.isascii() else None
+    country = load_countries_by_code().get(code.upper()) if code.isascii() else None
     if country is None:
         raise Invalid(NOT_FOUND)
     return Answer({"country": country})

@@ -66,7 +66,9 @@ def validate_government_ids(
         yield build_invalid_field_problem(government_ids[0].field, fault)
 
 
-def map_government_id_fields(government_ids: list[ClientGovernmentId]) -> dict[str, str]:
+def map_government_id_field_names_to_client(
+    government_ids: list[ClientGovernmentId],
+) -> dict[str, str]:
     """Maps ``governmentIds``, its entries, and ``ssn`` to the client's own fields."""
     if not government_ids:
         return {}

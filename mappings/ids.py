@@ -58,7 +58,7 @@ def derive_alias_id(key: bytes, merchant: str, id_: str) -> str:
     return f"{id_.partition('-')[0]}-{_encode_digest(hmac.digest(key, text, hashlib.sha256))}"
 
 
-def derive_id(prefix: str, *parts: str) -> str:
+def derive_deterministic_id(prefix: str, *parts: str) -> str:
     """Derives an id for an object that the service does not have; equal parts give equal ids."""
     # The line feed keeps the parts apart: ("a", "bc") and ("ab", "c") differ.
     text = "\n".join(parts).encode()

@@ -306,7 +306,9 @@ def chain_rows(*sequences: Sequence[Any]) -> Sequence[Any]:
     return [*chain(*non_empty)]
 
 
-def build_row_mapping(rows: Sequence[Any], pairs: Iterable[tuple[str, Any]]) -> Mapping[str, Any]:
+def build_mapping_compressed_if_lazy(
+    rows: Sequence[Any], pairs: Iterable[tuple[str, Any]]
+) -> Mapping[str, Any]:
     """Builds a mapping that is compressed if the rows it is made from are lazy."""
     return CompressedMapping(pairs) if isinstance(rows, LazySequence) else dict(pairs)
 

@@ -13,11 +13,11 @@ from datetime import UTC, datetime, timedelta
 
 from mappings.batch_answers import extract_recipient_country
 from mappings.batch_bodies import RECIPIENT_CACHE_SECONDS
-from mappings.dates import EARLIEST_INSTANT, parse_instant, parse_span
+from mappings.dates import EARLIEST_INSTANT, parse_date_span, parse_instant_or_earliest
 from mappings.effects import JSON, Call, Parallel
 from mappings.errors import is_transient
 from mappings.failures import Failure
-from mappings.field_types import find_alpha_2_code
+from mappings.field_types import find_country_alpha_2_code
 from mappings.ids import load_legacy_ids
 from mappings.lazy_sequences import filter_rows, iterate_chunks
 from mappings.matching import Payment
@@ -55,7 +55,7 @@ class Filters:
     def from_query(cls, query: Mapping[str, str]) -> Filters:
         """Parses the filters; the caller has removed empty parameters from ``query``."""
         start_span, end_span = (
-            parse_span(query.get(name, "")) for name in ("startDate", "endDate")
+            parse_date_span(query.get(name, "")) for name in ("startDate", "endDate")
         )
         source_currency, target_currency = (
             query.get(f"{side}Currency") for side in ("source", "target")
@@ -68,7 +68,7 @@ class Filters:
             until=end_span[1] if end_span else LATEST_INSTANT,
             recipient=query.get("recipient"),
             # An unknown country remains unchanged, and matches nothing.
-            country=(find_alpha_2_code(country) or country) if country else None,
+            country=(find_country_alpha_2_code(country) or country) if country else None,
             source_currency=source_currency.strip().upper() if source_currency else None,
             target_currency=target_currency.strip().upper() if target_currency else None,
         )
@@ -93,20 +93,20 @@ class Filters:
 
     def is_near_bound(self, created: JSON) -> bool:
         """Whether a time stored by the gateway is too close to a bound to be compared with it."""
-        instant = parse_instant(created)
+        instant = parse_instant_or_earliest(created)
         return any(abs(instant - bound) <= MAX_CLOCK_ERROR for bound in (self.since, self.until))
 
-    def allow_time(self, created: JSON) -> bool:
-        return self.since <= parse_instant(created) <= self.until
+    def is_time_matching(self, created: JSON) -> bool:
+        return self.since <= parse_instant_or_earliest(created) <= self.until
 
-    def allow_batch(self, status: JSON, created: JSON, currency: JSON) -> bool | None:
+    def is_batch_matching(self, status: JSON, created: JSON, currency: JSON) -> bool | None:
         """Whether a batch passes the filters; None if only its summary or payments can decide.
 
         None as an argument means that the value is not known.
         """
         tests = (
             (self.status is not None, status, status == self.status),
-            (self.has_dates, created, self.allow_time(created)),
+            (self.has_dates, created, self.is_time_matching(created)),
             (self.source_currency is not None, currency, currency == self.source_currency),
         )
         applied_tests = [(value, passes) for is_applied, value, passes in tests if is_applied]
@@ -118,7 +118,7 @@ class Filters:
             else True
         )
 
-    def allow_payment(self, payment: Payment) -> bool:
+    def is_payment_matching(self, payment: Payment) -> bool:
         """Whether a payment passes the filters except ``search`` and ``country``.
 
         Those two may need further reads.
@@ -126,12 +126,12 @@ class Filters:
         created = payment.get("createdAt") or (payment.get("batch") or {}).get("createdAt")
         return (
             self.status in (None, derive_legacy_payment_status(payment))
-            and (not self.has_dates or self.allow_time(created))
+            and (not self.has_dates or self.is_time_matching(created))
             and self.source_currency in (None, payment.get("sourceCurrency"))
-            and self._allow_recipient_and_target(payment)
+            and self._is_recipient_and_target_matching(payment)
         )
 
-    def _allow_recipient_and_target(self, payment: Payment) -> bool:
+    def _is_recipient_and_target_matching(self, payment: Payment) -> bool:
         payee = payment.get("recipient") or {}
         return (
             self.recipient in (None, payee.get("id"))
@@ -144,7 +144,7 @@ def filter_payments(filters: Filters, payments: Sequence[Payment]) -> SubFlow:
 
     GET /recipients/:id  with ``country``, for each recipient whose country no payment shows
     """
-    passing_payments = filter_rows(payments, filters.allow_payment)
+    passing_payments = filter_rows(payments, filters.is_payment_matching)
     if filters.search:
         passing_payments = yield from search_payments(filters.search, passing_payments)
     return (yield from _filter_by_country(filters, passing_payments))
@@ -152,7 +152,7 @@ def filter_payments(filters: Filters, payments: Sequence[Payment]) -> SubFlow:
 
 def has_matching_payment(filters: Filters, payments: Sequence[Payment]) -> SubFlow:
     """Whether a payment of a batch passes the filters by recipient, country and target currency."""
-    passing_payments = filter_rows(payments, filters._allow_recipient_and_target)  # noqa: SLF001
+    passing_payments = filter_rows(payments, filters._is_recipient_and_target_matching)  # noqa: SLF001
     return bool((yield from _filter_by_country(filters, passing_payments)))
 
 

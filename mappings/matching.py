@@ -18,7 +18,7 @@ Payment = dict[str, JSON]
 """A payment as the service shows it, perhaps completed with its entry."""
 
 
-def match_payments(
+def match_payments_with_entries(
     payments: Sequence[Payment], entries: Sequence[Entry], currency: JSON = None
 ) -> Sequence[tuple[Payment, Entry | None]]:
     """Pairs each payment with its entry: by id, else by recipient and amount, else by recipient.
@@ -27,7 +27,7 @@ def match_payments(
     """
     # The service mostly shows payments in the order sent. Pairing by position then keeps a lazy
     # sequence lazy; otherwise all entries are in memory until each has its payment.
-    if _is_same_order(payments, entries, currency):
+    if _is_pairable_by_position(payments, entries, currency):
         return map_rows(_build_pair, payments, entries)
     return _match_individually(payments, entries, currency)
 
@@ -36,7 +36,9 @@ def _build_pair(payment: Payment, entry: Entry | None) -> tuple[Payment, Entry |
     return payment, entry
 
 
-def _is_same_order(payments: Sequence[Payment], entries: Sequence[Entry], currency: JSON) -> bool:
+def _is_pairable_by_position(
+    payments: Sequence[Payment], entries: Sequence[Entry], currency: JSON
+) -> bool:
     """Whether each entry may belong to the payment at the same position."""
     if len(payments) != len(entries) or not entries:
         return False
@@ -64,11 +66,11 @@ def _is_possible_pair(payment: Payment, entry: Entry, currency: JSON) -> bool:
         and money.parse_amount(source_amount) is not None
     ):
         return bool(extract_recipient_id(payment) == extract_recipient_id(entry))
-    pay_key, payee_id = _build_pay_key(entry, currency), extract_recipient_id(payment)
+    pay_key, payee_id = _build_payment_match_key(entry, currency), extract_recipient_id(payment)
     return any(
         (side, payee_id, amount) == pay_key
         and _is_target_currency_possible(entry, side, target_currency)
-        for side, amount, target_currency in _list_possible_requests(payment, currency)
+        for side, amount, target_currency in _list_possible_requested_amounts(payment, currency)
     )
 
 
@@ -102,14 +104,14 @@ def _match_by_amount(
     """Sets the matches found, by recipient and amount, and returns the entries without a match."""
     entries_by_pay: dict[tuple[JSON, ...], list[Entry]] = {}
     for entry in entries_without_id:
-        entries_by_pay.setdefault(_build_pay_key(entry, currency), []).append(entry)
+        entries_by_pay.setdefault(_build_payment_match_key(entry, currency), []).append(entry)
     for position, payment in enumerate(payments):
         if matches[position] is None:
             matches[position] = _take_matching_entry(entries_by_pay, payment, currency)
     return [entry for entries in entries_by_pay.values() for entry in entries]
 
 
-def _build_pay_key(entry: Entry, currency: JSON = None) -> tuple[JSON, ...]:
+def _build_payment_match_key(entry: Entry, currency: JSON = None) -> tuple[JSON, ...]:
     """Returns side, recipient and amount, by which payments and entries are compared.
 
     A target amount in the batch's own ``currency`` counts as a source amount.
@@ -125,7 +127,7 @@ def _build_pay_key(entry: Entry, currency: JSON = None) -> tuple[JSON, ...]:
 def _take_matching_entry(
     entries_by_pay: Mapping[tuple[JSON, ...], list[Entry]], payment: Payment, currency: JSON
 ) -> Entry | None:
-    for side, amount, target_currency in _list_possible_requests(payment, currency):
+    for side, amount, target_currency in _list_possible_requested_amounts(payment, currency):
         # Each entry matches once, because a batch may have several equal payments.
         entries = entries_by_pay.get((side, extract_recipient_id(payment), amount), [])
         for position, entry in enumerate(entries):
@@ -134,7 +136,9 @@ def _take_matching_entry(
     return None
 
 
-def _list_possible_requests(payment: Payment, currency: JSON) -> Iterator[tuple[str, JSON, JSON]]:
+def _list_possible_requested_amounts(
+    payment: Payment, currency: JSON
+) -> Iterator[tuple[str, JSON, JSON]]:
     """Lists how a payment may have been requested: the side, the amount and the target currency."""
     for side in ("source", "target"):
         if (amount := money.parse_amount(payment.get(f"{side}Amount"))) is not None:
@@ -174,7 +178,7 @@ def _match_by_recipient(
 
 
 def _build_request_key(entry: Entry) -> tuple[JSON, ...]:
-    return *_build_pay_key(entry), entry.get("targetCurrency"), entry.get("memo")
+    return *_build_payment_match_key(entry), entry.get("targetCurrency"), entry.get("memo")
 
 
 def extract_recipient_id(payment: Mapping[str, JSON]) -> JSON:

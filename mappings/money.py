@@ -55,7 +55,7 @@ def format_amount(amount: Decimal) -> str:
     return f"{_pad_to_cents(amount):f}"
 
 
-def format_numeric_amount(value: JSON) -> JSON:
+def format_amount_unless_text(value: JSON) -> JSON:
     """Formats an amount for clients: text stays as the service wrote it, a number is formatted."""
     return value if isinstance(value, str) else normalize_amount(value)
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from mappings.batch_reads import SUMMARIES_PER_CHUNK, is_missing, load_batches
 from mappings.batch_views import Batch
-from mappings.dates import EARLIEST_INSTANT, parse_instant
+from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
 from mappings.effects import JSON, MAX_PARALLEL_CALLS, CompareAndSet, LoadFacts
 from mappings.matching import Payment
 from mappings.payouts import SubFlow
@@ -71,7 +71,10 @@ def load_newest_payments(
 
 def _has_no_payment_since(completion: Mapping[str, JSON] | None, since: datetime) -> bool:
     """Whether a batch is known to be complete and to have no payment created since then."""
-    return completion is not None and EARLIEST_INSTANT < parse_instant(completion["newest"]) < since
+    return (
+        completion is not None
+        and EARLIEST_INSTANT < parse_instant_or_earliest(completion["newest"]) < since
+    )
 
 
 class _DatedPayment(NamedTuple):

@@ -11,14 +11,14 @@ from babel.numbers import get_currency_name
 
 from mappings import current, legacy, money
 from mappings.effects import JSON, LegacyOptions, LoadFacts
-from mappings.field_types import is_mask
+from mappings.field_types import is_masked_value
 from mappings.fields import (
     FieldTable,
-    keep_names,
-    mark_read_only,
-    nest_table,
-    rename_field,
-    set_in_code,
+    declare_field_set_in_code,
+    declare_nested_table,
+    declare_read_only_fields,
+    declare_renamed_field,
+    declare_same_name_fields,
 )
 
 Facts = Mapping[str, JSON]
@@ -34,62 +34,78 @@ Facts = Mapping[str, JSON]
 ADDRESS = FieldTable(
     (legacy.Address,),
     (current.Address,),
-    keep_names("street1", "street2", "city", "region", "postalCode", "country", "phone"),
+    declare_same_name_fields(
+        "street1", "street2", "city", "region", "postalCode", "country", "phone"
+    ),
 )
 
 COMPLIANCE = FieldTable(
     (legacy.Compliance,),
     (current.Compliance,),
-    set_in_code("status", reason="`review` is shown as `pending`"),
-    mark_read_only("checkedAt", reason="assigned by the service"),
+    declare_field_set_in_code("status", reason="`review` is shown as `pending`"),
+    declare_read_only_fields("checkedAt", reason="assigned by the service"),
 )
 
 RECIPIENT = FieldTable(
     (legacy.Recipient, legacy.RecipientBody),
     (current.Recipient,),
-    keep_names(
+    declare_same_name_fields(
         "referenceId", "type", "email", "firstName", "lastName", "dob", "passport", "language"
     ),
-    nest_table("address", ADDRESS),
-    mark_read_only("id", "createdAt", "updatedAt", "avatarUrl", reason="assigned by the service"),
-    mark_read_only("payoutMethod", reason="the type of the primary account"),
-    mark_read_only("name", reason="sent for a business; the service derives it for an individual"),
-    set_in_code("compliance", reason="set by the service; `review` is shown as `pending`"),
-    set_in_code("complianceStatus", reason="set by the service; `review` is shown as `pending`"),
-    set_in_code("status", "status", reason="the gateway stores `disabled` and `inactive`"),
-    set_in_code("ssn", "governmentIds", reason="a US government id"),
-    set_in_code("payout", reason="recipient accounts"),
-    set_in_code(
+    declare_nested_table("address", ADDRESS),
+    declare_read_only_fields(
+        "id", "createdAt", "updatedAt", "avatarUrl", reason="assigned by the service"
+    ),
+    declare_read_only_fields("payoutMethod", reason="the type of the primary account"),
+    declare_read_only_fields(
+        "name", reason="sent for a business; the service derives it for an individual"
+    ),
+    declare_field_set_in_code(
+        "compliance", reason="set by the service; `review` is shown as `pending`"
+    ),
+    declare_field_set_in_code(
+        "complianceStatus", reason="set by the service; `review` is shown as `pending`"
+    ),
+    declare_field_set_in_code(
+        "status", "status", reason="the gateway stores `disabled` and `inactive`"
+    ),
+    declare_field_set_in_code("ssn", "governmentIds", reason="a US government id"),
+    declare_field_set_in_code("payout", reason="recipient accounts"),
+    declare_field_set_in_code(
         "currency", "primaryCurrency", reason="the name of the primary currency in requests"
     ),
-    mark_read_only("primaryCurrency", reason="changed through `currency`"),
+    declare_read_only_fields("primaryCurrency", reason="changed through `currency`"),
 )
 
 BANK = FieldTable(
     (legacy.Bank, legacy.BankBody),
     (current.Account,),
-    keep_names("country", "currency", "iban", "swiftBic", "accountNum"),
-    keep_names("bankAddress", "bankCity", "bankPostalCode"),
-    rename_field("name", "accountHolderName"),
-    rename_field("bankProvince", "bankRegion", answer_name="bankRegionCode"),
-    set_in_code("bankRegion", reason="sent by some clients instead of `bankProvince`"),
-    set_in_code("routing", "branchId", reason="US; also AU, GB, NZ and IN"),
-    set_in_code("branchNum", "branchId", reason="Canada; also AU, GB, NZ and IN"),
-    set_in_code(
+    declare_same_name_fields("country", "currency", "iban", "swiftBic", "accountNum"),
+    declare_same_name_fields("bankAddress", "bankCity", "bankPostalCode"),
+    declare_renamed_field("name", "accountHolderName"),
+    declare_renamed_field("bankProvince", "bankRegion", answer_name="bankRegionCode"),
+    declare_field_set_in_code(
+        "bankRegion", reason="sent by some clients instead of `bankProvince`"
+    ),
+    declare_field_set_in_code("routing", "branchId", reason="US; also AU, GB, NZ and IN"),
+    declare_field_set_in_code("branchNum", "branchId", reason="Canada; also AU, GB, NZ and IN"),
+    declare_field_set_in_code(
         "institution", "bankId", reason="Canada; for other countries, answers show the bank's name"
     ),
-    set_in_code("branch", reason="only in answers: the branch id"),
-    set_in_code("governmentId", reason="a government id of the recipient"),
+    declare_field_set_in_code("branch", reason="only in answers: the branch id"),
+    declare_field_set_in_code("governmentId", reason="a government id of the recipient"),
 )
 
 WALLET = FieldTable(
-    (legacy.Wallet, legacy.WalletBody), (current.Account,), rename_field("address", "emailAddress")
+    (legacy.Wallet, legacy.WalletBody),
+    (current.Account,),
+    declare_renamed_field("address", "emailAddress"),
 )
 
 PAYMENT_BATCH = FieldTable(
     (legacy.PaymentBatch,),
     (current.Batch,),
-    mark_read_only(
+    declare_read_only_fields(
         "id", "createdAt", "updatedAt", "sentAt", "completedAt", reason="assigned by the service"
     ),
 )
@@ -97,7 +113,7 @@ PAYMENT_BATCH = FieldTable(
 PAYMENT = FieldTable(
     (legacy.Payment,),
     (current.Payment,),
-    mark_read_only(
+    declare_read_only_fields(
         "id",
         "sourceAmount",
         "targetAmount",
@@ -106,20 +122,30 @@ PAYMENT = FieldTable(
         "fees",
         reason="read-only",
     ),
-    mark_read_only("recipientFees", "merchantFees", "memo", "sourceCurrency", reason="read-only"),
-    mark_read_only("targetCurrency", "processedAt", "createdAt", "updatedAt", reason="read-only"),
-    set_in_code("recipient", reason="the recipient as in all answers"),
-    set_in_code("status", reason="statuses that the legacy document lacks are shown as `pending`"),
-    set_in_code("sourceCurrencyName", reason="the CLDR name if the service sends none"),
-    set_in_code("targetCurrencyName", reason="the CLDR name if the service sends none"),
-    set_in_code("compliance", reason="`review` is shown as `pending`"),
-    nest_table("batch", PAYMENT_BATCH),
+    declare_read_only_fields(
+        "recipientFees", "merchantFees", "memo", "sourceCurrency", reason="read-only"
+    ),
+    declare_read_only_fields(
+        "targetCurrency", "processedAt", "createdAt", "updatedAt", reason="read-only"
+    ),
+    declare_field_set_in_code("recipient", reason="the recipient as in all answers"),
+    declare_field_set_in_code(
+        "status", reason="statuses that the legacy document lacks are shown as `pending`"
+    ),
+    declare_field_set_in_code(
+        "sourceCurrencyName", reason="the CLDR name if the service sends none"
+    ),
+    declare_field_set_in_code(
+        "targetCurrencyName", reason="the CLDR name if the service sends none"
+    ),
+    declare_field_set_in_code("compliance", reason="`review` is shown as `pending`"),
+    declare_nested_table("batch", PAYMENT_BATCH),
 )
 
 # Recipient answers
 
 
-def derive_legacy_status(recipient: Mapping[str, JSON], facts: Facts) -> JSON:
+def derive_legacy_recipient_status(recipient: Mapping[str, JSON], facts: Facts) -> JSON:
     """Returns the stored legacy status if it still fits the service's status, else the latter."""
     word = facts.get("status")
     if word and is_legacy_status_still_valid(word, recipient.get("status")):
@@ -140,7 +166,7 @@ def is_legacy_status_still_valid(word: str, status: JSON) -> bool:
     return status is not None and bool(UPSTREAM_STATUS.get(word, word) == status)
 
 
-def derive_legacy_compliance(status: JSON) -> JSON:
+def derive_legacy_compliance_status(status: JSON) -> JSON:
     return "pending" if status == "review" else status
 
 
@@ -154,8 +180,8 @@ def build_legacy_recipient(
 ) -> dict[str, JSON]:
     """Builds the ``Recipient`` of the legacy interface, section 2."""
     answer = RECIPIENT.translate_to_legacy(recipient)
-    answer["status"] = derive_legacy_status(recipient, facts)
-    answer["complianceStatus"] = derive_legacy_compliance(recipient.get("complianceStatus"))
+    answer["status"] = derive_legacy_recipient_status(recipient, facts)
+    answer["complianceStatus"] = derive_legacy_compliance_status(recipient.get("complianceStatus"))
     answer["compliance"] = build_legacy_compliance(recipient.get("compliance"))
     answer["ssn"] = find_masked_ssn(recipient)
     answer["payout"] = build_legacy_payout(recipient, facts, options) or {"method": None}
@@ -167,7 +193,7 @@ def build_legacy_compliance(compliance: JSON) -> JSON:
     if not isinstance(compliance, dict):
         return compliance
     answer = COMPLIANCE.translate_to_legacy(compliance)
-    answer["status"] = derive_legacy_compliance(compliance.get("status"))
+    answer["status"] = derive_legacy_compliance_status(compliance.get("status"))
     return answer
 
 
@@ -218,7 +244,7 @@ def determine_account_method(account: Mapping[str, JSON]) -> str:
     )
 
 
-def format_method_display(type_: JSON) -> JSON:
+def format_payout_method_display(type_: JSON) -> JSON:
     """Formats an account type for display: ``bank-transfer`` as ``Bank Transfer``."""
     return type_.replace("-", " ").title() if isinstance(type_, str) else None
 
@@ -227,7 +253,7 @@ DEFAULT_HOLD = {"limit": 1000, "active": False}
 """``autoswitch`` and ``holdup`` if no client has set them; the service has no counterpart."""
 
 
-def select_shown_accounts(recipient: Mapping[str, JSON]) -> dict[str, dict[str, JSON]]:
+def map_shown_accounts_by_type(recipient: Mapping[str, JSON]) -> dict[str, dict[str, JSON]]:
     """Returns the account of each type that legacy clients see: the primary one, else the last."""
     accounts: dict[str, dict[str, JSON]] = {}
     for account in recipient.get("accounts") or []:
@@ -264,7 +290,7 @@ def build_legacy_payout(
         "holdup": build_legacy_hold(facts, "holdup"),
         "primary": {"method": method, "currency": build_legacy_currency(code, options)},
         "method": method,
-        "methodDisplay": format_method_display(determine_account_type(primary)),
+        "methodDisplay": format_payout_method_display(determine_account_type(primary)),
         "accounts": build_legacy_accounts(recipient),
     }
 
@@ -274,7 +300,7 @@ def build_legacy_hold(facts: Facts, name: str) -> dict[str, JSON]:
 
 
 def build_legacy_accounts(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
-    visible = select_shown_accounts(recipient)
+    visible = map_shown_accounts_by_type(recipient)
     accounts: dict[str, JSON] = {}
     if bank := visible.get(current.BANK_TRANSFER):
         accounts["bank"] = build_legacy_bank(bank, recipient)
@@ -308,7 +334,7 @@ def build_legacy_bank(
 
 def mask_account_number(number: JSON) -> JSON:
     """Masks an account number except for its last two characters."""
-    if not isinstance(number, str) or not number or is_mask(number):
+    if not isinstance(number, str) or not number or is_masked_value(number):
         return number
     # A mask has at least two asterisks, so that is_mask recognizes that of a very short number.
     return "*" * max(len(number) - 2, 2) + number[-2:]
@@ -341,25 +367,27 @@ def is_in_superseded_batch(payment: Mapping[str, JSON], redirects: Mapping[str, 
     return bool(redirects.get(str(batch.get("id")), {}).get("abandoned"))
 
 
-def load_redirects(payments: Sequence[Mapping[str, JSON]]) -> LoadFacts:
+def build_payment_id_redirects_load(payments: Sequence[Mapping[str, JSON]]) -> LoadFacts:
     """Loads the original ids of payments and batches whose draft was submitted under new ids."""
     batch_ids = ((payment.get("batch") or {}).get("id") for payment in payments)
     object_ids = chain((payment.get("id") for payment in payments), batch_ids)
     return LoadFacts("alias", ids=tuple(dict.fromkeys(str(id_) for id_ in object_ids if id_)))
 
 
-def apply_redirects(payment: Mapping[str, JSON], redirects: Mapping[str, Facts]) -> dict[str, JSON]:
+def apply_payment_id_redirects(
+    payment: Mapping[str, JSON], redirects: Mapping[str, Facts]
+) -> dict[str, JSON]:
     """Restores the ids and creation times that the payment and its batch had as a draft.
 
-    ``redirects`` is the result of ``load_redirects``.
+    ``redirects`` is the result of ``build_payment_id_redirects_load``.
     """
-    original = {**payment, **_select_original_fields(payment, redirects)}
+    original = {**payment, **_select_original_id_and_time(payment, redirects)}
     if batch := payment.get("batch"):
-        original["batch"] = {**batch, **_select_original_fields(batch, redirects)}
+        original["batch"] = {**batch, **_select_original_id_and_time(batch, redirects)}
     return original
 
 
-def _select_original_fields(
+def _select_original_id_and_time(
     record: Mapping[str, JSON], redirects: Mapping[str, Facts]
 ) -> dict[str, JSON]:
     id_ = record.get("id")
@@ -395,7 +423,7 @@ def build_legacy_payment(
     if answer["targetAmount"] is None and target and target == answer["sourceCurrency"]:
         answer["targetAmount"] = answer["sourceAmount"]
     for name in AMOUNT_FIELDS:
-        answer[name] = money.format_numeric_amount(answer[name])
+        answer[name] = money.format_amount_unless_text(answer[name])
     for name in RATE_FIELDS:
         answer[name] = money.format_rate(answer[name])
     return answer

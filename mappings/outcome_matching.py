@@ -45,7 +45,7 @@ def confirm_operator_named_object(
     return Confirmed({kind: match}, object_id=object_id)
 
 
-def has_all_payees(summary: JSON) -> bool:
+def has_payee_for_every_payment(summary: JSON) -> bool:
     payments = find_payments(summary)
     return payments is not None and all(map(has_payee, payments))
 
@@ -79,7 +79,7 @@ def select_created_object(
         candidate for candidate in candidates if candidate.get(id_key) not in write.claimed_ids
     ]
     if is_dated:
-        matches = [candidate for candidate in matches if is_new_object(candidate, write)]
+        matches = [candidate for candidate in matches if is_created_after_write(candidate, write)]
     if not matches:
         return Absent()
     if write.identical_count > 1 or len(matches) > 1:
@@ -91,7 +91,7 @@ def select_created_object(
     return min(matches, key=lambda candidate: str(candidate.get("createdAt")))
 
 
-def is_new_object(row: JSONObject, write: InDoubtWrite) -> bool:
+def is_created_after_write(row: JSONObject, write: InDoubtWrite) -> bool:
     """Whether an object was created since the write was sent; True if it has no readable date."""
     try:
         created_at = datetime.fromisoformat(str(row.get("createdAt")))
@@ -101,25 +101,26 @@ def is_new_object(row: JSONObject, write: InDoubtWrite) -> bool:
     return created_at >= write.not_before if created_at.tzinfo else True
 
 
-def is_compatible(expected: JSON, actual: JSON) -> bool:
+def is_shown_value_compatible(expected: JSON, actual: JSON) -> bool:
     """Whether a shown value may be the sent one; a masked value shows only its last characters."""
     if isinstance(expected, Mapping):
         actual_fields = actual if isinstance(actual, Mapping) else {}
         return all(
-            is_compatible(value, actual_fields.get(name)) for name, value in expected.items()
+            is_shown_value_compatible(value, actual_fields.get(name))
+            for name, value in expected.items()
         )
     if isinstance(expected, list):
         actual_items = actual if isinstance(actual, list) else []
         return all(
-            any(is_compatible(item, actual_item) for actual_item in actual_items)
+            any(is_shown_value_compatible(item, actual_item) for actual_item in actual_items)
             for item in expected
         )
     if isinstance(expected, str) and isinstance(actual, str):
-        return is_text_compatible(expected, actual)
+        return is_shown_text_compatible(expected, actual)
     return expected == actual or (not expected and not actual)
 
 
-def is_text_compatible(sent_text: str, shown_text: str) -> bool:
+def is_shown_text_compatible(sent_text: str, shown_text: str) -> bool:
     if "*" in shown_text:
         # Equality of the visible end does not prove equality, but a difference disproves it.
         visible_end = shown_text.rpartition("*")[2]

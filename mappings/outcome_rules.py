@@ -36,11 +36,11 @@ from mappings.outcome_matching import (
     JSONObject,
     confirm_operator_named_object,
     fetch_list,
-    has_all_payees,
     has_payee,
+    has_payee_for_every_payment,
     has_payment_ids,
-    is_compatible,
-    is_new_object,
+    is_created_after_write,
+    is_shown_value_compatible,
     select_created_object,
 )
 from mappings.payloads import extract_batch, extract_payments, find_payments
@@ -51,7 +51,7 @@ OutcomeReads = Generator[Step, Any, WriteOutcome]
 OTHER_CURRENCY_REASON = "the service shows no amount in the requested currency"
 
 
-def build_created_batch_rule(body: JSONObject) -> OutcomeRule:
+def build_batch_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
     """Builds the rule of a batch create.
 
     It reads GET /batches, if the service has it, and GET /batch/:id/summary of possible matches.
@@ -69,7 +69,9 @@ def build_created_batch_rule(body: JSONObject) -> OutcomeRule:
         if rows is None:
             return Inconclusive("the service lists too many batches")
         candidates = [
-            row for row in rows if _is_possible_batch(body, row) and is_new_object(row, write)
+            row
+            for row in rows
+            if _is_possible_batch(body, row) and is_created_after_write(row, write)
         ]
         result = yield from _select_batches_paying_same(body, candidates, write)
         if isinstance(result, Inconclusive):
@@ -94,9 +96,9 @@ def _select_batches_paying_same(
     for row in rows:
         # A batch that another write claims cannot be the result of this one.
         summary = None if row["id"] in write.claimed_ids else (yield from _fetch_summary(row["id"]))
-        if summary is None or not is_new_object(extract_batch(summary), write):
+        if summary is None or not is_created_after_write(extract_batch(summary), write):
             continue
-        if not has_all_payees(summary):
+        if not has_payee_for_every_payment(summary):
             return Inconclusive(f"the service does not show the payments of {row['id']}")
         if _has_same_payments(body, summary, _is_same_payment):
             matching_rows.append(row)
@@ -149,7 +151,10 @@ def _is_possible_batch(body: JSONObject, row: JSONObject) -> bool:
     total = row.get("totalPayments")
     return (
         row.get("currency") in (None, body.get("currency"))
-        and ("description" not in row or is_compatible(body.get("description"), row["description"]))
+        and (
+            "description" not in row
+            or is_shown_value_compatible(body.get("description"), row["description"])
+        )
         and total in (None, len(body["payments"]))
     )
 
@@ -176,7 +181,7 @@ def _has_same_payments(body: JSONObject, summary: JSON, is_match: PaymentTest) -
 
 
 def _has_same_memo(payment: JSONObject, row: JSONObject) -> bool:
-    return not row.get("memo") or is_compatible(payment.get("memo"), row["memo"])
+    return not row.get("memo") or is_shown_value_compatible(payment.get("memo"), row["memo"])
 
 
 def _is_same_payment(payment: JSONObject, row: JSONObject, batch_currency: JSON) -> bool:
@@ -230,7 +235,7 @@ def _list_sides(payment: JSONObject, batch_currency: JSON) -> list[tuple[str, JS
     return [(side, payment.get("amount"), currency) for side in sides]
 
 
-def build_added_payment_rule(
+def build_payment_add_outcome_rule(
     upstream_id: str,
     body: JSONObject,
     currency: JSON,
@@ -258,7 +263,7 @@ def build_added_payment_rule(
             return Inconclusive("the service does not show the recipients of the batch's payments")
         unclaimed = [row for row in new_payments if row.get("id") not in write.claimed_ids]
         is_of_other_add = {
-            row["id"]: _is_of_other_add(body, row, unclaimed_payments, currency)
+            row["id"]: _is_payment_of_other_add(body, row, unclaimed_payments, currency)
             for row in unclaimed
         }
         matching_payments = [
@@ -304,7 +309,7 @@ def _check_operator_named_payment(
     return confirm_operator_named_object(payment_id, "payment", payment if is_match else None)
 
 
-def _is_of_other_add(
+def _is_payment_of_other_add(
     body: JSONObject, shown: JSONObject, other_bodies: Iterable[JSONObject], currency: JSON
 ) -> bool | None:
     """Whether a payment that matches ``body`` was created by another add; None if undecidable.
@@ -312,17 +317,17 @@ def _is_of_other_add(
     Several matching adds are told apart by the memo, if the service shows one.
     """
     memo, answers = shown.get("memo"), set[bool | None]()
-    is_mine = is_compatible(body.get("memo"), memo)
+    is_mine = is_shown_value_compatible(body.get("memo"), memo)
     for other_body in other_bodies:
         if _is_possible_payment(other_body, shown, currency):
-            is_other = is_compatible(other_body.get("memo"), memo)
+            is_other = is_shown_value_compatible(other_body.get("memo"), memo)
             answers.add(is_other if memo and is_other != is_mine else None)
     if True in answers:
         return True
     return None if None in answers else False
 
 
-def build_edited_batch_rule(
+def build_batch_edit_outcome_rule(
     upstream_id: str,
     payments: Sequence[JSONObject],
     currency: JSON,
@@ -353,9 +358,9 @@ def build_edited_batch_rule(
         evidence = [id_ not in shown_by_id for id_ in list_removed_ids()]
         # A payment that had the new amount before the edit proves nothing.
         evidence += [
-            id_ in shown_by_id and _has_new_amount(body, shown_by_id[id_], currency)
+            id_ in shown_by_id and _has_amount_of_change(body, shown_by_id[id_], currency)
             for id_, body in build_changes().items()
-            if id_ in old_by_id and not _has_new_amount(body, old_by_id[id_], currency)
+            if id_ in old_by_id and not _has_amount_of_change(body, old_by_id[id_], currency)
         ]
         new_rows = [row for id_, row in shown_by_id.items() if id_ not in old_by_id]
         if additions and not all(map(has_payee, new_rows)):
@@ -365,7 +370,7 @@ def build_edited_batch_rule(
         ]
         batch = extract_batch(summary)
         evidence += [
-            is_compatible(value, batch[name])
+            is_shown_value_compatible(value, batch[name])
             for name, value in batch_fields.items()
             if name in batch
         ]
@@ -381,14 +386,14 @@ def build_edited_batch_rule(
     return read_outcome
 
 
-def _has_new_amount(body: JSONObject, payment: JSONObject, currency: JSON) -> bool:
+def _has_amount_of_change(body: JSONObject, payment: JSONObject, currency: JSON) -> bool:
     """Whether a payment has the amount of a change; True if the change sets none."""
     if not (body.get("sourceAmount") or body.get("targetAmount")):
         return True
     return _is_same_payment({**body, "recipient": payment.get("recipient")}, payment, currency)
 
 
-def build_deleted_batch_rule(upstream_id: str) -> OutcomeRule:
+def build_batch_deletion_outcome_rule(upstream_id: str) -> OutcomeRule:
     """Builds the rule of a batch deletion; it reads GET /batch/:id/summary."""
 
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
@@ -405,7 +410,7 @@ def build_deleted_batch_rule(upstream_id: str) -> OutcomeRule:
     return read_outcome
 
 
-def build_quote_rule(upstream_id: str, previous_expiry: JSON) -> OutcomeRule:
+def build_quote_outcome_rule(upstream_id: str, previous_expiry: JSON) -> OutcomeRule:
     """Builds the rule of a quote; it reads GET /batch/:id/summary.
 
     ``previous_expiry`` is the ``quoteExpiredAt`` before the call.
@@ -421,7 +426,7 @@ def build_quote_rule(upstream_id: str, previous_expiry: JSON) -> OutcomeRule:
     return read_outcome
 
 
-def build_start_rule(upstream_id: str) -> OutcomeRule:
+def build_batch_start_outcome_rule(upstream_id: str) -> OutcomeRule:
     """Builds the rule of a start; it reads GET /batch/:id/summary.
 
     Any status but open and pending confirms the start.

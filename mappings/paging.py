@@ -62,7 +62,7 @@ def build_meta(page: int, pages: int, records: int) -> dict[str, int]:
     return {"page": page, "pages": pages, "records": records}
 
 
-def complete_meta(meta: JSON, page: Page, rows: int) -> dict[str, int]:
+def complete_page_meta(meta: JSON, page: Page, rows: int) -> dict[str, int]:
     """Completes the ``meta`` of the service with defaults for missing or invalid values."""
     meta = meta if isinstance(meta, dict) else {}
     return build_meta(

@@ -14,8 +14,8 @@ from mappings.batch_locks import (
     ADDS,
     MAX_LOCK_WAITS,
     UNLOCKED_PHASES,
+    build_batch_lock_update,
     build_finished_change_facts,
-    build_lock_record,
     build_unchanged_batch_condition,
 )
 from mappings.batch_reads import WRONG_STATUS
@@ -78,7 +78,7 @@ def lock_batch_for_add(batch: Batch, request: Request, body: Mapping[str, JSON])
         yield CompareAndSet("batch", batch.id, new_facts)
         return Add(batch, request.seed, body, str(batch.facts.get("since")))
     since = f"{request.now.isoformat()} {request.seed}"
-    yield build_lock_record(batch, {"phase": "editing", "since": since, **new_facts})
+    yield build_batch_lock_update(batch, {"phase": "editing", "since": since, **new_facts})
     return Add(batch, request.seed, body, since)
 
 

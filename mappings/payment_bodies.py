@@ -39,26 +39,26 @@ def build_batch_body(
     return {"currency": currency, **description_field, "payments": payments}
 
 
-def map_payments_fields(
+def map_all_payment_field_names_to_client(
     payments: Sequence[SentPayment], prefix: str = "payments[{}]."
 ) -> dict[str, str]:
     """Maps the field names of a call's payments to those in the client's request."""
     field_names: dict[str, str] = {}
     for number, payment in enumerate(payments):
-        field_names |= map_payment_fields(payment, prefix.format(number))
+        field_names |= map_payment_field_names_to_client(payment, prefix.format(number))
     return field_names
 
 
-def map_change_fields(payment: SentPayment, call_prefix: str) -> dict[str, str]:
-    """Like ``map_payment_fields``, for a call whose payments have the legacy document's fields."""
+def map_change_field_names_to_client(payment: SentPayment, call_prefix: str) -> dict[str, str]:
+    """Like ``map_payment_field_names_to_client``, for a call whose payments have the legacy document's fields."""
     change_fields = {
         f"{call_prefix}{name}": f"{payment.field_prefix}{name}"
         for name in ("id", "sourceCurrency", *AMOUNT_FIELDS)
     }
-    return change_fields | map_payment_fields(payment, call_prefix)
+    return change_fields | map_payment_field_names_to_client(payment, call_prefix)
 
 
-def map_payment_fields(payment: SentPayment, call_prefix: str) -> dict[str, str]:
+def map_payment_field_names_to_client(payment: SentPayment, call_prefix: str) -> dict[str, str]:
     """Maps the field names of one payment of a call to those in the client's request."""
     side = payment.amount_side
     # The client may have named the recipient by address, and an error must name that field.

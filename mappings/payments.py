@@ -16,9 +16,9 @@ from mappings.drafts import Edit, edit_batch
 from mappings.effects import Answer, Call, Flow, LoadFacts, Operation, Request
 from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field, is_transient
 from mappings.failures import Conflict, Failure, Halted, Invalid, Refused, Unreachable
-from mappings.ids import derive_id
+from mappings.ids import derive_deterministic_id
 from mappings.list_filters import Filters, filter_payments, search_payments
-from mappings.matching import Entry, Payment, match_payments
+from mappings.matching import Entry, Payment, match_payments_with_entries
 from mappings.newest_payments import load_newest_payments
 from mappings.objects import build_legacy_payment, build_legacy_recipient
 from mappings.paging import parse_page_params
@@ -71,7 +71,7 @@ def _add_payment(batch: Batch, request: Request) -> SubFlow:
         return batch, (yield from _create_upstream_payment(batch, request, payment, entry)), entry
     entry = yield from _add_recipient_details(entry)
     # The id is derived, so that a resumed flow gives the payment the same one again.
-    entry["id"] = derive_id("P", request.seed, batch.id)
+    entry["id"] = derive_deterministic_id("P", request.seed, batch.id)
     yield from edit_batch(batch, request, _UNUSED_CALL, Edit(added_entries=[entry]))
     return batch, {"id": entry["id"]}, entry
 
@@ -90,8 +90,8 @@ def _create_upstream_payment(
         "POST",
         f"/batches/{batch.upstream_id}/payments",
         body,
-        field_map=payment_bodies.map_payments_fields([payment], ""),
-        reconcile=outcome_rules.build_added_payment_rule(
+        field_map=payment_bodies.map_all_payment_field_names_to_client([payment], ""),
+        reconcile=outcome_rules.build_payment_add_outcome_rule(
             batch.upstream_id,
             body,
             batch.currency,
@@ -130,7 +130,9 @@ def _find_added_payment(batch: Batch, entry: Entry) -> Payment | None:
     ]
     paying = [
         payment
-        for payment, matched_entry in match_payments(new_payments, [entry], batch.currency)
+        for payment, matched_entry in match_payments_with_entries(
+            new_payments, [entry], batch.currency
+        )
         if matched_entry is not None
     ]
     return next(iter([*paying, *same_recipient[-1:], *new_payments[-1:]]), None)
@@ -165,7 +167,9 @@ def read_payment(request: Request) -> Flow:
     payment = _require_payment(batch, request)
     # Drafts are excluded: their upstream payments are those of a superseded batch.
     if not _has_all_details(payment) and payment.get("upstream") and not batch.is_draft:
-        payment = _merge_payments(payment, (yield from _fetch_payment(payment["upstream"])))
+        payment = _complete_payment_from_service(
+            payment, (yield from _fetch_payment(payment["upstream"]))
+        )
     return Answer({"payment": (yield from _build_full_payment(payment, request))})
 
 
@@ -193,7 +197,7 @@ def _fetch_payment(upstream_id: str) -> SubFlow:
         return {}  # the summary suffices for an answer
 
 
-def _merge_payments(payment: Payment, service_payment: Payment) -> Payment:
+def _complete_payment_from_service(payment: Payment, service_payment: Payment) -> Payment:
     """Completes a payment with the service's payment object; its own fields take precedence."""
     return {**drop_nulls(service_payment), **drop_nulls(payment)}
 
@@ -277,7 +281,9 @@ def read_any_payment(request: Request) -> Flow:
     return Answer(
         {
             "payment": (
-                yield from _build_full_payment(_merge_payments(payment, service_payment), request)
+                yield from _build_full_payment(
+                    _complete_payment_from_service(payment, service_payment), request
+                )
             )
         }
     )
@@ -334,9 +340,9 @@ def _change_payment(batch: Batch, request: Request) -> SubFlow:
         sent_changes,
         # The service's refusal may name the legacy fields sent, or those of the current document.
         field_map={name: name for name in changes}
-        | payment_bodies.map_payments_fields([change], ""),
+        | payment_bodies.map_all_payment_field_names_to_client([change], ""),
         probe_ids=(batch.upstream_id, str(payment["upstream"])),
-        reconcile=outcome_rules.build_edited_batch_rule(
+        reconcile=outcome_rules.build_batch_edit_outcome_rule(
             batch.upstream_id,
             batch.payments,
             batch.currency,
@@ -366,7 +372,7 @@ def _remove_payment(batch: Batch, request: Request) -> SubFlow:
         "DELETE",
         f"/batches/{batch.upstream_id}/payments/{payment['upstream'] or payment['id']}",
         probe_ids=(batch.upstream_id, str(payment["upstream"])),
-        reconcile=outcome_rules.build_edited_batch_rule(
+        reconcile=outcome_rules.build_batch_edit_outcome_rule(
             batch.upstream_id,
             batch.payments,
             batch.currency,

@@ -21,7 +21,7 @@ from mappings.objects import (
     determine_account_method,
     determine_shown_payout_currency,
     find_primary_account,
-    select_shown_accounts,
+    map_shown_accounts_by_type,
 )
 from mappings.payouts import (
     AccountPlan,
@@ -32,7 +32,7 @@ from mappings.payouts import (
     build_account_path,
     build_unknown_method_problem,
     extract_government_ids,
-    map_account_fields,
+    map_account_field_names_to_client,
     plan_accounts,
     replace_accounts,
     send_account_with_number_retry,
@@ -66,7 +66,9 @@ class PayoutChanges:
         return self.payout.method or self.existing_primary_method
 
     def find_account(self, method: str) -> Mapping[str, JSON] | None:
-        return select_shown_accounts(self.recipient).get(ACCOUNT_TYPE_BY_METHOD.get(method, ""))
+        return map_shown_accounts_by_type(self.recipient).get(
+            ACCOUNT_TYPE_BY_METHOD.get(method, "")
+        )
 
     def is_new_account_needed(self, method: str) -> bool:
         """Whether the account must be created: there is none, or its country changes.
@@ -75,7 +77,9 @@ class PayoutChanges:
         update.
         """
         account = self.find_account(method)
-        if account is None or (self.is_replacement and not self._is_shown_account(method, account)):
+        if account is None or (
+            self.is_replacement and not self._is_existing_account_meant(method, account)
+        ):
             return True
         if method != legacy.BANK:
             return False
@@ -85,7 +89,7 @@ class PayoutChanges:
         )
         return is_refused or bool(country and account.get("country") != country)
 
-    def _is_shown_account(self, method: str, account: Mapping[str, JSON]) -> bool:
+    def _is_existing_account_meant(self, method: str, account: Mapping[str, JSON]) -> bool:
         """Whether the client means the shown account, by masked number or wallet address."""
         if method == legacy.WALLET and self.payout.wallet is not None:
             address = self.payout.wallet.get("address")
@@ -275,8 +279,8 @@ def _update_account(
         "PATCH",
         build_account_path(id_, account),
         fields,
-        field_map=map_account_fields(changes.payout, method, country),
-        reconcile=recipient_outcomes.build_changed_account_rule(id_, account, fields),
+        field_map=map_account_field_names_to_client(changes.payout, method, country),
+        reconcile=recipient_outcomes.build_account_change_outcome_rule(id_, account, fields),
     )
     try:
         return (yield from send_account_with_number_retry(call, country, options))
@@ -286,12 +290,12 @@ def _update_account(
         # Each change gives an account a new id, so a missing id means that another client may have
         # changed it.
         recipient = (yield Call("GET", f"/recipients/{id_}"))["recipient"]
-        current_account = select_shown_accounts(recipient).get(ACCOUNT_TYPE_BY_METHOD[method])
+        current_account = map_shown_accounts_by_type(recipient).get(ACCOUNT_TYPE_BY_METHOD[method])
         if current_account is None:
             raise
         path, reconcile = (
             build_account_path(id_, current_account),
-            recipient_outcomes.build_changed_account_rule(id_, current_account, fields),
+            recipient_outcomes.build_account_change_outcome_rule(id_, current_account, fields),
         )
         return (
             yield from send_account_with_number_retry(

@@ -34,7 +34,7 @@ def create_payout_method(request: Request) -> Flow:
     If an account is refused, the government ids stay; sending them again is harmless.
     """
     recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
-    payout = payouts.drop_shown_masks(
+    payout = payouts.drop_masks_sent_back(
         payouts.parse_payout(request.body, "", request.problems), recipient
     )
     payout = replace(payout, method=payouts.resolve_primary_method(payout))
@@ -43,11 +43,11 @@ def create_payout_method(request: Request) -> Flow:
     request.raise_if_invalid(
         [
             *changes.validate(),
-            *payouts.refuse_active_holds(payout, facts, request.options),
+            *payouts.find_active_hold_problems(payout, facts, request.options),
             *government_ids.validate_government_ids(ids, recipient, request.options),
         ]
     )
-    holds = payouts.collect_new_holds(payout, facts)
+    holds = payouts.collect_changed_payout_holds(payout, facts)
     # Sent before the accounts, because in some countries the service requires the government id
     # first.
     if ids:
@@ -87,7 +87,7 @@ def update_payout_method(request: Request) -> Flow:
     DELETE /recipients/:id/accounts/:account  for an account that a new one replaces
     """
     recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
-    payout = payouts.drop_shown_masks(
+    payout = payouts.drop_masks_sent_back(
         payouts.parse_payout(request.body, "", request.problems), recipient
     )
     changes = payout_changes.detect_payout_changes(payout, recipient)
@@ -95,11 +95,11 @@ def update_payout_method(request: Request) -> Flow:
     request.raise_if_invalid(
         [
             *changes.validate(),
-            *payouts.refuse_active_holds(payout, facts, request.options),
+            *payouts.find_active_hold_problems(payout, facts, request.options),
             *government_ids.validate_government_ids(ids, recipient, request.options),
         ]
     )
-    holds = payouts.collect_new_holds(payout, facts)
+    holds = payouts.collect_changed_payout_holds(payout, facts)
     if ids:
         yield _build_government_id_update(recipient["id"], ids)
     yield from payout_changes.apply_payout_changes(changes, request.options)
@@ -116,8 +116,8 @@ def _build_government_id_update(
         "PATCH",
         f"/recipients/{recipient_id}",
         fields,
-        field_map=government_ids.map_government_id_fields(ids),
-        reconcile=recipient_outcomes.build_changed_recipient_rule(recipient_id, fields),
+        field_map=government_ids.map_government_id_field_names_to_client(ids),
+        reconcile=recipient_outcomes.build_recipient_update_outcome_rule(recipient_id, fields),
     )
 
 

@@ -15,7 +15,7 @@ from mappings import banking, current, legacy, recipient_outcomes
 from mappings.banking import build_empty_field_problem, build_invalid_field_problem
 from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, LoadFacts, Step
 from mappings.failures import Failure, Problem, Refused, Unreachable
-from mappings.field_types import is_mask
+from mappings.field_types import is_masked_value
 from mappings.government_ids import ClientGovernmentId
 from mappings.objects import (
     ACCOUNT_TYPE_BY_METHOD,
@@ -27,7 +27,7 @@ from mappings.objects import (
     build_legacy_hold,
     find_masked_government_id,
     find_primary_account,
-    select_shown_accounts,
+    map_shown_accounts_by_type,
 )
 
 Recipient = Mapping[str, JSON]
@@ -96,18 +96,20 @@ def parse_payout(
     )
 
 
-def drop_shown_masks(payout: Payout, recipient: Recipient) -> Payout:
+def drop_masks_sent_back(payout: Payout, recipient: Recipient) -> Payout:
     """Drops the masks from answers that clients send back; the values behind them stay."""
     if not payout.bank:
         return payout
-    account = select_shown_accounts(recipient).get(current.BANK_TRANSFER) or {}
+    account = map_shown_accounts_by_type(recipient).get(current.BANK_TRANSFER) or {}
     answer = build_legacy_bank(account, recipient) if account else {}
     # The government id belongs to the recipient, so its mask can come from an account that has been
     # replaced since by one in another country.
     country = payout.bank.get("country") or account.get("country")
     answer["governmentId"] = find_masked_government_id(recipient, country)
     shown_masks = {
-        name for name, value in payout.bank.items() if is_mask(value) and value == answer.get(name)
+        name
+        for name, value in payout.bank.items()
+        if is_masked_value(value) and value == answer.get(name)
     }
     bank = {name: value for name, value in payout.bank.items() if name not in shown_masks}
     return replace(payout, bank=bank, has_shown_mask=bool(shown_masks - {"governmentId"}))
@@ -162,7 +164,7 @@ def plan_accounts(
     for method in methods:
         # Sent with each account, because otherwise the service decides by the order of creation.
         account = {**build_account_body(payout, method, recipient), "primary": method == primary}
-        accounts.append((account, map_account_fields(payout, method)))
+        accounts.append((account, map_account_field_names_to_client(payout, method)))
     return AccountPlan(tuple(accounts), payout.currency)
 
 
@@ -199,7 +201,7 @@ MASKABLE_FIELDS = frozenset(
 def validate_masks(fields: Mapping[str, JSON], prefix: str) -> Iterator[Problem]:
     """Refuses masked values that answers did not show: the gateway does not know their values."""
     for name in sorted(MASKABLE_FIELDS & fields.keys()):
-        if is_mask(fields[name]):
+        if is_masked_value(fields[name]):
             yield build_invalid_field_problem(
                 prefix + name, "is a masked value that is not the one shown; send it whole"
             )
@@ -243,15 +245,17 @@ def derive_account_holder(recipient: Recipient) -> JSON:
     return recipient.get("name")
 
 
-def map_account_fields(payout: Payout, method: str, country: JSON = None) -> dict[str, str]:
+def map_account_field_names_to_client(
+    payout: Payout, method: str, country: JSON = None
+) -> dict[str, str]:
     """Maps account fields to the client's own; ``country`` is the default if it sent none."""
     prefix = payout.build_account_field_prefix(method)
     if method == legacy.WALLET:
         primary_prefix = f"{payout.prefix}primary."
         field_map = {"type": f"{primary_prefix}method", "currency": f"{primary_prefix}currency"}
-        return {**WALLET.build_field_map(prefix), **field_map}
+        return {**WALLET.map_field_names_to_client(prefix), **field_map}
     bank = {"country": country, **(payout.bank or {})}
-    field_map = BANK.build_field_map(prefix)
+    field_map = BANK.map_field_names_to_client(prefix)
     if bank.get("bankRegion") and not bank.get("bankProvince"):
         field_map["bankRegion"] = f"{prefix}bankRegion"
     field_map["branchId"] = prefix + banking.choose_client_branch_field(bank)
@@ -266,7 +270,8 @@ def map_account_fields(payout: Payout, method: str, country: JSON = None) -> dic
 
 
 _ADDRESS_FIELD_MAP = {
-    f"address.{name}": field for name, field in ADDRESS.build_field_map("address.").items()
+    f"address.{name}": field
+    for name, field in ADDRESS.map_field_names_to_client("address.").items()
 }
 
 
@@ -339,7 +344,7 @@ def add_accounts_and_delete_replaced(
             # This includes the ids of accounts just added: a new account is recognized by an id
             # that was not there before.
             existing = [*(original.get("accounts") or []), *new_accounts]
-            reconcile = recipient_outcomes.build_added_account_rule(
+            reconcile = recipient_outcomes.build_account_creation_outcome_rule(
                 recipient["id"], account, collect_account_ids(existing)
             )
             call = Call("POST", path, account, field_map=field_map, reconcile=reconcile)
@@ -354,9 +359,9 @@ def add_accounts_and_delete_replaced(
     # Nothing is undone after Unknown: the account may exist, and reconciliation decides that first.
     except (Refused, Unreachable):
         if not is_undone_by_caller:
-            yield from _undo_accounts(original, new_accounts)
+            yield from _undo_account_additions(original, new_accounts)
         raise
-    visible = select_shown_accounts(original)
+    visible = map_shown_accounts_by_type(original)
     old_accounts = [
         visible[account["type"]] for account in new_accounts if account["type"] in visible
     ]
@@ -376,13 +381,15 @@ def _set_wallet_currency(
     if not currency or wallet.get("currency") in (None, currency):
         return {}
     fields = {"currency": currency}
-    reconcile = recipient_outcomes.build_changed_account_rule(recipient["id"], wallet, fields)
+    reconcile = recipient_outcomes.build_account_change_outcome_rule(
+        recipient["id"], wallet, fields
+    )
     path = build_account_path(recipient["id"], wallet)
     response = yield Call("PATCH", path, fields, field_map=field_map, reconcile=reconcile)
     return {**fields, **response.get("account", {})}
 
 
-def _undo_accounts(recipient: Recipient, new_accounts: list[dict[str, JSON]]) -> SubFlow:
+def _undo_account_additions(recipient: Recipient, new_accounts: list[dict[str, JSON]]) -> SubFlow:
     """Deletes the accounts just added and makes the previous primary account primary again."""
     # Best effort: the client gets the error that caused the undo, not one of the undo itself.
     with suppress(Failure):
@@ -391,7 +398,7 @@ def _undo_accounts(recipient: Recipient, new_accounts: list[dict[str, JSON]]) ->
         previous_primary = find_primary_account(recipient)
         if previous_primary and any(account["primary"] for account in new_accounts):
             yield from _call_with_current_id(
-                recipient, new_accounts, previous_primary, _build_promotion
+                recipient, new_accounts, previous_primary, _build_set_primary_account_call
             )
 
 
@@ -432,14 +439,14 @@ def _drop_volatile_fields(account: Mapping[str, JSON]) -> dict[str, JSON]:
     return {name: value for name, value in account.items() if name not in volatile}
 
 
-def _build_promotion(recipient_id: str, account: Mapping[str, JSON]) -> Call:
+def _build_set_primary_account_call(recipient_id: str, account: Mapping[str, JSON]) -> Call:
     fields = {"primary": True}
-    reconcile = recipient_outcomes.build_changed_account_rule(recipient_id, account, fields)
+    reconcile = recipient_outcomes.build_account_change_outcome_rule(recipient_id, account, fields)
     return Call("PATCH", build_account_path(recipient_id, account), fields, reconcile=reconcile)
 
 
 def _build_account_deletion(recipient_id: str, account: Mapping[str, JSON]) -> Call:
-    reconcile = recipient_outcomes.build_deleted_account_rule(
+    reconcile = recipient_outcomes.build_account_deletion_outcome_rule(
         recipient_id, account["recipientAccountId"]
     )
     return Call(
@@ -474,7 +481,7 @@ def build_account_path(recipient_id: str, account: Mapping[str, JSON]) -> str:
 # autoswitch and holdup: stored, but without effect
 
 
-def collect_new_holds(payout: Payout, facts: Facts) -> dict[str, JSON]:
+def collect_changed_payout_holds(payout: Payout, facts: Facts) -> dict[str, JSON]:
     """Collects the holds to store: those that the client changed."""
     holds: dict[str, JSON] = {}
     for name, hold in payout.holds.items():
@@ -485,9 +492,11 @@ def collect_new_holds(payout: Payout, facts: Facts) -> dict[str, JSON]:
     return holds
 
 
-def refuse_active_holds(payout: Payout, facts: Facts, options: LegacyOptions) -> Iterator[Problem]:
+def find_active_hold_problems(
+    payout: Payout, facts: Facts, options: LegacyOptions
+) -> Iterator[Problem]:
     """Yields a problem for each active hold if ``holdup`` is ``refuse``: no payout can be held."""
-    for name, hold in collect_new_holds(payout, facts).items():
+    for name, hold in collect_changed_payout_holds(payout, facts).items():
         if hold["active"] and options.holdup == "refuse":
             yield build_invalid_field_problem(f"{payout.prefix}{name}.active", "is not supported")
 

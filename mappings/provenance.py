@@ -30,7 +30,7 @@ _CALL_LINE = re.compile(r"(?P<call>(?:GET|POST|PATCH|DELETE) +/\S*|No call)(?P<n
 _CONTINUATION_LINE = re.compile(r" {4,}(?P<note>\S.*)")
 
 
-def list_current_calls(operation: Operation) -> list[dict[str, str]]:
+def list_documented_current_calls(operation: Operation) -> list[dict[str, str]]:
     """Lists the current calls of an operation, parsed from the docstring of its flow.
 
     Each call is a line with the method, the path and an optional note, below the title of the
@@ -48,25 +48,27 @@ def list_current_calls(operation: Operation) -> list[dict[str, str]]:
     return calls
 
 
-def list_current_calls_without_drafts(operation: Operation) -> list[dict[str, str]]:
+def list_documented_calls_without_drafts(operation: Operation) -> list[dict[str, str]]:
     """Lists the calls that a client of the current interface makes itself: those not for drafts.
 
     Drafts exist only in the gateway. A client that created the batch again before a quote or start,
     as the gateway does for a draft, would pay it twice.
     """
     return [
-        call for call in list_current_calls(operation) if not call["note"].startswith("for a draft")
+        call
+        for call in list_documented_current_calls(operation)
+        if not call["note"].startswith("for a draft")
     ]
 
 
 def explain_unsent_fields(body: JSON, sent_fields: set[str | None]) -> Iterator[tuple[str, str]]:
     """Iterates over the fields of a body that no call contains, with the reason."""
     for name in _iterate_field_paths(body):
-        if not any(field and is_within(field, name) for field in sent_fields):
+        if not any(field and is_field_path_within(field, name) for field in sent_fields):
             yield name, _explain_field(name)
 
 
-def is_within(field: str, outer: str) -> bool:
+def is_field_path_within(field: str, outer: str) -> bool:
     """Whether a field path is equal to another, or inside it."""
     return field == outer or field.startswith((f"{outer}.", f"{outer}["))
 

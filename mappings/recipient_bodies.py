@@ -17,7 +17,7 @@ from mappings.objects import (
     RECIPIENT,
     UPSTREAM_STATUS,
     Facts,
-    derive_legacy_status,
+    derive_legacy_recipient_status,
     find_masked_ssn,
     is_legacy_status_still_valid,
 )
@@ -135,14 +135,14 @@ def validate_update(
             yield build_empty_field_problem(name)
     yield from validate_masks(body, "")
     yield from _validate_language(body)
-    status = _find_new_status(body, recipient, facts)
+    status = _find_requested_status(body, recipient, facts)
     if status is not None and status not in SETTABLE_STATUSES:
         yield build_invalid_field_problem(
             "status", f"must be one of: {', '.join(SETTABLE_STATUSES)}"
         )
 
 
-def _find_new_status(body: Mapping[str, JSON], recipient: Recipient, facts: Facts) -> JSON:
+def _find_requested_status(body: Mapping[str, JSON], recipient: Recipient, facts: Facts) -> JSON:
     """Returns the status that the client requests, or None if it only repeats the shown one.
 
     The status that was shown before the service's own changed counts as repeated too, so that
@@ -153,7 +153,9 @@ def _find_new_status(body: Mapping[str, JSON], recipient: Recipient, facts: Fact
     if status == previous and (previous == "inactive" or body.get("id")):
         return None
     return (
-        None if status in (None, "incomplete", derive_legacy_status(recipient, facts)) else status
+        None
+        if status in (None, "incomplete", derive_legacy_recipient_status(recipient, facts))
+        else status
     )
 
 
@@ -177,7 +179,7 @@ def build_update_fields(
     currency = body.get(choose_currency_field(body))
     if currency and currency != recipient.get("primaryCurrency"):
         fields["primaryCurrency"] = currency
-    if status := _find_new_status(body, recipient, facts):
+    if status := _find_requested_status(body, recipient, facts):
         fields["status"] = UPSTREAM_STATUS.get(status, status)
     if government_ids:
         fields["governmentIds"] = build_government_id_entries(government_ids)

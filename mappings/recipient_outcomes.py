@@ -21,13 +21,13 @@ from mappings.outcome_matching import (
     JSONObject,
     confirm_operator_named_object,
     fetch_list,
-    is_compatible,
+    is_shown_value_compatible,
     select_created_object,
 )
 from mappings.outcome_rules import OutcomeReads
 
 
-def build_created_recipient_rule(body: JSONObject) -> OutcomeRule:
+def build_recipient_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
     """Builds the rule of a create; it reads GET /recipients?email=, then the recipient itself."""
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
@@ -41,7 +41,10 @@ def build_created_recipient_rule(body: JSONObject) -> OutcomeRule:
         candidates = [
             row
             for row in rows
-            if all(is_compatible(match_fields[name], row.get(name)) for name in match_fields)
+            if all(
+                is_shown_value_compatible(match_fields[name], row.get(name))
+                for name in match_fields
+            )
         ]
         match = select_created_object(
             candidates, write, is_full_match=lambda row: _has_values(body, row)
@@ -62,7 +65,7 @@ def select_recipient_match_fields(body: JSONObject) -> dict[str, JSON]:
 
 
 def _has_values(values: JSONObject, row: JSONObject) -> bool:
-    return all(is_compatible(value, row.get(name)) for name, value in values.items())
+    return all(is_shown_value_compatible(value, row.get(name)) for name, value in values.items())
 
 
 def _confirm_fetched_recipient(recipient_id: str) -> Generator[Step, Any, Confirmed]:
@@ -79,12 +82,12 @@ def _check_operator_named_recipient(recipient_id: str, body: JSONObject) -> Outc
         if refusal.status != 404:
             raise
         return Inconclusive(f"the service has no recipient {recipient_id}, named by the operator")
-    if is_compatible(body.get("email"), outcome.body["recipient"].get("email")):
+    if is_shown_value_compatible(body.get("email"), outcome.body["recipient"].get("email")):
         return outcome
     return Inconclusive(f"{recipient_id}, named by the operator, has another address")
 
 
-def build_changed_recipient_rule(recipient_id: str, fields: JSONObject) -> OutcomeRule:
+def build_recipient_update_outcome_rule(recipient_id: str, fields: JSONObject) -> OutcomeRule:
     """Builds the rule of a recipient update; it reads GET /recipients/:id."""
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
@@ -95,7 +98,7 @@ def build_changed_recipient_rule(recipient_id: str, fields: JSONObject) -> Outco
     return read_outcome
 
 
-def build_deleted_recipients_rule(*ids: str) -> OutcomeRule:
+def build_recipients_deletion_outcome_rule(*ids: str) -> OutcomeRule:
     """Builds the rule of a deletion; it reads GET /recipients/:id for each id."""
 
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
@@ -120,7 +123,7 @@ def _is_recipient_deletion_shown(answer: Any) -> bool | None:
     return bool(answer["recipient"].get("status") == "archived")
 
 
-def build_added_account_rule(
+def build_account_creation_outcome_rule(
     recipient_id: str, fields: JSONObject, ids_before: Iterable[str]
 ) -> OutcomeRule:
     """Builds the rule of an account create; it reads GET /recipients/:id."""
@@ -165,7 +168,7 @@ def build_added_account_rule(
 _ACCOUNT_ID = "recipientAccountId"
 
 
-def build_changed_account_rule(
+def build_account_change_outcome_rule(
     recipient_id: str, old_account: JSONObject, fields: JSONObject
 ) -> OutcomeRule:
     """Builds the rule of an account change; it reads GET /recipients/:id.
@@ -195,7 +198,7 @@ def build_changed_account_rule(
     return read_outcome
 
 
-def build_deleted_account_rule(recipient_id: str, account_id: str) -> OutcomeRule:
+def build_account_deletion_outcome_rule(recipient_id: str, account_id: str) -> OutcomeRule:
     """Builds the rule of an account deletion; it reads GET /recipients/:id."""
 
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
@@ -221,5 +224,7 @@ def _is_matching_account(fields: JSONObject, account: JSONObject) -> bool:
     shown_names = {**fields, "bankRegionCode": fields.get("bankRegion")}
     shown_names.pop("bankRegion", None)
     return all(
-        is_compatible(value, account.get(name)) for name, value in shown_names.items() if value
+        is_shown_value_compatible(value, account.get(name))
+        for name, value in shown_names.items()
+        if value
     )

@@ -11,16 +11,21 @@ from mappings.effects import JSON, ListQuery, LoadFacts
 from mappings.lazy_sequences import filter_rows
 from mappings.list_filters import Filters, filter_payments
 from mappings.matching import Entry, Payment, extract_recipient_id
-from mappings.objects import Facts, apply_redirects, is_in_superseded_batch, load_redirects
+from mappings.objects import (
+    Facts,
+    apply_payment_id_redirects,
+    build_payment_id_redirects_load,
+    is_in_superseded_batch,
+)
 from mappings.payouts import SubFlow
 
 ALL_ROWS = 10**9
 """A page size larger than any list."""
 
 
-def restore_original_ids(payments: Sequence[Payment]) -> SubFlow:
-    redirects = yield load_redirects(payments)
-    return [apply_redirects(payment, redirects) for payment in payments]
+def restore_original_payment_ids(payments: Sequence[Payment]) -> SubFlow:
+    redirects = yield build_payment_id_redirects_load(payments)
+    return [apply_payment_id_redirects(payment, redirects) for payment in payments]
 
 
 def load_draft_payments(id_: str) -> SubFlow:
@@ -40,7 +45,11 @@ def filter_recipient_payments(
     filters: Filters, payments: Sequence[Payment], id_: str, recipient_answer: JSON
 ) -> SubFlow:
     """Filters payments; a search needs the memos of all of them."""
-    memos = (yield from load_memos(payments, id_, is_required=True)) if filters.search else {}
+    memos = (
+        (yield from load_memos_by_payment_id(payments, id_, is_required=True))
+        if filters.search
+        else {}
+    )
     rows = [
         {**payment, **memos.get(payment["id"], {}), "recipient": recipient_answer}
         for payment in payments
@@ -48,7 +57,9 @@ def filter_recipient_payments(
     return [*(yield from filter_payments(filters, rows))]
 
 
-def load_memos(payments: Sequence[Payment], id_: str, *, is_required: bool = False) -> SubFlow:
+def load_memos_by_payment_id(
+    payments: Sequence[Payment], id_: str, *, is_required: bool = False
+) -> SubFlow:
     """Loads the memos that only the gateway has, by payment id.
 
     With ``is_required``, raises if a batch cannot be read, unless it no longer exists.

@@ -13,14 +13,14 @@ from datetime import datetime
 from typing import Any
 
 from mappings import current
-from mappings.dates import parse_instant, parse_span
+from mappings.dates import parse_date_span, parse_instant_or_earliest
 from mappings.effects import JSON, ListQuery
-from mappings.field_types import find_alpha_2_code
+from mappings.field_types import find_country_alpha_2_code
 from mappings.objects import (
     UPSTREAM_STATUS,
     Facts,
-    derive_legacy_compliance,
-    derive_legacy_status,
+    derive_legacy_compliance_status,
+    derive_legacy_recipient_status,
     determine_account_type,
     find_primary_account,
     is_deleted_for_clients,
@@ -111,7 +111,7 @@ def _add_search_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
 
 def _add_status_filter(filters: _QueryFilters, value: str, _: Any, facts_by_id: FactsById) -> None:
     def has_status(row: Row) -> bool:
-        return bool(derive_legacy_status(row, facts_by_id.get(row["id"], {})) == value)
+        return bool(derive_legacy_recipient_status(row, facts_by_id.get(row["id"], {})) == value)
 
     # A stored status replaces the service's in answers, so the service's filter alone is wrong.
     has_stored_status = any(
@@ -125,7 +125,7 @@ def _add_status_filter(filters: _QueryFilters, value: str, _: Any, facts_by_id: 
 
 def _add_compliance_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
     def has_status(row: Row) -> bool:
-        return bool(derive_legacy_compliance(row.get("complianceStatus")) == value)
+        return bool(derive_legacy_compliance_status(row.get("complianceStatus")) == value)
 
     if value in NATIVE_COMPLIANCE_STATUSES:
         filters.add_native_filter(has_status, complianceStatus=value)
@@ -134,7 +134,7 @@ def _add_compliance_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
 
 
 def _add_country_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
-    if code := find_alpha_2_code(value):
+    if code := find_country_alpha_2_code(value):
         filters.add_native_filter(
             lambda row: bool(_extract_address(row).get("country") == code), country=code
         )
@@ -183,7 +183,7 @@ def _add_payout_currency_filter(
 
 
 def _add_start_date_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
-    if span := parse_span(value):
+    if span := parse_date_span(value):
         start, _end = span
         # The service filters by update time. That is safe: a row created since then was also
         # updated since then. The gateway filters the rest by creation time.
@@ -193,7 +193,7 @@ def _add_start_date_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
 
 
 def _add_end_date_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
-    if span := parse_span(value):
+    if span := parse_date_span(value):
         _start, end = span
         filters.add_gateway_filter(lambda row: parse_created_at(row) <= end)
 
@@ -228,7 +228,7 @@ def determine_payout_currency(row: Row) -> JSON:
 
 
 def parse_created_at(row: Row) -> datetime:
-    return parse_instant(row.get("createdAt"))
+    return parse_instant_or_earliest(row.get("createdAt"))
 
 
 def _extract_address(row: Row) -> Mapping[str, JSON]:
@@ -242,17 +242,17 @@ def _replace_non_text_with_empty(value: JSON) -> str:
 # Sort keys
 
 
-def _build_field_key(name: str) -> Callable[[Row, Facts], Any]:
+def _build_field_sort_key(name: str) -> Callable[[Row, Facts], Any]:
     return lambda row, _facts: _replace_non_text_with_empty(row.get(name))
 
 
-def _build_address_key(name: str) -> Callable[[Row, Facts], Any]:
+def _build_address_sort_key(name: str) -> Callable[[Row, Facts], Any]:
     return lambda row, _facts: _replace_non_text_with_empty(_extract_address(row).get(name))
 
 
 SORT_KEYS: Mapping[str, Callable[[Row, Facts], Any]] = {
     **{
-        name: _build_field_key(name)
+        name: _build_field_sort_key(name)
         for name in (
             [
                 "id",
@@ -268,17 +268,19 @@ SORT_KEYS: Mapping[str, Callable[[Row, Facts], Any]] = {
             ]
         )
     },
-    **{name: _build_address_key(name) for name in ("country", "city", "region", "postalCode")},
-    "status": lambda row, facts: _replace_non_text_with_empty(derive_legacy_status(row, facts)),
+    **{name: _build_address_sort_key(name) for name in ("country", "city", "region", "postalCode")},
+    "status": lambda row, facts: _replace_non_text_with_empty(
+        derive_legacy_recipient_status(row, facts)
+    ),
     "complianceStatus": lambda row, _facts: _replace_non_text_with_empty(
-        derive_legacy_compliance(row.get("complianceStatus"))
+        derive_legacy_compliance_status(row.get("complianceStatus"))
     ),
     "payoutMethod": lambda row, _facts: _replace_non_text_with_empty(determine_payout_method(row)),
     "payoutCurrency": lambda row, _facts: _replace_non_text_with_empty(
         determine_payout_currency(row)
     ),
     "createdAt": lambda row, _facts: parse_created_at(row),
-    "updatedAt": lambda row, _facts: parse_instant(row.get("updatedAt")),
+    "updatedAt": lambda row, _facts: parse_instant_or_earliest(row.get("updatedAt")),
 }
 """Legacy interface, section 4.1, orderBy: "status, country, city, name, email, id,
 complianceStatus and others"."""

@@ -38,14 +38,14 @@ from mappings.objects import (
     build_legacy_recipient,
     is_deleted_for_clients,
 )
-from mappings.paging import build_meta, complete_meta, parse_page_params, select_page_params
+from mappings.paging import build_meta, complete_page_meta, parse_page_params, select_page_params
 from mappings.payouts import Payout, Recipient, SubFlow
 from mappings.recipient_payments import (
     build_visible_payments_query,
     filter_recipient_payments,
     load_draft_payments,
-    load_memos,
-    restore_original_ids,
+    load_memos_by_payment_id,
+    restore_original_payment_ids,
 )
 
 # Create
@@ -74,27 +74,29 @@ def create_recipient(request: Request) -> Flow:
         [
             *recipient_bodies.validate_create(body),
             *_validate_payout(payout, body),
-            *payouts.refuse_active_holds(payout, {}, request.options),
+            *payouts.find_active_hold_problems(payout, {}, request.options),
             *government_ids.validate_government_ids(government_id_list, {}, request.options),
         ]
     )
-    holds = payouts.collect_new_holds(payout, {})
+    holds = payouts.collect_changed_payout_holds(payout, {})
     body_to_send = recipient_bodies.build_create_body(body, government_id_list)
     field_map = {
-        **RECIPIENT.build_field_map(),
-        **government_ids.map_government_id_fields(government_id_list),
+        **RECIPIENT.map_field_names_to_client(),
+        **government_ids.map_government_id_field_names_to_client(government_id_list),
     }
     call = Call(
         "POST",
         "/recipients",
         body_to_send,
         field_map=field_map,
-        reconcile=recipient_outcomes.build_created_recipient_rule(body_to_send),
+        reconcile=recipient_outcomes.build_recipient_creation_outcome_rule(body_to_send),
         match_fields=recipient_outcomes.select_recipient_match_fields(body_to_send),
     )
     new_recipient = (yield call)["recipient"]
     try:
-        recipient = yield from _complete_recipient(new_recipient, body, payout, request.options)
+        recipient = yield from _send_remaining_recipient_values(
+            new_recipient, body, payout, request.options
+        )
     except (Refused, Unreachable) as failure:
         # Without the undo, the client's retry would create a second recipient.
         yield from _undo_creation(new_recipient["id"])
@@ -114,16 +116,18 @@ def _validate_payout(payout: Payout, body: Mapping[str, JSON]) -> Iterator[Probl
         yield from payouts.validate_new_payout(payout, body)
 
 
-def _complete_recipient(
+def _send_remaining_recipient_values(
     new_recipient: Recipient, body: Mapping[str, JSON], payout: Payout, options: LegacyOptions
 ) -> SubFlow:
     """Sends values that the create call has no fields for; returns the recipient with accounts."""
     path, recipient = f"/recipients/{new_recipient['id']}", new_recipient
     if patch_body := recipient_bodies.build_patch_after_create(body):
-        field_map = RECIPIENT.build_field_map() | {
+        field_map = RECIPIENT.map_field_names_to_client() | {
             "primaryCurrency": recipient_bodies.choose_currency_field(body)
         }
-        reconcile = recipient_outcomes.build_changed_recipient_rule(new_recipient["id"], patch_body)
+        reconcile = recipient_outcomes.build_recipient_update_outcome_rule(
+            new_recipient["id"], patch_body
+        )
         call = Call("PATCH", path, patch_body, field_map=field_map, reconcile=reconcile)
         recipient = {**new_recipient, **(yield call)["recipient"]}
     if not payout.methods:
@@ -156,7 +160,7 @@ def _undo_creation(recipient_id: str) -> SubFlow:
 
 
 def _build_recipient_deletion(recipient_id: str) -> Call:
-    reconcile = recipient_outcomes.build_deleted_recipients_rule(recipient_id)
+    reconcile = recipient_outcomes.build_recipients_deletion_outcome_rule(recipient_id)
     return Call("DELETE", f"/recipients/{recipient_id}", reconcile=reconcile)
 
 
@@ -200,9 +204,14 @@ def read_recipient_logs(request: Request) -> Flow:
     call = Call("GET", f"/recipients/{id_}/logs", query=select_page_params(request.query))
     _recipient, page = yield from _load_recipient_with_page(id_, call)
     entries = page.get("activities") or []
-    meta = complete_meta(page.get("meta"), parse_page_params(request.query), len(entries))
+    meta = complete_page_meta(page.get("meta"), parse_page_params(request.query), len(entries))
     return Answer(
-        {"activities": [mask_keys(entry, request.api_keys) for entry in entries], "meta": meta}
+        {
+            "activities": [
+                mask_api_keys_in_log_entry(entry, request.api_keys) for entry in entries
+            ],
+            "meta": meta,
+        }
     )
 
 
@@ -227,19 +236,21 @@ _KEY_HEADERS = ("key", "authorization", "token", "secret", "cookie", "signature"
 _CREDENTIALS = re.compile(r"(?i)^\s*(bearer|basic|digest|\w*sign)\s+\S")
 
 
-def mask_keys(entry: Mapping[str, JSON], api_keys: tuple[str, ...]) -> dict[str, JSON]:
+def mask_api_keys_in_log_entry(
+    entry: Mapping[str, JSON], api_keys: tuple[str, ...]
+) -> dict[str, JSON]:
     """Returns a log entry with the header values masked that contain an API key."""
     headers = entry.get("headers")
     if not isinstance(headers, dict):
         return dict(entry)
     masked_headers = {
-        name: "********" if _has_credentials(name, value, api_keys) else value
+        name: "********" if _is_credential_header(name, value, api_keys) else value
         for name, value in headers.items()
     }
     return {**entry, "headers": masked_headers}
 
 
-def _has_credentials(name: str, value: JSON, api_keys: tuple[str, ...]) -> bool:
+def _is_credential_header(name: str, value: JSON, api_keys: tuple[str, ...]) -> bool:
     text = str(value)
     if any(key in text for key in api_keys if key) or _CREDENTIALS.match(text):
         return True
@@ -266,7 +277,7 @@ def read_recipient_payments(request: Request) -> Flow:
     if superseded or filters:
         visible = (yield build_visible_payments_query(path, superseded)).rows
         all_payments = [
-            *(yield from restore_original_ids(visible)),
+            *(yield from restore_original_payment_ids(visible)),
             *(yield from load_draft_payments(id_)),
         ]
         if filters:
@@ -279,9 +290,9 @@ def read_recipient_payments(request: Request) -> Flow:
             all_payments.sort(key=recipient_queries.parse_created_at, reverse=True)
         payments, meta = parse_page_params(request.query).select_rows(all_payments)
     else:
-        payments = yield from restore_original_ids(page.get("payments") or [])
+        payments = yield from restore_original_payment_ids(page.get("payments") or [])
         meta = page.get("meta")
-    memos = yield from load_memos(payments, id_)
+    memos = yield from load_memos_by_payment_id(payments, id_)
     rows = [
         build_legacy_payment({**payment, **memos.get(payment["id"], {})}, recipient_answer)
         for payment in payments
@@ -289,7 +300,7 @@ def read_recipient_payments(request: Request) -> Flow:
     return Answer(
         {
             "payments": rows,
-            "meta": complete_meta(meta, parse_page_params(request.query), len(rows)),
+            "meta": complete_page_meta(meta, parse_page_params(request.query), len(rows)),
         }
     )
 
@@ -313,7 +324,7 @@ def update_recipient(request: Request) -> Flow:
         recipient_bodies.drop_unchanged_recipient_fields(request.body, recipient),
         request.options,
     )
-    payout = payouts.drop_shown_masks(
+    payout = payouts.drop_masks_sent_back(
         payouts.parse_payout(body.get("payout"), "payout.", request.problems), recipient
     )
     changes = payout_changes.detect_payout_changes(
@@ -324,23 +335,23 @@ def update_recipient(request: Request) -> Flow:
         [
             *recipient_bodies.validate_update(body, recipient, facts),
             *changes.validate(),
-            *payouts.refuse_active_holds(payout, facts, options),
+            *payouts.find_active_hold_problems(payout, facts, options),
             *government_ids.validate_government_ids(government_id_list, recipient, options),
         ]
     )
-    holds = payouts.collect_new_holds(payout, facts)
+    holds = payouts.collect_changed_payout_holds(payout, facts)
     fields = recipient_bodies.build_update_fields(body, recipient, facts, government_id_list)
     id_ = recipient["id"]
     updated: Mapping[str, JSON] = {}
     if fields:
         field_map = (
-            RECIPIENT.build_field_map()
+            RECIPIENT.map_field_names_to_client()
             | {"primaryCurrency": recipient_bodies.choose_currency_field(body)}
-            | government_ids.map_government_id_fields(government_id_list)
+            | government_ids.map_government_id_field_names_to_client(government_id_list)
         )
         path, reconcile = (
             f"/recipients/{id_}",
-            recipient_outcomes.build_changed_recipient_rule(id_, fields),
+            recipient_outcomes.build_recipient_update_outcome_rule(id_, fields),
         )
         response = yield Call("PATCH", path, fields, field_map=field_map, reconcile=reconcile)
         updated = (
@@ -383,7 +394,7 @@ def delete_recipients(request: Request) -> Flow:
     if not ids:
         request.raise_if_invalid([build_empty_field_problem("ids")])
     yield from _require_recipients(ids)
-    reconcile = recipient_outcomes.build_deleted_recipients_rule(*ids)
+    reconcile = recipient_outcomes.build_recipients_deletion_outcome_rule(*ids)
     yield Call("DELETE", "/recipients", {"ids": ids}, field_map={"ids": "ids"}, reconcile=reconcile)
     first_update, *other_updates = (
         CompareAndSet("recipient", id_, {"deleted": True}) for id_ in ids

@@ -15,7 +15,7 @@ from mappings.batch_locks import (
     MAX_LOCK_ATTEMPTS,
     build_external_batch_facts,
     build_unchanged_batch_condition,
-    is_unlocked,
+    is_batch_unlocked,
 )
 from mappings.batch_reads import WRONG_STATUS
 from mappings.drafts import format_timestamp
@@ -43,7 +43,7 @@ def start_signed_batch(request: Request) -> Flow:
     """
     upstream_id, batch_id = request.ids["id"], request.ids["batch"]
     facts, lock_facts = yield from _acquire_lock(upstream_id, batch_id, request)
-    outcome_rule = outcome_rules.build_start_rule(upstream_id)
+    outcome_rule = outcome_rules.build_batch_start_outcome_rule(upstream_id)
     try:
         yield Call(
             "POST",
@@ -112,7 +112,7 @@ def _acquire_lock(upstream_id: str, batch_id: str, request: Request) -> SubFlow:
 
 
 def _is_being_edited(facts: Mapping[str, JSON]) -> bool:
-    return not (is_unlocked(facts) or facts.get("phase") == "starting")
+    return not (is_batch_unlocked(facts) or facts.get("phase") == "starting")
 
 
 def _is_startable(facts: Mapping[str, JSON], upstream_id: str) -> bool:

@@ -15,7 +15,7 @@ def check_start(request: Request, batch: Batch) -> SubFlow:
     # A batch that is known to have no payments pays nothing, so it cannot be started.
     if not batch.is_editable or (batch.has_known_payments and not batch.merged_payments):
         raise Invalid(WRONG_STATUS)
-    return (yield from _verify_payments(batch, request))
+    return (yield from _check_payments_as_requested(batch, request))
 
 
 def has_start_changed_amount(amount: JSON, batch: Batch) -> bool:
@@ -24,7 +24,7 @@ def has_start_changed_amount(amount: JSON, batch: Batch) -> bool:
     return None not in (new, old) and new != old
 
 
-def _verify_payments(batch: Batch, request: Request) -> SubFlow:
+def _check_payments_as_requested(batch: Batch, request: Request) -> SubFlow:
     """Compares the payments about to be made with those requested (``verify_before_start``)."""
     # The gateway does not know what was requested of a batch that was created elsewhere.
     is_made_here = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")

@@ -8,7 +8,7 @@ from mappings import current, funds, money
 from mappings.batch_answers import build_legacy_batch
 from mappings.batch_views import Batch
 from mappings.effects import JSON
-from mappings.objects import format_method_display
+from mappings.objects import format_payout_method_display
 
 SERVICE = "service"
 FEE_FIELDS = ("fees", "recipientFees", "merchantFees")
@@ -39,7 +39,7 @@ def build_summary(
         "errors": [],
         "serverTime": now,
         "quoteExpiredAt": None,
-        "methods": _build_method_totals(batch.payments),
+        "methods": _map_totals_by_payout_method(batch.payments),
         "ServiceTotal": compute_totals(other_payments),
         "GatewayTotal": compute_totals(wallet_payments),
         "total": compute_totals(batch.payments),
@@ -96,7 +96,7 @@ def _convert_to_number(value: JSON) -> JSON:
     return money.convert_to_json_number(amount) if amount is not None else value
 
 
-def _build_method_totals(payments: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
+def _map_totals_by_payout_method(payments: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
     """Builds the totals by payout method; both methods of the legacy document are always there."""
     # Clients index the result by method without checking that it is there.
     by_method: dict[str, list[Mapping[str, JSON]]] = {current.BANK_TRANSFER: [], current.WALLET: []}
@@ -106,7 +106,7 @@ def _build_method_totals(payments: Sequence[Mapping[str, JSON]]) -> dict[str, JS
         method: {
             **compute_totals(method_payments),
             "accountType": current.WALLET if method == current.WALLET else SERVICE,
-            "displayName": format_method_display(method),
+            "displayName": format_payout_method_display(method),
         }
         for method, method_payments in by_method.items()
     }

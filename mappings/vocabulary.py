@@ -45,14 +45,20 @@ class VocabularyTranslator:
         if not self._words:
             return value
         return rewrite_marked_texts(
-            index_shape(shape), value, self._neutralize_word, self._neutralize_field
+            index_shape(shape),
+            value,
+            self._translate_word_to_neutral,
+            self._translate_field_to_neutral,
         )
 
     def translate_from_neutral(self, shape: Any, value: JSON) -> JSON:
         if not self._words:
             return value
         return rewrite_marked_texts(
-            index_shape(shape), value, self._translate_word, self._translate_field
+            index_shape(shape),
+            value,
+            self._translate_word_from_neutral,
+            self._translate_field_from_neutral,
         )
 
     def translate_field_path(self, shape: Any, name: str) -> str:
@@ -65,21 +71,23 @@ class VocabularyTranslator:
                 node = node.item
             # A part below a field without marks has the same name on both sides.
             if isinstance(node, ObjectNode):
-                part = self._translate_field(node, key)[1] + bracket + index  # noqa: PLW2901
+                part = self._translate_field_from_neutral(node, key)[1] + bracket + index  # noqa: PLW2901
                 node = node.fields.get(key)
             parts.append(part)
         return ".".join(parts)
 
-    def _translate_word(self, mark: Mark, value: str) -> str:
+    def _translate_word_from_neutral(self, mark: Mark, value: str) -> str:
         return self._replace_word(mark, value, _NEUTRAL_WORDS, self._words)
 
-    def _neutralize_word(self, mark: Mark, value: str) -> str:
+    def _translate_word_to_neutral(self, mark: Mark, value: str) -> str:
         word = self._replace_word(mark, value, self._words, _NEUTRAL_WORDS)
-        is_unknown = word == value and isinstance(mark, Word) and self._is_respelled(mark, value)
+        is_unknown = (
+            word == value and isinstance(mark, Word) and self._is_neutral_word_replaced(mark, value)
+        )
         # This text equals no word, so that flows treat the value like any other unknown word.
         return f"not {value}" if is_unknown and self._rejects_neutral_words else word
 
-    def _is_respelled(self, mark: Word, value: str) -> bool:
+    def _is_neutral_word_replaced(self, mark: Word, value: str) -> bool:
         return any(name in self._words and value == _NEUTRAL_WORDS[name] for name in mark.names)
 
     def _replace_word(
@@ -95,10 +103,12 @@ class VocabularyTranslator:
                 return target[name]
         return value
 
-    def _translate_field(self, node: ObjectNode, name: str) -> tuple[str, str]:
+    def _translate_field_from_neutral(self, node: ObjectNode, name: str) -> tuple[str, str]:
         return name, self._words.get(node.word_keys.get(name, ""), name)
 
-    def _neutralize_field(self, node: ObjectNode, own_name: str) -> tuple[str, str] | None:
+    def _translate_field_to_neutral(
+        self, node: ObjectNode, own_name: str
+    ) -> tuple[str, str] | None:
         """Returns None for a neutral word if the side has its own: such a field is unknown."""
         for name, word in node.word_keys.items():
             if self._words.get(word) == own_name:

@@ -14,7 +14,7 @@ from gateway.cli.options import load_command_settings
 from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
 from mappings.effects import Operation
-from mappings.provenance import list_current_calls
+from mappings.provenance import list_documented_current_calls
 
 _NOT_TRIED = "not tried yet"
 
@@ -73,7 +73,7 @@ def _build_operation_json(operation: Operation) -> dict[str, Any]:
         "path": f"/v1{re.sub('[<>]', '', operation.path)}",
         "section": operation.section,
         "exactness": operation.exactness,
-        "becomes": list_current_calls(operation),
+        "becomes": list_documented_current_calls(operation),
         "because": operation.exactness_reason,
         # This key is older than the name in the code; scripts read it.
         "rests_on": operation.assumption or None,

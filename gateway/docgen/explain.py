@@ -25,7 +25,7 @@ from mappings.failures import Failure, Invalid, Problem
 from mappings.provenance import (
     explain_unsent_fields,
     explain_unsent_params,
-    is_within,
+    is_field_path_within,
     trace_answer_fields,
 )
 from mappings.vocabulary import build_current_translator, build_legacy_translator
@@ -142,7 +142,7 @@ def _explain_field_rejection(refusal: ErrorAnswer, name: str) -> str:
         (
             candidate
             for candidate in refusal.problems
-            if candidate.field and is_within(name, candidate.field)
+            if candidate.field and is_field_path_within(name, candidate.field)
         ),
         None,
     )

@@ -196,7 +196,7 @@ class CutoverImport:
         legacy_id = str(row["id"])
         ids = await self._load_current_ids_by_legacy_id([legacy_id])
         row_with_current_id = {**row, "id": ids.get(legacy_id, legacy_id)}
-        match = await self._run_flow(cutover.match_recipient(row_with_current_id))
+        match = await self._run_flow(cutover.match_legacy_recipient(row_with_current_id))
         if match["current"] is None:
             self._report_unmapped("recipient", legacy_id, match["why"])
             return
@@ -241,7 +241,7 @@ class CutoverImport:
         ids |= {str((payment.get("recipient") or {}).get("id")) for payment in payments}
         current_by_legacy_id = await self._load_current_ids_by_legacy_id(ids)
         match = await self._run_flow(
-            cutover.match_batch(batch, payments, current_by_legacy_id, listed_batches)
+            cutover.match_legacy_batch(batch, payments, current_by_legacy_id, listed_batches)
         )
         if match["current"] is None:
             self._report_unmapped("batch", legacy_id, match["why"])

@@ -9,7 +9,7 @@ from datetime import datetime
 from gateway.storage import Tenant
 from gateway.storage.usage_rows import UsageSummary
 from mappings import OPERATIONS, UNLISTED
-from mappings.provenance import list_current_calls_without_drafts
+from mappings.provenance import list_documented_calls_without_drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,6 @@ def list_replacement_calls() -> dict[str, Sequence[str]]:
     """Returns the current calls that replace each operation, taken from the mapping."""
     all_operations = (*OPERATIONS, *UNLISTED)
     return {
-        operation.name: [call["call"] for call in list_current_calls_without_drafts(operation)]
+        operation.name: [call["call"] for call in list_documented_calls_without_drafts(operation)]
         for operation in all_operations
     }

@@ -229,7 +229,7 @@ class CallSender:
         self, call: Call, endpoint: Endpoint, problems: Sequence[Problem]
     ) -> dict[str, str]:
         """Returns the field map in the service's own field names, as its error messages use."""
-        names = errors.reduce_field_map_to_problems(call.field_map, problems)
+        names = errors.limit_field_map_to_problem_fields(call.field_map, problems)
         return {
             self._translator.translate_field_path(endpoint.body_shape, name): field_
             for name, field_ in names.items()

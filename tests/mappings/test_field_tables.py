@@ -10,12 +10,12 @@ from mappings.fields import (
     FieldRow,
     FieldTable,
     FieldTableError,
-    drop_fields,
-    keep_names,
-    mark_read_only,
-    nest_table,
-    rename_field,
-    set_in_code,
+    declare_dropped_fields,
+    declare_field_set_in_code,
+    declare_nested_table,
+    declare_read_only_fields,
+    declare_renamed_field,
+    declare_same_name_fields,
 )
 
 
@@ -54,19 +54,22 @@ class CurrentShape(TypedDict, total=False):
 
 
 STREET_TABLE = FieldTable(
-    (LegacyStreet,), (CurrentStreet,), keep_names("line"), rename_field("town", "city")
+    (LegacyStreet,),
+    (CurrentStreet,),
+    declare_same_name_fields("line"),
+    declare_renamed_field("town", "city"),
 )
 
 
 def build_row_groups(**changes: tuple[FieldRow, ...] | None) -> tuple[tuple[FieldRow, ...], ...]:
     """Build valid rows; a change of None removes one."""
     valid_groups: dict[str, tuple[FieldRow, ...] | None] = {
-        "id": mark_read_only("id", reason="the service's own"),
-        "name": rename_field("name", "holder"),
-        "province": rename_field("province", "region", answer_name="regionCode"),
-        "street": nest_table("street", STREET_TABLE),
-        "status": set_in_code("status", "state", reason="other words"),
-        "colour": drop_fields("colour", reason="nothing is painted"),
+        "id": declare_read_only_fields("id", reason="the service's own"),
+        "name": declare_renamed_field("name", "holder"),
+        "province": declare_renamed_field("province", "region", answer_name="regionCode"),
+        "street": declare_nested_table("street", STREET_TABLE),
+        "status": declare_field_set_in_code("status", "state", reason="other words"),
+        "colour": declare_dropped_fields("colour", reason="nothing is painted"),
     }
     return tuple(row_group for row_group in {**valid_groups, **changes}.values() if row_group)
 
@@ -95,22 +98,28 @@ def test_request_only_field_needs_a_row() -> None:
 
 def test_row_for_unknown_legacy_field_is_an_error() -> None:
     with pytest.raises(FieldTableError, match="color: not in the legacy shape"):
-        build_table(colour=drop_fields("color", reason="mistyped"))
+        build_table(colour=declare_dropped_fields("color", reason="mistyped"))
 
 
 def test_mistyped_row_is_reported_with_field_left_without_row() -> None:
     with pytest.raises(FieldTableError) as error:
-        build_table(name=rename_field("nmae", "holder"))
+        build_table(name=declare_renamed_field("nmae", "holder"))
     assert str(error.value) == "name: no row; nmae: not in the legacy shape"
 
 
 @pytest.mark.parametrize(
     ("changed_groups", "target"),
     [
-        ({"name": rename_field("name", "holdr")}, "holdr"),
-        ({"name": rename_field("name", "holder", answer_name="holdr")}, "holdr"),
-        ({"id": mark_read_only("id", reason=""), "name": keep_names("name")}, "name"),
-        ({"status": set_in_code("status", "stat", reason="")}, "stat"),
+        ({"name": declare_renamed_field("name", "holdr")}, "holdr"),
+        ({"name": declare_renamed_field("name", "holder", answer_name="holdr")}, "holdr"),
+        (
+            {
+                "id": declare_read_only_fields("id", reason=""),
+                "name": declare_same_name_fields("name"),
+            },
+            "name",
+        ),
+        ({"status": declare_field_set_in_code("status", "stat", reason="")}, "stat"),
     ],
     ids=["sent to", "shown as", "same name", "by hand"],
 )
@@ -123,24 +132,24 @@ def test_unknown_current_field_is_an_error(
 
 def test_two_rows_for_one_field_are_an_error() -> None:
     with pytest.raises(FieldTableError, match=r"^name: more than one row$"):
-        build_table(again=rename_field("name", "holder"))
+        build_table(again=declare_renamed_field("name", "holder"))
 
 
 def test_field_both_translated_and_dropped_is_an_error() -> None:
     with pytest.raises(FieldTableError, match=r"^name: more than one row$"):
-        build_table(again=drop_fields("name", reason="not needed after all"))
+        build_table(again=declare_dropped_fields("name", reason="not needed after all"))
 
 
 def test_all_table_errors_are_reported_at_once() -> None:
     with pytest.raises(FieldTableError) as error:
-        build_table(id=None, again=rename_field("name", "holdr"))
+        build_table(id=None, again=declare_renamed_field("name", "holdr"))
     assert str(error.value) == (
         "id: no row; name: more than one row; holdr: not in the current shape"
     )
 
 
 def test_two_legacy_fields_may_map_to_one_current_field() -> None:
-    assert build_table(name=rename_field("name", "region")).translate_to_current(
+    assert build_table(name=declare_renamed_field("name", "region")).translate_to_current(
         {"name": "Zoë"}
     ) == {"region": "Zoë"}
 
@@ -206,7 +215,7 @@ def test_missing_field_of_answer_is_null() -> None:
 
 
 def test_errors_use_full_client_field_names() -> None:
-    assert build_table().build_field_map("payout.bank.") == {
+    assert build_table().map_field_names_to_client("payout.bank.") == {
         "id": "payout.bank.id",
         "holder": "payout.bank.name",
         "region": "payout.bank.province",
@@ -218,7 +227,12 @@ def test_errors_use_full_client_field_names() -> None:
 
 
 def test_first_row_names_a_shared_current_field() -> None:
-    assert build_table(name=rename_field("name", "region")).build_field_map()["region"] == "name"
+    assert (
+        build_table(name=declare_renamed_field("name", "region")).map_field_names_to_client()[
+            "region"
+        ]
+        == "name"
+    )
 
 
 TABLES = {name: value for name, value in vars(objects).items() if isinstance(value, FieldTable)}

@@ -332,7 +332,7 @@ def test_any_body_is_accepted_or_refused_with_legacy_codes(
     [("****47", True), ("*", True), ("123", False), ("", False), (None, False), (5, False)],
 )
 def test_mask_is_recognized_by_its_asterisk(value: Any, mask: bool) -> None:
-    assert field_types.is_mask(value) is mask
+    assert field_types.is_masked_value(value) is mask
 
 
 @pytest.mark.parametrize(
@@ -351,4 +351,4 @@ def test_mask_is_recognized_by_its_asterisk(value: Any, mask: bool) -> None:
     ],
 )
 def test_country_is_recognized_by_two_or_three_letters(code: str, country: str | None) -> None:
-    assert field_types.find_alpha_2_code(code) == country
+    assert field_types.find_country_alpha_2_code(code) == country

@@ -13,7 +13,7 @@ from mappings.effects import Answer, Request
 from mappings.errors import NOT_FOUND
 from mappings.failures import Invalid
 from mappings.generate_countries import COUNTRY_CODES, COUNTRY_COUNT
-from mappings.geography import COUNTRIES_FILE, load_countries, read_country
+from mappings.geography import COUNTRIES_FILE, load_countries_by_code, read_country
 
 SANCTIONED = ["CD", "CU", "IR", "IQ", "CI", "KP", "LB", "LR", "LY", "MM", "SO", "SD", "SY", "VE"]
 SANCTIONED += ["YE", "ZR", "ZW"]
@@ -35,13 +35,15 @@ def load_country(code: str) -> Any:
 
 def test_each_of_222_documented_countries_is_answered() -> None:
     assert len(COUNTRY_CODES.split()) == len(set(COUNTRY_CODES.split())) == COUNTRY_COUNT == 222
-    assert sorted(COUNTRY_CODES.split()) == list(load_countries())
+    assert sorted(COUNTRY_CODES.split()) == list(load_countries_by_code())
     for code in COUNTRY_CODES.split():
-        assert load_country(code) == load_country(code.lower()) == load_countries()[code], code
+        assert load_country(code) == load_country(code.lower()) == load_countries_by_code()[code], (
+            code
+        )
 
 
 def test_every_country_is_complete() -> None:
-    for code, country in load_countries().items():
+    for code, country in load_countries_by_code().items():
         assert list(country) == ["name", "code", "currency", "regions"], "the document's order"
         assert list(country["currency"]) == ["code", "name"]
         assert country["code"] == code

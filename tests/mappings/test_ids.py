@@ -11,7 +11,7 @@ from mappings.ids import (
     ALIAS_LENGTH,
     ID_PATTERN,
     derive_alias_id,
-    derive_id,
+    derive_deterministic_id,
     needs_alias_id,
     replace_ids,
     replace_ids_in_text,
@@ -68,11 +68,11 @@ def test_only_too_long_id_needs_an_alias(
 
 
 def test_generated_id_fits_a_legacy_client() -> None:
-    assert re.fullmatch("P-[A-Z0-9]{16}", derive_id("P", "seed", LONG_ID))
+    assert re.fullmatch("P-[A-Z0-9]{16}", derive_deterministic_id("P", "seed", LONG_ID))
     assert (
-        derive_id("P", "seed", LONG_ID)
-        == derive_id("P", "seed", LONG_ID)
-        != derive_id("P", "seed", LONG_ID, "1")
+        derive_deterministic_id("P", "seed", LONG_ID)
+        == derive_deterministic_id("P", "seed", LONG_ID)
+        != derive_deterministic_id("P", "seed", LONG_ID, "1")
     )
 
 

@@ -15,7 +15,7 @@ from mappings.lazy_sequences import (
     CompressedMapping,
     CompressedSequence,
     MappedSequence,
-    build_row_mapping,
+    build_mapping_compressed_if_lazy,
     filter_rows,
     iterate_chunks,
     map_rows,
@@ -152,8 +152,8 @@ def test_last_value_of_duplicate_key_is_read() -> None:
 
 def test_keyed_values_of_packed_rows_use_less_memory_than_a_dictionary() -> None:
     pairs = [(f"P-{number:022}", {"id": f"P-{number:022}"}) for number in range(50 * SLICE_SIZE)]
-    assert build_row_mapping([], iter(pairs)) == dict(pairs)
-    packed_rows = build_row_mapping(CompressedSequence([]), iter(pairs))
+    assert build_mapping_compressed_if_lazy([], iter(pairs)) == dict(pairs)
+    packed_rows = build_mapping_compressed_if_lazy(CompressedSequence([]), iter(pairs))
     assert isinstance(packed_rows, CompressedMapping)
     used_bytes = sum(map(sys.getsizeof, vars(packed_rows).values()))
     names = dict(pairs)

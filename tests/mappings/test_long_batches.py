@@ -11,8 +11,12 @@ from mappings import batch_bodies, errors, field_types, legacy, matching
 from mappings.batch_bodies import collect_sent_payments
 from mappings.failures import Invalid, Problem, Refused
 from mappings.lazy_sequences import SLICE_SIZE, CompressedSequence, MappedSequence
-from mappings.matching import match_payments
-from mappings.payment_bodies import FieldNames, map_payment_fields, map_payments_fields
+from mappings.matching import match_payments_with_entries
+from mappings.payment_bodies import (
+    FieldNames,
+    map_all_payment_field_names_to_client,
+    map_payment_field_names_to_client,
+)
 
 PAYMENT_COUNT = 2 * SLICE_SIZE + 30
 
@@ -91,8 +95,13 @@ def test_misplaced_long_list_is_ignored_or_refused_like_a_short_one() -> None:
 
 def test_field_names_of_long_batch_equal_those_of_short_one() -> None:
     payments = collect_sent_payments(build_payment_bodies())
-    names = FieldNames({"currency": "sourceCurrency"}, {"payments": payments}, map_payment_fields)
-    assert names == {"currency": "sourceCurrency", **map_payments_fields(payments)}
+    names = FieldNames(
+        {"currency": "sourceCurrency"}, {"payments": payments}, map_payment_field_names_to_client
+    )
+    assert names == {
+        "currency": "sourceCurrency",
+        **map_all_payment_field_names_to_client(payments),
+    }
     assert len(names) == len(dict(names))
     for missing_name in (
         "payments",
@@ -105,13 +114,15 @@ def test_field_names_of_long_batch_equal_those_of_short_one() -> None:
 
 def test_refusal_names_fields_of_long_batch() -> None:
     payments = collect_sent_payments(CompressedSequence(build_payment_bodies(1500)))
-    names = FieldNames({"currency": "sourceCurrency"}, {"payments": payments}, map_payment_fields)
+    names = FieldNames(
+        {"currency": "sourceCurrency"}, {"payments": payments}, map_payment_field_names_to_client
+    )
     problems = [
         Problem("invalid_field", "payments[1400].amount is odd", "payments[1400].amount"),
         Problem("invalid_field", "not like payments[1300].recipient.id", "payments[7].recipient"),
         Problem("invalid_status", "currency and amount"),
     ]
-    reduced_names = errors.reduce_field_map_to_problems(names, problems)
+    reduced_names = errors.limit_field_map_to_problem_fields(names, problems)
     assert len(reduced_names) < len(names) / 10
     failures = [
         errors.translate_failure(Refused(400, problems, field_map=field_map))
@@ -139,13 +150,15 @@ def build_entries(*, has_ids: bool = False, count: int = PAYMENT_COUNT) -> list[
 
 @pytest.mark.parametrize("has_ids", [True, False])
 def test_payments_in_entry_order_are_matched_lazily(has_ids: bool) -> None:
-    pairs = match_payments(
+    pairs = match_payments_with_entries(
         CompressedSequence(build_service_payments()),
         CompressedSequence(build_entries(has_ids=has_ids)),
         "USD",
     )
     assert isinstance(pairs, MappedSequence)
-    assert pairs == match_payments(build_service_payments(), build_entries(has_ids=has_ids), "USD")
+    assert pairs == match_payments_with_entries(
+        build_service_payments(), build_entries(has_ids=has_ids), "USD"
+    )
 
 
 def shuffle_rows(rows: list[Any]) -> list[Any]:
@@ -181,8 +194,10 @@ def test_reordered_payments_match_the_same_entries_as_short_lists(
     payments: list[Any], sent_entries: list[Any]
 ) -> None:
     assert [
-        *match_payments(CompressedSequence(payments), CompressedSequence(sent_entries), "USD")
-    ] == match_payments(payments, sent_entries, "USD")
+        *match_payments_with_entries(
+            CompressedSequence(payments), CompressedSequence(sent_entries), "USD"
+        )
+    ] == match_payments_with_entries(payments, sent_entries, "USD")
 
 
 def test_duplicate_payments_are_matched_in_order() -> None:
@@ -190,11 +205,11 @@ def test_duplicate_payments_are_matched_in_order() -> None:
     sent_payments = [
         {**entry, "memo": position} for entry in build_entries() for position in ("first", "second")
     ]
-    pairs = match_payments(
+    pairs = match_payments_with_entries(
         CompressedSequence(duplicate_payments), CompressedSequence(sent_payments), "USD"
     )
     assert isinstance(pairs, MappedSequence)
-    assert pairs == matching.match_payments(duplicate_payments, sent_payments, "USD")
+    assert pairs == matching.match_payments_with_entries(duplicate_payments, sent_payments, "USD")
 
 
 def test_many_recipients_are_loaded_in_chunks() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mappings.lazy_sequences import CompressedSequence
-from mappings.matching import match_payments
+from mappings.matching import match_payments_with_entries
 
 RECIPIENT = {"recipient": {"id": "R-1"}}
 ENTRIES: list[dict[str, Any]] = [
@@ -30,7 +30,10 @@ SequenceFactory = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 def match_memos(payments: Sequence[Any], entries: Sequence[Any]) -> list[Any]:
-    return [entry and entry["memo"] for _, entry in match_payments(payments, entries, "USD")]
+    return [
+        entry and entry["memo"]
+        for _, entry in match_payments_with_entries(payments, entries, "USD")
+    ]
 
 
 @pytest.mark.parametrize("kind", [list, CompressedSequence])

@@ -68,7 +68,7 @@ def test_rate_keeps_decimals_of_service() -> None:
 @pytest.mark.parametrize("value", [None, True, [], {}])
 def test_non_amount_is_unchanged(value: JSON) -> None:
     assert (
-        money.format_numeric_amount(value),
+        money.format_amount_unless_text(value),
         money.normalize_amount(value),
         money.format_rate(value),
     ) == (value, value, value)

@@ -22,9 +22,9 @@ from mappings.effects import (
     WriteOutcome,
 )
 from mappings.outcome_rules import (
-    build_added_payment_rule,
-    build_created_batch_rule,
-    build_edited_batch_rule,
+    build_batch_creation_outcome_rule,
+    build_batch_edit_outcome_rule,
+    build_payment_add_outcome_rule,
 )
 
 SENT_PAYMENT = {"recipient": {"id": "R-1"}, "amount": "5.00", "currency": "USD"}
@@ -53,11 +53,11 @@ def build_concurrent_adds(
 
 
 OUTCOME_RULES: dict[str, Callable[[], OutcomeRule]] = {
-    "a create": lambda: build_created_batch_rule(BATCH_BODY),
-    "an addition": lambda: build_added_payment_rule(
+    "a create": lambda: build_batch_creation_outcome_rule(BATCH_BODY),
+    "an addition": lambda: build_payment_add_outcome_rule(
         "B-9", SENT_PAYMENT, "USD", (), build_concurrent_adds()
     ),
-    "a change that adds": lambda: build_edited_batch_rule(
+    "a change that adds": lambda: build_batch_edit_outcome_rule(
         "B-9", (), "USD", additions=ADDED_PAYMENTS
     ),
 }
@@ -102,13 +102,13 @@ def test_summary_with_payments_is_conclusive(build_rule: Callable[[], OutcomeRul
 EURO_PAYMENT = {"recipient": {"id": "R-1"}, "targetAmount": "5.00", "targetCurrency": "EUR"}
 SENT_EURO_PAYMENT = {"recipient": {"id": "R-1"}, "amount": "5.00", "currency": "EUR"}
 OUTCOME_RULES_IN_EUROS: dict[str, Callable[[], OutcomeRule]] = {
-    "a create": lambda: build_created_batch_rule(
+    "a create": lambda: build_batch_creation_outcome_rule(
         {"currency": "USD", "payments": [SENT_EURO_PAYMENT]}
     ),
-    "an addition": lambda: build_added_payment_rule(
+    "an addition": lambda: build_payment_add_outcome_rule(
         "B-9", SENT_EURO_PAYMENT, "USD", (), build_concurrent_adds()
     ),
-    "a change that adds": lambda: build_edited_batch_rule(
+    "a change that adds": lambda: build_batch_edit_outcome_rule(
         "B-9", (), "USD", additions=(EURO_PAYMENT,)
     ),
 }
@@ -153,7 +153,7 @@ def test_target_amount_in_batch_currency_is_the_paid_amount() -> None:
         "targetAmount": "4.60",
         "targetCurrency": "EUR",
     }
-    outcome_rule = build_edited_batch_rule("B-9", (), "USD", additions=(sent_payment,))
+    outcome_rule = build_batch_edit_outcome_rule("B-9", (), "USD", additions=(sent_payment,))
     assert isinstance(read_outcome(outcome_rule, {"payments": [listed_payment]}), Confirmed)
 
 
@@ -162,7 +162,8 @@ def test_batch_claimed_by_another_write_is_not_read() -> None:
         IN_DOUBT_WRITE.not_before, frozenset({"B-9"}), 1, None, False
     )
     assert isinstance(
-        read_outcome(build_created_batch_rule(BATCH_BODY), {}, write_of_claimed_batch), Absent
+        read_outcome(build_batch_creation_outcome_rule(BATCH_BODY), {}, write_of_claimed_batch),
+        Absent,
     )
 
 
@@ -171,7 +172,10 @@ def test_undated_batch_of_list_is_dated_by_its_summary(
     creation_fields: dict[str, Any],
 ) -> None:
     listed_batch = {"id": "B-9", **creation_fields}
-    outcome_rule, summary = build_created_batch_rule(BATCH_BODY), {"payments": [SHOWN_PAYMENT]}
+    outcome_rule, summary = (
+        build_batch_creation_outcome_rule(BATCH_BODY),
+        {"payments": [SHOWN_PAYMENT]},
+    )
     old_summary, new_summary = (
         {**summary, "createdAt": f"{day}T09:00:00Z"} for day in ("2026-02-28", "2026-03-01")
     )
@@ -183,16 +187,16 @@ def test_undated_batch_of_list_is_dated_by_its_summary(
 EARLIER_PAYMENT = {**SHOWN_PAYMENT, "id": "P-1", "upstream": "P-1"}
 PAYMENT_WITHOUT_ID = {name: value for name, value in SHOWN_PAYMENT.items() if name != "id"}
 OUTCOME_RULES_OF_CHANGES: dict[str, Callable[[], OutcomeRule]] = {
-    "an addition": lambda: build_added_payment_rule(
+    "an addition": lambda: build_payment_add_outcome_rule(
         "B-9", SENT_PAYMENT, "USD", ["P-1"], build_concurrent_adds()
     ),
-    "a change that adds": lambda: build_edited_batch_rule(
+    "a change that adds": lambda: build_batch_edit_outcome_rule(
         "B-9", [EARLIER_PAYMENT], "USD", additions=ADDED_PAYMENTS
     ),
-    "a change": lambda: build_edited_batch_rule(
+    "a change": lambda: build_batch_edit_outcome_rule(
         "B-9", [EARLIER_PAYMENT], "USD", build_changes=lambda: {"P-1": {"sourceAmount": "6.00"}}
     ),
-    "a removal": lambda: build_edited_batch_rule(
+    "a removal": lambda: build_batch_edit_outcome_rule(
         "B-9", [EARLIER_PAYMENT], "USD", list_removed_ids=lambda: ["P-1"]
     ),
 }
@@ -228,7 +232,7 @@ def test_added_payment_is_not_mistaken_for_a_concurrent_one(
     concurrent_body: dict[str, Any], summary: dict[str, Any], outcome_type: type[WriteOutcome]
 ) -> None:
     body = {**SENT_PAYMENT, "memo": "mine"}
-    outcome_rule = build_added_payment_rule(
+    outcome_rule = build_payment_add_outcome_rule(
         "B-9", body, "USD", (), build_concurrent_adds(concurrent_body)
     )
     assert type(read_outcome(outcome_rule, {"payments": [summary]})) is outcome_type

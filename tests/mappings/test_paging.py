@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mappings.batches import list_batches
-from mappings.cutover import match_batch
+from mappings.cutover import match_legacy_batch
 from mappings.effects import (
     JSON,
     MAX_PARALLEL_CALLS,
@@ -131,7 +131,7 @@ def test_unpaged_payments_are_read_until_they_repeat() -> None:
         return {"payments": [{"id": "P-1", "batch": {"id": "B-9", "createdAt": "then"}}]}
 
     listed_batch, payments = {"id": "B-1", "createdAt": "then"}, [{"recipient": {"id": "R-1"}}]
-    run_flow(match_batch(listed_batch, payments, {}, None), respond_to_step)
+    run_flow(match_legacy_batch(listed_batch, payments, {}, None), respond_to_step)
     assert call_count == 2
 
 

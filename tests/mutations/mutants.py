@@ -33,7 +33,13 @@ FLOWS = (
 MODULES_WITH_FIELD_NAMES = ("paging", "money", "funds", "summaries", "balances", "payloads")
 """Modules whose flows name fields, so that these names are misspelt, too."""
 
-_FIELD_CALLS = {"keep_names", "rename_field", "nest_table", "mark_read_only", "set_in_code"}
+_FIELD_CALLS = {
+    "declare_same_name_fields",
+    "declare_renamed_field",
+    "declare_nested_table",
+    "declare_read_only_fields",
+    "declare_field_set_in_code",
+}
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _MESSAGE_CALLS = {
     "build_invalid_field_problem",
@@ -42,7 +48,7 @@ _MESSAGE_CALLS = {
     "Unreadable",
     "TypeError",
     "LookupError",
-    "build_invalid_error",
+    "build_invalid_field_error",
 }
 """Calls whose texts are messages for people."""
 
@@ -425,14 +431,15 @@ def _list_field_table_mutations(table: ast.expr) -> Iterator[Mutation]:
         if isinstance(call, ast.Call) and (kind := _called_name(call)) in _FIELD_CALLS
         for argument_index, argument in enumerate(call.args)
         if isinstance(argument, ast.Constant)
-        and (kind in ("keep_names", "mark_read_only") or argument_index == 0)
+        and (kind in ("declare_same_name_fields", "declare_read_only_fields") or argument_index == 0)
     ]  # fmt: skip
     for index, (call_index, argument_index, kind, name, target) in enumerate(rows):
         other_row = next(
             (
                 candidate
                 for candidate in (*rows[index + 1 :], *rows)
-                if candidate[2] in ("keep_names", "rename_field", "mark_read_only")
+                if candidate[2]
+                in ("declare_same_name_fields", "declare_renamed_field", "declare_read_only_fields")
                 and candidate[4] != target
             ),
             None,
@@ -444,7 +451,7 @@ def _list_field_table_mutations(table: ast.expr) -> Iterator[Mutation]:
             _misspell(node.args[call_index].args[argument_index])  # type: ignore[attr-defined]
 
         yield table, f"{name} misspelt", misspell_row
-        if kind == "set_in_code":
+        if kind == "declare_field_set_in_code":
             call = table.args[call_index]
             assert isinstance(call, ast.Call)
             if len(call.args) > 1:
@@ -461,8 +468,8 @@ def _list_field_table_mutations(table: ast.expr) -> Iterator[Mutation]:
             f"{name} set apart",
             _build_row_change(call_index, argument_index, name, "None, None, is_sent=False"),
         )
-        if kind != "nest_table" and other_row and target:
-            sends = kind != "mark_read_only"
+        if kind != "declare_nested_table" and other_row and target:
+            sends = kind != "declare_read_only_fields"
             other_target = other_row[4]
             yield (
                 table,
@@ -485,7 +492,7 @@ def _list_field_table_mutations(table: ast.expr) -> Iterator[Mutation]:
                         f"{other_target!r}, {target!r}, is_sent=True",
                     ),
                 )
-        if kind in ("keep_names", "rename_field", "nest_table"):
+        if kind in ("declare_same_name_fields", "declare_renamed_field", "declare_nested_table"):
             yield (
                 table,
                 f"{name} not sent",
@@ -496,7 +503,7 @@ def _list_field_table_mutations(table: ast.expr) -> Iterator[Mutation]:
 
 
 def _find_target_name(call: ast.Call, kind: str, name: str) -> str:
-    if kind == "rename_field" and isinstance(call.args[1], ast.Constant):
+    if kind == "declare_renamed_field" and isinstance(call.args[1], ast.Constant):
         return str(call.args[1].value)
     return name
 
@@ -506,7 +513,7 @@ def _build_row_change(call_index: int, argument_index: int, name: str, arguments
         assert isinstance(node, ast.Call)
         call = node.args[call_index]
         assert isinstance(call, ast.Call)
-        if _called_name(call) in ("keep_names", "mark_read_only"):
+        if _called_name(call) in ("declare_same_name_fields", "declare_read_only_fields"):
             del call.args[argument_index]
         else:
             del node.args[call_index]

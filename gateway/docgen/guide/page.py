@@ -21,7 +21,7 @@ from gateway.docgen.guide.model import (
 )
 from gateway.signed_api import refusals
 from mappings import errors
-from mappings.provenance import list_current_calls_without_drafts
+from mappings.provenance import list_documented_calls_without_drafts
 
 CURRENT_STATUSES = {
     **refusals.STATUS_BY_CODE,
@@ -126,7 +126,7 @@ def iter_calls_missing_in_example(remaining: RemainingOperation) -> Iterator[tup
     calls_made = [
         f"{call.method} {call.target.partition('?')[0]}" for call in remaining.after.calls
     ]
-    for call_entry in list_current_calls_without_drafts(remaining.operation):
+    for call_entry in list_documented_calls_without_drafts(remaining.operation):
         call = call_entry["call"]
         # Ids in the example are concrete, and placeholders in the table.
         pattern = re.sub(r":[\w-]+", "[^/]+", call.partition("?")[0].replace(" /", " /v1/"))

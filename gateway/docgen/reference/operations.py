@@ -28,7 +28,7 @@ from mappings.objects import (
     RECIPIENT,
     WALLET,
 )
-from mappings.provenance import TABLES_BY_MODULE, list_current_calls
+from mappings.provenance import TABLES_BY_MODULE, list_documented_current_calls
 
 INTRODUCTION = """# Operations
 
@@ -103,7 +103,9 @@ def _build_anchor(text: str) -> str:
 
 
 def _format_calls(operation: Operation) -> str:
-    return "<br>".join(format_inline_code(call["call"]) for call in list_current_calls(operation))
+    return "<br>".join(
+        format_inline_code(call["call"]) for call in list_documented_current_calls(operation)
+    )
 
 
 def _render_operation(operation: Operation) -> Iterator[str]:
@@ -116,7 +118,7 @@ def _render_operation(operation: Operation) -> Iterator[str]:
         ["call", "condition or purpose"],
         [
             [format_inline_code(call["call"]), call["note"]]
-            for call in list_current_calls(operation)
+            for call in list_documented_current_calls(operation)
         ],
     )
     yield from _render_example(operation)

@@ -117,7 +117,7 @@ class RecipientEntry:
 
 def parse_row_stamp(row: Row) -> int:
     """Returns a row's update date in milliseconds since 1970; negative if it has none."""
-    return (dates.parse_instant(row.get("updatedAt")) - _EPOCH) // _MILLISECOND
+    return (dates.parse_instant_or_earliest(row.get("updatedAt")) - _EPOCH) // _MILLISECOND
 
 
 def format_stamp(stamp: int) -> str:

@@ -272,7 +272,7 @@ async def load_signed_changes(harness: TransitionsHarness) -> tuple[int, bool]:
     )
     return len(
         batch_locks.list_active_signed_changes(change_state, now)
-    ), not batch_locks.has_no_lost_signed_change(now, change_state)
+    ), not batch_locks.has_no_signed_change_in_doubt(now, change_state)
 
 
 async def test_lost_change_ends_at_its_deadline_despite_later_changes(
