@@ -167,7 +167,7 @@ def assemble_parts(
         OptionalEndpoints(
             settings.upstream.inferred_operations, capabilities or CapabilityCache(object_states)
         ),
-        recent_reads=RecentReads(on_change=recipient_caches.record_change),
+        recent_reads=RecentReads(on_change=recipient_caches.record_changed_recipient),
         policy=outcome_policy,
         listing=ListReader(
             recipient_caches if settings.lists.index else None, ids.map_recipients_to_legacy_ids

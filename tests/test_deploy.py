@@ -22,7 +22,7 @@ import yaml
 from gateway.cli import COMMANDS
 from gateway.config.settings import Settings, load_settings
 from gateway.operator.preflight import check_runnable
-from gateway.server.shutdown import calculate_operation_seconds
+from gateway.server.shutdown import calculate_max_request_seconds
 from gateway.server.workers.supervisor import KILL_MARGIN_SECONDS
 
 ROOT = Path(__file__).parents[1]
@@ -36,7 +36,7 @@ SECRETS = {
     "admin-token": "a-token-that-is-long-enough",
 }
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
-MAX_STOP_SECONDS = calculate_operation_seconds(Settings()) + KILL_MARGIN_SECONDS
+MAX_STOP_SECONDS = calculate_max_request_seconds(Settings()) + KILL_MARGIN_SECONDS
 """The longest shutdown, as the program computes it."""
 
 

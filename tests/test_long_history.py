@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.operator.ledger_reconciliation import open_reconciler
-from gateway.operator.metrics_page import load_gauges
+from gateway.operator.metrics_page import load_state_gauges
 from gateway.simulator import Service, ServiceOptions
 from gateway.storage import ObjectStateStore, Store, Tenant, object_state, open_store
 from gateway.storage.id_rows import save_legacy_ids
@@ -276,7 +276,7 @@ async def test_started_superseded_batches_are_searched_among_superseded_only(
 async def test_metrics_queries_do_not_scan_finished_rows(tmp_path: Path) -> None:
     async with open_store(build_settings(tmp_path, "http://127.0.0.1:1").state) as store:
         with record_statements() as queries:
-            await load_gauges(store)
+            await load_state_gauges(store)
         assert len(queries) == 8
         with closing(sqlite3.connect(tmp_path / "gateway.db")) as connection:
             for query, values in queries:
@@ -299,7 +299,7 @@ async def test_superseded_batches_are_found_by_an_index(tmp_path: Path) -> None:
     async with open_store(settings.state) as store:
         await ObjectStateStore(store).compare_and_set(TENANT, "alias", "B-1", {"abandoned": True})
         with record_statements() as recorded:
-            assert (await load_gauges(store)).superseded_batches == 1
+            assert (await load_state_gauges(store)).superseded_batches == 1
             assert [batch.upstream_id for batch in await list_superseded_batches(store)] == ["B-1"]
         queries = [
             *(statement for statement, _values in recorded if "abandoned" in statement),

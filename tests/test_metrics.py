@@ -14,7 +14,7 @@ from gateway.observability.metrics import classify_outcome
 from gateway.server.workers.metrics_aggregation import (
     AggregatedCollector,
     MetricsAggregator,
-    sum_metrics,
+    merge_metric_pages,
 )
 from gateway.simulator import Service
 from gateway.storage.restore_detection import NO_MARK, set_restored_flag
@@ -564,4 +564,4 @@ async def test_counters_never_decrease_when_workers_stop() -> None:
 
 
 def test_aggregation_of_no_workers_is_empty() -> None:
-    assert list(AggregatedCollector(sum_metrics([])).collect()) == []
+    assert list(AggregatedCollector(merge_metric_pages([])).collect()) == []

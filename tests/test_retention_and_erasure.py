@@ -18,7 +18,7 @@ from gateway.operator.restore_check import is_restored
 from gateway.operator.retention import (
     MAX_ROWS_PER_TRANSACTION,
     RetentionTask,
-    delete_expired,
+    delete_expired_data,
     delete_expired_signed_changes,
 )
 from gateway.simulator import Service
@@ -242,9 +242,9 @@ async def test_old_journal_rows_are_deleted_except_the_latest(
         await setup.wait_until_idle()
         counts_before = await setup.count_rows(operations, upstream_writes, operation_objects)
         assert all(count > 1 for count in counts_before)
-        assert (await delete_expired(setup.store, DEFAULT_RETENTION))["journal"] == 0
+        assert (await delete_expired_data(setup.store, DEFAULT_RETENTION))["journal"] == 0
         await setup.make_old(operations, "started_at")
-        deleted_counts = await delete_expired(setup.store, DEFAULT_RETENTION)
+        deleted_counts = await delete_expired_data(setup.store, DEFAULT_RETENTION)
         assert deleted_counts["journal"] == counts_before[0] - 1
         rows, steps = await setup.count_rows(operations, operation_steps)
         assert (rows, steps) == (1, 0)
@@ -266,7 +266,7 @@ async def test_write_in_doubt_is_never_deleted(tmp_path: Path) -> None:
         # A later operation, because the last row is always kept.
         await create_recipient(setup.gateway, "eve")
         await stored.make_old(operations, "started_at")
-        await delete_expired(store, DEFAULT_RETENTION)
+        await delete_expired_data(store, DEFAULT_RETENTION)
         listed_writes = await setup.run_json_command("writes", "unsettled")
         assert len(listed_writes["writes"]) == 1
 
@@ -283,13 +283,13 @@ async def test_names_and_memos_of_old_batches_are_deleted_and_payments_kept(
         new_batch = await create_batch_by_addresses(setup.gateway, "ada@example.com")
         await setup.wait_until_idle()
         entries_before = await setup.load_entries(old_batch)
-        assert (await delete_expired(setup.store, DEFAULT_RETENTION))["texts"] == 1
+        assert (await delete_expired_data(setup.store, DEFAULT_RETENTION))["texts"] == 1
         (old_entry,) = await setup.load_entries(old_batch)
         assert set(entries_before[0]) - set(old_entry) == {"memo"}
         assert old_entry["recipient"].keys() == {"id"}
         (new_entry,) = await setup.load_entries(new_batch)
         assert (new_entry["memo"], new_entry["recipient"]["email"]) == (MEMO, "ada@example.com")
-        assert (await delete_expired(setup.store, DEFAULT_RETENTION))["texts"] == 0, "once"
+        assert (await delete_expired_data(setup.store, DEFAULT_RETENTION))["texts"] == 0, "once"
         batch_body = await request_successfully(setup.gateway, "GET", f"/batches/{old_batch}")
         assert batch_body["batch"]["amount"] == "10.00"
 
@@ -303,7 +303,7 @@ async def test_payment_without_known_payee_does_not_block_deletion(
         state_store = ObjectStateStore(setup.store)
         await state_store.compare_and_set(TENANT, "payments", "B-1", {"entries": [entry]}, {})
         await setup.make_old(object_states, "updated_at")
-        assert (await delete_expired(setup.store, DEFAULT_RETENTION))["texts"] == 1
+        assert (await delete_expired_data(setup.store, DEFAULT_RETENTION))["texts"] == 1
         assert await setup.load_entries("B-1") == [
             {"id": "P-1", "recipient": {}, "sourceAmount": "1.00"}
         ]
@@ -325,11 +325,11 @@ async def test_usage_and_audit_log_have_their_own_retention(
         await execute(
             setup.store, audit_events.insert().values(**row, at=setup.store.clock() - 3 * LONG_TIME)
         )
-        await delete_expired(setup.store, Retention(usage_days=0, audit_days=0))
+        await delete_expired_data(setup.store, Retention(usage_days=0, audit_days=0))
         assert await setup.count_rows(usage, audit_events) == [1, 2]
-        await delete_expired(setup.store, Retention(usage_days=600, audit_days=1600))
+        await delete_expired_data(setup.store, Retention(usage_days=600, audit_days=1600))
         assert await setup.count_rows(usage, audit_events) == [1, 2]
-        await delete_expired(setup.store, DEFAULT_RETENTION)
+        await delete_expired_data(setup.store, DEFAULT_RETENTION)
         assert await setup.count_rows(usage, audit_events) == [0, 1], (
             "that a key was imported was just noted"
         )

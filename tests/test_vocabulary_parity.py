@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from gateway.config.settings import Settings
 from gateway.docgen.openapi import build_openapi_document
-from gateway.server.demo import build_simulator_words
+from gateway.server.demo import build_simulator_vocabulary
 from gateway.simulator import (
     DEMO_API_KEY,
     WALLET_FUNDS,
@@ -126,7 +126,7 @@ class GatewayAndService:
 async def gateway_and_service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[GatewayAndService]:
-    simulator_words = build_simulator_words(Settings(vocabulary=VOCABULARY).vocabulary)
+    simulator_words = build_simulator_vocabulary(Settings(vocabulary=VOCABULARY).vocabulary)
     service_options = ServiceOptions(inferred=request.param == "inferred")
     service = Service(
         seed=1, vocabulary=simulator_words, options=service_options, wallet_balance=WALLET_FUNDS

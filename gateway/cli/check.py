@@ -34,7 +34,7 @@ def check(*, config: Path | None, as_json: bool) -> None:
     from gateway.operator.preflight import (
         check_runnable,
         list_key_file_warnings,
-        list_placeholder_urls,
+        list_placeholder_url_warnings,
     )
 
     problems, warnings = [], []
@@ -47,7 +47,7 @@ def check(*, config: Path | None, as_json: bool) -> None:
         check_runnable(settings)
         # Errors come first: warnings about a configuration that cannot run would distract.
         warnings = [
-            *list_placeholder_urls(settings),
+            *list_placeholder_url_warnings(settings),
             *settings.find_passwords(),
             *list_key_file_warnings(settings),
         ]

@@ -139,7 +139,7 @@ def _load_rules(files: tuple[Path, ...]) -> list[Rule]:
 async def _load_or_reset_key_readiness(
     settings: Settings, name: str | None, rules: list[Rule], *, forget: bool
 ) -> list[KeyReadiness]:
-    from gateway.operator.readiness import load_readiness
+    from gateway.operator.readiness import load_cutover_readiness
     from gateway.storage import open_store
     from gateway.storage.difference_rows import (
         delete_comparison_tallies_of_key,
@@ -159,7 +159,7 @@ async def _load_or_reset_key_readiness(
             for tenant in tenants:
                 await delete_comparison_tallies_of_key(store, tenant, str(name))
             return []
-        return await load_readiness(store, name, rules)
+        return await load_cutover_readiness(store, name, rules)
 
 
 # Output

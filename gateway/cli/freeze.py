@@ -56,7 +56,11 @@ def freeze(
     internal_server_error with Retry-After until you run `unfreeze` with the same options. The command
     is idempotent.
     """
-    from gateway.operator.freezes import UnknownMerchant, load_freeze_status, resolve_freeze_scope
+    from gateway.operator.freezes import (
+        UnknownMerchant,
+        load_freezes_and_audit_events,
+        resolve_freeze_scope,
+    )
     from gateway.storage import open_store
     from gateway.storage.freezes import freeze_writes
 
@@ -73,7 +77,7 @@ def freeze(
                 if lists
                 else await freeze_writes(store, await resolve_freeze_scope(store, *scope))
             )
-            return changed, *await load_freeze_status(store)
+            return changed, *await load_freezes_and_audit_events(store)
 
     # Validated outside the coroutine, so that a usage error does not open the state.
     scope = ("", "") if lists else _require_scope(*scope_options)
@@ -107,7 +111,11 @@ def unfreeze(
     Only that freeze ends: a merchant that is also frozen by another freeze stays frozen. The
     freezes that remain are shown.
     """
-    from gateway.operator.freezes import UnknownMerchant, load_freeze_status, resolve_freeze_scope
+    from gateway.operator.freezes import (
+        UnknownMerchant,
+        load_freezes_and_audit_events,
+        resolve_freeze_scope,
+    )
     from gateway.storage import open_store
     from gateway.storage.freezes import unfreeze_writes
 
@@ -116,7 +124,7 @@ def unfreeze(
     async def end_freeze() -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
         async with open_store(settings.state, create=False) as store:
             changed = await unfreeze_writes(store, await resolve_freeze_scope(store, *scope))
-            return changed, *await load_freeze_status(store)
+            return changed, *await load_freezes_and_audit_events(store)
 
     try:
         status = run_to_completion(end_freeze())

@@ -64,7 +64,7 @@ def switch_keys(
     from gateway.operator.mode_switches import (
         ModeSwitchRefused,
         SwitchScope,
-        check_legacy_address,
+        check_legacy_base_url_is_set,
         count_legacy_batches,
         describe_mode,
         find_switch_scopes,
@@ -81,7 +81,7 @@ def switch_keys(
             targets_found = await find_switch_scopes(store, key, merchant, environment)
             # Translating needs no legacy service: it may be the one that was switched off.
             if mode != TRANSLATE:
-                check_legacy_address(settings, targets_found)
+                check_legacy_base_url_is_set(settings, targets_found)
             return targets_found, await count_legacy_batches(store, targets_found)
 
     # Apart from `find_targets`, so that the state is not open while the prompt waits.

@@ -173,7 +173,7 @@ async def _resolve_left_out_tenants(
         raise CommandError(
             f"there is no merchant {min(unknown_merchants)}; `keys list` shows the merchants"
         )
-    tenants_without_keys = await reconciler.find_tenants_without_keys()
+    tenants_without_keys = await reconciler.find_tenants_without_active_keys()
     # A skipped merchant is not compared, so it must not be able to start batches.
     if active_tenants := [tenant for tenant in tenants if tenant not in tenants_without_keys]:
         raise CommandError(
@@ -184,7 +184,9 @@ async def _resolve_left_out_tenants(
 
 
 async def _add_leave_out_advice(reconciler: Reconciler, unreadable: list[Finding]) -> list[Finding]:
-    tenants_without_keys = await reconciler.find_tenants_without_keys() if unreadable else set()
+    tenants_without_keys = (
+        await reconciler.find_tenants_without_active_keys() if unreadable else set()
+    )
     return [
         replace(
             finding,

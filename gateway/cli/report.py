@@ -15,7 +15,7 @@ from gateway.cli.command_group import FullHelpGroup
 from gateway.cli.options import config_option
 from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
-from gateway.operator.key_usage import group_usage_by_key, list_replacement_calls
+from gateway.operator.key_usage import group_usage_by_key, map_operations_to_replacement_calls
 
 if TYPE_CHECKING:
     from gateway.storage.usage_rows import UsageSummary
@@ -94,14 +94,14 @@ def _write_csv(rows: Iterable[UsageSummary]) -> None:
     # Not the default CRLF: the output is for shells, where \r becomes a part of the last column.
     lines = csv.writer(sys.stdout, lineterminator="\n")
     lines.writerow([*COLUMNS, "becomes"])
-    replacement_calls = list_replacement_calls()
+    replacement_calls = map_operations_to_replacement_calls()
     for row in rows:
         lines.writerow([*_build_row(row), "; ".join(replacement_calls.get(row.operation, []))])
 
 
 def _print_usage(rows: list[UsageSummary]) -> None:
     print_table([name.removesuffix("_at") for name in COLUMNS], [_build_row(row) for row in rows])
-    replacement_calls = list_replacement_calls()
+    replacement_calls = map_operations_to_replacement_calls()
     if any(not row.key for row in rows):
         click.echo("\n- as merchant, environment and key: requests without a known API key;")
         click.echo("- as the operation: paths that are not an operation;")
@@ -116,7 +116,7 @@ def _print_usage(rows: list[UsageSummary]) -> None:
 
 def _build_key_usage_json(rows: Iterable[UsageSummary]) -> list[dict[str, Any]]:
     """Builds the JSON report, grouped by key."""
-    replacement_calls = list_replacement_calls()
+    replacement_calls = map_operations_to_replacement_calls()
     return [
         {
             "merchant": key.owner.merchant,

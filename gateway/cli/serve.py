@@ -83,7 +83,7 @@ def format_start_message(url: str, admin_url: str) -> str:
 
 async def _serve_single_process(settings: Settings) -> None:
     from gateway.server.connection import SHUTDOWN_IDLE_SECONDS
-    from gateway.server.memory_tuning import tune_memory
+    from gateway.server.memory_tuning import tune_garbage_collector_and_malloc
     from gateway.server.shutdown import ProcessLifetime, install_shutdown_event
 
     stop_event, lifetime = install_shutdown_event(), ProcessLifetime()
@@ -91,11 +91,11 @@ async def _serve_single_process(settings: Settings) -> None:
         running = await _start_gateway(stack, settings)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, running.reload_certificate)
         # After the start, whose objects live as long as the process.
-        tune_memory()
+        tune_garbage_collector_and_malloc()
         # Scripts and tests wait for this line, and stdout is buffered if it is a pipe.
         print(format_start_message(running.url, running.admin_url), flush=True)
         await stop_event.wait()
-        lifetime.record_shutdown_start(requests_left=running.pending_requests)
+        lifetime.record_shutdown_start(requests_left=running.pending_request_count)
         await running.retire(SHUTDOWN_IDLE_SECONDS)
     lifetime.log_shutdown_complete()
 
@@ -110,7 +110,7 @@ async def _serve_demo(settings: Settings) -> None:
         running = await _start_gateway(stack, ready)
         print(format_demo_instructions(running), flush=True)
         await stop_event.wait()
-        lifetime.record_shutdown_start(requests_left=running.pending_requests)
+        lifetime.record_shutdown_start(requests_left=running.pending_request_count)
     lifetime.log_shutdown_complete()
 
 

@@ -115,7 +115,7 @@ def simulate(
 
     From the configuration, only the section `vocabulary` is used.
     """
-    from gateway.server.demo import build_simulator_words
+    from gateway.server.demo import build_simulator_vocabulary
 
     switches = ServiceOptions(
         signed_target=signed_target,
@@ -130,7 +130,7 @@ def simulate(
     service = Service(
         credentials=keys,
         options=switches,
-        vocabulary=build_simulator_words(load_command_settings(config).vocabulary),
+        vocabulary=build_simulator_vocabulary(load_command_settings(config).vocabulary),
         seed=seed,
         max_kept_requests=MAX_RECORDED_REQUESTS,
         wallet_balance=WALLET_FUNDS,

@@ -22,7 +22,7 @@ from gateway.operator.key_usage import group_usage_by_key
 from gateway.operator.mode_switches import (
     ModeSwitchRefused,
     SwitchScope,
-    check_legacy_address,
+    check_legacy_base_url_is_set,
     count_legacy_batches,
     describe_mode,
     find_switch_scopes,
@@ -220,7 +220,7 @@ async def _parse_mode_switch_fields(
             )
         # Translating needs no legacy service: it may be the one that was switched off.
         if mode != TRANSLATE:
-            check_legacy_address(dependencies.settings, targets)
+            check_legacy_base_url_is_set(dependencies.settings, targets)
     except ModeSwitchRefused as error:
         raise ActionRefused(_format_sentence(str(error))) from None
     if not targets:

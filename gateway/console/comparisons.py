@@ -8,7 +8,7 @@ from aiohttp import web
 
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
-from gateway.operator.readiness import Difference, KeyReadiness, load_readiness
+from gateway.operator.readiness import Difference, KeyReadiness, load_cutover_readiness
 
 MAX_KEYS = 200
 """Keys on the page; `compare report` lists all."""
@@ -34,7 +34,7 @@ class ComparisonsPage:
         self._pages = pages
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        standings = await load_readiness(self._store)
+        standings = await load_cutover_readiness(self._store)
         # Keys that need attention come first.
         standings.sort(
             key=lambda standing: (
@@ -57,7 +57,7 @@ class ComparisonPage:
         self._pages = pages
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        standings = await load_readiness(self._store, request.query.get("key", ""))
+        standings = await load_cutover_readiness(self._store, request.query.get("key", ""))
         if not standings:
             return self._pages.render_page(request, "not_found", 404)
         return self._pages.render_page(

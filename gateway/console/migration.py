@@ -12,7 +12,11 @@ from gateway.auth.key_rows import load_listed_keys
 from gateway.console.charts import Plot, build_plot, format_axis_time_labels
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
-from gateway.operator.key_usage import KeyUsage, group_usage_by_key, list_replacement_calls
+from gateway.operator.key_usage import (
+    KeyUsage,
+    group_usage_by_key,
+    map_operations_to_replacement_calls,
+)
 from gateway.storage.usage_rows import (
     DailyUsage,
     UsageSummary,
@@ -89,7 +93,7 @@ class MigrationPage:
             # Requests without a known key are counted without a merchant.
             unknown=next((usage for usage in keys if not usage.owner.merchant), None),
             plot=_build_usage_plot(await load_daily_usage(store, since), since, today),
-            becomes=list_replacement_calls(),
+            becomes=map_operations_to_replacement_calls(),
         )
 
 

@@ -18,7 +18,7 @@ from gateway.console.pages import Pages
 from gateway.console.traffic import load_recent_traffic_by_operation, load_traffic_plots
 from gateway.http.progress import RequestProgress
 from gateway.operator.key_usage import group_usage_by_key
-from gateway.operator.metrics_page import load_gauges
+from gateway.operator.metrics_page import load_state_gauges
 from gateway.storage.traffic_rows import sum_traffic_counts
 from gateway.storage.usage_rows import load_usage_summaries
 
@@ -53,7 +53,7 @@ class OverviewPage:
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         store = self._dependencies.store
         faults = await self._refresh_readiness_faults()
-        gauges = await load_gauges(store)
+        gauges = await load_state_gauges(store)
         plots, day = await load_traffic_plots(store, PLOT_HOURS)
         recent = sum_traffic_counts((await load_recent_traffic_by_operation(store)).values())
         week = group_usage_by_key(

@@ -120,7 +120,7 @@ class ServicePage:
                 for endpoint in ENDPOINTS
                 if endpoint.is_optional
             ],
-            self._dependencies.indexes.calculate_figures(name)
+            self._dependencies.indexes.calculate_cache_statistics(name)
             if self._dependencies.settings.lists.index
             else None,
         )

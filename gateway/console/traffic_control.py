@@ -16,7 +16,7 @@ from gateway.operator.brownout_windows import (
     describe_window_state,
     list_operation_names_by_group,
 )
-from gateway.operator.freezes import load_freeze_status
+from gateway.operator.freezes import load_freezes_and_audit_events
 from gateway.operator.mode_switches import load_switch_status
 from gateway.storage.audit_log import attribute_events_to_operator, list_audit_events
 from gateway.storage.brownout_rows import list_brownouts, load_hit_counts_by_brownout_id
@@ -52,7 +52,7 @@ class TrafficControlPage:
             # The newest come first, because the list is cut off.
             for brownout in reversed(await list_brownouts(store))
         ]
-        frozen, _ = await load_freeze_status(store)
+        frozen, _ = await load_freezes_and_audit_events(store)
         switched = await load_switch_status(store)
         audit_entries = (await list_audit_events(store))[::-1]
         return self._pages.render_page(

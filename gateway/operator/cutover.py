@@ -22,7 +22,7 @@ from gateway.operator.legacy_reads import (
     load_read_budget,
     save_read_budget,
 )
-from gateway.operator.standalone_executor import create_executor
+from gateway.operator.standalone_executor import create_flow_executor
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.id_rows import IdCollisionError, load_current_ids_by_legacy_id, save_legacy_ids
 from gateway.upstream.capability_cache import load_capabilities
@@ -111,7 +111,9 @@ class CutoverImport:
         is unreadable.
         """
         # Oldest first: recipients that are created meanwhile are appended, so no page shifts.
-        rows = self._reads.iter_rows("/recipients", "recipients", orderBy="createdAt", sortBy="asc")
+        rows = self._reads.iter_rows_with_total(
+            "/recipients", "recipients", orderBy="createdAt", sortBy="asc"
+        )
         await self._import_rows(rows, self._import_recipient, "recipient", progress)
         # Read once for all batches, because the list may have many pages.
         listed_batches = (await self._run_flow(cutover.load_listed_batches()))["batches"]
@@ -120,7 +122,10 @@ class CutoverImport:
             await self._import_batch(row, listed_batches)
 
         await self._import_rows(
-            self._reads.iter_rows("/batches", "batches"), import_batch_row, "batch", progress
+            self._reads.iter_rows_with_total("/batches", "batches"),
+            import_batch_row,
+            "batch",
+            progress,
         )
         missing_batches = await self._unmark_batches_missing_at_legacy()
         routing_marks = await self._ledger.load_facts_by_id(self._owner, BACKEND_KIND)
@@ -258,7 +263,7 @@ class CutoverImport:
         first_page, meta = page.get("payments") or [], page.get("meta") or {}
         if len(first_page) >= int(meta.get("records") or len(first_page)):
             return list(first_page)
-        rows = self._reads.iter_rows(f"/batches/{batch}/payments", "payments")
+        rows = self._reads.iter_rows_with_total(f"/batches/{batch}/payments", "payments")
         return [payment async for payment, _records in rows]
 
     async def _save_batch(self, match: Mapping[str, JSON]) -> None:
@@ -379,7 +384,7 @@ async def open_cutover(
             settings, origins, create_circuit_breakers(settings)
         ) as passthrough,
     ):
-        executor = create_executor(settings, store, ledger, upstream, capabilities)
+        executor = create_flow_executor(settings, store, ledger, upstream, capabilities)
         reads = LegacyReader(passthrough, owner.environment, api_key, budget)
         try:
             yield CutoverImport(store, executor, reads, key, options)

@@ -22,7 +22,7 @@ async def resolve_freeze_scope(store: Store, merchant: str, environment: str) ->
     return Tenant(merchant, environment)
 
 
-async def load_freeze_status(store: Store) -> tuple[list[Freeze], list[AuditEvent]]:
+async def load_freezes_and_audit_events(store: Store) -> tuple[list[Freeze], list[AuditEvent]]:
     """Returns active freezes, and the audit log of freezes. Raises StoreUnavailable."""
     events = [
         event

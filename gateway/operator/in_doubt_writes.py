@@ -92,22 +92,24 @@ async def load_in_doubt_writes(
         for record in await repository.list_unfinished()
         if operation_id in (None, record.id)
     }
-    unowned = await _select_unowned(store, repository, unfinished, watch_seconds, pause_seconds)
+    unowned = await _filter_operations_without_owner(
+        store, repository, unfinished, watch_seconds, pause_seconds
+    )
     # Read after the watch: an owner may have recorded an outcome meanwhile.
     writes_by_operation = await repository.load_writes(*unowned)
     in_doubt = [
         (record, write)
         for record in unowned.values()
-        if (write := _select_write_in_doubt(record, writes_by_operation[record.id]))
+        if (write := _find_write_in_doubt(record, writes_by_operation[record.id]))
     ]
     names = await _load_legacy_ids_by_operation(store, in_doubt)
     return [
-        WriteInDoubt(record, write, names[record.id], advise_operator(record, write))
+        WriteInDoubt(record, write, names[record.id], format_operator_advice(record, write))
         for record, write in sorted(in_doubt, key=lambda pair: pair[1].recorded_at)
     ]
 
 
-async def _select_unowned(
+async def _filter_operations_without_owner(
     store: Store,
     repository: OperationRepository,
     records: Mapping[str, OperationRecord],
@@ -121,7 +123,9 @@ async def _select_unowned(
         await load_heartbeat_counts_by_instance(store),
         asyncio.get_running_loop().time() + watch_seconds,
     )
-    while possibly_owned := await _select_with_open_write(repository, possibly_owned):
+    while possibly_owned := await _filter_operations_with_unanswered_write(
+        repository, possibly_owned
+    ):
         beats_now = await load_heartbeat_counts_by_instance(store)
         is_watch_over = asyncio.get_running_loop().time() >= watch_until
         for id_, record in list(possibly_owned.items()):
@@ -158,7 +162,7 @@ def _is_operation_in_doubt(record: OperationRecord) -> bool:
     return record.state == IN_DOUBT or (record.state == RUNNING and record.reason is not None)
 
 
-async def _select_with_open_write(
+async def _filter_operations_with_unanswered_write(
     repository: OperationRepository, records: Mapping[str, OperationRecord]
 ) -> dict[str, OperationRecord]:
     writes_by_operation = await repository.load_writes(*records)
@@ -169,7 +173,7 @@ async def _select_with_open_write(
     }
 
 
-def _select_write_in_doubt(record: OperationRecord, record_writes: Sequence[Write]) -> Write | None:
+def _find_write_in_doubt(record: OperationRecord, record_writes: Sequence[Write]) -> Write | None:
     """Returns the first unanswered write; if there is none, the last of an operation in doubt."""
     unanswered = [write for write in record_writes if write.state == SENT]
     return next(
@@ -184,21 +188,21 @@ async def _load_legacy_ids_by_operation(
     legacy_id_by_operation: dict[str, str | None] = {}
     for record, write in records_and_writes:
         legacy_id_by_operation[record.id] = None
-        if object_id := _extract_object_id(write):
-            original_id = await resolve_original_id(store, record.tenant, object_id)
+        if object_id := _extract_object_id_from_path(write):
+            original_id = await resolve_original_object_id(store, record.tenant, object_id)
             legacy_id_by_operation[record.id] = (
                 await load_legacy_ids(store, record.tenant, [original_id])
             ).get(original_id, original_id)
     return legacy_id_by_operation
 
 
-async def resolve_original_id(store: Store, owner: Tenant, id_: str) -> str:
+async def resolve_original_object_id(store: Store, owner: Tenant, id_: str) -> str:
     """Returns the original id of an object, given any id that it got from a submitted draft."""
     return str((await ObjectStateStore(store).load(owner, "alias", id_)).get("id", id_))
 
 
-def _extract_object_id(write: Write) -> str | None:
-    endpoint = _find_endpoint(write)
+def _extract_object_id_from_path(write: Write) -> str | None:
+    endpoint = _find_write_endpoint(write)
     match = endpoint.pattern.fullmatch(write.path) if endpoint else _OBJECT_ID.search(write.path)
     return match.groupdict().get("id") if match else None
 
@@ -206,7 +210,7 @@ def _extract_object_id(write: Write) -> str | None:
 _OBJECT_ID = re.compile(f"/(?P<id>{ID_PATTERN})")
 
 
-def _find_endpoint(write: Write) -> Endpoint | None:
+def _find_write_endpoint(write: Write) -> Endpoint | None:
     """Returns the endpoint of a write; None for a path that only the legacy service has."""
     try:
         return find_documented_endpoint(write.method, write.path)
@@ -243,12 +247,12 @@ CHANGE_DESCRIPTIONS = {
 
 def find_created_id_prefix(write: Write) -> str | None:
     """Returns the id prefix of the object that a write creates; None if it creates nothing."""
-    endpoint = _find_endpoint(write)
+    endpoint = _find_write_endpoint(write)
     path = endpoint.path if endpoint and write.method == "POST" else ""
     return CREATED_OBJECTS[path][0] if path in CREATED_OBJECTS else None
 
 
-def advise_operator(record: OperationRecord, write: Write) -> str:
+def format_operator_advice(record: OperationRecord, write: Write) -> str:
     """Returns advice for an operator who has access to the service's dashboard."""
     id_ = format_write_id(record, write)
     if write.state != SENT:
@@ -258,21 +262,21 @@ def advise_operator(record: OperationRecord, write: Write) -> str:
             f"trace` shows as missing, then run `payout-gateway writes close {id_}`"
         )
     if not write.operator_outcome:
-        return _advise_check(record, write)
+        return _format_check_advice(record, write)
     if write.operator_outcome not in OPERATOR_OUTCOMES and write.operator_outcome in (
         record.reason or ""
     ):
-        return f"the recorded outcome cannot be right: {_advise_check(record, write)}"
+        return f"the recorded outcome cannot be right: {_format_check_advice(record, write)}"
     return (
         "no action needed; a running gateway continues from the recorded outcome; if it has to "
         "read the service, as soon as it can. If the recorded outcome is wrong, "
-        f"{_advise_check(record, write)}"
+        f"{_format_check_advice(record, write)}"
     )
 
 
-def _advise_check(record: OperationRecord, write: Write) -> str:
+def _format_check_advice(record: OperationRecord, write: Write) -> str:
     id_ = format_write_id(record, write)
-    description, place = _describe_effect(record, write), "the service's dashboard"
+    description, place = _describe_write_effect(record, write), "the service's dashboard"
     if record.operation.startswith(FORWARDED_PREFIX):
         # The gateway cannot read what a forwarded write did.
         place = "the legacy service, which it was forwarded to,"
@@ -288,8 +292,8 @@ def _advise_check(record: OperationRecord, write: Write) -> str:
     )
 
 
-def _describe_effect(record: OperationRecord, write: Write) -> str:
-    if (endpoint := _find_endpoint(write)) is None:
+def _describe_write_effect(record: OperationRecord, write: Write) -> str:
+    if (endpoint := _find_write_endpoint(write)) is None:
         time = f"{write.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
         return f"{write.method} {write.path} was carried out at about {time}"
     match = endpoint.pattern.fullmatch(write.path)

@@ -38,7 +38,7 @@ def group_usage_by_key(rows: Iterable[UsageSummary]) -> list[KeyUsage]:
     return list(usage_by_key.values())
 
 
-def list_replacement_calls() -> dict[str, Sequence[str]]:
+def map_operations_to_replacement_calls() -> dict[str, Sequence[str]]:
     """Returns the current calls that replace each operation, taken from the mapping."""
     all_operations = (*OPERATIONS, *UNLISTED)
     return {

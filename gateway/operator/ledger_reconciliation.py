@@ -16,7 +16,7 @@ from gateway.auth.key_rows import (
 )
 from gateway.auth.keys import ApiKey
 from gateway.config.settings import Settings
-from gateway.operator.standalone_executor import create_executor
+from gateway.operator.standalone_executor import create_flow_executor
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.id_rows import load_legacy_ids
@@ -132,7 +132,7 @@ class Reconciler:
             if merchant in (None, tenant.merchant) and environment in (None, tenant.environment)
         ]
 
-    async def find_tenants_without_keys(self) -> set[Tenant]:
+    async def find_tenants_without_active_keys(self) -> set[Tenant]:
         """Returns the tenants whose clients cannot start batches, because no key is active."""
         return {*await self.list_tenants()} - await load_tenants_with_active_keys(self._store)
 
@@ -150,7 +150,7 @@ class Reconciler:
         """
         report, checks = ReconciliationReport(), []
         for tenant in owners:
-            tenant_checks = await self._list_checks(tenant)
+            tenant_checks = await self._list_object_checks(tenant)
             if tenant.environment in self._environments:
                 checks += [
                     *tenant_checks,
@@ -159,7 +159,9 @@ class Reconciler:
                     ),
                 ]
                 if was_restored and self._ids.has_aliases_for_kind("recipient"):
-                    checks.append(ObjectCheck(tenant, "", _build_unnamed_recipients_flow, "names"))
+                    checks.append(
+                        ObjectCheck(tenant, "", _build_recipients_without_alias_check_flow, "names")
+                    )
             elif tenant_checks:
                 problem = f"[environments.{tenant.environment}] is not configured"
                 report.unreadable_objects.append(
@@ -200,13 +202,13 @@ class Reconciler:
             check
             for owner in await self.list_tenants()
             if owner.environment in self._environments
-            for check in await self._list_superseded_checks(owner)
+            for check in await self._list_superseded_batch_checks(owner)
         ]
         report = ReconciliationReport()
         await self._run_checks(checks, report, lambda *_: None)
         return report.findings
 
-    async def _list_checks(self, owner: Tenant) -> list[ObjectCheck]:
+    async def _list_object_checks(self, owner: Tenant) -> list[ObjectCheck]:
         batches = await self._ledger.load_facts_by_id(owner, "batch")
         recipients = await self._ledger.load_facts_by_id(owner, "recipient")
         checks = [
@@ -215,29 +217,33 @@ class Reconciler:
                 id_,
                 partial(self._build_batch_check_flow, id_),
                 "batches",
-                _list_other_ids(facts),
+                _extract_service_ids(facts),
             )
             for id_, facts in batches.items()
         ]
         checks += [
-            ObjectCheck(owner, id_, partial(self._build_deleted_recipient_flow, id_), "recipients")
+            ObjectCheck(
+                owner, id_, partial(self._build_deleted_recipient_check_flow, id_), "recipients"
+            )
             for id_, facts in recipients.items()
             if facts.get("deleted")
         ]
-        return [*checks, *await self._list_superseded_checks(owner)]
+        return [*checks, *await self._list_superseded_batch_checks(owner)]
 
     def _build_batch_check_flow(self, id_: str, is_busy: bool) -> Flow:
         return consistency_checks.find_batch_differences(id_, self._format_now(), is_busy=is_busy)
 
-    def _build_deleted_recipient_flow(self, id_: str, _is_busy: bool) -> Flow:
+    def _build_deleted_recipient_check_flow(self, id_: str, _is_busy: bool) -> Flow:
         return consistency_checks.find_deleted_recipient_differences(id_)
 
-    def _build_superseded_batch_flow(self, id_: str, _is_busy: bool) -> Flow:
+    def _build_superseded_batch_check_flow(self, id_: str, _is_busy: bool) -> Flow:
         return consistency_checks.find_superseded_batch_differences(id_, self._format_now())
 
-    async def _list_superseded_checks(self, owner: Tenant) -> list[ObjectCheck]:
+    async def _list_superseded_batch_checks(self, owner: Tenant) -> list[ObjectCheck]:
         return [
-            ObjectCheck(owner, id_, partial(self._build_superseded_batch_flow, id_), "abandoned")
+            ObjectCheck(
+                owner, id_, partial(self._build_superseded_batch_check_flow, id_), "abandoned"
+            )
             for id_ in await self._ledger.load_superseded_batch_aliases(owner)
         ]
 
@@ -257,14 +263,14 @@ class Reconciler:
         remaining, checks_done = iter(checks), 0
         progress(0, len(checks))
 
-        async def run_remaining() -> None:
+        async def run_remaining_checks() -> None:
             nonlocal checks_done
             for check in remaining:
                 await self._run_check(check, report)
                 checks_done += 1
                 progress(checks_done, len(checks))
 
-        await asyncio.gather(*(run_remaining() for _ in range(MAX_CONCURRENT_CHECKS)))
+        await asyncio.gather(*(run_remaining_checks() for _ in range(MAX_CONCURRENT_CHECKS)))
 
     async def _run_check(self, check: ObjectCheck, report: ReconciliationReport) -> None:
         try:
@@ -276,7 +282,7 @@ class Reconciler:
             status = failure.status if isinstance(failure, Refused) else None
             reason = f"refused, status {status}" if status else str(failure)
             problem = f"it could not be read ({reason})"
-            advice = f"{_advise_unreadable(status)}, and run this again"
+            advice = f"{_format_unreadable_object_advice(status)}, and run this again"
             report.unreadable_objects.append(
                 Finding(check.owner, "unreadable", check.id or "-", problem, advice)
             )
@@ -286,10 +292,12 @@ class Reconciler:
             self._report_unknown_batches(check, answer, report)
         if check.counted_as == "names":
             report.unnamed_recipients[check.owner] = answer.body["unnamed"]
-        for difference in await self._drop_transient(check, answer.body["differences"]):
+        for difference in await self._drop_transient_differences(check, answer.body["differences"]):
             report.findings.append(await self._build_finding(check, difference))
 
-    async def _drop_transient(self, check: ObjectCheck, differences: Sequence[Any]) -> list[Any]:
+    async def _drop_transient_differences(
+        self, check: ObjectCheck, differences: Sequence[Any]
+    ) -> list[Any]:
         """Returns the differences that still exist a moment later."""
         # A change in progress looks like a difference until it is complete.
         transient = [
@@ -379,17 +387,17 @@ class Reconciler:
         return self._callers[owner]
 
 
-def _build_unnamed_recipients_flow(_busy: bool) -> Flow:
+def _build_recipients_without_alias_check_flow(_busy: bool) -> Flow:
     return consistency_checks.find_recipients_without_alias_id()
 
 
-def _advise_unreadable(status: int | None) -> str:
+def _format_unreadable_object_advice(status: int | None) -> str:
     if status in (401, 403):
         return "run `payout-gateway keys verify`, fix the credentials"
     return "check that the service can be reached"
 
 
-def _list_other_ids(facts: Mapping[str, Any]) -> frozenset[str]:
+def _extract_service_ids(facts: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(filter(None, [facts.get("upstream")]))
 
 
@@ -400,6 +408,6 @@ async def open_reconciler(settings: Settings, store: Store) -> AsyncIterator[Rec
     environments = settings.environments.map_configured_environments_by_name()
     capabilities = await load_capabilities(ledger, environments)
     async with open_upstream_client(settings, capabilities=capabilities) as upstream:
-        executor = create_executor(settings, store, ledger, upstream, capabilities)
+        executor = create_flow_executor(settings, store, ledger, upstream, capabilities)
         ids = AliasIds(store, settings.legacy.stand_ins)
         yield Reconciler(store, ledger, executor, ids, environments)

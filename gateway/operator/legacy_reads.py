@@ -89,7 +89,7 @@ async def load_read_budget(
 ) -> ReadBudget:
     """Returns the budget, less the requests of earlier runs in the last hour."""
     stored, _when = (await ledger.load_capabilities(environment)).get(
-        _build_record_name(name), ({}, None)
+        _build_budget_record_name(name), ({}, None)
     )
     return ReadBudget(
         per_hour, {int(minute): int(n) for minute, n in stored.items()}, announce_wait=announce_wait
@@ -100,10 +100,10 @@ async def save_read_budget(
     ledger: ObjectStateStore, environment: str, name: str, budget: ReadBudget
 ) -> None:
     spent_by_minute = {str(minute): number for minute, number in budget.spent_by_minute.items()}
-    await ledger.save_capability(environment, _build_record_name(name), spent_by_minute)
+    await ledger.save_capability(environment, _build_budget_record_name(name), spent_by_minute)
 
 
-def _build_record_name(name: str) -> str:
+def _build_budget_record_name(name: str) -> str:
     return f"legacy reads of {name}"
 
 
@@ -160,7 +160,7 @@ class LegacyReader:
                     raise ResponseLost(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
             return response.status, response.headers.get("Retry-After", ""), bytes(data)
 
-    async def iter_rows(
+    async def iter_rows_with_total(
         self, path: str, name: str, **query: str
     ) -> AsyncIterator[tuple[JSON, int]]:
         """Yields every row of a list once, with the number of rows that the service reports.
@@ -173,7 +173,7 @@ class LegacyReader:
         for _ in range(MAX_LIST_PASSES):
             records, has_shrunk = 0, False
             async for body, rows in self._iter_pages(path, name, query):
-                before, records = records, _count_records(body, len(seen_ids | rows.keys()))
+                before, records = records, _parse_record_count(body, len(seen_ids | rows.keys()))
                 has_shrunk = has_shrunk or records < before
                 for id_ in [row_id for row_id in rows if row_id not in seen_ids]:  # in their order
                     seen_ids.add(id_)
@@ -200,7 +200,7 @@ class LegacyReader:
             number += 1
 
 
-def _count_records(body: Mapping[str, JSON], default: int) -> int:
+def _parse_record_count(body: Mapping[str, JSON], default: int) -> int:
     meta = body.get("meta")
     return parse_count(meta.get("records") if isinstance(meta, dict) else None, default)
 

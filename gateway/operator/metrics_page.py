@@ -68,7 +68,7 @@ class StateGauges:
     is_restored: bool
 
 
-async def load_gauges(store: Store) -> StateGauges:
+async def load_state_gauges(store: Store) -> StateGauges:
     """Reads the gauges from the state with a few cheap queries. Raises StoreUnavailable."""
     now = store.clock()
     sent_writes = select(
@@ -182,7 +182,7 @@ class MetricsPage:
     async def _refresh(self) -> None:
         for environment in self._environments:
             metrics.clock_offset.labels(environment).set(self._clock.offset(environment))
-            index_figures = self._indexes.calculate_figures(environment)
+            index_figures = self._indexes.calculate_cache_statistics(environment)
             metrics.recipient_caches.labels(environment).set(index_figures.caches)
             metrics.cache_entries.labels(environment).set(index_figures.recipients)
             metrics.cache_age.labels(environment).set(index_figures.oldest_age_seconds)
@@ -194,11 +194,11 @@ class MetricsPage:
         try:
             # A slow database must not make the scrape time out: the other metrics are still valid.
             async with asyncio.timeout(READ_TIMEOUT_SECONDS):
-                self._set_gauges(await load_gauges(self._store))
+                self._set_state_gauges(await load_state_gauges(self._store))
         except (StoreUnavailable, TimeoutError):
-            self._clear_gauges()
+            self._clear_state_gauges()
 
-    def _set_gauges(self, gauges: StateGauges) -> None:
+    def _set_state_gauges(self, gauges: StateGauges) -> None:
         metrics.database_up.set(self._store.write_error is None)
         metrics.in_doubt_writes.set(gauges.in_doubt_writes)
         metrics.in_doubt_age_seconds.set(gauges.in_doubt_seconds)
@@ -210,7 +210,7 @@ class MetricsPage:
         for environment, key_count in keys_by_environment.items():
             metrics.api_keys.labels(environment).set(key_count)
 
-    def _clear_gauges(self) -> None:
+    def _clear_state_gauges(self) -> None:
         """Clears the gauges: stale values must not look current."""
         metrics.database_up.set(0)
         for gauge in (

@@ -69,7 +69,7 @@ async def find_switch_scopes(
         for api_key in await load_listed_keys(store)
         if environment in (None, api_key.environment)
     ]
-    return [_find_key_scope(keys, key)] if key else list(_iter_merchant_scopes(keys, merchant))
+    return [_require_key_scope(keys, key)] if key else list(_iter_merchant_scopes(keys, merchant))
 
 
 async def count_legacy_batches(store: Store, scopes: Iterable[SwitchScope]) -> int:
@@ -78,7 +78,7 @@ async def count_legacy_batches(store: Store, scopes: Iterable[SwitchScope]) -> i
     return sum([len(await ledger.load_facts_by_id(scope.owner, BACKEND_KIND)) for scope in scopes])
 
 
-def _find_key_scope(keys: list[ListedKey], name_or_prefix: str) -> SwitchScope:
+def _require_key_scope(keys: list[ListedKey], name_or_prefix: str) -> SwitchScope:
     matches = find_keys_by_name_or_prefix(keys, name_or_prefix)
     # A prefix that matches two keys must not switch one of them.
     if len(matches) != 1:
@@ -95,7 +95,7 @@ def _iter_merchant_scopes(keys: list[ListedKey], merchant: str | None) -> Iterat
         yield SwitchScope(tenant, "")
 
 
-def check_legacy_address(settings: Settings, scopes: list[SwitchScope]) -> None:
+def check_legacy_base_url_is_set(settings: Settings, scopes: list[SwitchScope]) -> None:
     environments = settings.environments.map_configured_environments_by_name()
     for scope in scopes:
         name = scope.owner.environment

@@ -131,11 +131,11 @@ async def trace_object(store: Store, owner: Tenant, id_: str) -> ObjectTrace:
     return ObjectTrace(
         owner,
         tuple(known_ids),
-        await _load_shown_facts(ledger, owner, object_ids),
+        await _load_shown_facts_by_object(ledger, owner, object_ids),
         len(entries["entries"]) if "entries" in entries else None,
         operations,
         await repository.load_writes(*(record.id for record in operations)),
-        await _load_events(store, owner, operations),
+        await _load_related_audit_events(store, owner, operations),
     )
 
 
@@ -223,7 +223,7 @@ async def _find_superseding_batches(
     return [id_ for id_, facts in batches.items() if upstream in facts.get("abandoned", [])]
 
 
-async def _load_shown_facts(
+async def _load_shown_facts_by_object(
     ledger: ObjectStateStore, owner: Tenant, object_ids: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
     facts_by_object: dict[str, dict[str, Any]] = {}
@@ -235,7 +235,7 @@ async def _load_shown_facts(
     return facts_by_object
 
 
-async def _load_events(
+async def _load_related_audit_events(
     store: Store, owner: Tenant, records: Sequence[OperationRecord]
 ) -> list[AuditEvent]:
     """Returns the audit events about these operations, and general events since the first of them."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from gateway.operator.in_doubt_writes import (
     WriteCommandRefused,
     find_write_by_shown_id,
-    resolve_original_id,
+    resolve_original_object_id,
 )
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.operations import (
@@ -48,7 +48,7 @@ async def close_in_doubt_operation(store: Store, write_id: str) -> None:
     busy.
     """
     for _ in range(MAX_ATTEMPTS):
-        if await _try_close(store, write_id):
+        if await _try_close_operation(store, write_id):
             return
         await asyncio.sleep(RETRY_SECONDS)
     raise WriteCommandRefused(
@@ -56,7 +56,7 @@ async def close_in_doubt_operation(store: Store, write_id: str) -> None:
     )
 
 
-async def _try_close(store: Store, write_id: str) -> bool:
+async def _try_close_operation(store: Store, write_id: str) -> bool:
     """Tries once. False if a running gateway claims the operation; raises WriteCommandRefused."""
     record, _write = await find_write_by_shown_id(store, write_id)
     # A gateway has claimed it to resolve it, which takes only a moment. Its result may change the
@@ -76,14 +76,16 @@ async def _try_close(store: Store, write_id: str) -> bool:
             f"it is not known whether {write_id} happened; record that with `writes settle` first"
         )
     settled_writes = [
-        _apply_verdict(write, store) for write in record_writes if write.state == SENT
+        _apply_operator_verdict(write, store) for write in record_writes if write.state == SENT
     ]
     final_writes = {write.number: write for write in [*record_writes, *settled_writes]}
     has_happened = any(write.state in (ANSWERED, CONFIRMED) for write in final_writes.values())
     point = Checkpoint(
         resolved_writes=settled_writes,
         object_ids=[write.object_id for write in settled_writes if write.object_id],
-        object_changes=await _build_unlock_records(store, record, list(final_writes.values())),
+        object_changes=await _build_batch_unlock_records(
+            store, record, list(final_writes.values())
+        ),
         column_values={"state": ANSWERED if has_happened else UNDONE, "reason": None},
         # Nothing continues the operation, so its encrypted request and steps are no longer needed.
         drops_payload=True,
@@ -97,13 +99,13 @@ async def _try_close(store: Store, write_id: str) -> bool:
     return True
 
 
-def _apply_verdict(write: Write, store: Store) -> Write:
+def _apply_operator_verdict(write: Write, store: Store) -> Write:
     state = ABSENT if write.operator_outcome == ABSENT else CONFIRMED
     created_id = None if write.operator_outcome in OPERATOR_OUTCOMES else write.operator_outcome
     return replace(write, state=state, object_id=created_id, resolved_at=store.clock())
 
 
-async def _build_unlock_records(
+async def _build_batch_unlock_records(
     store: Store, record: OperationRecord, final_writes: Sequence[Write]
 ) -> list[CompareAndSet]:
     """Records that unlock the operation's batches, with the effect of its last write."""
@@ -113,7 +115,7 @@ async def _build_unlock_records(
     # The format of the service's timestamps, which the batch record uses.
     time = f"{last_write.recorded_at:%Y-%m-%dT%H:%M:%S.000Z}"
     for subject_id in record.object_ids:
-        batch_id = await resolve_original_id(store, record.tenant, subject_id)
+        batch_id = await resolve_original_object_id(store, record.tenant, subject_id)
         facts = await ledger.load(record.tenant, "batch", batch_id)
         if unlock_record := build_stale_lock_release(
             batch_id, facts, time if has_happened else None, last_write.object_id

@@ -24,13 +24,13 @@ WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listen
 def check_runnable(settings: Settings) -> None:
     """Raises ConfigurationError with every problem that would keep the gateway from running."""
     # All at once, so that an operator fixes them in one round.
-    if problems := list(_iter_problems(settings)):
+    if problems := list(_iter_configuration_problems(settings)):
         raise ConfigurationError(
             [settings.format_problem_with_location(problem) for problem in problems]
         )
 
 
-def list_placeholder_urls(settings: Settings) -> list[str]:
+def list_placeholder_url_warnings(settings: Settings) -> list[str]:
     """Returns warnings about placeholder addresses, each with file and line."""
     return [
         settings.format_problem_with_location(
@@ -42,7 +42,7 @@ def list_placeholder_urls(settings: Settings) -> list[str]:
             ("base_url", environment.base_url),
             ("legacy_base_url", environment.legacy_base_url),
         )
-        if is_placeholder(url)
+        if is_placeholder_url(url)
     ]
 
 
@@ -66,12 +66,12 @@ def list_key_file_warnings(settings: Settings) -> list[str]:
     )
 
 
-def is_placeholder(url: str) -> bool:
+def is_placeholder_url(url: str) -> bool:
     """Whether a URL has the domain ``.example``, which RFC 2606 reserves for documentation."""
     return (urlsplit(url).hostname or "").endswith(".example")
 
 
-def _iter_problems(settings: Settings) -> Iterator[str]:
+def _iter_configuration_problems(settings: Settings) -> Iterator[str]:
     server = settings.server
     if not settings.environments.map_configured_environments_by_name():
         file_hint = (

@@ -85,7 +85,7 @@ class KeyReadiness:
         )
 
 
-async def load_readiness(
+async def load_cutover_readiness(
     store: Store, name: str | None = None, rules: Sequence[Rule] = ()
 ) -> list[KeyReadiness]:
     """Returns the results of all compared keys, or by name. Raises StoreUnavailable."""
@@ -96,13 +96,13 @@ async def load_readiness(
         for row in await load_usage_summaries(store)
     }
     return [
-        _build_readiness(tenant, key, tallies, used, rules)
+        _build_cutover_readiness(tenant, key, tallies, used, rules)
         for tenant, key in dict.fromkeys((tally_key.tenant, tally_key.key) for tally_key in tallies)
         if name in (None, key)
     ]
 
 
-def _build_readiness(
+def _build_cutover_readiness(
     tenant: Tenant,
     key: str,
     tallies: dict[TallyKey, Tally],
@@ -145,14 +145,14 @@ def _iter_differences(name: str, tally: Tally, rules: Sequence[Rule]) -> Iterato
             (
                 ignore_rule.reason
                 for ignore_rule in rules
-                if _is_ignored_by(ignore_rule, name, kind, place)
+                if _is_difference_ignored_by(ignore_rule, name, kind, place)
             ),
             None,
         )
         yield Difference(name, kind, place, answers, reason)
 
 
-def _is_ignored_by(rule: Rule, operation: str, kind: str, place: str) -> bool:
+def _is_difference_ignored_by(rule: Rule, operation: str, kind: str, place: str) -> bool:
     """Whether a rule ignores the difference: it covers a parent of the place, or the place itself."""
     if any(rule.applies_to(operation, parent) for parent in iter_parent_paths(place)):
         return True

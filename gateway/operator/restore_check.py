@@ -78,14 +78,14 @@ class RestoreDetector:
         if position.mark < self._known_mark and not position.is_restored:
             await set_restored_flag(self._store, self._known_mark)
         if position.is_restored or position.mark < self._known_mark:
-            self._report_restored()
+            self._log_restore_once()
             return
         self._is_restored, self._known_mark = False, position.mark
         # Only when it advanced: an idle gateway does not write to disk.
         if self._known_mark > self._written_mark:
-            await self._save_mark(self._known_mark)
+            await self._write_mark_file(self._known_mark)
 
-    def _report_restored(self) -> None:
+    def _log_restore_once(self) -> None:
         if not self._is_restored:
             # Once per restore, not once per second.
             log.error(
@@ -96,15 +96,15 @@ class RestoreDetector:
             )
         self._is_restored = True
 
-    async def _save_mark(self, mark: HighWaterMark) -> None:
+    async def _write_mark_file(self, mark: HighWaterMark) -> None:
         try:
             await asyncio.to_thread(write_high_water_mark_if_greater, self._path, mark)
         except OSError as error:
-            self._report_unwritable_mark(error)
+            self._log_unwritable_mark_once(error)
             return
         self._written_mark, self._was_write_ok = mark, True
 
-    def _report_unwritable_mark(self, error: OSError) -> None:
+    def _log_unwritable_mark_once(self, error: OSError) -> None:
         if self._was_write_ok:
             log.warning(
                 "restore_mark_not_written",

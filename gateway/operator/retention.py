@@ -88,7 +88,9 @@ class RetentionTask(PeriodicTask):
     async def _delete_all_expired(self) -> None:
         # Each step checks whether the gateway is stopping, so that shutdown does not wait for a
         # sweep.
-        deleted_counts = await delete_expired(self._store, self._settings, lambda: self.is_stopping)
+        deleted_counts = await delete_expired_data(
+            self._store, self._settings, lambda: self.is_stopping
+        )
         await delete_old_traffic_counts(self._store)
         await delete_expired_signed_changes(self._store, lambda: self.is_stopping)
         if any(deleted_counts.values()):
@@ -101,24 +103,24 @@ class RetentionTask(PeriodicTask):
 # Expiry
 
 
-async def delete_expired(
+async def delete_expired_data(
     store: Store, settings: Retention, is_ending: Callable[[], bool] = lambda: False
 ) -> dict[str, int]:
     """Deletes expired data. Returns the number of rows by kind; raises StoreUnavailable."""
     deleted_counts: dict[str, int] = {}
     for name, days, delete_rows in (
-        ("journal", settings.journal_days, _delete_ended_operations),
-        ("texts", settings.texts_days, _strip_old_payments),
-        ("usage", settings.usage_days, _delete_usage_and_brownouts),
-        ("audit", settings.audit_days, _delete_audit_events),
+        ("journal", settings.journal_days, _delete_old_operations),
+        ("texts", settings.texts_days, _strip_personal_data_of_old_payments),
+        ("usage", settings.usage_days, _delete_old_usage_and_brownouts),
+        ("audit", settings.audit_days, _delete_old_audit_events),
     ):
         deleted_counts[name] = (
-            await _delete_in_steps(delete_rows, store, days, is_ending) if days else 0
+            await _delete_old_rows_in_steps(delete_rows, store, days, is_ending) if days else 0
         )
     return deleted_counts
 
 
-async def _delete_in_steps(
+async def _delete_old_rows_in_steps(
     delete_rows: Callable[[Store, datetime], Awaitable[int]],
     store: Store,
     days: int,
@@ -135,7 +137,7 @@ async def _delete_in_steps(
     return deleted
 
 
-async def _delete_ended_operations(store: Store, before: datetime) -> int:
+async def _delete_old_operations(store: Store, before: datetime) -> int:
     """Deletes ended operations and their writes, except the newest.
 
     The high-water mark, which detects a restored state, depends on the newest.
@@ -173,7 +175,7 @@ async def _delete_ended_operations(store: Store, before: datetime) -> int:
     return await store.write(delete_rows)
 
 
-async def _strip_old_payments(store: Store, before: datetime) -> int:
+async def _strip_personal_data_of_old_payments(store: Store, before: datetime) -> int:
     """Deletes names, addresses and memos of payments in batches that were not changed since."""
     table = object_states.c
     old_payments = select(table.merchant, table.environment, table.id).where(
@@ -189,8 +191,8 @@ async def _strip_old_payments(store: Store, before: datetime) -> int:
             entries = facts.get("entries", [])
             # Written even if nothing is removed: the new timestamp keeps it out of the next passes.
             stripped_entries = (
-                map_rows(strip_personal_data, entries)
-                if await _is_at_rest(ledger, owner, row.id)
+                map_rows(strip_personal_data_from_payment, entries)
+                if await _is_batch_settled(ledger, owner, row.id)
                 else entries
             )
             await ledger.compare_and_set(
@@ -200,12 +202,12 @@ async def _strip_old_payments(store: Store, before: datetime) -> int:
     return stripped_count
 
 
-async def _is_at_rest(ledger: ObjectStateStore, owner: Tenant, batch: str) -> bool:
+async def _is_batch_settled(ledger: ObjectStateStore, owner: Tenant, batch: str) -> bool:
     phase = (await ledger.load(owner, "batch", batch)).get("phase", "sent")
     return phase in SETTLED_PHASES
 
 
-def strip_personal_data(entry: Mapping[str, Any]) -> dict[str, Any]:
+def strip_personal_data_from_payment(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a payment without the memo and without all recipient fields but the id."""
     impersonal_fields = {name: value for name, value in entry.items() if name != "memo"}
     payee = {name: id_ for name, id_ in entry["recipient"].items() if name == "id"}
@@ -216,10 +218,10 @@ async def delete_expired_signed_changes(
     store: Store, is_ending: Callable[[], bool] = lambda: False
 ) -> None:
     """Deletes records of signed changes after a day, when each has long ended."""
-    await _delete_in_steps(_delete_signed_changes, store, 1, is_ending)
+    await _delete_old_rows_in_steps(_delete_old_signed_changes, store, 1, is_ending)
 
 
-async def _delete_signed_changes(store: Store, before: datetime) -> int:
+async def _delete_old_signed_changes(store: Store, before: datetime) -> int:
     table = object_states.c
     key_columns = (table.merchant, table.environment, table.id)
     is_old = and_(table.kind == SIGNED_CHANGES_KIND, table.updated_at < before)
@@ -230,7 +232,7 @@ async def _delete_signed_changes(store: Store, before: datetime) -> int:
     return await store.write(lambda tx: tx.execute(old_changes))
 
 
-async def _delete_usage_and_brownouts(store: Store, before: datetime) -> int:
+async def _delete_old_usage_and_brownouts(store: Store, before: datetime) -> int:
     async def delete_rows(tx: Transaction) -> None:
         # Not in steps: these tables have a row for each key, operation and day.
         ended_brownouts = select(brownouts.c.id).where(brownouts.c.ends_at < before)
@@ -242,7 +244,7 @@ async def _delete_usage_and_brownouts(store: Store, before: datetime) -> int:
     return 0
 
 
-async def _delete_audit_events(store: Store, before: datetime) -> int:
+async def _delete_old_audit_events(store: Store, before: datetime) -> int:
     old_acts = delete(audit_events).where(audit_events.c.at < before)
     await store.write(lambda tx: tx.execute(old_acts))
     return 0
@@ -257,8 +259,8 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
     Ids stay, and whether the recipient is deleted or may not be paid.
     """
     ledger = ObjectStateStore(store)
-    recipient_ids = await _load_recipient_ids(store, owner, recipient)
-    await _wait_for_operations(store, owner)
+    recipient_ids = await _load_all_ids_of_recipient(store, owner, recipient)
+    await _wait_for_unfinished_operations(store, owner)
     answers = await _count_stored_answers(store, owner, recipient_ids)
     payments_by_batch = await ledger.load_facts_by_id(owner, "payments")
     recipient_payments = {
@@ -274,7 +276,7 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
     }
     # The payments of a draft are still to be sent, and the service needs the memo and the name.
     draft_batches = [
-        batch for batch in recipient_payments if not await _is_at_rest(ledger, owner, batch)
+        batch for batch in recipient_payments if not await _is_batch_settled(ledger, owner, batch)
     ]
     if draft_batches:
         raise RecipientInUse(
@@ -283,9 +285,12 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
         )
     # Each batch with a compare-and-set: a client may edit it right now.
     for batch in recipient_payments:
-        await _strip_recipient_payments(ledger, owner, batch, recipient_ids)
+        await _strip_recipient_data_from_batch(ledger, owner, batch, recipient_ids)
     facts = sum(
-        [await _delete_personal_facts(ledger, owner, name) for name in sorted(recipient_ids)]
+        [
+            await _delete_personal_recipient_facts(ledger, owner, name)
+            for name in sorted(recipient_ids)
+        ]
     )
     # Last: if a step above fails, the audit log must not say that the data was erased.
     await store.write(lambda tx: record_audit_event(store, tx, RECIPIENT_ERASED, owner))
@@ -294,7 +299,7 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
     )
 
 
-async def _load_recipient_ids(store: Store, owner: Tenant, recipient: str) -> frozenset[str]:
+async def _load_all_ids_of_recipient(store: Store, owner: Tenant, recipient: str) -> frozenset[str]:
     """Returns all ids of a recipient: the given one, the service's and the legacy one."""
     current_id = (await load_current_ids_by_legacy_id(store, owner, [recipient])).get(
         recipient, recipient
@@ -303,7 +308,7 @@ async def _load_recipient_ids(store: Store, owner: Tenant, recipient: str) -> fr
     return frozenset({recipient, current_id, *legacy_ids_by_id.values()})
 
 
-async def _wait_for_operations(store: Store, owner: Tenant) -> None:
+async def _wait_for_unfinished_operations(store: Store, owner: Tenant) -> None:
     """Waits for the tenant's unfinished operations, because one could write erased data again, and
     its recipient may not be known yet. Raises RecipientInUse if they do not end in time.
     """
@@ -328,14 +333,16 @@ async def _count_stored_answers(store: Store, owner: Tenant, names: Iterable[str
     return sum(record.response is not None for record in records)
 
 
-async def _strip_recipient_payments(
+async def _strip_recipient_data_from_batch(
     ledger: ObjectStateStore, owner: Tenant, batch: str, names: frozenset[str]
 ) -> None:
     entries: Sequence[Mapping[str, Any]]
     entries = (await ledger.load(owner, "payments", batch)).get("entries", [])
     stripped_entries = map_rows(
         lambda entry: (
-            strip_personal_data(entry) if entry["recipient"].get("id") in names else entry
+            strip_personal_data_from_payment(entry)
+            if entry["recipient"].get("id") in names
+            else entry
         ),
         entries,
     )
@@ -347,7 +354,9 @@ async def _strip_recipient_payments(
         raise RecipientInUse(f"batch {batch} is being changed right now; try again") from None
 
 
-async def _delete_personal_facts(ledger: ObjectStateStore, owner: Tenant, name: str) -> int:
+async def _delete_personal_recipient_facts(
+    ledger: ObjectStateStore, owner: Tenant, name: str
+) -> int:
     facts = await ledger.load(owner, "recipient", name)
     removed_facts = {fact: None for fact in facts if fact not in IMPERSONAL_FACTS}
     if removed_facts:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.upstream.signed_target import CapabilityStore
 
 
-def create_executor(
+def create_flow_executor(
     settings: Settings,
     store: Store,
     ledger: ObjectStateStore,

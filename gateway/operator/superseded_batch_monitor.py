@@ -37,7 +37,7 @@ class SupersededBatchMonitor:
         while True:
             try:
                 for finding in await self._reconciler.check_superseded_batches():
-                    _log_finding(finding)
+                    _log_started_superseded_batch(finding)
             except StoreUnavailable as unavailable:
                 log.error("abandoned_batch_check_failed", reason=str(unavailable))
             except Exception as error:  # noqa: BLE001 - the next check may succeed
@@ -45,7 +45,7 @@ class SupersededBatchMonitor:
             await asyncio.sleep(self._seconds)
 
 
-def _log_finding(finding: Finding) -> None:
+def _log_started_superseded_batch(finding: Finding) -> None:
     log.error(
         "abandoned_batch_started",
         merchant=finding.owner.merchant,

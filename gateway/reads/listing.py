@@ -17,9 +17,9 @@ from gateway.reads.recipient_cache.scan import (
     CallService,
     Row,
     fetch_all_rows,
-    fetch_single_page,
+    fetch_rows_if_single_page,
+    filter_sort_and_page,
     parse_page,
-    select_page,
 )
 from gateway.storage.tenants import Tenant
 from mappings.effects import Call, ListPage, ListQuery
@@ -62,14 +62,16 @@ class ListReader:
                 self._lists_hidden[cache_key] = True
         if self._caches is not None and question.is_indexed and self._caches.can_cache(tenant):
             try:
-                return await self._query_cache(self._caches, question, call_service, tenant)
+                return await self._query_recipient_cache(
+                    self._caches, question, call_service, tenant
+                )
             except CacheUnavailable:
                 pass  # the list is scanned for this query, as without a cache
         rows = await fetch_all_rows(question, call_service)
         self._record_whether_list_has_hidden(question, cache_key, rows)
-        return select_page(await self._add_alias_sort_key(tenant, question, rows), rows)
+        return filter_sort_and_page(await self._add_alias_sort_key(tenant, question, rows), rows)
 
-    async def _query_cache(
+    async def _query_recipient_cache(
         self,
         caches: RecipientCaches,
         question: ListQuery,
@@ -78,11 +80,13 @@ class ListReader:
     ) -> ListPage:
         """Answers from the cache; raises CacheUnavailable if the recipients cannot be cached."""
         if (
-            not caches.has_complete_cache(tenant)
-            and (rows := await fetch_single_page(question, call_service)) is not None
+            not caches.has_fresh_cache(tenant)
+            and (rows := await fetch_rows_if_single_page(question, call_service)) is not None
         ):
             self._record_whether_list_has_hidden(question, (tenant, question.path), rows)
-            return select_page(await self._add_alias_sort_key(tenant, question, rows), rows)
+            return filter_sort_and_page(
+                await self._add_alias_sort_key(tenant, question, rows), rows
+            )
         result = await caches.query(
             question, call_service, tenant, partial(self._add_alias_sort_key, tenant)
         )

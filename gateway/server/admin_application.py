@@ -35,7 +35,7 @@ def create_admin_application(
     application = create_monitoring_application(
         console_parts.checks,
         # Built on the first request, to keep the start fast.
-        cache(partial(_build_api_description, settings, client_port)),
+        cache(partial(_build_legacy_openapi_document, settings, client_port)),
         MetricsPage(
             console_parts.store,
             console_parts.limits,
@@ -52,7 +52,7 @@ def create_admin_application(
     return application
 
 
-def _build_api_description(settings: Settings, port: int) -> Mapping[str, JSON]:
+def _build_legacy_openapi_document(settings: Settings, port: int) -> Mapping[str, JSON]:
     """Builds the OpenAPI document of the legacy interface, with the public URLs."""
     addresses = openapi.list_public_urls(settings.server, port)
     return openapi.build_openapi_document(settings.vocabulary.build_vocabulary(), addresses)
@@ -61,7 +61,7 @@ def _build_api_description(settings: Settings, port: int) -> Mapping[str, JSON]:
 def create_readiness_checks(
     settings: Settings, store: Store, limits: RateLimiter
 ) -> dict[str, Check]:
-    async def check_database() -> str | None:
+    async def find_database_problem() -> str | None:
         try:
             await store.read(lambda tx: tx.fetch(select(1)))
         except StoreUnavailable as error:
@@ -73,23 +73,23 @@ def create_readiness_checks(
     egress = EgressConfig(settings)
 
     def create_environment_check(name: str, origin: str) -> Check:
-        async def check_environment() -> str | None:
+        async def find_environment_problem() -> str | None:
             return (
                 None
-                if await _is_reachable(origin, egress.build_request_options(name))
+                if await _is_origin_reachable(origin, egress.build_request_options(name))
                 else "base_url does not answer; see network and TLS"
             )
 
-        return check_environment
+        return find_environment_problem
 
     environments = {
         f"environments.{name}": create_environment_check(name, environment_settings.base_url)
         for name, environment_settings in settings.environments.map_configured_environments_by_name().items()
     }
-    return {"state": check_database, "limits": limits.find_limiter_problem, **environments}
+    return {"state": find_database_problem, "limits": limits.find_limiter_problem, **environments}
 
 
-async def _is_reachable(origin: str, request_options: Mapping[str, Any]) -> bool:
+async def _is_origin_reachable(origin: str, request_options: Mapping[str, Any]) -> bool:
     """Whether a server speaks HTTP there; sends an unsigned request that changes nothing."""
     try:
         async with (

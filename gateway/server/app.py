@@ -43,7 +43,7 @@ from gateway.server.listener import (
     start_client_listener,
 )
 from gateway.server.memory_tuning import create_trim_task
-from gateway.server.shutdown import calculate_shutdown_seconds
+from gateway.server.shutdown import calculate_max_shutdown_seconds
 from gateway.signed_api.routing import InterfaceRouter
 from gateway.storage import Store
 from gateway.storage.periodic_tasks import PeriodicTask
@@ -79,7 +79,7 @@ class RunningGateway:
         await self.server.drain_connections(seconds)
 
     @property
-    def pending_requests(self) -> int:
+    def pending_request_count(self) -> int:
         """The number of requests that run or wait for admission."""
         return self.load.limiter.running_count + self.load.limiter.waiting_count
 
@@ -134,7 +134,7 @@ async def run_gateway(
         for periodic_task in _create_periodic_tasks(settings, backends, runtime):
             await stack.enter_async_context(periodic_task)
         server = await stack.enter_async_context(_create_server(settings, interface_router))
-        runner = web.ServerRunner(server, shutdown_timeout=calculate_shutdown_seconds(settings))
+        runner = web.ServerRunner(server, shutdown_timeout=calculate_max_shutdown_seconds(settings))
         listener = await start_client_listener(stack, settings, runner, inherited_sockets)
         console_parts = console.ConsoleDependencies(
             settings,

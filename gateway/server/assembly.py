@@ -38,7 +38,7 @@ from gateway.reads.recipient_cache import (
     RemoteChanges,
     list_no_remote_changes,
 )
-from gateway.server.shutdown import calculate_operation_seconds
+from gateway.server.shutdown import calculate_max_request_seconds
 from gateway.signed_api.handler import SignedHandler
 from gateway.signed_api.senders import SenderAuthenticator
 from gateway.signed_api.signers import SignerStore
@@ -162,7 +162,8 @@ async def open_flow_runtime(
     recipient_caches = await stack.enter_async_context(_open_recipient_caches(settings, store))
     # Cached only if there are no other processes, whose changes would not invalidate these answers.
     recent_reads = RecentReads(
-        is_single_process=store.is_of_one_process, on_change=recipient_caches.record_change
+        is_single_process=store.is_of_one_process,
+        on_change=recipient_caches.record_changed_recipient,
     )
     journal = Journal(store, object_states, clocks.service, clocks.lease_seconds)
     ids = AliasIds(store, settings.legacy.stand_ins)
@@ -192,7 +193,7 @@ async def open_flow_runtime(
         journal,
         executor,
         reconciler,
-        calculate_operation_seconds(settings),
+        calculate_max_request_seconds(settings),
         joins_running=settings.writes.identical_in_flight == "retry",
         replay_seconds=settings.writes.replay_seconds,
     )
@@ -235,7 +236,7 @@ async def open_legacy_handler(
         shadow_traffic=await stack.enter_async_context(
             ShadowTraffic(settings.comparing, backends.store, service_router, current_time)
         ),
-        recorder=await stack.enter_async_context(_create_recorder(settings, current_time)),
+        recorder=await stack.enter_async_context(_create_exchange_recorder(settings, current_time)),
         load=runtime.load,
         requests_in_progress=runtime.requests_in_progress,
         clock=current_time,
@@ -249,7 +250,7 @@ async def _open_service_router(
     sender = LegacySender(
         await stack.enter_async_context(
             open_passthrough_client(
-                settings, _list_legacy_origins(settings), backends.legacy_breakers
+                settings, _map_environments_to_legacy_origins(settings), backends.legacy_breakers
             )
         )
     )
@@ -264,7 +265,7 @@ async def _open_service_router(
             runtime.journal,
             runtime.reconciler,
             runtime.recent_reads,
-            retry_wait_seconds=calculate_operation_seconds(settings),
+            retry_wait_seconds=calculate_max_request_seconds(settings),
             joins_running=settings.writes.identical_in_flight == "retry",
             replay_seconds=settings.writes.replay_seconds,
         ),
@@ -300,7 +301,7 @@ async def open_signed_handler(
             runtime.journal.operations,
             runtime.idempotency_guard,
             clocks.read_current_time,
-            calculate_operation_seconds(settings),
+            calculate_max_request_seconds(settings),
         ),
         recent_reads=runtime.recent_reads,
         usage=usage,
@@ -332,7 +333,7 @@ async def _open_recipient_caches(
             await recipient_caches.close()
 
 
-def _create_recorder(settings: Settings, clock: Callable[[], datetime]) -> Recorder:
+def _create_exchange_recorder(settings: Settings, clock: Callable[[], datetime]) -> Recorder:
     words = map_legacy_words(settings.vocabulary.build_vocabulary())
     return Recorder(settings.recording, clock, frozenset(words.values()))
 
@@ -345,7 +346,7 @@ def _open_current_passthrough(
     return open_passthrough_client(settings, origins, breakers, clock)
 
 
-def _list_legacy_origins(settings: Settings) -> dict[str, str]:
+def _map_environments_to_legacy_origins(settings: Settings) -> dict[str, str]:
     configured = settings.environments.map_configured_environments_by_name().items()
     return {
         name: environment.legacy_base_url
@@ -358,7 +359,7 @@ def _create_legacy_breakers(settings: Settings) -> CircuitBreakers:
     """Creates the legacy service's own breakers: it can be down while the current one is up."""
     upstream = settings.upstream
     return CircuitBreakers(
-        _list_legacy_origins(settings),
+        _map_environments_to_legacy_origins(settings),
         upstream.breaker_failures,
         upstream.breaker_seconds,
         service="legacy",

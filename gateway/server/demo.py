@@ -45,7 +45,7 @@ DEMO_RECIPIENT = {
 @asynccontextmanager
 async def open_demo_settings(settings: Settings) -> AsyncIterator[Settings]:
     """Starts the simulator and yields demo settings; only the ports are taken from ``settings``."""
-    words = build_simulator_words(settings.vocabulary)
+    words = build_simulator_vocabulary(settings.vocabulary)
     simulator = await start_simulator(
         service=Service(vocabulary=words, wallet_balance=WALLET_FUNDS)
     )
@@ -69,7 +69,7 @@ async def open_demo_settings(settings: Settings) -> AsyncIterator[Settings]:
         await simulator.stop()
 
 
-def build_simulator_words(vocabulary: Words) -> Vocabulary:
+def build_simulator_vocabulary(vocabulary: Words) -> Vocabulary:
     """Converts the configured vocabulary of both interfaces to the simulator's."""
     legacy = LegacyVocabulary(**map_legacy_words(vocabulary.build_vocabulary()))
     return Vocabulary(**vocabulary.current.model_dump(), legacy=legacy)

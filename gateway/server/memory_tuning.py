@@ -25,7 +25,7 @@ TRIM_SECONDS = 60
 """Interval of ``malloc_trim``, which takes about a millisecond."""
 
 
-def tune_memory() -> None:
+def tune_garbage_collector_and_malloc() -> None:
     """Freezes the current objects and collects garbage less often.
 
     Objects that exist after the start stay alive, and scanning them again delays requests. Most
@@ -47,10 +47,10 @@ def create_trim_task() -> PeriodicTask:
 
     After a burst of requests glibc keeps all free memory below the highest block in use.
     """
-    return PeriodicTask("heap_trim", TRIM_SECONDS, _trim_in_thread, runs_at_stop=False)
+    return PeriodicTask("heap_trim", TRIM_SECONDS, _trim_malloc_in_thread, runs_at_stop=False)
 
 
-async def _trim_in_thread() -> None:
+async def _trim_malloc_in_thread() -> None:
     await asyncio.to_thread(trim_malloc)
 
 

@@ -29,14 +29,14 @@ def install_shutdown_event() -> asyncio.Event:
     return shutdown_requested
 
 
-def calculate_operation_seconds(settings: Settings) -> float:
+def calculate_max_request_seconds(settings: Settings) -> float:
     """Returns the time that a running request may take."""
     return settings.upstream.timeout_seconds + SHUTDOWN_MARGIN_SECONDS
 
 
-def calculate_shutdown_seconds(settings: Settings) -> float:
+def calculate_max_shutdown_seconds(settings: Settings) -> float:
     """Returns the maximum duration of a shutdown: some requests may still wait for admission."""
-    return calculate_operation_seconds(settings) + settings.load.queue_seconds
+    return calculate_max_request_seconds(settings) + settings.load.queue_seconds
 
 
 class ProcessLifetime:

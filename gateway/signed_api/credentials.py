@@ -40,7 +40,7 @@ class SignatureHeader:
         return abs(int(now) - int(self.stamp)) <= MAX_STAMP_SKEW_SECONDS
 
 
-def has_scheme(headers: MultiMapping[str], scheme: str) -> bool:
+def has_authorization_scheme(headers: MultiMapping[str], scheme: str) -> bool:
     """Whether an Authorization header has the scheme, with a valid signature or not."""
     header_values = headers.getall("Authorization", ())
     if not header_values:
@@ -97,12 +97,12 @@ class SignatureVerifier:
             for digest in digests:
                 digest.update(part)
 
-    def match_secrets(self) -> list[bool]:
+    def list_secret_matches(self) -> list[bool]:
         """Returns whether each secret made the signature; to be called after the last part."""
         self.update(b"\n")
-        return [self._has_match(digests) for digests in self._digests]
+        return [self._has_matching_digest(digests) for digests in self._digests]
 
-    def _has_match(self, digests: Sequence[hmac.HMAC]) -> bool:
+    def _has_matching_digest(self, digests: Sequence[hmac.HMAC]) -> bool:
         # A list, not a generator: comparing all of them takes the same time for every result.
         hexdigests = [digest.hexdigest().encode() for digest in digests]
         return any([hmac.compare_digest(hexdigest, self._signature) for hexdigest in hexdigests])  # noqa: C419 - all of them

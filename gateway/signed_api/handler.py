@@ -51,7 +51,7 @@ from gateway.signed_api.transitions import (
     SignedWriteGuard,
     WrongBatchStatus,
     extract_added_payment_fields,
-    is_add,
+    is_payment_addition,
 )
 from gateway.storage import StoreUnavailable, Tenant
 from gateway.upstream import header_filter, instrumentation
@@ -209,7 +209,7 @@ class SignedHandler:
                 self._build_preflight_response(), context.request_id
             )
         signature_header, address = self._parse_signature_header(request), context.address
-        signers = await self._sender_authenticator.select_admissible_signers(
+        signers = await self._sender_authenticator.load_admissible_signers(
             signature_header, address
         )
         if request_reader.is_get_or_head_with_body(request):
@@ -221,7 +221,9 @@ class SignedHandler:
         slot = self._create_admission_slot(request, context, signers, address)
         async with self._spool_body(request, verifier, slot) as body:
             # Checked only now: the signature covers the body, so it is known after the last byte.
-            sender = self._sender_authenticator.require_sender(signers, verifier.match_secrets())
+            sender = self._sender_authenticator.require_sender(
+                signers, verifier.list_secret_matches()
+            )
             context.tenant = sender.tenant
             request_reader.mark_authenticated(request, sender.tenant or UNKNOWN_TENANT)
             await self._admit(sender, signature_header, address, context)
@@ -416,7 +418,7 @@ async def _read_added_payment(
     body = passthrough_request.body
     if body is None or body.size > MAX_PAYMENT_BYTES:
         return None
-    if not is_add(passthrough_request.method, passthrough_request.target):
+    if not is_payment_addition(passthrough_request.method, passthrough_request.target):
         return None
     try:
         return extract_added_payment_fields(

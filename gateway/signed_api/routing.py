@@ -15,7 +15,7 @@ from aiohttp import web
 
 from gateway.config.settings import CurrentWords
 from gateway.observability import metrics, traces
-from gateway.signed_api.credentials import has_scheme
+from gateway.signed_api.credentials import has_authorization_scheme
 
 RequestHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -40,11 +40,11 @@ class InterfaceRouter:
             metrics.in_flight.dec()
 
     def _is_signed(self, request: web.BaseRequest) -> bool:
-        if has_scheme(request.headers, self._words.scheme):
+        if has_authorization_scheme(request.headers, self._words.scheme):
             return True
-        return request.method == "OPTIONS" and self._is_preflight_of_signed(request)
+        return request.method == "OPTIONS" and self._is_signed_request_preflight(request)
 
-    def _is_preflight_of_signed(self, request: web.BaseRequest) -> bool:
+    def _is_signed_request_preflight(self, request: web.BaseRequest) -> bool:
         header_lines = request.headers.getall("Access-Control-Request-Headers", [])
         header_names = {name.strip().lower() for line in header_lines for name in line.split(",")}
         # A legacy client sends neither header.

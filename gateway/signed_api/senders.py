@@ -49,7 +49,7 @@ class SenderAuthenticator:
         forwards_unknown_keys = settings.signed.unknown_keys == "forward"
         self._unknown_key_environment = settings.signed.environment if forwards_unknown_keys else ""
 
-    async def select_admissible_signers(
+    async def load_admissible_signers(
         self, signature_header: SignatureHeader, address: Address | None
     ) -> list[Signer]:
         """Finds the signers that may have signed a request.
@@ -108,7 +108,7 @@ class SenderAuthenticator:
         if not matching_signers:
             raise build_invalid_key_refusal("the signature does not match")
         signer = matching_signers[0]
-        requests_per_hour = signer.select_requests_per_hour(self._requests_per_hour)
+        requests_per_hour = signer.find_highest_requests_per_hour(self._requests_per_hour)
         return AuthenticatedSender(
             signer.tenant.environment, signer.tenant, requests_per_hour, signer.credentials
         )

@@ -46,7 +46,7 @@ class Signer:
     def admits(self, address: Address | None) -> bool:
         return any(is_address_allowed(networks, address) for networks in self.networks_by_key)
 
-    def select_requests_per_hour(self, default: int) -> int:
+    def find_highest_requests_per_hour(self, default: int) -> int:
         return max(limit or default for limit in self.limits_by_key)
 
 

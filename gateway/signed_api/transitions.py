@@ -243,7 +243,7 @@ class SignedWriteGuard:
 _ADD_ACTION = "payments"
 
 
-def is_add(method: str, target: str) -> bool:
+def is_payment_addition(method: str, target: str) -> bool:
     """Whether a write adds a payment to a batch."""
     batch, action = _split_batch_and_action(target)
     return method == "POST" and batch is not None and action == _ADD_ACTION

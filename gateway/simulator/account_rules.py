@@ -9,8 +9,8 @@ from gateway.simulator.countries import (
     BANK_ID_PATTERNS,
     BRANCH_ID_PATTERNS,
     IBAN_LENGTHS,
-    government_id_digit_range,
-    needs_iban,
+    find_government_id_digit_range,
+    is_iban_required,
 )
 from gateway.simulator.errors import Problems
 from gateway.simulator.iban import is_valid_iban
@@ -43,7 +43,7 @@ SWIFT_BIC_PATTERN = re.compile(r"[A-Z]{6}[A-Z0-9]{2}([A-Z0-9]{3})?")
 BANK_ID_PATTERN = re.compile(r"[A-Za-z0-9-]{1,20}")
 
 
-def merge_account_fields(
+def merge_and_check_account_fields(
     problems: Problems,
     account_type: str,
     body: Mapping[str, Any],
@@ -67,9 +67,9 @@ def merge_account_fields(
     return merged_fields
 
 
-def lacks_government_id(recipient: JsonObject, account_country: str) -> bool:
+def is_government_id_missing(recipient: JsonObject, account_country: str) -> bool:
     """Whether the recipient lacks the government id that section 2.4 requires in a country."""
-    if government_id_digit_range(account_country, str(recipient.get("type"))) is None:
+    if find_government_id_digit_range(account_country, str(recipient.get("type"))) is None:
         return False
     return not any(
         government_id.get("country") == account_country and government_id.get("type") != "passport"
@@ -112,13 +112,13 @@ def _check_account_numbers(
         ):
             problems.add_invalid_field("accountNum", error)
     elif options.account_number_with_iban == "required" or not (
-        needs_iban(country) or (country in IBAN_LENGTHS and "iban" in bank_fields)
+        is_iban_required(country) or (country in IBAN_LENGTHS and "iban" in bank_fields)
     ):
         problems.add_empty_field("accountNum")
     if "iban" in bank_fields:
         if bank_fields["iban"] and (error := _find_iban_problem(bank_fields["iban"])):
             problems.add_invalid_field("iban", error)
-    elif needs_iban(country):
+    elif is_iban_required(country):
         problems.add_empty_field("iban")
 
 

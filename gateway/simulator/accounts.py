@@ -6,8 +6,8 @@ from gateway.simulator.account_rules import (
     BANK_TRANSFER,
     CHECK,
     MOBILE_WALLET,
-    lacks_government_id,
-    merge_account_fields,
+    is_government_id_missing,
+    merge_and_check_account_fields,
 )
 from gateway.simulator.errors import Problems, build_not_found_error
 from gateway.simulator.json_codec import JsonObject
@@ -32,7 +32,9 @@ def build_draft_account(
     elif account_type not in account_types:
         problems.add_invalid_field("type", f"Must be one of: {', '.join(account_types)}")
     else:
-        fields = merge_account_fields(problems, account_type, account_body, {}, tenant.options)
+        fields = merge_and_check_account_fields(
+            problems, account_type, account_body, {}, tenant.options
+        )
         _check_primary_is_boolean(problems, account_body)
         _check_government_id(tenant, problems, recipient_fields, str(account_type), fields)
     if is_blank(fields.get("currency")):  # Only bank accounts require a currency.
@@ -58,7 +60,7 @@ def update_account(
     if account.is_primary and body.get("primary") is False:
         # Rule 2: exactly one account is primary, so a client must choose the next one.
         problems.add_invalid_field("primary", "Make another account primary")
-    fields = merge_account_change(tenant, problems, recipient.fields, account, body)
+    fields = merge_and_check_account_change(tenant, problems, recipient.fields, account, body)
     _check_primary_is_boolean(problems, body)
     problems.raise_if_any()
     set_account_fields_and_id(
@@ -67,7 +69,7 @@ def update_account(
     return account
 
 
-def merge_account_change(
+def merge_and_check_account_change(
     tenant: Tenant,
     problems: Problems,
     recipient_fields: JsonObject,
@@ -75,7 +77,9 @@ def merge_account_change(
     body: JsonObject,
 ) -> JsonObject:
     """Returns the account's fields after a change; they are valid only if no problem was added."""
-    fields = merge_account_fields(problems, account.type, body, account.fields, tenant.options)
+    fields = merge_and_check_account_fields(
+        problems, account.type, body, account.fields, tenant.options
+    )
     _check_government_id(tenant, problems, recipient_fields, account.type, fields)
     return fields
 
@@ -135,5 +139,5 @@ def _check_government_id(
 ) -> None:
     if account_type != BANK_TRANSFER or tenant.options.missing_government_id == "incomplete":
         return
-    if lacks_government_id(recipient_fields, str(fields.get("country"))):
+    if is_government_id_missing(recipient_fields, str(fields.get("country"))):
         problems.add_empty_field("governmentIds")

@@ -7,7 +7,7 @@ from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.state import Batch, Tenant
 
 
-def covers_cost(tenant: Tenant, batch: Batch) -> bool:
+def has_balance_for_batch(tenant: Tenant, batch: Batch) -> bool:
     return tenant.read_balance(batch.currency) >= batch.cost
 
 

@@ -10,7 +10,7 @@ METHOD_LABELS = {BANK_TRANSFER: "Bank Transfer", CHECK: "Check", MOBILE_WALLET: 
 
 def batch_status(tenant: Tenant, batch: Batch) -> str:
     """Returns the status to show: an open batch that the balance does not cover is pending."""
-    is_unfunded = batch.state == "open" and not balances.covers_cost(tenant, batch)
+    is_unfunded = batch.state == "open" and not balances.has_balance_for_batch(tenant, batch)
     return "pending" if is_unfunded else batch.state
 
 

@@ -85,7 +85,7 @@ def update_batch(tenant: Tenant, batch: Batch, body: JsonObject) -> None:
         )
     ]
     problems.raise_if_any()
-    apply_edit(
+    apply_batch_edit(
         tenant,
         batch,
         BatchEdit(description, added_orders, changed_orders, removed_payments, batch.currency),
@@ -103,7 +103,7 @@ class BatchEdit:
     currency: str
 
 
-def apply_edit(tenant: Tenant, batch: Batch, edit: BatchEdit) -> None:
+def apply_batch_edit(tenant: Tenant, batch: Batch, edit: BatchEdit) -> None:
     batch.currency = edit.currency
     for payment, order in edit.changed_orders:
         if order is not None:

@@ -1,11 +1,11 @@
 """Tables of countries (current interface, sections 2.4 to 2.6)."""
 
 
-def parse_codes(text: str) -> frozenset[str]:
+def parse_country_codes(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-COUNTRIES = parse_codes(
+COUNTRIES = parse_country_codes(
     "AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE BF BG BH BI BJ BL BM BN BO BQ BR "
     "BS BT BV BW BY BZ CA CC CD CF CG CH CI CK CL CM CN CO CR CU CV CW CX CY CZ DE DJ DK DM DO DZ "
     "EC EE EG EH ER ES ET FI FJ FK FM FO FR GA GB GD GE GF GG GH GI GL GM GN GP GQ GR GS GT GU GW "
@@ -32,7 +32,9 @@ INDIVIDUAL_ID_DIGITS = {
 BUSINESS_ID_DIGITS = {"AR": (11, 11), "BR": (14, 14)}
 
 # Section 2.5: countries in which a bank transfer needs the recipient's phone.
-PHONE_COUNTRIES = parse_codes("AR BD BR CL CN CO CR ET FJ GT JO KZ KI KR MN RU ZA TW TH TV TG TO")
+PHONE_COUNTRIES = parse_country_codes(
+    "AR BD BR CL CN CO CR ET FJ GT JO KZ KI KR MN RU ZA TW TH TV TG TO"
+)
 
 # Section 2.6: patterns of bank and branch ids, in the countries that require them.
 BANK_ID_PATTERNS = {"CA": r"[0-9]{3}"}
@@ -61,16 +63,16 @@ IBAN_LENGTHS = {
 # in the United Kingdom (the same table of section 2.6), account numbers in the others.
 OPTIONAL_IBAN_COUNTRIES = frozenset({"GB", "BR", "CR", "DO", "GT", "SV", "MU", "SC", "VG"})
 
-SEPA_COUNTRIES = parse_codes(
+SEPA_COUNTRIES = parse_country_codes(
     "AD AT BE BG CH CY CZ DE DK EE ES FI FR GR HR HU IE IS IT LI LT LU LV MC MT NL NO PL PT RO SE "
     "SI SK SM VA"
 )
 
 
-def needs_iban(country: str) -> bool:
+def is_iban_required(country: str) -> bool:
     return country in IBAN_LENGTHS and country not in OPTIONAL_IBAN_COUNTRIES
 
 
-def government_id_digit_range(country: str, recipient_type: str) -> tuple[int, int] | None:
+def find_government_id_digit_range(country: str, recipient_type: str) -> tuple[int, int] | None:
     digit_ranges = BUSINESS_ID_DIGITS if recipient_type == "business" else INDIVIDUAL_ID_DIGITS
     return digit_ranges.get(country)

@@ -23,7 +23,7 @@ def start_batch(tenant: Tenant, batch: Batch) -> None:
         _check_payment_before_start(tenant, problems.nest(f"payments[{position}]."), payment)
     problems.raise_if_any()
     # Last, because problems of fields and recipients are reported first.
-    if not balances.covers_cost(tenant, batch):
+    if not balances.has_balance_for_batch(tenant, batch):
         raise build_invalid_status_error("Balance does not cover the batch")
     batch.state = "processing"
     batch.sent_at = batch.updated_at = now

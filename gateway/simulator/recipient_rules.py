@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.simulator import values
-from gateway.simulator.countries import COUNTRIES, government_id_digit_range
+from gateway.simulator.countries import COUNTRIES, find_government_id_digit_range
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.values import Check, create_nullable_check, is_blank
@@ -161,7 +161,9 @@ def _find_government_id_problem(government_id: JsonObject, recipient_type: str) 
     country, id_type = government_id.get("country"), government_id.get("type")
     if not isinstance(country, str) or id_type == "passport":
         return None
-    digit_range = (9, 9) if id_type == "SSN" else government_id_digit_range(country, recipient_type)
+    digit_range = (
+        (9, 9) if id_type == "SSN" else find_government_id_digit_range(country, recipient_type)
+    )
     if digit_range is None:
         return None
     # Clients may send the usual dots and hyphens; a Chilean RUT may end in K.

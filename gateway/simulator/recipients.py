@@ -3,7 +3,12 @@
 from collections.abc import Iterable
 
 from gateway.simulator import accounts
-from gateway.simulator.account_rules import BANK_TRANSFER, CHECK, MOBILE_WALLET, lacks_government_id
+from gateway.simulator.account_rules import (
+    BANK_TRANSFER,
+    CHECK,
+    MOBILE_WALLET,
+    is_government_id_missing,
+)
 from gateway.simulator.countries import PHONE_COUNTRIES
 from gateway.simulator.errors import Problems, build_invalid_status_error
 from gateway.simulator.json_codec import JsonObject
@@ -138,4 +143,4 @@ def is_recipient_payable(recipient: Recipient) -> bool:
         return False
     if PHONE_COUNTRIES.intersection(countries) and is_blank(address.get("phone")):
         return False
-    return not any(lacks_government_id(recipient.fields, country) for country in countries)
+    return not any(is_government_id_missing(recipient.fields, country) for country in countries)

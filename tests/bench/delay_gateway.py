@@ -20,7 +20,7 @@ from gateway.cli.serve import format_start_message
 from gateway.config.settings import load_settings
 from gateway.observability import logs
 from gateway.server.app import run_gateway
-from gateway.server.memory_tuning import tune_memory
+from gateway.server.memory_tuning import tune_garbage_collector_and_malloc
 from gateway.server.shutdown import install_shutdown_event
 
 TICK = 0.001
@@ -57,7 +57,7 @@ async def serve() -> None:
     )
     logs.configure_logging()
     async with run_gateway(load_settings(Path("gateway.toml"))) as running:
-        tune_memory()
+        tune_garbage_collector_and_malloc()
         tick_task = asyncio.ensure_future(delay_task.tick())
 
         def report_on_request() -> None:

@@ -14,13 +14,13 @@ MEGABYTES = 40
 
 FRAGMENTING_SCRIPT = f"""
 import resource
-from gateway.server.memory_tuning import trim_malloc, tune_memory
+from gateway.server.memory_tuning import trim_malloc, tune_garbage_collector_and_malloc
 
 def resident():
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * resource.getpagesize()
 
-tune_memory()
+tune_garbage_collector_and_malloc()
 crowd = [bytes(4000) for _ in range({MEGABYTES * 250})]
 above = bytes(4000)
 del crowd

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.settings import ConfigurationError, Settings, load_settings
-from gateway.operator.preflight import check_runnable, list_placeholder_urls
+from gateway.operator.preflight import check_runnable, list_placeholder_url_warnings
 
 BASE_TOML = "[environments.live]\nbase_url = 'https://service.example'\n"
 
@@ -627,7 +627,7 @@ def test_source_of_settings_does_not_affect_equality() -> None:
 def test_example_base_url_is_a_placeholder() -> None:
     addresses = "legacy_base_url = 'https://old.service.example'\n[environments.sandbox]\n"
     text = f"{BASE_TOML}{addresses}base_url = 'https://service.example.com'"
-    first, second = list_placeholder_urls(load_settings(write_config(text)))
+    first, second = list_placeholder_url_warnings(load_settings(write_config(text)))
     assert first.startswith("gateway.toml:2: environments.live.base_url: https://service.example ")
     assert second.startswith("gateway.toml:3: environments.live.legacy_base_url: ")
 

@@ -15,11 +15,11 @@ __all__ = ["Finding", "run_doctor"]
 async def run_doctor(settings: Settings) -> list[Finding]:
     """Checks this machine, the state, the rate limiter, and the services of each environment."""
     findings = [
-        *local_checks.check_library_extensions(),
+        *local_checks.check_compiled_extensions(),
         *local_checks.check_configuration(settings),
-        *local_checks.check_certificate(settings.server),
+        *local_checks.check_tls_certificate_expiry(settings.server),
     ]
-    findings += await local_checks.check_redis_eviction(settings)
+    findings += await local_checks.check_redis_eviction_policy(settings)
     try:
         async with open_store(settings.state, create=False) as store:
             findings += await local_checks.check_state_writable_and_current(settings, store)
@@ -27,7 +27,7 @@ async def run_doctor(settings: Settings) -> list[Finding]:
             findings += await _check_services(settings, store)
     # The services cannot be checked either: their credentials are in the state.
     except StoreUnavailable as unavailable:
-        findings.append(local_checks.report_unavailable_state(unavailable))
+        findings.append(local_checks.build_unavailable_state_finding(unavailable))
     except ConfigurationError:
         pass  # already reported by check_configuration; without it no call can be made
     return findings
@@ -38,5 +38,7 @@ async def _check_services(settings: Settings, store: Store) -> list[Finding]:
         ObjectStateStore(store), settings.environments.map_configured_environments_by_name()
     )
     async with open_upstream_client(settings, capabilities=capabilities) as upstream:
-        findings = await service_checks.check_service(settings, store, upstream, capabilities)
+        findings = await service_checks.check_service_per_environment(
+            settings, store, upstream, capabilities
+        )
     return findings + await legacy_checks.check_legacy_services(settings, store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.operator.preflight import is_placeholder
+from gateway.operator.preflight import is_placeholder_url
 
 State = Literal["ok", "warning", "skipped", "error"]
 """``warning``: may be intended, but keeps clients from something; ``skipped``: not tried."""
@@ -57,7 +57,7 @@ _HINTS = (
 
 def advise_unreachable(failure: str, url: str) -> str:
     """Returns advice for an address that did not answer, chosen by the text of the failure."""
-    if is_placeholder(url):
+    if is_placeholder_url(url):
         return f"{url} is a placeholder: replace it with the address of your service"
     scheme, _, rest = url.partition("://")
     host = rest.partition("/")[0]

@@ -24,15 +24,17 @@ from gateway.storage.write_probe import check_database_writable
 EXPIRY_WARNING_PERIOD = timedelta(days=14)
 
 
-def check_library_extensions() -> Iterator[Finding]:
-    yield from _report_configuration_errors("program", check_c_extensions)
+def check_compiled_extensions() -> Iterator[Finding]:
+    yield from _iter_configuration_error_findings("program", check_c_extensions)
 
 
 def check_configuration(settings: Settings) -> Iterator[Finding]:
-    yield from _report_configuration_errors("configuration", lambda: check_runnable(settings))
+    yield from _iter_configuration_error_findings("configuration", lambda: check_runnable(settings))
 
 
-def _report_configuration_errors(check_name: str, check: Callable[[], None]) -> Iterator[Finding]:
+def _iter_configuration_error_findings(
+    check_name: str, check: Callable[[], None]
+) -> Iterator[Finding]:
     try:
         check()
     except ConfigurationError as error:
@@ -49,7 +51,7 @@ def _report_configuration_errors(check_name: str, check: Callable[[], None]) -> 
         yield Finding(ALL_ENVIRONMENTS, check_name, "ok", "valid")
 
 
-def check_certificate(server: Server) -> Iterator[Finding]:
+def check_tls_certificate_expiry(server: Server) -> Iterator[Finding]:
     """Checks when the certificate for clients expires; check_configuration checks the rest."""
     if (file := server.tls_certificate_file) is None:
         return
@@ -77,7 +79,7 @@ def check_certificate(server: Server) -> Iterator[Finding]:
         yield Finding(ALL_ENVIRONMENTS, check_name, "ok", description)
 
 
-async def check_redis_eviction(settings: Settings) -> list[Finding]:
+async def check_redis_eviction_policy(settings: Settings) -> list[Finding]:
     if settings.limits.url.startswith("memory://"):
         return []
     result = await probe_redis_eviction_policy(settings.limits.url)
@@ -116,12 +118,12 @@ async def check_freezes_and_brownouts(store: Store) -> list[Finding]:
         if brownout.begins_at <= now
     ]
     return [
-        *map(_report_freeze, await list_freezes(store)),
-        *map(_report_brownout, active_brownouts),
+        *map(_build_freeze_finding, await list_freezes(store)),
+        *map(_build_brownout_finding, active_brownouts),
     ]
 
 
-def _report_freeze(frozen_scope: Freeze) -> Finding:
+def _build_freeze_finding(frozen_scope: Freeze) -> Finding:
     options = [f"--merchant {frozen_scope.scope.merchant}"] if frozen_scope.scope.merchant else []
     options += (
         [f"--environment {frozen_scope.scope.environment}"]
@@ -135,7 +137,7 @@ def _report_freeze(frozen_scope: Freeze) -> Finding:
     )
 
 
-def _report_brownout(brownout: Brownout) -> Finding:
+def _build_brownout_finding(brownout: Brownout) -> Finding:
     effect = "refused" if brownout.refuses else "counted (not refused)"
     description = f"requests are {effect} until {brownout.ends_at:%Y-%m-%d %H:%M} UTC: {describe_window_scope(brownout)}"
     advice = (
@@ -144,6 +146,6 @@ def _report_brownout(brownout: Brownout) -> Finding:
     return Finding(ALL_ENVIRONMENTS, "brownout", "warning", description, advice)
 
 
-def report_unavailable_state(unavailable: StoreUnavailable) -> Finding:
+def build_unavailable_state_finding(unavailable: StoreUnavailable) -> Finding:
     description = f"{unavailable.happened}: {unavailable.means}; the services were not checked"
     return Finding(ALL_ENVIRONMENTS, "state", "error", description, unavailable.do)

@@ -49,7 +49,7 @@ class ServiceProbe:
         self.is_form_refused = False
 
     @property
-    def signature_form(self) -> str | None:
+    def signed_target_form(self) -> str | None:
         return self._upstream.signed_target.find_form(self.name)
 
     async def check_reachability_and_credentials(self) -> list[Finding]:
@@ -59,44 +59,44 @@ class ServiceProbe:
                 self._build_finding(
                     "keys", "warning", "no key is imported", self.advice_if_skipped
                 ),
-                self._report_skipped("reachable"),
-                self._report_skipped("credentials"),
+                self._build_skipped_check_finding("reachable"),
+                self._build_skipped_check_finding("credentials"),
             ]
         try:
-            reply = await self._send_read(self.name, PROBE_TARGET)
+            reply = await self._send_signed_read(self.name, PROBE_TARGET)
             # Twice: the clock skew is only corrected after two answers agree.
-            reply = await self._send_read(self.name, PROBE_TARGET)
+            reply = await self._send_signed_read(self.name, PROBE_TARGET)
         except (Unreachable, Unknown) as failure:
             reason, self.failure_reason = str(failure), NOT_REACHED
             return [
                 self._build_finding(
                     "reachable", "error", reason, advise_unreachable(reason, self._url)
                 ),
-                self._report_skipped("credentials"),
+                self._build_skipped_check_finding("credentials"),
             ]
         reachable = self._build_finding(
             "reachable", "ok", f"answers in {reply.seconds * 1000:.0f} ms"
         )
-        return [reachable, *await self._evaluate_reply(reply)]
+        return [reachable, *await self._derive_findings_from_reply(reply)]
 
     @property
     def advice_if_skipped(self) -> str:
         """The advice for a check that was skipped."""
         return "run `keys import`" if self.failure_reason == NO_KEY_IMPORTED else FIX_ERRORS_FIRST
 
-    async def try_read(self, target: str) -> Reply | None:
+    async def try_signed_read(self, target: str) -> Reply | None:
         """Sends another read; None if it was not answered."""
         try:
-            return await self._send_read(self.name, target)
+            return await self._send_signed_read(self.name, target)
         except (Unreachable, Unknown):
             return None
 
-    def _report_skipped(self, check_name: str) -> Finding:
+    def _build_skipped_check_finding(self, check_name: str) -> Finding:
         return self._build_finding(
             check_name, "skipped", f"skipped: {self.failure_reason}", self.advice_if_skipped
         )
 
-    async def _send_read(self, environment: str, target: str) -> Reply:
+    async def _send_signed_read(self, environment: str, target: str) -> Reply:
         if self._credentials is None:
             raise Unreachable(NO_KEY_IMPORTED)
         return await self._upstream.send(
@@ -108,7 +108,7 @@ class ServiceProbe:
     ) -> Finding:
         return Finding(self.name, check_name, state, description, advice)
 
-    async def _evaluate_reply(self, reply: Reply) -> list[Finding]:
+    async def _derive_findings_from_reply(self, reply: Reply) -> list[Finding]:
         if 200 <= reply.status < 300 and is_service_reply(reply):
             self.accepted_reply = reply
             return [
@@ -118,7 +118,7 @@ class ServiceProbe:
             ]
         if reply.status == 401:
             self.failure_reason = "the service refuses signed requests"
-            return await self._diagnose_refusal()
+            return await self._diagnose_refused_credentials()
         # The legacy interface answers 403 invalid_api_key, the current one 401.
         if reply.status == 403 and "invalid_api_key" not in _list_error_codes(reply):
             self.failure_reason = "the service does not permit requests"
@@ -128,13 +128,16 @@ class ServiceProbe:
             )
             return [self._build_finding("credentials", "error", "not permitted (403)", advice)]
         self.failure_reason = NOT_THE_SERVICE
-        return [self._report_wrong_address(reply), self._report_skipped("credentials")]
+        return [
+            self._build_wrong_address_finding(reply),
+            self._build_skipped_check_finding("credentials"),
+        ]
 
     @property
     def _short_access_key(self) -> str:
         return shorten_key(self._credentials.access_key) if self._credentials else ""
 
-    def _report_wrong_address(self, reply: Reply) -> Finding:
+    def _build_wrong_address_finding(self, reply: Reply) -> Finding:
         if reply.status == 403:
             description = "the legacy interface answers at this address: it requires an X-API-Key"
             advice = (
@@ -142,7 +145,7 @@ class ServiceProbe:
             )
             return self._build_finding("base_url", "error", description, advice)
         description = f"the answer is not of the service (status {reply.status})"
-        advice = f"check that {self._url} is the current interface's address, without /v1{self._path_hint}"
+        advice = f"check that {self._url} is the current interface's address, without /v1{self._base_url_path_hint}"
         redirect_target = urlsplit(reply.headers.get("Location", ""))
         if 300 <= reply.status < 400 and redirect_target.hostname:
             description += (
@@ -150,7 +153,7 @@ class ServiceProbe:
             )
         return self._build_finding("base_url", "error", description, advice)
 
-    async def _diagnose_refusal(self) -> list[Finding]:
+    async def _diagnose_refused_credentials(self) -> list[Finding]:
         """Finds out why credentials are refused: the signature scope, or the wrong environment."""
         # With "auto", the client has already tried both forms.
         form = self._settings.upstream.signed_target
@@ -174,14 +177,14 @@ class ServiceProbe:
                 advice = (
                     f'the credentials belong to {other_environment}: import the key with "environment": '
                     f'"{other_environment}", '
-                    f"or replace the credentials: {self._replacement_advice}"
+                    f"or replace the credentials: {self._credentials_replacement_advice}"
                 )
                 return [self._build_finding("credentials", "error", description, advice)]
         advice = (
             "check that the credentials belong to this environment, that access_key and secret_key "
             "are not swapped, and that vocabulary.current has the service's "
-            f"scheme and timestamp_header{self._path_hint}. To replace the credentials, "
-            f"{self._replacement_advice}"
+            f"scheme and timestamp_header{self._base_url_path_hint}. To replace the credentials, "
+            f"{self._credentials_replacement_advice}"
         )
         return [
             self._build_finding(
@@ -193,7 +196,7 @@ class ServiceProbe:
         ]
 
     @property
-    def _replacement_advice(self) -> str:
+    def _credentials_replacement_advice(self) -> str:
         """The advice for new credentials.
 
         It has --no-verify, because `rotate-secret` compares the new credentials with the stored
@@ -208,7 +211,7 @@ class ServiceProbe:
         )
 
     @property
-    def _path_hint(self) -> str:
+    def _base_url_path_hint(self) -> str:
         """A hint if base_url has a path, because a proxy that strips it breaks signatures."""
         if path := urlsplit(self._url).path:
             return f"; perhaps remove the path {path} from base_url"
@@ -220,7 +223,7 @@ class ServiceProbe:
         Safe to try elsewhere: a signature is valid only for this path and a few seconds.
         """
         try:
-            reply = await self._send_read(environment, target)
+            reply = await self._send_signed_read(environment, target)
         except (Unreachable, Unknown):
             return False
         return 200 <= reply.status < 300 and is_service_reply(reply)

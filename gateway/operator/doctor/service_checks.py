@@ -31,20 +31,20 @@ LIST_CALL = Call("GET", "/batches", query={"page": "1", "pageSize": "1"}, probe_
 """The only optional endpoint that can be tried safely: a read that needs no batch."""
 
 
-async def check_service(
+async def check_service_per_environment(
     settings: Settings, store: Store, upstream: UpstreamClient, capabilities: CapabilityCache
 ) -> list[Finding]:
     keys = [key for key in await load_listed_keys(store) if key.revoked_at is None]
     environments = settings.environments.map_configured_environments_by_name()
     # First: these keys are in no environment that is checked below.
-    findings = list(_report_unconfigured_environments(keys, environments))
+    findings = list(_iter_unconfigured_environment_findings(keys, environments))
     for name in environments:
         # One key is enough: all credentials of an environment are signed in the same way.
         key = next((key for key in keys if key.environment == name), None)
         credentials = await load_credentials(store, key.tenant) if key else None
         probe = ServiceProbe(settings, upstream, name, credentials, key.name if key else "")
         findings += await probe.check_reachability_and_credentials()
-        findings += _report_signature_scope(probe, settings, capabilities)
+        findings += _iter_signature_scope_findings(probe, settings, capabilities)
         findings += _check_clock(probe, upstream)
         findings += [
             finding async for finding in _check_optional_endpoints(probe, settings, capabilities)
@@ -52,7 +52,7 @@ async def check_service(
     return findings
 
 
-def _report_unconfigured_environments(
+def _iter_unconfigured_environment_findings(
     keys: Sequence[ListedKey], environments: Mapping[str, object]
 ) -> Iterator[Finding]:
     """Reports keys of environments that are not configured: their clients get 403."""
@@ -77,11 +77,11 @@ def _report_unconfigured_environments(
             )
 
 
-def _report_signature_scope(
+def _iter_signature_scope_findings(
     probe: ServiceProbe, settings: Settings, capabilities: CapabilityCache
 ) -> Iterator[Finding]:
     """Reports whether signatures cover the query. A refused form was already reported by ``probe``."""
-    name, form, setting = probe.name, probe.signature_form, settings.upstream.signed_target
+    name, form, setting = probe.name, probe.signed_target_form, settings.upstream.signed_target
     if probe.accepted_reply:
         suffix = "" if setting == "auto" else " as configured,"
         yield Finding(name, SIGNATURE_CHECK, "ok", f"{form}:{suffix} accepted just now")
@@ -143,7 +143,7 @@ async def _check_optional_endpoints(
                 if endpoint_name == LIST_ENDPOINT
                 else None
             )
-            yield tried_now or _report_stored_endpoint(name, endpoint_name, stored_result)
+            yield tried_now or _build_stored_endpoint_finding(name, endpoint_name, stored_result)
 
 
 async def _probe_batch_list_endpoint(
@@ -157,7 +157,7 @@ async def _probe_batch_list_endpoint(
     refusals: list[int] = []
 
     async def send_call(call: Call) -> JSON:
-        reply = await probe.try_read(f"/v1{call.path}?{urlencode(call.query)}")
+        reply = await probe.try_signed_read(f"/v1{call.path}?{urlencode(call.query)}")
         if reply is None:
             raise Unreachable("no answer")
         if 200 <= reply.status < 300 and is_service_reply(reply):
@@ -200,7 +200,7 @@ async def _check_forced_optional_endpoints(probe: ServiceProbe) -> Finding:
     name, check_name = probe.name, "optional endpoints"
     setting_text = 'upstream.inferred_operations is "use"'
     target = f"/v1{LIST_CALL.path}?{urlencode(LIST_CALL.query)}"
-    reply = await probe.try_read(target) if probe.accepted_reply else None
+    reply = await probe.try_signed_read(target) if probe.accepted_reply else None
     is_available = reply is not None and 200 <= reply.status < 300 and is_service_reply(reply)
     if reply is None or not (is_available or reply.status in MISSING_STATUSES):
         reason = (
@@ -221,7 +221,7 @@ async def _check_forced_optional_endpoints(probe: ServiceProbe) -> Finding:
     )
 
 
-def _report_stored_endpoint(
+def _build_stored_endpoint_finding(
     name: str, endpoint: str, stored_result: Mapping[str, Any] | None
 ) -> Finding:
     if stored_result is not None:

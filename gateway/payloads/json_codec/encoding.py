@@ -31,23 +31,23 @@ def dumps_trusted(value: Any) -> bytes:
 def dumps_chunks(value: Any) -> list[bytes]:
     """Like ``dumps``, but returns chunks, because joining them would hold a second copy."""
     _check_encodable(value)
-    return [*_iter_encoded(value, _CHECKED)]
+    return [*_iter_encoded_chunks(value, _CHECKED)]
 
 
 def dumps_compressed(value: Any) -> CompressedBuffer:
     """Like ``dumps``, but compresses the text while it is produced."""
     _check_encodable(value)
-    return CompressedBuffer.from_chunks(_iter_encoded(value, _CHECKED))
+    return CompressedBuffer.from_chunks(_iter_encoded_chunks(value, _CHECKED))
 
 
 def iterdumps(value: Any) -> Iterator[bytes]:
     """Like ``dumps_trusted``, but yields one slice of rows at a time."""
-    return _iter_encoded(value, _TRUSTED)
+    return _iter_encoded_chunks(value, _TRUSTED)
 
 
 def iterdumps_canonical(value: Any) -> Iterator[bytes]:
     """Like ``iterdumps``, but with sorted fields, for digests."""
-    return _iter_encoded(value, _CANONICAL)
+    return _iter_encoded_chunks(value, _CANONICAL)
 
 
 def _encode(value: Any, options: _EncodeOptions) -> bytes:
@@ -60,7 +60,7 @@ def _encode(value: Any, options: _EncodeOptions) -> bytes:
         return buffer.getvalue()
 
 
-def _iter_encoded(value: Any, options: _EncodeOptions) -> Iterator[bytes]:
+def _iter_encoded_chunks(value: Any, options: _EncodeOptions) -> Iterator[bytes]:
     try:
         yield options.encoder.encode(value)
     except _HasRowsError:
@@ -73,7 +73,7 @@ def _iter_encoded_slices(value: Any, options: _EncodeOptions) -> Iterator[bytes]
         comma = b""
         yield b"["
         for rows in value.iterate_slices():
-            # ``_find_flaw`` has not looked inside: that would decompress all rows once more.
+            # ``_find_encoding_problem`` has not looked inside: that would decompress all rows once more.
             if options.checks_rows:
                 _check_encodable(rows)
             # Without the brackets, so that the slices together form one list.
@@ -84,14 +84,14 @@ def _iter_encoded_slices(value: Any, options: _EncodeOptions) -> Iterator[bytes]
         comma = b"{"
         for name in sorted(value) if options.sorts_fields else value:
             yield b"%b%b:" % (comma, encoder.encode(name))
-            yield from _iter_encoded(value[name], options)
+            yield from _iter_encoded_chunks(value[name], options)
             comma = b","
         yield b"}"
     else:
         comma = b"["
         for item in value:
             yield comma
-            yield from _iter_encoded(item, options)
+            yield from _iter_encoded_chunks(item, options)
             comma = b","
         yield b"]"
 
@@ -131,11 +131,11 @@ _SHORT = _SIMPLE | _DECIMALS | {list, tuple}
 
 def _check_encodable(value: Any) -> None:
     """Raises TypeError if the value cannot be encoded as JSON."""
-    if flaw := _find_flaw((value,), MAX_DEPTH):
+    if flaw := _find_encoding_problem((value,), MAX_DEPTH):
         raise TypeError(flaw)
 
 
-def _find_flaw(values: Iterable[Any], max_depth: int) -> str:
+def _find_encoding_problem(values: Iterable[Any], max_depth: int) -> str:
     """Returns the reason that values cannot be encoded as JSON, or an empty string.
 
     msgspec silently encodes floats, bytes, dates, NaN and numeric keys, and has no option against
@@ -150,7 +150,9 @@ def _find_flaw(values: Iterable[Any], max_depth: int) -> str:
                 return f"nested deeper than {MAX_DEPTH}"
             if kind is dict and _has_non_text_key(item):
                 return "a key that is not text"
-            if flaw := _find_flaw(item.values() if kind is dict else item, max_depth - 1):
+            if flaw := _find_encoding_problem(
+                item.values() if kind is dict else item, max_depth - 1
+            ):
                 return flaw
         elif kind not in _DECIMALS:
             return f"not a JSON value: {kind.__name__}"

@@ -18,7 +18,7 @@ from gateway.payloads.json_codec.text_decoding import (
     DuplicateKeyError,
     NeedsStrictDecode,
     decode_if_lossless,
-    is_deeper,
+    is_nested_deeper_than,
     scan_value,
 )
 from gateway.payloads.json_codec.values import MAX_DEPTH
@@ -82,8 +82,8 @@ class _SliceReader:
             raise NeedsStrictDecode
         # Rows were checked as they were decoded; this is for everything outside of long lists.
         if self._may_have_lone_surrogates:
-            self._check_surrogates(value)
-        if is_deeper(value, MAX_DEPTH):
+            self._check_no_lone_surrogates(value)
+        if is_nested_deeper_than(value, MAX_DEPTH):
             raise NeedsStrictDecode
         return value
 
@@ -100,28 +100,28 @@ class _SliceReader:
             if name in fields:
                 raise NeedsStrictDecode
             self._consume_character(":")
-            fields[name] = self._read_field(name, depth)
+            fields[name] = self._read_field_value(name, depth)
             if self._peek() == "}":
                 self._position += 1
                 return fields
             self._consume_character(",")
 
-    def _read_field(self, name: str, depth: int) -> Any:
+    def _read_field_value(self, name: str, depth: int) -> Any:
         first_character = self._peek()
         if first_character == "[" and name in self._packed_lists:
-            rows = CompressedSequence(self._iter_rows(depth))
+            rows = CompressedSequence(self._iter_checked_items(depth))
             # Most lists are short; as plain lists they take the simple path everywhere.
             return rows if len(rows) > SLICE_SIZE else [*rows]
         if first_character == "{" and depth < _MAX_LIST_DEPTH:
             return self._read_object(depth + 1)
         return self._read_value()
 
-    def _iter_rows(self, depth: int) -> Iterator[Any]:
+    def _iter_checked_items(self, depth: int) -> Iterator[Any]:
         """Yields the items of a list, checked against the limits of the whole text."""
         for items in self._iter_item_groups():
             if self._may_have_lone_surrogates:
-                self._check_surrogates(items)
-            if is_deeper(items, MAX_DEPTH - depth):
+                self._check_no_lone_surrogates(items)
+            if is_nested_deeper_than(items, MAX_DEPTH - depth):
                 raise NeedsStrictDecode
             yield from items
 
@@ -172,7 +172,7 @@ class _SliceReader:
         self._position = end + 2
         return values  # type: ignore[no-any-return] # it begins as a list
 
-    def _check_surrogates(self, value: Any) -> None:
+    def _check_no_lone_surrogates(self, value: Any) -> None:
         try:
             for _ in iterdumps(value):
                 pass
@@ -187,7 +187,7 @@ class _SliceReader:
             except (StopIteration, ValueError, ArithmeticError, RecursionError, DuplicateKeyError):
                 end = None
             # A number at the end of the decoded text may continue in the next window.
-            if end is not None and (end < len(self._text) or not self._has_more):
+            if end is not None and (end < len(self._text) or not self._has_undecoded_bytes):
                 self._position = end
                 return value
             self._decode_more()
@@ -199,7 +199,7 @@ class _SliceReader:
                 if (character := self._text[self._position]) not in _WHITESPACE_TEXT:
                     return character
                 self._position += 1
-            if not self._has_more:
+            if not self._has_undecoded_bytes:
                 return ""
             self._decode_more()
 
@@ -209,20 +209,20 @@ class _SliceReader:
         self._position += 1
 
     @property
-    def _has_more(self) -> bool:
+    def _has_undecoded_bytes(self) -> bool:
         return self._decoded < self._size
 
     def _decode_more(self) -> None:
         """Decodes another window, or doubles the text if one window was not enough."""
-        if not self._has_more:
+        if not self._has_undecoded_bytes:
             raise NeedsStrictDecode
         remaining_text, new_text = self._text[self._position :], ""
         # Doubling keeps the cost linear for a value that is longer than a window.
-        while self._has_more and (not new_text or len(new_text) < len(remaining_text)):
+        while self._has_undecoded_bytes and (not new_text or len(new_text) < len(remaining_text)):
             window = next(self._windows)
             self._decoded += len(window)
             try:
-                new_text += self._decoder.decode(window, final=not self._has_more)
+                new_text += self._decoder.decode(window, final=not self._has_undecoded_bytes)
             except UnicodeDecodeError:
                 raise NeedsStrictDecode from None
         self._text, self._position = remaining_text + new_text, 0

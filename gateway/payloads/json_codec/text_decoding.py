@@ -32,11 +32,11 @@ def decode_text_with_refusal_reason(data: bytes) -> tuple[str, Any]:
     try:
         value = decode_if_lossless(data)
     except NeedsStrictDecode:
-        reason, value = _decode_strict(data)
+        reason, value = _decode_strictly_with_refusal_reason(data)
         if reason:
             return reason, None
     # Counting brackets is cheap and proves most texts shallow, so few values are searched.
-    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
+    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and is_nested_deeper_than(value, MAX_DEPTH):
         return f"nested deeper than {MAX_DEPTH}", value
     return "", value
 
@@ -55,7 +55,7 @@ def decode_if_lossless(data: bytes) -> Any:
     return value
 
 
-def _decode_strict(data: bytes) -> tuple[str, Any]:
+def _decode_strictly_with_refusal_reason(data: bytes) -> tuple[str, Any]:
     try:
         text = data.removeprefix(BOM_UTF8).decode()
         if text.startswith(("\ufeff", "\xef\xbb\xbf")):  # simplejson would skip a second one too
@@ -80,14 +80,14 @@ def _decode_strict(data: bytes) -> tuple[str, Any]:
     return "", value
 
 
-def is_deeper(value: Any, max_depth: int) -> bool:
+def is_nested_deeper_than(value: Any, max_depth: int) -> bool:
     """Whether a decoded value is nested deeper than ``max_depth``."""
     if type(value) not in _NESTS:
         return False
     if not max_depth:
         return True
     for item in value.values() if type(value) is dict else value:
-        if type(item) in _NESTS and is_deeper(item, max_depth - 1):
+        if type(item) in _NESTS and is_nested_deeper_than(item, max_depth - 1):
             return True
     return False
 

@@ -138,12 +138,12 @@ class RecipientCache:
         if not self.is_refresh_recent:
             raise CacheUnavailable("a refresh takes longer than lists.index_seconds")
         for attempt in range(MAX_SYNC_ATTEMPTS):
-            self._remove_gateway_deleted(deleted_ids)
+            self._remove_deleted_recipients_once(deleted_ids)
             # The count before the increment: a recipient created between the two is then a surplus,
             # not a gap.
             count_before, increment_start = await reader.count_rows(), self._increment_start
-            await self._apply_increment(reader)
-            self._check_room(len(self.rows))
+            await self._fetch_and_apply_changes(reader)
+            self._check_room_for_recipients(len(self.rows))
             if len(self.rows) == count_before:
                 return
             if len(self.rows) > count_before and await self._remove_archived_and_compare_count(
@@ -151,15 +151,15 @@ class RecipientCache:
             ):
                 return
             if attempt:  # the first difference is usually a change between the two calls
-                await self._reload_surplus_spans(reader, count_before)
+                await self._reload_date_spans_with_surplus(reader, count_before)
         raise Unreachable("the list kept changing while it was read")
 
-    def _check_room(self, count: int) -> None:
+    def _check_room_for_recipients(self, count: int) -> None:
         self.expected_count = count
         if not self._make_room(self, count):
             raise CacheUnavailable("there are more recipients than lists.index_recipients")
 
-    def _remove_gateway_deleted(self, deleted_ids: frozenset[str]) -> None:
+    def _remove_deleted_recipients_once(self, deleted_ids: frozenset[str]) -> None:
         """Removes deleted recipients, but only once: one that is still listed is stored again."""
         for id_ in self.rows.keys() & (deleted_ids - self._removed_deleted_ids):
             del self.rows[id_]
@@ -240,8 +240,8 @@ class RecipientCache:
         self._removed_at.clear()
         if not is_background:
             await self._list_remote_changes()  # the refresh reads all changes made before now
-        records, newest = await reader.count_and_find_newest()
-        self._check_room(records)
+        records, newest = await reader.fetch_count_and_newest_date()
+        self._check_room_for_recipients(records)
         marked_at = self._monotonic()
         seen_ids: set[str] = set()
         stale_count = 0
@@ -254,7 +254,7 @@ class RecipientCache:
                 stale_count += stored_entry is not None and entry.has_undated_change(stored_entry)
             self._store_newer_entries(entries)
 
-        await reader.walk_all(records, store_entries)
+        await reader.fetch_and_store_all(records, store_entries)
         # A copy, because rows are removed in the loop; entries read since then are newer than the
         # walk.
         for id_ in [id_ for id_, entry in self.rows.items() if entry.asked_at < started_at]:
@@ -262,7 +262,7 @@ class RecipientCache:
                 del self.rows[id_]
         self._refresh_started_at, self._removed_deleted_ids = started_at, deleted_ids
         if not is_background:
-            newest = self._limit_to_now(newest)
+            newest = self._limit_update_date_to_now(newest)
             self._date_marks = [] if newest is None else [(marked_at, newest)]
             self._increment_start = None if newest is None else newest - CHANGE_DELAY_MS
         metrics.cache_stale.labels(self._tenant.environment).inc(stale_count)
@@ -279,7 +279,7 @@ class RecipientCache:
             duration_ms=duration_ms,
         )
 
-    async def _apply_increment(self, reader: ServiceListReader) -> None:
+    async def _fetch_and_apply_changes(self, reader: ServiceListReader) -> None:
         """Reads the recipients changed since the last increment, and those changed here."""
         changed_ids, self.changed_ids = self.changed_ids, set()
         try:
@@ -312,13 +312,13 @@ class RecipientCache:
             self._increment_start = max(
                 self._increment_start if self._increment_start is not None else mark, mark + 1
             )
-        newest = self._limit_to_now(newest)
+        newest = self._limit_update_date_to_now(newest)
         if newest is not None and (not self._date_marks or newest > self._date_marks[-1][1]):
             self._date_marks.append((self._monotonic(), newest))
             if self._increment_start is None:
                 self._increment_start = newest - CHANGE_DELAY_MS
 
-    def _limit_to_now(self, newest: int | None) -> int | None:
+    def _limit_update_date_to_now(self, newest: int | None) -> int | None:
         """Limits an update date to the present: later changes may precede a future date."""
         now = int(self._wall_clock() * 1000)
         return (
@@ -355,7 +355,9 @@ class RecipientCache:
                 return len(self.rows) == service_count and (is_last or moves_dates)
         return False
 
-    async def _reload_surplus_spans(self, reader: ServiceListReader, service_count: int) -> None:
+    async def _reload_date_spans_with_surplus(
+        self, reader: ServiceListReader, service_count: int
+    ) -> None:
         """Finds the spans of update dates with surplus entries, and reloads them."""
         entries_by_date = await run_in_thread(_sort_by_date, [*self.rows.values()])
         stamps = [entry.stamp for entry in entries_by_date]
@@ -369,7 +371,7 @@ class RecipientCache:
             begin, end, surplus = spans.pop()
             middle = _find_date_boundary(stamps, begin, end)
             if end - begin <= PAGE_SIZE or middle == end:
-                await self._reload_span(reader, entries_by_date[begin:end])
+                await self._reload_date_span(reader, entries_by_date[begin:end])
                 continue
             # Dates are shown in milliseconds; the real one may be a fraction later.
             until = stamps[middle - 1] + 1
@@ -380,7 +382,9 @@ class RecipientCache:
             if left_surplus != surplus:
                 spans.append((middle, end, surplus - left_surplus))
 
-    async def _reload_span(self, reader: ServiceListReader, span: Sequence[RecipientEntry]) -> None:
+    async def _reload_date_span(
+        self, reader: ServiceListReader, span: Sequence[RecipientEntry]
+    ) -> None:
         """Removes entries that the service no longer lists in the span, unless read again since."""
         asked_at = self._monotonic()
         walked_entries = await reader.walk(

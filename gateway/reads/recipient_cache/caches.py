@@ -20,7 +20,7 @@ from gateway.reads.recipient_cache.cache import (
 )
 from gateway.reads.recipient_cache.date_reader import CacheUnavailable, ServiceListReader
 from gateway.reads.recipient_cache.entry import RecipientEntry
-from gateway.reads.recipient_cache.scan import CallService, select_page
+from gateway.reads.recipient_cache.scan import CallService, filter_sort_and_page
 from gateway.storage.audit_log import is_tenant_in_scope
 from gateway.storage.ttl_cache import TtlCache
 from mappings.effects import ListPage, ListQuery
@@ -43,7 +43,7 @@ PrepareOrder = Callable[[ListQuery, Sequence[RecipientEntry]], Awaitable[ListQue
 """Returns a query with the sort key for these rows, if the key depends on the rows."""
 
 
-async def _keep_order(question: ListQuery, _rows: Sequence[RecipientEntry]) -> ListQuery:
+async def _keep_query_unchanged(question: ListQuery, _rows: Sequence[RecipientEntry]) -> ListQuery:
     return question
 
 
@@ -81,7 +81,7 @@ class RecipientCaches:
     def can_cache(self, tenant: Tenant) -> bool:
         return self._settings.index and not self._uncacheable.get(tenant)
 
-    def has_complete_cache(self, tenant: Tenant) -> bool:
+    def has_fresh_cache(self, tenant: Tenant) -> bool:
         cache = self._caches.get(tenant)
         return cache is not None and cache.is_refresh_recent
 
@@ -90,7 +90,7 @@ class RecipientCaches:
         """The number of recipients in all caches."""
         return sum(len(cache.rows) for cache in self._caches.values())
 
-    def calculate_figures(self, environment: str) -> CacheFigures:
+    def calculate_cache_statistics(self, environment: str) -> CacheFigures:
         caches = [
             cache for tenant, cache in self._caches.items() if tenant.environment == environment
         ]
@@ -106,7 +106,7 @@ class RecipientCaches:
         question: ListQuery,
         call_service: CallService,
         tenant: Tenant,
-        prepare_order: PrepareOrder = _keep_order,
+        prepare_order: PrepareOrder = _keep_query_unchanged,
     ) -> ListPage:
         """Returns the page that a query asks for.
 
@@ -144,18 +144,22 @@ class RecipientCaches:
             )
         # A copy: other requests may change the cache while a thread filters and sorts.
         rows = [*cache.rows.values()]
-        return await run_in_thread(_select_page, await prepare_order(question, rows), rows)
+        return await run_in_thread(
+            _filter_sort_and_unpack_page, await prepare_order(question, rows), rows
+        )
 
     async def has_hidden_rows(self, question: ListQuery, tenant: Tenant) -> bool:
         """Whether the service lists rows that clients must not see, as far as known."""
         cache = self._caches.get(tenant)
-        return cache is None or await run_in_thread(_has_hidden, question, [*cache.rows.values()])
+        return cache is None or await run_in_thread(
+            _has_hidden_row, question, [*cache.rows.values()]
+        )
 
     async def close(self) -> None:
         """Cancels background refreshes."""
         await asyncio.gather(*self._drop_tasks, *(cache.close() for cache in self._caches.values()))
 
-    def record_change(self, tenant: Tenant, recipient_id: str) -> None:
+    def record_changed_recipient(self, tenant: Tenant, recipient_id: str) -> None:
         """Records that this process may have changed a recipient, which is then read again."""
         if cache := self._caches.get(tenant):
             cache.changed_ids.add(recipient_id)
@@ -169,7 +173,7 @@ class RecipientCaches:
     def drop_expired(self) -> None:
         """Drops idle caches that are too old to be used without a refresh."""
         for tenant, cache in [*self._caches.items()]:
-            if not cache.is_refresh_recent and self._is_idle(cache):
+            if not cache.is_refresh_recent and self._is_cache_idle(cache):
                 self._drop_cache(tenant, cache)
 
     def _drop_cache(self, tenant: Tenant, cache: RecipientCache) -> None:
@@ -179,7 +183,7 @@ class RecipientCaches:
             self._drop_tasks.add(drop_task := asyncio.create_task(cache.close()))
             drop_task.add_done_callback(self._drop_tasks.discard)
 
-    def _is_idle(self, cache: RecipientCache) -> bool:
+    def _is_cache_idle(self, cache: RecipientCache) -> bool:
         return self._monotonic() - cache.used_at >= EVICTABLE_AFTER_SECONDS
 
     def _make_room(self, cache: RecipientCache, count: int) -> bool:
@@ -199,7 +203,7 @@ class RecipientCaches:
                 # Nothing is evicted in vain, nor a cache that is in use.
                 total + count <= max_recipients
                 or count > max_recipients
-                or not self._is_idle(other_cache)
+                or not self._is_cache_idle(other_cache)
             ):
                 break
             total -= max(other_cache.expected_count, len(other_cache.rows))
@@ -207,12 +211,14 @@ class RecipientCaches:
         return total + count <= max_recipients
 
 
-def _has_hidden(question: ListQuery, entries: Sequence[RecipientEntry]) -> bool:
+def _has_hidden_row(question: ListQuery, entries: Sequence[RecipientEntry]) -> bool:
     return any(map(question.is_hidden, entries))
 
 
-def _select_page(question: ListQuery, entries: Sequence[RecipientEntry]) -> ListPage:
-    result = select_page(question, entries)
+def _filter_sort_and_unpack_page(
+    question: ListQuery, entries: Sequence[RecipientEntry]
+) -> ListPage:
+    result = filter_sort_and_page(question, entries)
     return ListPage(
         [row.unpack_answer_fields() for row in result.rows], result.pages, result.records
     )

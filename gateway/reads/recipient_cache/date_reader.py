@@ -55,17 +55,21 @@ class ServiceListReader:
         """Returns the number of rows with an update date in a span, both ends included."""
         return _require_record_count(await self._fetch_page(since, until, size=1))
 
-    async def count_and_find_newest(self) -> tuple[int, int | None]:
+    async def fetch_count_and_newest_date(self) -> tuple[int, int | None]:
         """Returns the number of rows and the newest update date; None if there are no rows."""
         page = await self._fetch_page(None, None, size=1, direction="desc")
         return _require_record_count(page), parse_row_stamp(page.rows[0]) if page.rows else None
 
-    async def walk_all(self, records: int, store_entries: StoreEntries) -> None:
+    async def fetch_and_store_all(self, records: int, store_entries: StoreEntries) -> None:
         """Walks along the whole list, in parallel if it is long enough."""
         walk_count = min(MAX_PARALLEL_PAGES, records // (PAGE_SIZE * MIN_PAGES_PER_WALK) or 1)
         positions = [records * number // walk_count for number in range(1, walk_count)]
         boundaries = sorted(
-            set(await gather_all([self._fetch_stamp_at(position) for position in positions]))
+            set(
+                await gather_all(
+                    [self._fetch_update_date_at_position(position) for position in positions]
+                )
+            )
         )
         # The walks overlap by a millisecond, the resolution of dates, so that no row is missed.
         spans = zip(
@@ -73,7 +77,7 @@ class ServiceListReader:
         )
         await gather_all([self.walk(store_entries, *span) for span in spans])
 
-    async def _fetch_stamp_at(self, position: int) -> int:
+    async def _fetch_update_date_at_position(self, position: int) -> int:
         page = await self._fetch_page(None, None, size=1, number=position)
         if len(page.rows) != 1:
             raise CacheUnavailable("the service does not support pages of one row")
@@ -137,7 +141,7 @@ class ServiceListReader:
         remaining_ids = iter(ids)
         missing_ids: list[str] = []
 
-        async def fetch_remaining() -> None:
+        async def fetch_remaining_recipients() -> None:
             missing_ids.extend(
                 [
                     id_
@@ -146,7 +150,7 @@ class ServiceListReader:
                 ]
             )
 
-        await gather_all([fetch_remaining() for _ in range(MAX_PARALLEL_PAGES)])
+        await gather_all([fetch_remaining_recipients() for _ in range(MAX_PARALLEL_PAGES)])
         return missing_ids
 
     async def _fetch_and_store_recipient(self, id_: str, store_entries: StoreEntries) -> bool:

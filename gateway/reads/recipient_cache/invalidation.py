@@ -29,17 +29,20 @@ class CacheInvalidation(PeriodicTask):
         self, caches: RecipientCaches, store: Store, seconds: float = POLL_SECONDS
     ) -> None:
         super().__init__(
-            "recipient_cache_invalidation", seconds, self._apply_invalidations, runs_at_stop=False
+            "recipient_cache_invalidation",
+            seconds,
+            self._drop_invalidated_caches,
+            runs_at_stop=False,
         )
         self._caches = caches
         self._store = store
         self._seen_ids: set[str] | None = None
 
     async def __aenter__(self) -> Self:
-        await self._apply_invalidations()
+        await self._drop_invalidated_caches()
         return await super().__aenter__()
 
-    async def _apply_invalidations(self) -> None:
+    async def _drop_invalidated_caches(self) -> None:
         self._caches.drop_expired()
         scopes_by_id = await load_scopes_by_event_id(
             self._store, (DROP_ACTION, RECIPIENT_ERASED), self._store.clock() - MAX_CLOCK_SKEW

@@ -40,7 +40,7 @@ class ScannedPage:
     record_count: int | None
 
 
-def select_page(question: ListQuery, rows: Iterable[Any]) -> ListPage:
+def filter_sort_and_page(question: ListQuery, rows: Iterable[Any]) -> ListPage:
     """Filters and sorts all rows, and returns the requested page."""
     matching_rows = [row for row in rows if not question.is_hidden(row) and question.is_match(row)]
     if question.sort_key is not None:
@@ -52,7 +52,9 @@ def select_page(question: ListQuery, rows: Iterable[Any]) -> ListPage:
     return ListPage(rows, counts["pages"], counts["records"])
 
 
-async def fetch_single_page(question: ListQuery, call_service: CallService) -> list[Row] | None:
+async def fetch_rows_if_single_page(
+    question: ListQuery, call_service: CallService
+) -> list[Row] | None:
     """Fetches the list if one page contains all rows; None if not, or if that is unknown."""
     try:
         page = await _fetch_page(question, FIRST_PAGE, PAGE_SIZE, call_service)
@@ -60,7 +62,7 @@ async def fetch_single_page(question: ListQuery, call_service: CallService) -> l
         if error.status not in (400, 406):
             raise
         return (
-            await fetch_single_page(replace(question, prefilter={}), call_service)
+            await fetch_rows_if_single_page(replace(question, prefilter={}), call_service)
             if question.prefilter
             else None
         )
@@ -107,7 +109,7 @@ async def _fetch_all_pages(
         size = None  # the service refuses this size; use its default
         first = await _fetch_page(question, FIRST_PAGE, size, call_service)
     if first.page_count is None:
-        return await _fetch_uncounted_twice(question, first, size, call_service)
+        return await _fetch_pages_twice_without_count(question, first, size, call_service)
     if first.page_count <= FIRST_PAGE:
         return [first]
     last = await _fetch_page(question, first.page_count, size, call_service)
@@ -115,7 +117,9 @@ async def _fetch_all_pages(
     if len(other_pages) < first.page_count - 1 and last.rows:
         return None
     last_again = await _fetch_page(question, first.page_count, size, call_service)
-    return [*other_pages, last_again] if _list_ids([last]) == _list_ids([last_again]) else None
+    return (
+        [*other_pages, last_again] if _list_row_ids([last]) == _list_row_ids([last_again]) else None
+    )
 
 
 async def _fetch_pages_in_parallel(
@@ -131,10 +135,10 @@ async def _fetch_pages_in_parallel(
         nonlocal last_number
         while (number := next(numbers)) <= last_number:
             page = await _fetch_page(question, number, size, call_service)
-            if seen_ids.issuperset(_list_ids([page])):
+            if seen_ids.issuperset(_list_row_ids([page])):
                 last_number = min(last_number, number)
                 continue
-            seen_ids.update(_list_ids([page]))
+            seen_ids.update(_list_row_ids([page]))
             pages_by_number[number] = page
 
     await gather_all([fetch_pages() for _ in range(min(MAX_PARALLEL_PAGES, max_pages))])
@@ -151,24 +155,24 @@ async def gather_all(coroutines: Sequence[Coroutine[Any, Any, Result]]) -> list[
     return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
 
 
-def _list_ids(pages: list[ScannedPage]) -> list[str]:
+def _list_row_ids(pages: list[ScannedPage]) -> list[str]:
     return [str(row["id"]) for page in pages for row in page.rows]
 
 
-async def _fetch_uncounted_twice(
+async def _fetch_pages_twice_without_count(
     question: ListQuery, first: ScannedPage, size: int | None, call_service: CallService
 ) -> list[ScannedPage] | None:
     """Fetches all pages twice, for a service without page counts; None if they differ."""
-    pages = await _fetch_uncounted_pages(question, first, size, call_service)
+    pages = await _fetch_pages_without_count(question, first, size, call_service)
     if len(pages) == FIRST_PAGE:
         return pages
-    pages_again = await _fetch_uncounted_pages(
+    pages_again = await _fetch_pages_without_count(
         question, await _fetch_page(question, FIRST_PAGE, size, call_service), size, call_service
     )
-    return pages_again if _list_ids(pages) == _list_ids(pages_again) else None
+    return pages_again if _list_row_ids(pages) == _list_row_ids(pages_again) else None
 
 
-async def _fetch_uncounted_pages(
+async def _fetch_pages_without_count(
     question: ListQuery, first: ScannedPage, size: int | None, call_service: CallService
 ) -> list[ScannedPage]:
     """Fetches pages until one is empty or has no new rows, for a service without page counts."""

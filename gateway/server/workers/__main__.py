@@ -19,7 +19,7 @@ from gateway.observability import logs
 from gateway.server.app import RunningGateway, run_gateway
 from gateway.server.connection import SHUTDOWN_IDLE_SECONDS
 from gateway.server.listener import InheritedSockets
-from gateway.server.memory_tuning import tune_memory
+from gateway.server.memory_tuning import tune_garbage_collector_and_malloc
 from gateway.server.shutdown import ProcessLifetime, install_shutdown_event
 from gateway.server.workers.worker_config import WorkerConfig, encode_message
 from gateway.storage import StoreUnavailable
@@ -48,7 +48,7 @@ async def run_worker(worker_config: WorkerConfig) -> int:
         ) as gateway:
             # Done before the worker is announced, because freezing the objects of the start takes
             # time.
-            tune_memory()
+            tune_garbage_collector_and_malloc()
             writer.write(encode_message(accepts=True))
             await _serve_until_stopped(shutdown_requested, reader, gateway, lifetime)
     except (ConfigurationError, StoreUnavailable) as error:
@@ -74,7 +74,7 @@ async def _serve_until_stopped(
     finally:
         shutdown_task.cancel()
         message_task.cancel()
-    lifetime.record_shutdown_start(requests_left=gateway.pending_requests)
+    lifetime.record_shutdown_start(requests_left=gateway.pending_request_count)
     await gateway.retire(SHUTDOWN_IDLE_SECONDS)
 
 

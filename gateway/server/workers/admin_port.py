@@ -141,17 +141,17 @@ async def _send_request_to_worker(
             method,
             # Encoded already: the worker must get the path unchanged.
             URL(f"http://worker{path}", encoded=True),
-            headers=_remove_hop_by_hop(headers or {}),
+            headers=_remove_hop_by_hop_headers(headers or {}),
             data=body or None,
             allow_redirects=False,
         ) as response,
     ):
         return WorkerPage(
-            response.status, _remove_hop_by_hop(response.headers), await response.read()
+            response.status, _remove_hop_by_hop_headers(response.headers), await response.read()
         )
 
 
-def _remove_hop_by_hop(headers: Mapping[str, str]) -> CIMultiDict[str]:
+def _remove_hop_by_hop_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
     end_to_end = [
         (name, value) for name, value in headers.items() if name.lower() not in HOP_BY_HOP_HEADERS
     ]
@@ -167,10 +167,10 @@ def _merge_readiness(pages: Sequence[WorkerPage | None]) -> dict[str, Any]:
     elif silent_count := len(pages) - len(reports):
         faults["workers"] = f"{silent_count} of {len(pages)} do not answer"
     is_ready = bool(reports) and all(report["status"] != "error" for report in reports)
-    return build_readiness_body(faults, _select_worst_states(reports), is_ready=is_ready)
+    return build_readiness_body(faults, _find_worst_breaker_states(reports), is_ready=is_ready)
 
 
-def _select_worst_states(reports: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _find_worst_breaker_states(reports: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Returns the worst circuit breaker state per environment, as each worker has its own."""
     worst_states: dict[str, str] = {}
     for report in reports:

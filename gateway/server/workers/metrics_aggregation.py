@@ -96,18 +96,21 @@ class MetricsAggregator:
                 for metric in self._last_scrapes.pop(worker)
                 if metric.type in CUMULATIVE_TYPES
             ]
-            self._exited_totals = sum_metrics([self._exited_totals, exited_metrics])
+            self._exited_totals = merge_metric_pages([self._exited_totals, exited_metrics])
         worker_gauge = Metric("payout_gateway_workers", "Workers that accept connections.", "gauge")
         worker_gauge.add_sample(worker_gauge.name, {}, len(workers))
         return render_metrics(
             accept_header,
             AggregatedCollector(
-                [*sum_metrics([self._exited_totals, *self._last_scrapes.values()]), worker_gauge]
+                [
+                    *merge_metric_pages([self._exited_totals, *self._last_scrapes.values()]),
+                    worker_gauge,
+                ]
             ),
         )
 
 
-def sum_metrics(pages: Iterable[Iterable[Metric]]) -> list[Metric]:
+def merge_metric_pages(pages: Iterable[Iterable[Metric]]) -> list[Metric]:
     metrics_by_name: dict[str, Metric] = {}
     samples: dict[str, dict[tuple[str, ...], Sample]] = {}
     for metric in (metric for page in pages for metric in page):

@@ -112,7 +112,7 @@ class WorkerPool:
 
     def __init__(self, worker_count: int, queue_count: int, start_worker: StartWorker) -> None:
         self._slots = [
-            WorkerSlot(start_worker, queue_numbers, self._reassign_queues)
+            WorkerSlot(start_worker, queue_numbers, self._reassign_vacant_queues)
             for queue_numbers in assign_queues(worker_count, queue_count)
         ]
         self._supervisor_tasks: list[asyncio.Task[None]] = []
@@ -141,7 +141,7 @@ class WorkerPool:
             if slot.worker and slot.worker.is_accepting:
                 yield slot.worker
 
-    def _reassign_queues(self) -> None:
+    def _reassign_vacant_queues(self) -> None:
         """Lets the other workers accept from the queues of a slot without a worker."""
         vacant_queues = {
             number

@@ -21,7 +21,7 @@ from gateway.server.connection import AdminRunner
 from gateway.server.listener import AcceptQueue, Listener, bind_accept_queues, find_bound_port
 from gateway.server.shutdown import (
     ProcessLifetime,
-    calculate_shutdown_seconds,
+    calculate_max_shutdown_seconds,
     install_shutdown_event,
 )
 from gateway.server.workers.admin_port import (
@@ -62,9 +62,9 @@ class Supervisor:
         self._socket_numbers = count(1)
         self._pool: WorkerPool | None = None
         self._retiring_pools: dict[WorkerPool, asyncio.Task[None]] = {}
-        self.metrics = create_metrics_aggregator(self.list_worker_sockets)
+        self.metrics = create_metrics_aggregator(self.list_worker_admin_sockets)
 
-    def list_worker_sockets(self) -> list[Path]:
+    def list_worker_admin_sockets(self) -> list[Path]:
         """The admin sockets of the workers that accept connections."""
         return (
             [worker.admin_socket for worker in self._pool.iter_accepting_workers()]
@@ -83,7 +83,11 @@ class Supervisor:
     async def restart(self) -> None:
         """Replaces the workers by new ones with the current configuration."""
         log.info("restart_started")
-        old_settings, old_pool, old_sockets = self._settings, self._pool, self.list_worker_sockets()
+        old_settings, old_pool, old_sockets = (
+            self._settings,
+            self._pool,
+            self.list_worker_admin_sockets(),
+        )
         try:
             self._settings = self._load_settings()
             check_runnable(self._settings)
@@ -117,8 +121,8 @@ class Supervisor:
         # New connections are refused once the workers have closed their copies of the sockets too.
         for listening_socket in chain(*self._listening_queues):
             listening_socket.close()
-        if await _wait_for_pools(
-            pools, calculate_shutdown_seconds(self._settings) + KILL_MARGIN_SECONDS
+        if await _wait_for_pools_to_exit(
+            pools, calculate_max_shutdown_seconds(self._settings) + KILL_MARGIN_SECONDS
         ):
             return 0
         log.error(
@@ -126,7 +130,7 @@ class Supervisor:
         )
         for pool in pools:
             pool.stop_with_signal(signal.SIGKILL)
-        await _wait_for_pools(pools, KILL_MARGIN_SECONDS)
+        await _wait_for_pools_to_exit(pools, KILL_MARGIN_SECONDS)
         return 1
 
     async def _start_worker(self, queue_numbers: Sequence[int]) -> WorkerProcess:
@@ -136,7 +140,7 @@ class Supervisor:
         )
 
 
-async def _wait_for_pools(pools: Sequence[WorkerPool], seconds: float) -> bool:
+async def _wait_for_pools_to_exit(pools: Sequence[WorkerPool], seconds: float) -> bool:
     """Waits up to ``seconds`` for all workers to exit; returns whether they did."""
     exit_tasks = [asyncio.ensure_future(pool.wait_for_exit()) for pool in pools]
     _, unfinished = await asyncio.wait(exit_tasks, timeout=seconds) if exit_tasks else ((), ())
@@ -180,7 +184,7 @@ async def supervise_workers(
             settings, config_file, load_settings, listening_queues, socket_folder
         )
         application = create_workers_admin_application(
-            supervisor.list_worker_sockets,
+            supervisor.list_worker_admin_sockets,
             supervisor.metrics,
             # Authenticated here and not in the workers, whose sockets only this process can reach.
             [create_auth_middleware(settings.server)],
@@ -195,7 +199,9 @@ async def supervise_workers(
                     restart_requested.clear()
                     await _run_or_cancel_on_shutdown(shutdown_requested, supervisor.restart())
             finally:
-                lifetime.record_shutdown_start(workers_left=len(supervisor.list_worker_sockets()))
+                lifetime.record_shutdown_start(
+                    workers_left=len(supervisor.list_worker_admin_sockets())
+                )
                 exit_code = await supervisor.shut_down()
     if exit_code == 0:
         lifetime.log_shutdown_complete()

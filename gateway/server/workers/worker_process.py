@@ -52,7 +52,7 @@ class WorkerProcess:
         )
         try:
             process = await asyncio.create_subprocess_exec(
-                *_build_command(),
+                *_build_worker_command(),
                 worker_config.to_json(),
                 stdin=subprocess.DEVNULL,
                 pass_fds=(*chain(*descriptors), worker_end.fileno()),
@@ -109,7 +109,7 @@ class WorkerProcess:
         return exit_code
 
 
-def _build_command() -> list[str]:
+def _build_worker_command() -> list[str]:
     # Import modules from where this process did, not from the current directory.
     path_options = [] if str(Path.cwd()) in sys.path else ["-P"]
     return [sys.executable, *path_options, "-m", "gateway.server.workers"]

@@ -43,7 +43,7 @@ def require_editable(request: LegacyRequest, batch: Batch) -> Batch:
 
 def update_batch(request: LegacyRequest) -> JsonObject:
     batch = require_editable(request, request.require_path_batch())
-    batches.apply_edit(
+    batches.apply_batch_edit(
         request.tenant, batch, batch_bodies.parse_batch_edit(request.id_mapper, request.body, batch)
     )
     return UPDATED

@@ -6,12 +6,12 @@ import pycountry
 from babel import Locale
 from babel.numbers import get_currency_name, get_territory_currencies
 
-from gateway.simulator.countries import parse_codes
+from gateway.simulator.countries import parse_country_codes
 from gateway.simulator.errors import build_not_found_error
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy.legacy_request import LegacyRequest
 
-SUPPORTED_COUNTRIES = parse_codes(
+SUPPORTED_COUNTRIES = parse_country_codes(
     "AF AL DZ AS AD AO AI AG AR AM AW AU AT AZ BS BH BD BB BY BE BZ BJ BM BT BO BQ BA BW BR BN BG "
     "BF BI KH CM CA KY CF TD CL CN CX CO KM CG CK CR HR CW CY CZ DK DJ DM DO EC EG SV GQ ER EE ET "
     "FK FO FJ FI FR GF PF TF GA GM GE DE GH GI GR GL GD GP GU GT GG GN GW GY HT HN HK HU IS IN ID "

@@ -270,7 +270,7 @@ class PayoutParser:
         nested_problems = Problems()
         country = str(current_account.fields.get("country"))
         self._plan_government_id(word, government_id, country)
-        fields = accounts.merge_account_change(
+        fields = accounts.merge_and_check_account_change(
             self.tenant,
             nested_problems,
             self._merge_planned_government_ids(),

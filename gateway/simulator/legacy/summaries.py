@@ -57,7 +57,7 @@ def build_summary(id_mapper: IdMapper, batch: Batch) -> JsonObject:
             "GatewayTotal": _read_wallet_balance(tenant, batch.currency),
             service_total: _convert_to_json_number(tenant.read_balance(batch.currency)),
         },
-        "enoughFunds": balances.covers_cost(tenant, batch),
+        "enoughFunds": balances.has_balance_for_batch(tenant, batch),
     }
 
 

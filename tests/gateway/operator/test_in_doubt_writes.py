@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.operator.in_doubt_writes import load_in_doubt_writes
-from gateway.operator.metrics_page import load_gauges
+from gateway.operator.metrics_page import load_state_gauges
 from gateway.storage import Store, open_store
 from gateway.storage.operations import DONE, IN_DOUBT, RUNNING, SENT
 from gateway.storage.tables import operations, upstream_writes
@@ -75,7 +75,7 @@ async def test_write_under_repeated_probing_is_still_in_doubt(
 ) -> None:
     async with open_store(build_settings(tmp_path, "http://127.0.0.1:9").state) as store:
         await insert_operation(store, state, reason, write_states)
-        gauges = await load_gauges(store)
+        gauges = await load_state_gauges(store)
         in_doubt_writes = await load_in_doubt_writes(store, watch_seconds=0)
     assert gauges.in_doubt_writes == len(in_doubt_writes) == number
     assert (gauges.in_doubt_seconds >= LONG_AGO.total_seconds()) == bool(number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.operator.readiness import KeyReadiness, _build_readiness
+from gateway.operator.readiness import KeyReadiness, _build_cutover_readiness
 from gateway.storage import Tenant
 from gateway.storage.difference_rows import Tally, TallyKey
 
@@ -13,7 +13,7 @@ def build_readiness(compared_operations: set[str], used_operations: set[str]) ->
     tallies_by_operation = {
         TallyKey(TENANT, "shop", name): Tally(compared=3) for name in compared_operations
     }
-    return _build_readiness(
+    return _build_cutover_readiness(
         TENANT,
         "shop",
         tallies_by_operation,

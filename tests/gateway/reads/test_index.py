@@ -437,7 +437,7 @@ async def test_undated_account_change_through_gateway_is_visible() -> None:
     method = recipient.primary_account.type if recipient.primary_account else ""
     indexed_service.remove_accounts(recipient)
     assert recipient.id in await indexed_service.list_ids(payoutMethod=method, search="")
-    indexed_service.indexes.record_change(TENANT, recipient.id)
+    indexed_service.indexes.record_changed_recipient(TENANT, recipient.id)
     assert await indexed_service.count_query_calls(**CITY_ORDER) == 3
     assert recipient.id not in await indexed_service.list_ids(payoutMethod=method)
     assert await indexed_service.count_query_calls(**CITY_ORDER) == 2
@@ -450,7 +450,7 @@ async def test_unrecorded_deletion_costs_one_read() -> None:
     await indexed_service.query_index(**CITY_ORDER)
     recipient = indexed_service.pick_recipient(23)
     indexed_service.archive(recipient)
-    indexed_service.indexes.record_change(TENANT, recipient.id)
+    indexed_service.indexes.record_changed_recipient(TENANT, recipient.id)
     assert await indexed_service.count_query_calls(**CITY_ORDER) == 3
     assert recipient.id not in await indexed_service.list_ids(**CITY_ORDER)
     assert await indexed_service.count_query_calls(**CITY_ORDER) == 2
@@ -461,7 +461,7 @@ async def test_recipient_missing_by_id_is_hidden() -> None:
     await indexed_service.query_index(**CITY_ORDER)
     recipient = indexed_service.pick_recipient(17)
     del indexed_service.tenant.recipients[recipient.id]
-    indexed_service.indexes.record_change(TENANT, recipient.id)
+    indexed_service.indexes.record_changed_recipient(TENANT, recipient.id)
     assert await indexed_service.count_query_calls(**CITY_ORDER) == 3
     assert recipient.id not in await indexed_service.list_ids(**CITY_ORDER)
 
@@ -639,7 +639,7 @@ async def test_failed_increment_is_an_error_and_repeated_by_the_next(call_offset
     await indexed_service.query_index(**CITY_ORDER)
     recipient = indexed_service.pick_recipient(30)
     indexed_service.remove_accounts(recipient)
-    indexed_service.indexes.record_change(TENANT, recipient.id)
+    indexed_service.indexes.record_changed_recipient(TENANT, recipient.id)
     failing_call_count = len(indexed_service.calls) + call_offset
 
     def fail_call(_call: Call) -> None:
@@ -728,7 +728,7 @@ async def test_cancelled_client_does_not_end_its_scan() -> None:
     cancelled_query.cancel()
     await asyncio.gather(cancelled_query, return_exceptions=True)
     may_continue.set()
-    await wait_until(lambda: indexed_service.indexes.has_complete_cache(TENANT))
+    await wait_until(lambda: indexed_service.indexes.has_fresh_cache(TENANT))
     assert await indexed_service.count_query_calls(**CITY_ORDER) == 2
 
 
@@ -753,7 +753,7 @@ async def test_waiter_of_dropped_scan_starts_another() -> None:
     may_continue.set()
     result = await waiting_query
     assert result.records == (await indexed_service.scan_list(**CITY_ORDER)).records
-    assert indexed_service.indexes.has_complete_cache(TENANT)
+    assert indexed_service.indexes.has_fresh_cache(TENANT)
 
 
 def replace_accounts_with_text(body: dict[str, Any], _: Mapping[str, str]) -> dict[str, Any]:
@@ -816,8 +816,8 @@ async def test_idle_index_is_evicted_and_used_one_is_not() -> None:
         indexed_service.build_query(CITY_ORDER), indexed_service.answer_call, OTHER_TENANT
     )
     assert (
-        indexed_service.indexes.has_complete_cache(TENANT),
-        indexed_service.indexes.has_complete_cache(OTHER_TENANT),
+        indexed_service.indexes.has_fresh_cache(TENANT),
+        indexed_service.indexes.has_fresh_cache(OTHER_TENANT),
     ) == (True, False)
     third_tenant = Tenant("third", "sandbox")
     indexed_service.clock.now += EVICTABLE_AFTER_SECONDS
@@ -825,8 +825,8 @@ async def test_idle_index_is_evicted_and_used_one_is_not() -> None:
         indexed_service.build_query(CITY_ORDER), indexed_service.answer_call, third_tenant
     )
     assert (
-        indexed_service.indexes.has_complete_cache(TENANT),
-        indexed_service.indexes.has_complete_cache(third_tenant),
+        indexed_service.indexes.has_fresh_cache(TENANT),
+        indexed_service.indexes.has_fresh_cache(third_tenant),
     ) == (False, True)
     assert indexed_service.indexes.recipient_count == first
 
@@ -923,7 +923,7 @@ def apply_change(indexed_service: IndexedService, change: str, number: int) -> N
             indexed_service.object_states[recipient.id] = {"status": "disabled"}
         case "accounts":
             indexed_service.remove_accounts(recipient)
-            indexed_service.indexes.record_change(TENANT, recipient.id)
+            indexed_service.indexes.record_changed_recipient(TENANT, recipient.id)
         case "later":
             indexed_service.clock.now += number % 20
 
@@ -1058,8 +1058,8 @@ async def test_operator_can_drop_the_index_of_a_merchant(tmp_path: Path) -> None
             indexed_service.build_query(CITY_ORDER), indexed_service.answer_call, OTHER_TENANT
         )
         await invalidate_recipient_caches(store, Tenant("demo", ""))
-        await wait_until(lambda: not indexed_service.indexes.has_complete_cache(TENANT))
-        assert indexed_service.indexes.has_complete_cache(OTHER_TENANT)
+        await wait_until(lambda: not indexed_service.indexes.has_fresh_cache(TENANT))
+        assert indexed_service.indexes.has_fresh_cache(OTHER_TENANT)
         await indexed_service.check_equal_to_scan(**CITY_ORDER)
         await invalidate_recipient_caches(store, Tenant("", ""))
         await wait_until(lambda: indexed_service.indexes.recipient_count == 0)
@@ -1080,7 +1080,7 @@ async def test_drop_request_before_process_start_is_ignored(tmp_path: Path) -> N
     async with open_index_dropper(tmp_path, indexed_service):
         await indexed_service.query_index(**CITY_ORDER)
         await asyncio.sleep(0.1)
-        assert indexed_service.indexes.has_complete_cache(TENANT)
+        assert indexed_service.indexes.has_fresh_cache(TENANT)
 
 
 async def test_expired_idle_index_is_dropped() -> None:

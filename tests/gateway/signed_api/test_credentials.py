@@ -15,7 +15,7 @@ from gateway.signed_api.credentials import (
     MalformedSignature,
     SignatureHeader,
     SignatureVerifier,
-    has_scheme,
+    has_authorization_scheme,
     parse_signature_header,
 )
 
@@ -58,12 +58,12 @@ def test_malformed_header_is_described_without_quoting_it() -> None:
 
 @pytest.mark.parametrize("value", ["svcsign", "svcsign x", " SVCSIGN\tx", "svcsign  "])
 def test_scheme_alone_marks_request_as_signed(value: str) -> None:
-    assert has_scheme(build_headers(("Authorization", value)), "SvcSign")
+    assert has_authorization_scheme(build_headers(("Authorization", value)), "SvcSign")
 
 
 @pytest.mark.parametrize("value", ["", "x svcsign", "svcsigned x", "svcsign,x", "svcsign:x"])
 def test_other_word_is_another_scheme(value: str) -> None:
-    assert not has_scheme(build_headers(("Authorization", value)), "svcsign")
+    assert not has_authorization_scheme(build_headers(("Authorization", value)), "svcsign")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_openssl_signature_is_verified_for_any_body_chunks(vector: Path, split_o
     )
     for part in (body[:split_offset], b"", body[split_offset:]):
         verifier.update(part)
-    assert verifier.match_secrets() == [False, True]
+    assert verifier.list_secret_matches() == [False, True]
 
 
 def test_signature_over_path_or_path_and_query_is_verified() -> None:
@@ -109,13 +109,13 @@ def test_signature_over_path_or_path_and_query_is_verified() -> None:
         verifier = SignatureVerifier(
             [test_vector["secret_key"]], credentials, "GET", full_target_vector["target"]
         )
-        assert verifier.match_secrets() == [True]
+        assert verifier.list_secret_matches() == [True]
 
 
 def test_without_secrets_no_signature_matches() -> None:
     verifier = SignatureVerifier([], build_signature_header(), "GET", "/v1/x")
     verifier.update(b"body")
-    assert verifier.match_secrets() == []
+    assert verifier.list_secret_matches() == []
 
 
 visible_characters = st.characters(min_codepoint=0x21, max_codepoint=0x7E)
@@ -141,4 +141,4 @@ def test_changed_body_fails_verification(
     ):
         verifier = SignatureVerifier(["SK"], credentials, method, target)
         verifier.update(received_body)
-        assert verifier.match_secrets() == [is_match]
+        assert verifier.list_secret_matches() == [is_match]

@@ -19,7 +19,7 @@ from sqlalchemy import Table, Text, bindparam, select, text, update
 import gateway
 from gateway.config.settings import Retention, State
 from gateway.operator.operation_closing import close_in_doubt_operation
-from gateway.operator.retention import delete_expired
+from gateway.operator.retention import delete_expired_data
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store, operation_statements
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.engine import find_sqlite_file, parse_state_url
@@ -382,7 +382,7 @@ async def test_finished_operations_are_read_by_index(sqlite: State) -> None:
             )
             await operation_repository.find_operation("b")
             await operation_repository.close_and_clear_expired_operations(NOW, NOW)
-            await delete_expired(store, Retention(texts_days=0, usage_days=0, audit_days=0))
+            await delete_expired_data(store, Retention(texts_days=0, usage_days=0, audit_days=0))
         statements = [statement for statement, _values in statement_log]
         assert len(statements) > 10
     rival_query = operation_statements.SELECT_RIVALS.compile_for_dialect("sqlite").text
