@@ -8,6 +8,7 @@ from mappings import (
     government_ids,
     legacy,
     payout_changes,
+    payout_holds,
     payouts,
     recipient_outcomes,
     recipient_reads,
@@ -43,11 +44,11 @@ def create_payout_method(request: Request) -> Flow:
     request.raise_if_invalid(
         [
             *changes.validate(),
-            *payouts.find_active_hold_problems(payout, facts, request.options),
+            *payout_holds.find_active_hold_problems(payout, facts, request.options),
             *government_ids.validate_government_ids(ids, recipient, request.options),
         ]
     )
-    holds = payouts.collect_changed_payout_holds(payout, facts)
+    holds = payout_holds.collect_changed_payout_holds(payout, facts)
     # Sent before the accounts, because in some countries the service requires the government id
     # first.
     if ids:
@@ -60,7 +61,7 @@ def create_payout_method(request: Request) -> Flow:
     if holds:
         yield CompareAndSet("recipient", recipient["id"], holds)
     answer = build_legacy_payout(recipient, {**facts, **holds}, request.options)
-    return Answer(answer or {}, payouts.build_hold_notices(holds))
+    return Answer(answer or {}, payout_holds.build_hold_notices(holds))
 
 
 def read_payout_method(request: Request) -> Flow:
@@ -95,17 +96,17 @@ def update_payout_method(request: Request) -> Flow:
     request.raise_if_invalid(
         [
             *changes.validate(),
-            *payouts.find_active_hold_problems(payout, facts, request.options),
+            *payout_holds.find_active_hold_problems(payout, facts, request.options),
             *government_ids.validate_government_ids(ids, recipient, request.options),
         ]
     )
-    holds = payouts.collect_changed_payout_holds(payout, facts)
+    holds = payout_holds.collect_changed_payout_holds(payout, facts)
     if ids:
         yield _build_government_id_update(recipient["id"], ids)
     yield from payout_changes.apply_payout_changes(changes, request.options)
     if holds:
         yield CompareAndSet("recipient", recipient["id"], holds)
-    return Answer({"object": "updated"}, payouts.build_hold_notices(holds))
+    return Answer({"object": "updated"}, payout_holds.build_hold_notices(holds))
 
 
 def _build_government_id_update(

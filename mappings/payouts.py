@@ -22,9 +22,7 @@ from mappings.objects import (
     ADDRESS,
     BANK,
     WALLET,
-    Facts,
     build_legacy_bank,
-    build_legacy_hold,
     find_masked_government_id,
     find_primary_account,
     map_shown_accounts_by_type,
@@ -476,34 +474,3 @@ def replace_accounts(
 
 def build_account_path(recipient_id: str, account: Mapping[str, JSON]) -> str:
     return f"/recipients/{recipient_id}/accounts/{account['recipientAccountId']}"
-
-
-# autoswitch and holdup: stored, but without effect
-
-
-def collect_changed_payout_holds(payout: Payout, facts: Facts) -> dict[str, JSON]:
-    """Collects the holds to store: those that the client changed."""
-    holds: dict[str, JSON] = {}
-    for name, hold in payout.holds.items():
-        previous = build_legacy_hold(facts, name)
-        # A client that sends a whole object back, without changing the hold, did not request one.
-        if {**previous, **hold} != previous:
-            holds[name] = {**previous, **hold}
-    return holds
-
-
-def find_active_hold_problems(
-    payout: Payout, facts: Facts, options: LegacyOptions
-) -> Iterator[Problem]:
-    """Yields a problem for each active hold if ``holdup`` is ``refuse``: no payout can be held."""
-    for name, hold in collect_changed_payout_holds(payout, facts).items():
-        if hold["active"] and options.holdup == "refuse":
-            yield build_invalid_field_problem(f"{payout.prefix}{name}.active", "is not supported")
-
-
-def build_hold_notices(holds: Mapping[str, JSON]) -> tuple[str, ...]:
-    return tuple(
-        f"{name} was requested; payouts to this recipient are not held"
-        for name, hold in holds.items()
-        if hold["active"]
-    )

@@ -10,6 +10,7 @@ from mappings import (
     government_ids,
     legacy,
     payout_changes,
+    payout_holds,
     payouts,
     recipient_bodies,
     recipient_outcomes,
@@ -40,6 +41,7 @@ from mappings.objects import (
 )
 from mappings.paging import build_meta, complete_page_meta, parse_page_params, select_page_params
 from mappings.payouts import Payout, Recipient, SubFlow
+from mappings.recipient_logs import mask_api_keys_in_log_entry
 from mappings.recipient_payments import (
     build_visible_payments_query,
     filter_recipient_payments,
@@ -74,11 +76,11 @@ def create_recipient(request: Request) -> Flow:
         [
             *recipient_bodies.validate_create(body),
             *_validate_payout(payout, body),
-            *payouts.find_active_hold_problems(payout, {}, request.options),
+            *payout_holds.find_active_hold_problems(payout, {}, request.options),
             *government_ids.validate_government_ids(government_id_list, {}, request.options),
         ]
     )
-    holds = payouts.collect_changed_payout_holds(payout, {})
+    holds = payout_holds.collect_changed_payout_holds(payout, {})
     body_to_send = recipient_bodies.build_create_body(body, government_id_list)
     field_map = {
         **RECIPIENT.map_field_names_to_client(),
@@ -108,7 +110,7 @@ def create_recipient(request: Request) -> Flow:
     if holds:
         yield CompareAndSet("recipient", new_recipient["id"], holds)
     answer = build_legacy_recipient(recipient, holds, request.options)
-    return Answer({"recipient": answer}, payouts.build_hold_notices(holds))
+    return Answer({"recipient": answer}, payout_holds.build_hold_notices(holds))
 
 
 def _validate_payout(payout: Payout, body: Mapping[str, JSON]) -> Iterator[Problem]:
@@ -231,32 +233,6 @@ def _load_recipient_with_page(id_: str, call: Call) -> SubFlow:
     )
 
 
-# Header names are checked too, because keys that have been revoked since can appear in old entries.
-_KEY_HEADERS = ("key", "authorization", "token", "secret", "cookie", "signature")
-_CREDENTIALS = re.compile(r"(?i)^\s*(bearer|basic|digest|\w*sign)\s+\S")
-
-
-def mask_api_keys_in_log_entry(
-    entry: Mapping[str, JSON], api_keys: tuple[str, ...]
-) -> dict[str, JSON]:
-    """Returns a log entry with the header values masked that contain an API key."""
-    headers = entry.get("headers")
-    if not isinstance(headers, dict):
-        return dict(entry)
-    masked_headers = {
-        name: "********" if _is_credential_header(name, value, api_keys) else value
-        for name, value in headers.items()
-    }
-    return {**entry, "headers": masked_headers}
-
-
-def _is_credential_header(name: str, value: JSON, api_keys: tuple[str, ...]) -> bool:
-    text = str(value)
-    if any(key in text for key in api_keys if key) or _CREDENTIALS.match(text):
-        return True
-    return "*" not in text and any(word in name.lower() for word in _KEY_HEADERS)
-
-
 def read_recipient_payments(request: Request) -> Flow:
     """Answers GET /recipients/:id/payments.
 
@@ -335,11 +311,11 @@ def update_recipient(request: Request) -> Flow:
         [
             *recipient_bodies.validate_update(body, recipient, facts),
             *changes.validate(),
-            *payouts.find_active_hold_problems(payout, facts, options),
+            *payout_holds.find_active_hold_problems(payout, facts, options),
             *government_ids.validate_government_ids(government_id_list, recipient, options),
         ]
     )
-    holds = payouts.collect_changed_payout_holds(payout, facts)
+    holds = payout_holds.collect_changed_payout_holds(payout, facts)
     fields = recipient_bodies.build_update_fields(body, recipient, facts, government_id_list)
     id_ = recipient["id"]
     updated: Mapping[str, JSON] = {}
@@ -364,7 +340,7 @@ def update_recipient(request: Request) -> Flow:
     yield from payout_changes.apply_payout_changes(changes, options)
     if holds:
         yield CompareAndSet("recipient", id_, holds)
-    return Answer({"object": "updated"}, payouts.build_hold_notices(holds))
+    return Answer({"object": "updated"}, payout_holds.build_hold_notices(holds))
 
 
 # Delete

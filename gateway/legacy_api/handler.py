@@ -1,8 +1,7 @@
 """HTTP handler of the legacy interface.
 
 Checks the path, API key, address, rate limit and body, in this order, waits for an admission slot,
-and runs the operation's flow. Translates every failure with one error table, and writes one
-access log line for each request.
+and runs the operation's flow. Every failure goes through one error table, every request to the log.
 """
 
 from __future__ import annotations
@@ -190,10 +189,8 @@ class LegacyHandler:
         """
         # Behind a proxy, resets say nothing: HAProxy resets every connection it no longer needs.
         if "X-Forwarded-For" not in request.headers:
-            on_reset: Callable[[], None] = partial(
-                self._record_connection_reset, context, operation
-            )
-            request[request_reader.ON_RESET] = on_reset
+            on_reset = partial(self._record_connection_reset, context, operation)
+            request[request_reader.ON_RESET] = cast("Callable[[], None]", on_reset)
         if (
             is_last_response := request.get(request_reader.IS_LAST_RESPONSE)
         ) and is_last_response():
@@ -471,14 +468,14 @@ class LegacyHandler:
     def _create_admission_slot(
         self, request: web.BaseRequest, context: RequestContext
     ) -> AdmissionSlot:
-        """Creates an admission slot; raises Overloaded before the body is read."""
+        """Creates an admission slot; raises Overloaded."""
         if context.caller is None:
             # All keyless requests share one name, so that they cannot displace those with keys.
             context.slot = self._load.create_slot("without a key")
-        else:
-            merchant = context.caller.key.tenant_name
-            context.slot = self._load.create_slot(merchant, request.get(request_reader.CONNECTION))
-            context.slot.check_capacity(merchant)
+            return context.slot
+        merchant = context.caller.key.tenant_name
+        context.slot = self._load.create_slot(merchant, request.get(request_reader.CONNECTION))
+        context.slot.check_capacity(merchant)
         return context.slot
 
     def _resolve_address(self, request: web.BaseRequest) -> Address | None:

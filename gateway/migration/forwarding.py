@@ -49,7 +49,7 @@ from gateway.writes.batch_routing import (
 )
 from gateway.writes.call_sender import StartFence
 from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS
-from gateway.writes.idempotency import POLL_SECONDS, check_client_connected
+from gateway.writes.idempotency import POLL_SECONDS
 from gateway.writes.idempotency_keys import KEY_REUSED
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
@@ -226,7 +226,7 @@ class ForwardedWrites:
 
         ``related_ids`` are open operations of which it is no retry.
         """
-        check_client_connected(inbound.caller)
+        inbound.caller.check_connected()
         execution = inbound.caller.execution = self._journal.start_execution(
             _build_forwarded_operation(operation), inbound.operation, inbound.flow_request
         )
@@ -264,7 +264,7 @@ class ForwardedWrites:
         The client may have sent it to another instance again before that could see this one.
         """
         try:
-            check_client_connected(inbound.caller)
+            inbound.caller.check_connected()
         except Unknown:
             execution.record_response(
                 call, Unreachable("not sent, because the client has disconnected")

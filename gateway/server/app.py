@@ -26,6 +26,7 @@ from gateway.operator.preflight import check_runnable
 from gateway.operator.retention import RetentionTask
 from gateway.operator.superseded_batch_monitor import SupersededBatchMonitor
 from gateway.server.admin_application import create_admin_application, create_readiness_checks
+from gateway.server.admin_server import AdminRunner
 from gateway.server.assembly import (
     Backends,
     Clocks,
@@ -35,7 +36,7 @@ from gateway.server.assembly import (
     open_legacy_handler,
     open_signed_handler,
 )
-from gateway.server.connection import RETIRE_IDLE_SECONDS, AdminRunner, HttpServer
+from gateway.server.connection import RETIRE_IDLE_SECONDS, HttpServer
 from gateway.server.listener import (
     InheritedSockets,
     Listener,
@@ -105,9 +106,8 @@ async def run_gateway(
 ) -> AsyncIterator[RunningGateway]:
     """Runs a gateway; on exit, requests in flight are finished first.
 
-    ``inherited_sockets`` is set for one of several workers. ``clock``, ``monotonic`` and
-    ``lease_seconds``: see Clocks. Raises ConfigurationError, also if a port cannot be bound, and
-    StoreUnavailable.
+    ``inherited_sockets`` is set for one of several workers; see Clocks for the others. Raises
+    ConfigurationError, also if a port cannot be bound, and StoreUnavailable.
     """
     check_c_extensions()
     check_runnable(settings)

@@ -14,6 +14,7 @@ from mappings.effects import (
     MAX_PARALLEL_CALLS,
     Call,
 )
+from mappings.failures import Unknown
 
 
 @dataclass(slots=True)
@@ -37,6 +38,11 @@ class Caller:
     stamped_at: datetime | None = None
     """The timestamp of the client's own signature."""
     _read_slots: asyncio.Semaphore | None = None
+
+    def check_connected(self) -> None:
+        """Raises Unknown if the client has disconnected: it may have been answered elsewhere."""
+        if self.is_disconnected:
+            raise Unknown("the client disconnected before the operation was begun")
 
     @property
     def parallel_read_semaphore(self) -> asyncio.Semaphore:

@@ -382,7 +382,7 @@ class IdempotencyGuard:
         rows: list[OperationRecord],
     ) -> OperationExecution | None:
         # It may have waited long for others; its client may be gone and have retried elsewhere.
-        check_client_connected(write_request.caller)
+        write_request.caller.check_connected()
         execution = self._journal.start_execution(
             record, write_request.operation, write_request.request
         )
@@ -418,7 +418,7 @@ class IdempotencyGuard:
             raise
         try:
             # The client may have retried at another instance before that could see this operation.
-            check_client_connected(write_request.caller)
+            write_request.caller.check_connected()
         except Unknown:
             await execution.close(UNDONE)
             raise
@@ -496,9 +496,3 @@ def _is_temporary_refusal(failure: Failure) -> bool:
     return isinstance(failure, Halted) or any(
         problem.code == "invalid_status" for problem in problems
     )
-
-
-def check_client_connected(caller: Caller) -> None:
-    """Raises Unknown if the client has disconnected: it may have been answered elsewhere."""
-    if caller.is_disconnected:
-        raise Unknown("the client disconnected before the operation was begun")

@@ -304,7 +304,9 @@ class OperationExecution:
         elif isinstance(outcome, Failure):
             self._resolve_write(UNSENT)
         else:
-            self._resolve_write(ANSWERED, object_id=_find_created_id(call, outcome))
+            self._resolve_write(
+                ANSWERED, object_id=step_records.find_created_id_in_result(call, outcome)
+            )
         self._record_changing_step(call, outcome)
 
     async def record_reconciled_outcome(self, call: Call, outcome: Confirmed | Absent) -> None:
@@ -483,21 +485,3 @@ def _build_batch_not_superseded_checks(call: Call) -> list[CompareAndSet]:
     """Builds a check that the batch in a write's path is not superseded (contract, section 7)."""
     match = _BATCH_PATH.match(call.path)
     return [CompareAndSet("alias", match[1], {}, expected={"abandoned": None})] if match else []
-
-
-_CREATED_FIELDS = ("recipient", "batch", "payment")
-
-
-def _find_created_id(call: Call, outcome: step_records.Outcome) -> str | None:
-    """Finds the id of a created object in a response; None if the call creates nothing."""
-    if call.method != "POST" or not isinstance(outcome, dict):
-        return None
-    if re.search(r"/(generate-quote|start-processing)$", call.path):
-        return None
-    account = outcome.get("account")
-    if isinstance(account, dict):
-        object_id = account.get("recipientAccountId")
-    else:
-        created = (outcome[name] for name in _CREATED_FIELDS if isinstance(outcome.get(name), dict))
-        object_id = next(created, outcome).get("id")
-    return object_id if isinstance(object_id, str) else None

@@ -7,6 +7,7 @@ fingerprint, the program has changed since the interruption, and the replay stop
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -165,3 +166,21 @@ _FAILURE_DECODERS: dict[str, Callable[[dict[str, Any]], Failure]] = {
     "NoSuchOperation": _build_failure_decoder(NoSuchOperation),
     "Unreachable": _build_failure_decoder(Unreachable),
 }
+
+
+_CREATED_FIELDS = ("recipient", "batch", "payment")
+
+
+def find_created_id_in_result(call: Call, outcome: Outcome) -> str | None:
+    """Finds the id of a created object in a response; None if the call creates nothing."""
+    if call.method != "POST" or not isinstance(outcome, dict):
+        return None
+    if re.search(r"/(generate-quote|start-processing)$", call.path):
+        return None
+    account = outcome.get("account")
+    if isinstance(account, dict):
+        object_id = account.get("recipientAccountId")
+    else:
+        created = (outcome[name] for name in _CREATED_FIELDS if isinstance(outcome.get(name), dict))
+        object_id = next(created, outcome).get("id")
+    return object_id if isinstance(object_id, str) else None

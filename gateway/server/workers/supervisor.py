@@ -17,7 +17,7 @@ from aiohttp import web
 from gateway.admin.authentication import create_auth_middleware
 from gateway.config.settings import ConfigurationError, Settings, build_url
 from gateway.operator.preflight import check_runnable
-from gateway.server.connection import AdminRunner
+from gateway.server.admin_server import AdminRunner
 from gateway.server.listener import AcceptQueue, Listener, bind_accept_queues, find_bound_port
 from gateway.server.shutdown import (
     ProcessLifetime,
