@@ -93,7 +93,7 @@ def build_reduced_recipient(
         "referenceId": recipient.get("referenceId"),
         "email": recipient.get("email"),
         "name": recipient.get("name"),
-        "status": objects.derive_legacy_recipient_status(
+        "status": objects.choose_legacy_recipient_status(
             recipient, recipient_facts.get(str(recipient.get("id")), {})
         ),
         "country": country,

@@ -16,7 +16,7 @@ from mappings.field_types import validate_amount
 from mappings.ids import ID_PATTERN
 from mappings.lazy_sequences import iterate_chunks, map_rows
 from mappings.matching import Entry, Payment, extract_recipient_id
-from mappings.objects import Facts, derive_legacy_recipient_status, is_deleted_for_clients
+from mappings.objects import Facts, choose_legacy_recipient_status, is_deleted_for_clients
 from mappings.payouts import SubFlow
 
 MAX_ADDRESSES = 1000
@@ -142,7 +142,7 @@ def drop_malformed_amounts(payment: SentPayment) -> tuple[SentPayment, list[Prob
     return payment._replace(body=body, refused_fields=refused_fields), problems
 
 
-def validate_email_count(payments: Iterable[SentPayment]) -> list[Problem]:
+def find_email_count_problems(payments: Iterable[SentPayment]) -> list[Problem]:
     """Returns a problem if the payments name more addresses than one request may look up."""
     addresses: set[str] = set()
     for payment in payments:
@@ -316,7 +316,7 @@ def _find_unpayable_recipient_problem(
     """Returns a problem if the recipient cannot be paid, judged by what is known without a call."""
     field = "id" if payment.recipient.get("id") else "email"
     status = (
-        derive_legacy_recipient_status(recipient, facts)
+        choose_legacy_recipient_status(recipient, facts)
         if recipient.get("status")
         else facts.get("status")
     )
@@ -344,7 +344,7 @@ SIGNED_ADDS = "signed adds"
 """Kind of the payments that clients have added to a batch by signed requests, by change name."""
 
 
-def is_upstream_batch_as_requested(batch: Batch) -> SubFlow:
+def has_upstream_batch_requested_payments(batch: Batch) -> SubFlow:
     """Whether the service's batch makes the requested payments: recipient, amount and currency.
 
     The batch may also contain payments that clients have added by signed requests.

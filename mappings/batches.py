@@ -87,7 +87,7 @@ def create_batch(request: Request) -> Flow:
         chain(
             batch_bodies.validate_source_currency(body, request.problems),
             chain.from_iterable(map(batch_bodies.validate_payment, sent_payments)),
-            batch_bodies.validate_email_count(sent_payments),
+            batch_bodies.find_email_count_problems(sent_payments),
         )
     )
     currency = str(batch_bodies.derive_batch_currency(body))
@@ -207,7 +207,7 @@ def update_batch(request: Request) -> Flow:
                               batch supersedes the service's
     """
     payments = collect_sent_payments(request.body.get("payments"), problems=request.problems)
-    if problems := batch_bodies.validate_email_count(
+    if problems := batch_bodies.find_email_count_problems(
         payment for payment in payments if not payment.body.get("id")
     ):
         request.raise_if_invalid(problems)
@@ -223,7 +223,9 @@ def generate_quote(request: Request) -> Flow:
     GET  /batch/:id/summary           for the current rates and amounts
     GET  /balance                     if the service gives no status
     """
-    batch, is_editable = yield from _submit_and_lock_batch(request, "quoting", _is_batch_quotable)
+    batch, is_editable = yield from _submit_draft_and_lock_batch(
+        request, "quoting", _is_batch_quotable
+    )
     outcome_rule = outcome_rules.build_quote_outcome_rule(
         batch.upstream_id, batch.service_fields.get("quoteExpiredAt")
     )
@@ -250,7 +252,7 @@ def _is_batch_quotable(batch: Batch) -> SubFlow:
     return batch.is_editable
 
 
-def _submit_and_lock_batch(
+def _submit_draft_and_lock_batch(
     request: Request, phase: str, check: Callable[[Batch], SubFlow]
 ) -> SubFlow:
     """Submits the batch if it is a draft, locks it, and returns it with ``check`` of this version.
@@ -285,7 +287,7 @@ def start_batch(request: Request) -> Flow:
     # Checked first, because loading a superseded batch would report it as not found.
     yield from require_batch_not_superseded(request.ids["id"])
     check = partial(check_start, request)
-    batch, notices = yield from _submit_and_lock_batch(request, "starting", check)
+    batch, notices = yield from _submit_draft_and_lock_batch(request, "starting", check)
     path, outcome_rule = (
         f"/batches/{batch.upstream_id}/start-processing",
         outcome_rules.build_batch_start_outcome_rule(batch.upstream_id),

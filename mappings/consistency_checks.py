@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from mappings import money
-from mappings.batch_bodies import is_upstream_batch_as_requested
+from mappings.batch_bodies import has_upstream_batch_requested_payments
 from mappings.batch_locks import is_batch_unlocked
 from mappings.batch_reads import load_batch
 from mappings.batch_views import EDITABLE_STATUSES, Batch, derive_batch_status, drop_nulls
@@ -98,7 +98,7 @@ def _find_status_difference_and_record_start(batch: Batch, now: str) -> SubFlow:
 def _compare_payments(batch: Batch) -> SubFlow:
     """Compares the payments as `verify_before_start` does."""
     is_created_by_gateway = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
-    if not is_created_by_gateway or (yield from is_upstream_batch_as_requested(batch)):
+    if not is_created_by_gateway or (yield from has_upstream_batch_requested_payments(batch)):
         return []
     currency = batch.facts.get("currency")
     service_totals, requested_totals = (

@@ -25,7 +25,7 @@ from mappings.matching import Entry
 from mappings.objects import (
     DEFAULT_HOLD,
     UPSTREAM_STATUS,
-    derive_legacy_recipient_status,
+    choose_legacy_recipient_status,
     is_deleted_for_clients,
     is_legacy_status_still_valid,
 )
@@ -65,7 +65,7 @@ def match_legacy_recipient(legacy_recipient: LegacyObject) -> Flow:
                 f"it is {word} at the legacy service, but {recipient.get('status')} at the current one"
             )
         facts["status"] = word
-    elif derive_legacy_recipient_status(recipient, {}) != word:
+    elif choose_legacy_recipient_status(recipient, {}) != word:
         return _build_mismatch(
             f"it is {word} at the legacy service, but {recipient.get('status')} at the current one"
         )

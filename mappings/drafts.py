@@ -131,7 +131,7 @@ def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> SubFlo
     if batch.is_draft:
         entries = edit.build_entries_after_draft_edit(batch.entries, now)
         redirects = _build_payment_id_redirects(batch, edit.added_entries, edit.removed_ids)
-        yield from _record_draft(batch, request, entries, redirects, facts=edit.facts)
+        yield from _save_draft(batch, request, entries, redirects, facts=edit.facts)
         return
     try:
         yield from call_service_under_batch_lock(batch, call, convert_not_found_if_field_named)
@@ -167,7 +167,7 @@ def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> SubFlo
         raise Invalid(PAYEE_UNKNOWN)
     entries = edit.build_entries_after_draft_edit(entries_before, now)
     redirects = _build_payment_id_redirects(batch, entries, edit.removed_ids)
-    yield from _record_draft(
+    yield from _save_draft(
         batch, request, entries, redirects, (batch.upstream_id,), facts=edit.facts
     )
 
@@ -204,7 +204,7 @@ def _recreate_in_currency(batch: Batch, request: Request, edit_call: Call, edit:
         *_build_payment_id_redirects(batch, entries, ()),
         _build_batch_id_redirect(batch.id, batch.facts, upstream_id),
     ]
-    yield from _record_draft(batch, request, entries, redirects, (batch.upstream_id,), facts=facts)
+    yield from _save_draft(batch, request, entries, redirects, (batch.upstream_id,), facts=facts)
 
 
 def _build_payment_id_redirects(
@@ -224,7 +224,7 @@ def _build_payment_id_redirects(
     return map_rows(build_redirect, ids)
 
 
-def _record_draft(
+def _save_draft(
     batch: Batch,
     request: Request,
     entries: Sequence[Entry],

@@ -36,12 +36,12 @@ class LazySequence(Sequence[Any]):
     """A sequence whose rows are decoded or computed in slices."""
 
     @abstractmethod
-    def read_slice(self, number: int) -> list[Any]:
+    def read_numbered_slice(self, number: int) -> list[Any]:
         """Returns slice ``number``: ``SLICE_SIZE`` rows, or fewer at the end."""
 
     def iterate_slices(self) -> Iterator[list[Any]]:
         for number in range(-(-len(self) // SLICE_SIZE)):
-            yield self.read_slice(number)
+            yield self.read_numbered_slice(number)
 
     def __iter__(self) -> Iterator[Any]:
         for rows in self.iterate_slices():
@@ -57,7 +57,7 @@ class LazySequence(Sequence[Any]):
         if isinstance(positions, range):
             return [self[position] for position in positions]
         number, offset = divmod(positions, SLICE_SIZE)
-        return self.read_slice(number)[offset]
+        return self.read_numbered_slice(number)[offset]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, list | LazySequence):
@@ -96,7 +96,7 @@ class CompressedSequence(LazySequence):
     def __len__(self) -> int:
         return self._count
 
-    def read_slice(self, number: int) -> list[Any]:
+    def read_numbered_slice(self, number: int) -> list[Any]:
         cached_number, rows = self._cached_slice
         if number != cached_number:
             rows = _decompress(self._slices[number])
@@ -120,7 +120,7 @@ class MappedSequence(LazySequence):
             return self._function(*(source[index] for source in self._sources))
         return super().__getitem__(index)
 
-    def read_slice(self, number: int) -> list[Any]:
+    def read_numbered_slice(self, number: int) -> list[Any]:
         cached_number, rows = self._cached_slice
         if number != cached_number:
             # Cached, because two sequences that are derived from this one are often read in
@@ -251,7 +251,7 @@ def _map_eagerly(function: Callable[..., Any], sources: Sequence[Sequence[Any]])
 
 def _select_slice(rows: Sequence[Any], number: int) -> Sequence[Any]:
     if isinstance(rows, LazySequence):
-        return rows.read_slice(number)
+        return rows.read_numbered_slice(number)
     return rows[number * SLICE_SIZE : (number + 1) * SLICE_SIZE]
 
 

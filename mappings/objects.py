@@ -145,7 +145,7 @@ PAYMENT = FieldTable(
 # Recipient answers
 
 
-def derive_legacy_recipient_status(recipient: Mapping[str, JSON], facts: Facts) -> JSON:
+def choose_legacy_recipient_status(recipient: Mapping[str, JSON], facts: Facts) -> JSON:
     """Returns the stored legacy status if it still fits the service's status, else the latter."""
     word = facts.get("status")
     if word and is_legacy_status_still_valid(word, recipient.get("status")):
@@ -180,7 +180,7 @@ def build_legacy_recipient(
 ) -> dict[str, JSON]:
     """Builds the ``Recipient`` of the legacy interface, section 2."""
     answer = RECIPIENT.translate_to_legacy(recipient)
-    answer["status"] = derive_legacy_recipient_status(recipient, facts)
+    answer["status"] = choose_legacy_recipient_status(recipient, facts)
     answer["complianceStatus"] = derive_legacy_compliance_status(recipient.get("complianceStatus"))
     answer["compliance"] = build_legacy_compliance(recipient.get("compliance"))
     answer["ssn"] = find_masked_ssn(recipient)

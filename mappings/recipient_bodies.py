@@ -17,7 +17,7 @@ from mappings.objects import (
     RECIPIENT,
     UPSTREAM_STATUS,
     Facts,
-    derive_legacy_recipient_status,
+    choose_legacy_recipient_status,
     find_masked_ssn,
     is_legacy_status_still_valid,
 )
@@ -154,7 +154,7 @@ def _find_requested_status(body: Mapping[str, JSON], recipient: Recipient, facts
         return None
     return (
         None
-        if status in (None, "incomplete", derive_legacy_recipient_status(recipient, facts))
+        if status in (None, "incomplete", choose_legacy_recipient_status(recipient, facts))
         else status
     )
 

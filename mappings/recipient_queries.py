@@ -19,8 +19,8 @@ from mappings.field_types import find_country_alpha_2_code
 from mappings.objects import (
     UPSTREAM_STATUS,
     Facts,
+    choose_legacy_recipient_status,
     derive_legacy_compliance_status,
-    derive_legacy_recipient_status,
     determine_account_type,
     find_primary_account,
     is_deleted_for_clients,
@@ -111,7 +111,7 @@ def _add_search_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
 
 def _add_status_filter(filters: _QueryFilters, value: str, _: Any, facts_by_id: FactsById) -> None:
     def has_status(row: Row) -> bool:
-        return bool(derive_legacy_recipient_status(row, facts_by_id.get(row["id"], {})) == value)
+        return bool(choose_legacy_recipient_status(row, facts_by_id.get(row["id"], {})) == value)
 
     # A stored status replaces the service's in answers, so the service's filter alone is wrong.
     has_stored_status = any(
@@ -270,7 +270,7 @@ SORT_KEYS: Mapping[str, Callable[[Row, Facts], Any]] = {
     },
     **{name: _build_address_sort_key(name) for name in ("country", "city", "region", "postalCode")},
     "status": lambda row, facts: _replace_non_text_with_empty(
-        derive_legacy_recipient_status(row, facts)
+        choose_legacy_recipient_status(row, facts)
     ),
     "complianceStatus": lambda row, _facts: _replace_non_text_with_empty(
         derive_legacy_compliance_status(row.get("complianceStatus"))

@@ -31,7 +31,7 @@ def _check_payments_as_requested(batch: Batch, request: Request) -> SubFlow:
     if request.options.verify_before_start == "off" or not is_made_here:
         return ()
     # Payments are compared by content: the service may have given them other ids.
-    if (yield from batch_bodies.is_upstream_batch_as_requested(batch)):
+    if (yield from batch_bodies.has_upstream_batch_requested_payments(batch)):
         return ()
     if request.options.verify_before_start == "refuse":
         raise Invalid(WRONG_STATUS)

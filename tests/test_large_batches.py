@@ -367,13 +367,13 @@ def state(request: pytest.FixtureRequest) -> State:
 @pytest.fixture
 def record_unpack_threads(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Records the threads in which slices are unpacked."""
-    unpack, threads = CompressedSequence.read_slice, set[int]()
+    unpack, threads = CompressedSequence.read_numbered_slice, set[int]()
 
     def record_thread(self: CompressedSequence, number: int) -> list[Any]:
         threads.add(threading.get_ident())
         return unpack(self, number)
 
-    monkeypatch.setattr(CompressedSequence, "read_slice", record_thread)
+    monkeypatch.setattr(CompressedSequence, "read_numbered_slice", record_thread)
     return threads
 
 
@@ -404,7 +404,7 @@ async def test_large_change_is_computed_outside_of_transactions(
     state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transactions, unpacked_in = list[str](), list[str]()
-    real_apply, unpack = ObjectStateStore.apply_changes, CompressedSequence.read_slice
+    real_apply, unpack = ObjectStateStore.apply_changes, CompressedSequence.read_numbered_slice
 
     def record_unpack(self: CompressedSequence, number: int) -> list[Any]:
         unpacked_in.extend(transactions)
@@ -421,7 +421,7 @@ async def test_large_change_is_computed_outside_of_transactions(
         open_gateway(tmp_path, url, state=state_section) as gateway,
     ):
         path, ids = await create_and_read(gateway)
-        monkeypatch.setattr(CompressedSequence, "read_slice", record_unpack)
+        monkeypatch.setattr(CompressedSequence, "read_numbered_slice", record_unpack)
         monkeypatch.setattr(ObjectStateStore, "apply_changes", record_apply)
         response = await gateway.request(
             "PATCH", path, data=large_batch_bodies.build_updates(ids, "alike")

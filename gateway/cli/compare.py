@@ -260,7 +260,7 @@ def _open_report_writer(path: Path | None, *, private: bool) -> Iterator[Callabl
         mode = 0o600 if private else 0o666
         try:
             # Created and removed again, to find out whether the folder can be written.
-            _create_file(draft, mode).unlink()
+            _create_empty_file(draft, mode).unlink()
         except OSError as error:
             raise CommandError(
                 f"{path} cannot be written: {error.strerror}; nothing was sent"
@@ -268,7 +268,7 @@ def _open_report_writer(path: Path | None, *, private: bool) -> Iterator[Callabl
         yield partial(_replace_file, path, draft, mode)
 
 
-def _create_file(path: Path, mode: int) -> Path:
+def _create_empty_file(path: Path, mode: int) -> Path:
     # O_EXCL does not follow a link that another user has placed at this path.
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
     return path
@@ -285,7 +285,7 @@ def _encode_utf8(text: str) -> bytes:
 
 def _replace_file(path: Path, draft: Path, mode: int, text: str) -> None:
     try:
-        _write_text(_create_file(draft, mode), text)
+        _write_text(_create_empty_file(draft, mode), text)
         # Atomic: a reader sees the old report or the new one, never a part.
         draft.replace(path)
     finally:

@@ -416,14 +416,14 @@ class Differ:
         identifier = _parse_identifier(_select_nested_value(value, key or "id"))
         # Without a key in the rule, only objects have an identifier: their `id`.
         if identifier is None or not (key or isinstance(value, dict)):
-            return Item(None, False, content, _collect_leaves(content))
+            return Item(None, False, content, _build_similarity_features(content))
         # Translated, so that both sides identify an object by candidate's id.
         candidate_id = self._id_map.find_candidate_id(identifier) if is_control else identifier
         return Item(
             candidate_id or identifier,
             candidate_id in (None, identifier),
             content,
-            _collect_leaves(content),
+            _build_similarity_features(content),
         )
 
     def _canonicalize(self, normal_path: str, value: JSON, *, is_control: bool) -> Hashable:
@@ -493,7 +493,7 @@ def _select_nested_value(value: JSON, key: str) -> JSON:
     return value
 
 
-def _collect_leaves(content: Hashable) -> frozenset[Hashable]:
+def _build_similarity_features(content: Hashable) -> frozenset[Hashable]:
     """Returns the parts of a canonical value and their keys, because equal keys are similar."""
     if isinstance(content, frozenset):
         return content | {key for key, _ in content}

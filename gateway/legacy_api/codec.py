@@ -232,13 +232,13 @@ class LegacyCodec:
         response_shape = cast("Operation", context.operation).answer_shape
         if not is_long:
             collected = collect_ids(response_shape, body)
-            legacy_ids = await self._ids.map_object_and_text_ids_to_legacy_ids(
+            legacy_ids = await self._ids.find_or_create_object_and_text_ids(
                 tenant, *collected, deferred_ids
             )
             return dict(_iter_differing_id_pairs(collected, legacy_ids, context.client_ids))
         slices, client_ids = iterate_id_slices(response_shape, body), CompressedMapping()
         while id_slice := await run_in_thread(next, slices, None):
-            legacy_ids = await self._ids.map_object_and_text_ids_to_legacy_ids(
+            legacy_ids = await self._ids.find_or_create_object_and_text_ids(
                 tenant, *id_slice, deferred_ids, is_cached=False
             )
             await run_in_thread(

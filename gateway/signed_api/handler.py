@@ -50,7 +50,7 @@ from gateway.signed_api.transitions import (
     SignedWrite,
     SignedWriteGuard,
     WrongBatchStatus,
-    extract_added_payment_fields,
+    extract_recipient_and_amounts,
     is_payment_addition,
 )
 from gateway.storage import StoreUnavailable, Tenant
@@ -221,7 +221,7 @@ class SignedHandler:
         slot = self._create_admission_slot(request, context, signers, address)
         async with self._spool_body(request, verifier, slot) as body:
             # Checked only now: the signature covers the body, so it is known after the last byte.
-            sender = self._sender_authenticator.require_sender(
+            sender = self._sender_authenticator.select_matching_sender(
                 signers, verifier.list_secret_matches()
             )
             context.tenant = sender.tenant
@@ -421,7 +421,7 @@ async def _read_added_payment(
     if not is_payment_addition(passthrough_request.method, passthrough_request.target):
         return None
     try:
-        return extract_added_payment_fields(
+        return extract_recipient_and_amounts(
             json_codec.loads(b"".join([part async for part in body.iter_chunks()]))
         )
     except json_codec.JsonError:

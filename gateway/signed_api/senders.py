@@ -89,7 +89,7 @@ class SenderAuthenticator:
         # used until a response has shown how far the two are apart.
         return signature_header.is_fresh(self._clock.wall() + self._clock.offset(environment))
 
-    def require_sender(
+    def select_matching_sender(
         self, signers: Sequence[Signer], matches: Sequence[bool]
     ) -> AuthenticatedSender:
         """Returns the sender whose secret matches, given the result for each signer.

@@ -249,7 +249,7 @@ def is_payment_addition(method: str, target: str) -> bool:
     return method == "POST" and batch is not None and action == _ADD_ACTION
 
 
-def extract_added_payment_fields(body: JSON) -> dict[str, JSON] | None:
+def extract_recipient_and_amounts(body: JSON) -> dict[str, JSON] | None:
     """Returns the recipient and amounts of an added payment; None if it names no recipient."""
     recipient = body.get("recipient") if isinstance(body, dict) else None
     id_ = recipient.get("id") if isinstance(recipient, dict) else None

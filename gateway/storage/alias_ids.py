@@ -151,7 +151,7 @@ class AliasIds:
                     raise IdCollisionError(name)
         return new
 
-    async def map_object_and_text_ids_to_legacy_ids(
+    async def find_or_create_object_and_text_ids(
         self,
         tenant: Tenant,
         objects: AbstractSet[tuple[str, str]],

@@ -145,12 +145,12 @@ async def insert_legacy_ids(
 async def count_objects_with_legacy_id(store: Store, owner: Tenant) -> int:
     """Counts the objects that clients know by an id other than the service's."""
     query = select(func.count(legacy_ids.c.current_id.distinct())).where(
-        _is_of_tenant(owner), legacy_ids.c.current_id != legacy_ids.c.legacy_id
+        _build_tenant_condition(owner), legacy_ids.c.current_id != legacy_ids.c.legacy_id
     )
     return int(await store.read(lambda tx: tx.fetch_value(query)))
 
 
-def _is_of_tenant(owner: Tenant) -> ColumnElement[bool]:
+def _build_tenant_condition(owner: Tenant) -> ColumnElement[bool]:
     return and_(
         legacy_ids.c.merchant == owner.merchant, legacy_ids.c.environment == owner.environment
     )

@@ -80,7 +80,7 @@ IS_FREEZE_OF_TENANT = and_(
 )
 
 
-def is_of_tenant(table: Table) -> ColumnElement[bool]:
+def build_tenant_condition(table: Table) -> ColumnElement[bool]:
     return and_(*(table.c[name] == bindparam(name) for name in TENANT_COLUMNS))
 
 
@@ -109,13 +109,15 @@ def build_related_operations_query(
     shown = select(*(operations.c[name] for name in SUMMARY_COLUMNS)).order_by(
         operations.c.started_at, operations.c.id
     )
-    return shown.where(or_(and_(is_of_tenant(operations), IS_OPEN_OPERATION, concerns), *besides))
+    return shown.where(
+        or_(and_(build_tenant_condition(operations), IS_OPEN_OPERATION, concerns), *besides)
+    )
 
 
 def build_related_operations_by_objects_query(*besides: ColumnElement[bool]) -> Any:
     """Like ``build_related_operations_query``, for an operation that names ``objects``."""
     named = select(operation_objects.c.operation_id).where(
-        is_of_tenant(operation_objects),
+        build_tenant_condition(operation_objects),
         AnyOf(operation_objects.c.object_id, "objects"),
         operation_objects.c.operation_id == operations.c.id,
     )
@@ -134,7 +136,7 @@ SELECT_RELATED_OR_SAME_KEY = (
 
 SELECT_IDENTICAL = Statement(
     lambda _kind: select(operations.c.id, operations.c.idempotency).where(
-        is_of_tenant(operations),
+        build_tenant_condition(operations),
         IS_OPEN_OPERATION,
         operations.c.key_id == bindparam("key_id"),
         operations.c.fingerprint == bindparam("fingerprint"),
@@ -145,7 +147,7 @@ SELECT_DELIVERING_INSTANCES = Statement(
         select(operations.c.instance, operations.c.idempotency)
         .distinct()
         .where(
-            is_of_tenant(operations),
+            build_tenant_condition(operations),
             # Each alternative matches a partial index.
             or_(
                 and_(IS_UNREAD_ANSWER, _build_fingerprint_condition()),
@@ -176,7 +178,7 @@ SELECT_UNFINISHED = Statement(
 )
 SELECT_BY_OBJECT = Statement(
     lambda _kind: select(operation_objects.c.operation_id, operation_objects.c.object_id).where(
-        is_of_tenant(operation_objects),
+        build_tenant_condition(operation_objects),
         operation_objects.c.object_id == bindparam("object_id"),
         AnyOf(operation_objects.c.operation_id, "operation_ids"),
     )
@@ -294,7 +296,7 @@ SELECT_CLAIM_OF_OTHERS = Statement(
         .where(
             upstream_writes.c.operation_id.in_(
                 select(operation_objects.c.operation_id).where(
-                    is_of_tenant(operation_objects),
+                    build_tenant_condition(operation_objects),
                     operation_objects.c.object_id == bindparam("object_id"),
                     operation_objects.c.operation_id != bindparam("operation_id"),
                 )
@@ -308,7 +310,7 @@ SELECT_RIVALS = Statement(
     lambda _kind: select(operations.c.id, operations.c.instance).where(
         operations.c.id.in_(
             select(upstream_writes.c.operation_id).where(
-                is_of_tenant(upstream_writes),
+                build_tenant_condition(upstream_writes),
                 upstream_writes.c.call_digest == bindparam("call_digest"),
                 IS_SENT_WRITE,
                 upstream_writes.c.operation_id != bindparam("operation_id"),

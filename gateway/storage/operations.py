@@ -248,7 +248,7 @@ class OperationRepository:
         """Lists every operation that names or created one of some objects, oldest first."""
         operation_ids = select(operation_objects.c.operation_id).where(
             operation_objects.c.object_id.in_(list(ids)),
-            *(() if tenant is None else (_is_of_tenant(operation_objects, tenant),)),
+            *(() if tenant is None else (_build_tenant_condition(operation_objects, tenant),)),
         )
         return await self._list_where(operations.c.id.in_(operation_ids))
 
@@ -261,7 +261,7 @@ class OperationRepository:
         if re.fullmatch(r"[0-9a-f]{12,}", id_):
             condition = or_(condition, operations.c.id.startswith(id_))
         if tenant is not None:
-            condition = and_(condition, _is_of_tenant(operations, tenant))
+            condition = and_(condition, _build_tenant_condition(operations, tenant))
         return await self._list_where(condition)
 
     async def find_operation(self, id_: str) -> OperationRecord | None:
@@ -315,7 +315,7 @@ class OperationRepository:
     ) -> set[str]:
         """Loads the ids of objects that other operations of the tenant have created since then."""
         query = select(upstream_writes.c.object_id).where(
-            _is_of_tenant(upstream_writes, record.tenant),
+            _build_tenant_condition(upstream_writes, record.tenant),
             upstream_writes.c.recorded_at >= since,
             upstream_writes.c.object_id.is_not(None),
             upstream_writes.c.operation_id != record.id,
@@ -437,7 +437,7 @@ def _parse_summary(
 def _build_identical_writes_query(record: OperationRecord, write: Write) -> Any:
     """Builds a query for other operations with an identical write that is unresolved."""
     return select(upstream_writes.c.operation_id).where(
-        _is_of_tenant(upstream_writes, record.tenant),
+        _build_tenant_condition(upstream_writes, record.tenant),
         upstream_writes.c.call_digest == write.call_digest,
         statements.IS_SENT_WRITE,
         upstream_writes.c.operation_id != record.id,
@@ -458,11 +458,11 @@ def _parse_write(row: Any) -> Write:
 
 def _build_claim_count_query(record: OperationRecord, made: str) -> Select[int]:
     return select(func.count()).where(
-        _is_of_tenant(upstream_writes, record.tenant),
+        _build_tenant_condition(upstream_writes, record.tenant),
         upstream_writes.c.object_id == made,
         upstream_writes.c.operation_id != record.id,
     )
 
 
-def _is_of_tenant(table: Any, tenant: Tenant) -> ColumnElement[bool]:
+def _build_tenant_condition(table: Any, tenant: Tenant) -> ColumnElement[bool]:
     return and_(table.c.merchant == tenant.merchant, table.c.environment == tenant.environment)

@@ -259,7 +259,7 @@ class OperationExecution:
         # One commit less per request: no other request can see the difference until then.
         if self.is_saved and not (self.has_changed_nothing or has_preconditions(step)):
             self._pending_changes.append(step)
-            self._record_changing_step(step, None)
+            self._append_changing_step(step, None)
             return
         self._unsaved_steps.append((step, None))
         has_checks = self.operation.method != "GET" and self.has_changed_nothing
@@ -307,17 +307,17 @@ class OperationExecution:
             self._resolve_write(
                 ANSWERED, object_id=step_records.find_created_id_in_result(call, outcome)
             )
-        self._record_changing_step(call, outcome)
+        self._append_changing_step(call, outcome)
 
     async def record_reconciled_outcome(self, call: Call, outcome: Confirmed | Absent) -> None:
         """Records the outcome of a write without a response, and saves it for others to see."""
         write, change_end = self.writes[self._position], self._unsaved_change_end
         if isinstance(outcome, Confirmed):
             self._resolve_write(CONFIRMED, object_id=outcome.object_id)
-            self._record_changing_step(call, outcome.body)
+            self._append_changing_step(call, outcome.body)
         else:
             self._resolve_write(MAY_EXIST if isinstance(outcome, MayExist) else ABSENT)
-            self._record_changing_step(call, Unreachable("it was sent, and did not happen"))
+            self._append_changing_step(call, Unreachable("it was sent, and did not happen"))
         try:
             await self._save_checkpoint()
         except AlreadyClaimedError:
@@ -341,7 +341,7 @@ class OperationExecution:
         self.writes[self._position] = resolved
         self._unsaved_outcomes.append(resolved)
 
-    def _record_changing_step(self, step: Step, outcome: step_records.Outcome) -> None:
+    def _append_changing_step(self, step: Step, outcome: step_records.Outcome) -> None:
         self.record_step(step, outcome)
         self._unsaved_change_end = len(self._unsaved_steps)
 

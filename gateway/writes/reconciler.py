@@ -351,7 +351,7 @@ class WriteReconciler:
             try:
                 await self._journal.save_client_disconnects()
                 await self.start_due_reconciliations()
-                await self._clear_expired_operations_if_due()
+                await self._close_and_clear_expired_operations_if_due()
             except StoreUnavailable as unavailable:
                 log.error("in_doubt_check_failed", reason=str(unavailable))
             except Exception as error:  # noqa: BLE001 - the sweep must not end
@@ -459,7 +459,7 @@ class WriteReconciler:
         self._policy.forget_closed_operations(open_ids)
         self._journal.forget_closed_operations(open_ids)
 
-    async def _clear_expired_operations_if_due(self) -> None:
+    async def _close_and_clear_expired_operations_if_due(self) -> None:
         if self._journal.monotonic() - self._expired_at > _EXPIRY_INTERVAL_SECONDS:
             now = self._journal.clock()
             await self._journal.operations.close_and_clear_expired_operations(

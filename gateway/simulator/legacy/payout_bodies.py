@@ -112,7 +112,7 @@ class PayoutParser:
         for word in given_words:
             self._plan_account(word, bodies_by_word[word], primary_word)
         if primary_word is not None and primary_word not in given_words:
-            self._plan_existing_primary(primary_word)
+            self._plan_existing_method_as_primary(primary_word)
         return self.plan
 
     @property
@@ -189,7 +189,7 @@ class PayoutParser:
             else None
         )
 
-    def _plan_existing_primary(self, word: str) -> None:
+    def _plan_existing_method_as_primary(self, word: str) -> None:
         """Makes an existing method the primary one, which only a PATCH can do."""
         current_account = self._find_current_account(word)
         # A POST adds methods, so it must have the account that it names.
