@@ -126,16 +126,17 @@ tenant_credentials = Table(
     Column("secret", Text, nullable=False),  # encrypted, see encryption.py
     Column("created_at", UTCDateTime, nullable=False),
     CheckConstraint(_IS_ENVIRONMENT, name="environment"),
-    UniqueConstraint("merchant", "environment"),
+    # Constraints keep the names that the tables had before: SQLite cannot rename one in place.
+    UniqueConstraint("merchant", "environment", name="uq_pairs_merchant_environment"),
     # One access key under two merchants would let one pay from the other's account.
-    UniqueConstraint("environment", "access_key"),
+    UniqueConstraint("environment", "access_key", name="uq_pairs_environment_access_key"),
 )
 
 api_keys = Table(
     "api_keys",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("name", Text, nullable=False, unique=True),
+    Column("name", Text, nullable=False),
     *_build_tenant_columns(),
     Column("key_hash", Text, nullable=False),
     Column("hash_key_id", Text, ForeignKey("encryption_keys.id"), nullable=False),
@@ -147,7 +148,8 @@ api_keys = Table(
     Column("revoked_at", UTCDateTime),
     Column("changed", BigInteger, nullable=False),  # the count in ``counters`` at the last change
     CheckConstraint(_IS_ENVIRONMENT, name="environment"),
-    UniqueConstraint("key_hash", "hash_key_id"),
+    UniqueConstraint("name", name="uq_keys_name"),
+    UniqueConstraint("key_hash", "hash_key_id", name="uq_keys_key_hash_hash_key_id"),
     Index(None, "changed"),
     Index(None, "credentials_id"),
 )
@@ -230,7 +232,7 @@ operations = Table(
     Column("ended_at", UTCDateTime),
     # Increases; a smaller maximum means that the database was restored.
     Column("number", BigInteger),
-    UniqueConstraint("key_id", "idempotency"),
+    UniqueConstraint("key_id", "idempotency", name="uq_journal_key_id_idempotency"),
     Index(None, "number"),
 )
 IS_OPEN = "state in ('running', 'unsettled', 'done')"

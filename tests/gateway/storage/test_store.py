@@ -48,6 +48,12 @@ NOW = datetime(2026, 11, 1, tzinfo=UTC)
 AT = bindparam("at", NOW, UTCDateTime)
 
 OLD_OPERATION = """
+INSERT INTO encryption_keys (id, check_value, created_at) VALUES (:key_id, :check_value, :at);
+INSERT INTO pairs (id, merchant, environment, access_key, secret, created_at)
+VALUES ('p', 'acme', 'live', 'A', 's', :at);
+INSERT INTO keys (id, name, merchant, environment, key_hash, hash_key_id, prefix, pair_id,
+    allowed_ips, created_at, changed)
+VALUES ('k', 'n', 'acme', 'live', 'h', :key_id, 'p', 'p', '[]', :at, 1);
 INSERT INTO journal (id, merchant, environment, key_id, key_name, operation, request_id,
     fingerprint, state, why, instance, turn, deserted, asked, began_at)
 VALUES ('one', 'acme', 'live', 'k', 'n', 'create_recipient', 'r',
@@ -166,6 +172,8 @@ async def test_open_operations_survive_renamed_tables(state: State) -> None:
         create_key_file(state.encryption_key_file)
     keys = read_key_file(state.encryption_key_file)
     assert keys is not None
+    key_id = keys.newest_key_id
+    check_context = EncryptionContext("encryption_keys", key_id, "", "check_value")
 
     def encrypt(column: str) -> str:
         return keys.encrypt("{}", EncryptionContext("journal", "acme", "live", f"{column} of one"))
@@ -176,6 +184,8 @@ async def test_open_operations_survive_renamed_tables(state: State) -> None:
                 AT,
                 bindparam("asked", encrypt("asked")),
                 bindparam("given", encrypt("given")),
+                bindparam("key_id", key_id),
+                bindparam("check_value", keys.encrypt("", check_context)),
             ]
             used_parameters = [value for value in values if f":{value.key}" in statement]
             await execute(store, text(statement).bindparams(*used_parameters))
@@ -187,6 +197,8 @@ async def test_open_operations_survive_renamed_tables(state: State) -> None:
         assert await repository.load_step_results(record) == ["{}"]
         (write,) = (await repository.load_writes("one"))["one"]
         assert (write.state, write.call_digest, write.recorded_at) == ("sent", "d", NOW)
+        (key,) = await fetch(store, select(api_keys.c.name, api_keys.c.credentials_id))
+        assert key == ("n", "p")
         (event,) = await list_audit_events(store)
         assert (event.action, event.actor, event.operation_id) == ("told", "ops", "one")
 

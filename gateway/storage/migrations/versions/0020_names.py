@@ -131,32 +131,6 @@ INDEXES = (
 )
 """Old name, new name, table, columns and condition."""
 
-UNIQUE_CONSTRAINTS = {
-    "operations": {
-        "uq_journal_key_id_idempotency": (
-            "uq_operations_key_id_idempotency",
-            ["key_id", "idempotency"],
-        )
-    },
-    "tenant_credentials": {
-        "uq_pairs_merchant_environment": (
-            "uq_tenant_credentials_merchant_environment",
-            ["merchant", "environment"],
-        ),
-        "uq_pairs_environment_access_key": (
-            "uq_tenant_credentials_environment_access_key",
-            ["environment", "access_key"],
-        ),
-    },
-    "api_keys": {
-        "uq_keys_name": ("uq_api_keys_name", ["name"]),
-        "uq_keys_key_hash_hash_key_id": (
-            "uq_api_keys_key_hash_hash_key_id",
-            ["key_hash", "hash_key_id"],
-        ),
-    },
-}
-
 
 def upgrade() -> None:
     for name, *_ in INDEXES:
@@ -167,12 +141,6 @@ def upgrade() -> None:
         for old_name, column in columns.items():
             # Both databases can; alembic would copy the table on SQLite.
             op.execute(f"ALTER TABLE {table} RENAME COLUMN {old_name} TO {column}")
-    for table, constraints in UNIQUE_CONSTRAINTS.items():
-        # On SQLite this copies the table.
-        with op.batch_alter_table(table) as batch:
-            for old_name, (name, names) in constraints.items():
-                batch.drop_constraint(old_name, type_="unique")
-                batch.create_unique_constraint(name, names)
     for _, name, table, names, condition in INDEXES:
         where = None if condition is None else sa.text(condition)
         op.create_index(name, table, names, sqlite_where=where, postgresql_where=where)
