@@ -260,3 +260,25 @@ async def test_identical_requests_at_two_processes_at_once_are_one(instances: In
         replays = [response.headers.get("Idempotent-Replayed") for response in responses]
         assert sorted(replays, key=str) == [None, "true"]
         assert instances.service.creation_counts["recipient"] == number
+
+
+async def test_request_that_came_before_an_identical_one_was_executed_elsewhere_is_its_retry(
+    instances: Instances,
+) -> None:
+    """A process that is paused before its first record must not send the request again."""
+    replay_count = 0
+    for number in range(1, 7):
+        body = recipient_body(number)
+        sending = asyncio.create_task(instances.first.request("POST", "/v1/recipients", body))
+        await asyncio.sleep(0.002 * number)
+        instances.first.process.kill(signal.SIGSTOP)
+        # Less than a lease, so that nothing is taken over.
+        asyncio.get_running_loop().call_later(1.2, instances.first.process.kill, signal.SIGCONT)
+        second = await instances.second.request("POST", "/v1/recipients", body)
+        first = await sending
+        assert (first.status, second.status) == (200, 200)
+        replays = [response.headers.get("Idempotent-Replayed") for response in (first, second)]
+        replay_count += replays.count("true")
+        # A request whose bytes were still unread when the pause began came after the other.
+        assert instances.service.creation_counts["recipient"] == 2 * number - replay_count
+    assert replay_count

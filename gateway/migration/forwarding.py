@@ -54,7 +54,10 @@ from gateway.writes.idempotency_keys import KEY_REUSED
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.reconciler import WriteReconciler, evaluate_legacy_write_as_inconclusive
-from gateway.writes.retry_matching import RETRY_WINDOW, RetryMatcher, can_run_concurrently
+from gateway.writes.retry_matching import (
+    RetryMatcher,
+    can_run_concurrently,
+)
 from mappings.effects import Call, CompareAndSet
 from mappings.failures import Conflict, Failure, Invalid, Refused, Unknown, Unreachable
 
@@ -179,6 +182,7 @@ class ForwardedWrites:
             inbound.flow_request,
             inbound.caller.request_id,
             inbound.idempotency_key,
+            received_at=self._journal.find_receipt_time(inbound.caller.received_at)[1],
         )
         received_at = self._journal.monotonic()
         await self._journal.save_connection_resets_so_far()
@@ -247,7 +251,9 @@ class ForwardedWrites:
         except Conflict:
             raise BatchRoutedElsewhereError from None
         except OwnershipLostError:
-            raise Unknown("another process has taken the write over") from None
+            raise Unknown(
+                "another process has taken the write over", retry_after=MIN_RETRY_AFTER_SECONDS
+            ) from None
         finally:
             # Also after a failure: the write may have been executed nevertheless.
             if inbound.operation.path.startswith("/recipients"):
@@ -381,7 +387,7 @@ class ForwardedWrites:
                     raise Invalid(KEY_REUSED)
                 if row.idempotency == operation.idempotency:
                     return row, related_ids
-            elif self._is_retry(row, operation):
+            elif self._retries.is_forwarded_retry(row, operation):
                 return row, related_ids
             if (
                 row.state in (RUNNING, IN_DOUBT)
@@ -390,18 +396,6 @@ class ForwardedWrites:
             ):
                 await self._reconcile_blocking_write(row)
         return None, related_ids
-
-    def _is_retry(self, row: OperationRecord, operation: OperationRecord) -> bool:
-        if not operation.has_same_request(row):
-            return False
-        if not row.is_open or row.started_at < operation.started_at - RETRY_WINDOW:
-            return False
-        if self._journal.is_delivered(row):
-            return False
-        if not row.operation.startswith(FORWARDED_PREFIX):
-            return True  # whether it counts as a retry is decided by the translated path
-        is_running = row.state == RUNNING and self._settling.is_operation_executing(row)
-        return self._joins_running or not is_running or self._journal.is_client_disconnected(row)
 
     async def _reconcile_blocking_write(self, row: OperationRecord) -> None:
         if not self._settling.is_operation_executing(row) and not await self._settling.reconcile(

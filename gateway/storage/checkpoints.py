@@ -27,7 +27,7 @@ from gateway.storage.operation_records import (
     Write,
     WritesFrozenError,
 )
-from gateway.storage.operation_states import CONFIRMED, OPEN
+from gateway.storage.operation_states import CONFIRMED, IN_DOUBT, RUNNING
 from gateway.storage.operation_texts import OperationTexts
 from mappings.current import ID_PATTERN
 
@@ -178,7 +178,7 @@ class CheckpointWriter:
             values["response"] = await self._texts.encrypt(
                 tx, record, "response", values["response"]
             )
-        if values.get("state") not in (None, *OPEN):
+        if values.get("state") not in (None, RUNNING, IN_DOUBT):
             values["ended_at"] = self._store.clock()
         update = statements.build_fenced_update(tuple(sorted(values)), values.get("state"))
         fence = {"operation_id": record.id, "expected_fence": record.fence}
@@ -201,7 +201,12 @@ async def _check_no_identical_operation(
     """Raises DuplicateOperationError if another process has begun the same request meanwhile."""
     if unrelated_ids is None:
         return
-    request = {"key_id": record.key_id, "fingerprint": record.fingerprint}
+    request = {
+        "key_id": record.key_id,
+        "fingerprint": record.fingerprint,
+        "unimported": record.fingerprint_before_import,
+        "arrived_at": record.started_at,
+    }
     values = {**record.tenant._asdict(), **request}
     for id_, idempotency in await tx.fetch(statements.SELECT_IDENTICAL, values):
         # Two different Idempotency-Keys mean two requests.

@@ -109,9 +109,26 @@ def build_related_operations_query(
     shown = select(*(operations.c[name] for name in SUMMARY_COLUMNS)).order_by(
         operations.c.started_at, operations.c.id
     )
+    is_open = and_(IS_OPEN_OPERATION, concerns)
     return shown.where(
-        or_(and_(build_tenant_condition(operations), IS_OPEN_OPERATION, concerns), *besides)
+        or_(
+            and_(build_tenant_condition(operations), or_(is_open, *_build_overlap_conditions())),
+            *besides,
+        )
     )
+
+
+def _build_overlap_conditions() -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Builds conditions for closed operations with the same request that ended after it came.
+
+    Each in the words of an index.
+    """
+    has_overlapped = and_(
+        _build_fingerprint_condition(),
+        operations.c.state == states.ANSWERED,
+        operations.c.ended_at > bindparam("arrived_at", type_=operations.c.ended_at.type),
+    )
+    return and_(IS_UNREAD_ANSWER, has_overlapped), and_(HAS_ANY_IDEMPOTENCY_KEY, has_overlapped)
 
 
 def build_related_operations_by_objects_query(*besides: ColumnElement[bool]) -> Any:
@@ -137,9 +154,8 @@ SELECT_RELATED_OR_SAME_KEY = (
 SELECT_IDENTICAL = Statement(
     lambda _kind: select(operations.c.id, operations.c.idempotency).where(
         build_tenant_condition(operations),
-        IS_OPEN_OPERATION,
+        or_(and_(IS_OPEN_OPERATION, _build_fingerprint_condition()), *_build_overlap_conditions()),
         operations.c.key_id == bindparam("key_id"),
-        operations.c.fingerprint == bindparam("fingerprint"),
     )
 )
 SELECT_DELIVERING_INSTANCES = Statement(
@@ -165,7 +181,7 @@ SELECT_DELIVERING_INSTANCES = Statement(
             ),
             operations.c.key_id == bindparam("key_id"),
             operations.c.instance != bindparam("instance"),
-            or_(operations.c.ended_at.is_(None), operations.c.ended_at > bindparam("since")),
+            or_(IS_DONE, operations.c.ended_at > bindparam("since")),
         )
     )
 )
@@ -236,9 +252,15 @@ CLOSE_OPERATIONS = Statement(
     lambda _kind: (
         update(operations)
         .where(AnyOf(operations.c.id, "ids"), IS_DONE)
+        # Usually known since its response was written.
+        .values(
+            ended_at=func.coalesce(
+                operations.c.ended_at, bindparam("closed_at", type_=operations.c.ended_at.type)
+            )
+        )
         .returning(operations.c.id, operations.c.request)
     ),
-    ("state", "ended_at"),
+    ("state",),
 )
 """Returns the stored request of each closed operation. The response stays for a while, because a
 connection reset may yet show that its client has not read it."""

@@ -131,7 +131,7 @@ class OperationRepository:
         """
         if not ids:
             return
-        values = {"ids": sorted(ids), "state": ANSWERED, "ended_at": self._store.clock()}
+        values = {"ids": sorted(ids), "state": ANSWERED, "closed_at": self._store.clock()}
 
         async def close_operations(tx: Transaction) -> None:
             rows = await tx.fetch(statements.CLOSE_OPERATIONS, values)
@@ -176,6 +176,7 @@ class OperationRepository:
             "fingerprint": record.fingerprint,
             "unimported": record.fingerprint_before_import,
             "idempotency": record.idempotency,
+            "arrived_at": record.started_at,
         }
 
         async def load(tx: Transaction) -> tuple[Sequence[Any], Sequence[Any]]:

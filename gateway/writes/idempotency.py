@@ -128,12 +128,8 @@ class IdempotencyGuard:
         The operation counts as being delivered until ``end_response_delivery`` is called. Raises
         BatchRoutedElsewhereError, or a Failure.
         """
-        monotonic, wall = self._journal.read_clocks()
-        received, now = write_request.caller.received_at, asyncio.get_running_loop().time()
-        elapsed = 0.0 if received is None else now - received
-        wait_state = _WaitState(
-            monotonic + self._wait_seconds, (monotonic - elapsed, wall - elapsed)
-        )
+        received_at = self._journal.find_receipt_time(write_request.caller.received_at)
+        wait_state = _WaitState(self._journal.monotonic() + self._wait_seconds, received_at)
         try:
             # Repeated if the first attempt was not executed: this request takes its place.
             while True:
@@ -160,7 +156,9 @@ class IdempotencyGuard:
                     return response, execution.operation_record if execution.is_saved else None
                 wait_state.first_attempt = execution.operation_record
         except OwnershipLostError:
-            raise Unknown("another process has taken the operation over") from None
+            raise Unknown(
+                "another process has taken the operation over", retry_after=MIN_RETRY_AFTER_SECONDS
+            ) from None
 
     async def _execute(
         self,
@@ -348,6 +346,7 @@ class IdempotencyGuard:
             write_request.request,
             caller.request_id,
             write_request.idempotency_key,
+            received_at=wait_state.received_at[1],
         )
         record = await run_in_thread_if(caller.is_long, build_record)
         if write_request.operation.method != "GET":

@@ -102,10 +102,13 @@ class Journal:
         request: Request,
         request_id: str,
         idempotency_key: str | None = None,
+        *,
+        received_at: float = math.inf,
     ) -> OperationRecord:
         """Builds the record that a request gets if it is not a retry; nothing is saved yet.
 
-        ``request_id`` is the one in the log and in the response; ``request.seed`` is secret.
+        ``request_id`` is the one in the log and in the response; ``request.seed`` is secret;
+        ``received_at`` is when the request came, by the wall clock.
         """
         ids, body = request.ids, request.body
         object_ids = [*ids.values(), *_list_bulk_delete_ids(body)]
@@ -127,7 +130,7 @@ class Journal:
             request_id=request_id,
             fingerprint=fingerprint,
             fingerprint_before_import=fingerprint_before_import,
-            started_at=request.now,
+            started_at=datetime.fromtimestamp(min(request.now.timestamp(), received_at), UTC),
             idempotency=self.digest_idempotency_key(idempotency_key),
             instance=self.instance,
             object_ids=tuple(dict.fromkeys(filter(_is_valid_id, object_ids))),
@@ -233,6 +236,12 @@ class Journal:
         return datetime.fromtimestamp(
             self._service_clock.wall() + self._service_clock.offset(environment), UTC
         )
+
+    def find_receipt_time(self, received_at: float | None) -> tuple[float, float]:
+        """Converts a time of the event loop's clock (None: now) to those of ``read_clocks``."""
+        monotonic, wall = self.read_clocks()
+        elapsed = 0.0 if received_at is None else asyncio.get_running_loop().time() - received_at
+        return monotonic - elapsed, wall - elapsed
 
     def read_clocks(self) -> tuple[float, float]:
         """Returns the monotonic clock and the wall clock of this machine, in seconds."""

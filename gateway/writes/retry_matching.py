@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from gateway.storage.operations import (
+    ANSWERED,
     DONE,
     FORWARDED_PREFIX,
     RUNNING,
@@ -22,6 +23,21 @@ DELIVERY_REPORT_SECONDS = 1.0
 
 class RetryMatcher:
     """Compares a request with the operations that are related to it."""
+
+    def is_forwarded_retry(self, row: OperationRecord, record: OperationRecord) -> bool:
+        """Whether a request to the legacy service, without a key in common, is a retry of ``row``."""
+        if not record.has_same_request(row):
+            return False
+        if self._joins_running and has_overlapped(row, record):
+            return True
+        if not row.is_open or row.started_at < record.started_at - RETRY_WINDOW:
+            return False
+        if self._journal.is_delivered(row):
+            return False
+        if not row.operation.startswith(FORWARDED_PREFIX):
+            return True  # whether it counts as a retry is decided by the translated path
+        is_running = row.state == RUNNING and self._reconciler.is_operation_executing(row)
+        return self._joins_running or not is_running or self._journal.is_client_disconnected(row)
 
     def __init__(
         self,
@@ -56,6 +72,8 @@ class RetryMatcher:
         the client has left (contract, section 7).
         """
         if self._has_same_idempotency_key(row, record):
+            return True
+        if self._joins_running and operation.method != "GET" and has_overlapped(row, record):
             return True
         if not self._is_identical_and_undelivered(row, record, operation):
             return False
@@ -113,6 +131,23 @@ class RetryMatcher:
             # Its start failed and nothing of it was sent; joining it would wait for nothing.
             and row.id not in self._journal.failed_starts
         )
+
+
+def has_overlapped(row: OperationRecord, record: OperationRecord) -> bool:
+    """Whether ``row`` is the same request, executed by another process after ``record`` came.
+
+    This process may have been paused or busy meanwhile. The two are one, even if the response was
+    delivered since: its client cannot have had it when it sent the second.
+    """
+    return (
+        row.instance != record.instance
+        and row.ended_at is not None
+        and row.state in (DONE, ANSWERED)
+        and row.ended_at > record.started_at
+        and record.has_same_request(row)
+        # Two different keys say that the client means two requests.
+        and None in (row.idempotency, record.idempotency)
+    )
 
 
 def can_run_concurrently(row: OperationRecord, record: OperationRecord) -> bool:
