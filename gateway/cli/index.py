@@ -48,6 +48,4 @@ def drop(
     if as_json:
         print_json({"merchant": scope.merchant or None, "environment": scope.environment or None})
         return
-    click.echo(
-        f"Running gateways drop the recipient cache of {describe_scope(scope)} within seconds."
-    )
+    click.echo(f"Recipient caches to drop, within seconds: {describe_scope(scope)}.")

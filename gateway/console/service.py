@@ -1,4 +1,4 @@
-"""The service page: clock, signature form and optional endpoints of each environment, and checks."""
+"""The service page: clock, signature scope and optional endpoints of each environment, and checks."""
 
 from __future__ import annotations
 

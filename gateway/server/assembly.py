@@ -45,8 +45,8 @@ from gateway.signed_api.signers import SignerStore
 from gateway.signed_api.transitions import SignedWriteGuard
 from gateway.storage import ObjectStateStore, Store, open_store
 from gateway.storage.alias_ids import AliasIds
-from gateway.upstream.breaker import CircuitBreakers
 from gateway.upstream.capability_cache import CapabilityCache, load_capabilities
+from gateway.upstream.circuit_breaker import CircuitBreakers
 from gateway.upstream.client import UpstreamClient, create_circuit_breakers, open_upstream_client
 from gateway.upstream.clock import ServiceClock
 from gateway.upstream.optional_endpoints import OptionalEndpoints

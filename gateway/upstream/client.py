@@ -24,7 +24,7 @@ from gateway.auth.signing import Credentials, SignedTargetForm, extract_signed_t
 from gateway.http.timeouts import Timeout
 from gateway.observability import traces
 from gateway.payloads import json_codec
-from gateway.upstream.breaker import BreakerCall, CircuitBreakers
+from gateway.upstream.circuit_breaker import BreakerCall, CircuitBreakers
 from gateway.upstream.clock import ServiceClock
 from gateway.upstream.connections import create_http_session
 from gateway.upstream.egress import EgressConfig

@@ -19,7 +19,7 @@ from yarl import URL
 
 from gateway.http.request_paths import is_forwardable
 from gateway.upstream import header_filter
-from gateway.upstream.breaker import BreakerCall, CircuitBreakers
+from gateway.upstream.circuit_breaker import BreakerCall, CircuitBreakers
 from gateway.upstream.client import MAX_UNUSABLE_CONNECTIONS
 from gateway.upstream.clock import ServiceClock, measure_skew
 from gateway.upstream.connections import create_http_session

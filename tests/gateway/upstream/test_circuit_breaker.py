@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.upstream.breaker import BreakerCall, CircuitBreaker, CircuitBreakers
+from gateway.upstream.circuit_breaker import BreakerCall, CircuitBreaker, CircuitBreakers
 from mappings.failures import Unreachable
 
 
