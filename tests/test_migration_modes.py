@@ -598,6 +598,22 @@ async def test_retry_of_a_translated_write_is_not_forwarded(tmp_path: Path) -> N
         assert setup.count_current_calls("POST", "/v1/batches") == 1
 
 
+async def test_retry_of_a_running_forwarded_write_waits_after_a_switch(tmp_path: Path) -> None:
+    sections = {"upstream": {"timeout_seconds": 10}}
+    async with open_gateway_between(tmp_path, has_two_services=True, sections=sections) as setup:
+        await setup.set_mode("forward")
+        setup.add_legacy_fault("POST", "/v1/recipients", answer_delay=4)
+        first = asyncio.create_task(setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY))
+        await wait_until(lambda: setup.legacy.creation_counts["recipient"] == 1)
+        await setup.run_command("modes", "set", "--key", KEY_NAME, "translate", "--yes")
+        await asyncio.sleep(1.5)  # gateways follow within a second
+        assert not first.done()
+        retried = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert ((await first).status, retried.status) == (200, 200), retried.text
+        assert retried.headers["Idempotent-Replayed"] == "true"
+        assert setup.count_current_calls("POST", "/v1/recipients") == 0
+
+
 async def test_unsent_forwarded_write_may_be_sent_again(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:

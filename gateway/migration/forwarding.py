@@ -134,7 +134,7 @@ class LegacySender:
 
 async def _build_replay(first_try: OperationRecord) -> ForwardedAnswer | None:
     """Builds the answer of a first try again; None if it was translated."""
-    if not first_try.operation.startswith(FORWARDED_PREFIX):
+    if not first_try.is_forwarded:
         return None
     if first_try.response is not None and first_try.state in (DONE, ANSWERED):
         is_long = stored_json.is_large(first_try.response)
@@ -197,11 +197,7 @@ class ForwardedWrites:
                 # Until it is known whether its client has the response, it may be the first of two.
                 await asyncio.sleep(POLL_SECONDS)
                 continue
-            if (
-                first_try is not None
-                and first_try.operation.startswith(FORWARDED_PREFIX)
-                and first_try.response is None
-            ):
+            if first_try is not None and first_try.is_forwarded and first_try.response is None:
                 first_try = await self._wait_for_first_try(first_try)
             if first_try is not None:
                 return await _build_replay(first_try)

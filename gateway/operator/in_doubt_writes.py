@@ -17,7 +17,6 @@ from gateway.storage.operation_states import describe_write_state
 from gateway.storage.operations import (
     ABSENT,
     CONFIRMED,
-    FORWARDED_PREFIX,
     IN_DOUBT,
     OPERATOR_OUTCOMES,
     RUNNING,
@@ -277,7 +276,7 @@ def format_operator_advice(record: OperationRecord, write: Write) -> str:
 def _format_check_advice(record: OperationRecord, write: Write) -> str:
     id_ = format_write_id(record, write)
     description, place = _describe_write_effect(record, write), "the service's dashboard"
-    if record.operation.startswith(FORWARDED_PREFIX):
+    if record.is_forwarded:
         # The gateway cannot read what a forwarded write did.
         place = "the legacy service, which it was forwarded to,"
     settle_command = f"`payout-gateway writes settle {id_}"

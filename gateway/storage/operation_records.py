@@ -83,6 +83,11 @@ class OperationRecord:
         return is_alike and other.key_id == self.key_id
 
     @property
+    def is_forwarded(self) -> bool:
+        """Whether it went to the legacy service, so that it has no flow."""
+        return self.operation.startswith(FORWARDED_PREFIX)
+
+    @property
     def is_open(self) -> bool:
         return self.state in OPEN
 

@@ -318,13 +318,16 @@ class IdempotencyGuard:
                     first_attempt, _WaitState(wait_state.deadline, wait_state.received_at)
                 )
                 continue
-            if response := await stored_responses.load_first_attempt_response(
-                first_attempt, write_request.caller, render_answer
+            is_executing = self._reconciler.is_operation_executing(first_attempt)
+            # What the legacy service executes can only be waited for.
+            if not (is_executing and first_attempt.is_forwarded) and (
+                response := await stored_responses.load_first_attempt_response(
+                    first_attempt, write_request.caller, render_answer
+                )
             ):
                 return stored_responses.add_replayed_header(response), first_attempt
             wait_state.first_attempt = first_attempt
-            # It was interrupted: this request finishes it.
-            if not self._reconciler.is_operation_executing(first_attempt) and (
+            if not is_executing and (
                 execution := await self._reconciler.take_over(
                     first_attempt, write_request.operation
                 )

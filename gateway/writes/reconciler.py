@@ -174,7 +174,7 @@ class WriteReconciler:
         self, record: OperationRecord, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> bool:
         """Takes over an operation and finishes it; False if that is not possible yet."""
-        if record.operation.startswith(FORWARDED_PREFIX):
+        if record.is_forwarded:
             return await self._reconcile_forwarded(record)
         operation = _OPERATIONS_BY_NAME.get(record.operation)
         execution = await self.take_over(record, operation) if operation else None

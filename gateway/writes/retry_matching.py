@@ -34,7 +34,7 @@ class RetryMatcher:
             return False
         if self._journal.is_delivered(row):
             return False
-        if not row.operation.startswith(FORWARDED_PREFIX):
+        if not row.is_forwarded:
             return True  # whether it counts as a retry is decided by the translated path
         is_running = row.state == RUNNING and self._reconciler.is_operation_executing(row)
         return self._joins_running or not is_running or self._journal.is_client_disconnected(row)

@@ -19,7 +19,6 @@ from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage.operations import (
     ANSWERED,
     DONE,
-    FORWARDED_PREFIX,
     OperationRecord,
 )
 from gateway.writes.caller import Caller
@@ -80,6 +79,6 @@ async def load_first_attempt_response(
             return stored
         caller.is_long = caller.is_long or is_long
         return await render_answer(stored)
-    if first_attempt.operation.startswith(FORWARDED_PREFIX):
+    if first_attempt.is_forwarded:
         raise Unknown("the first attempt was forwarded to the legacy service")
     return None
