@@ -142,7 +142,10 @@ async def _build_replay(first_try: OperationRecord) -> ForwardedAnswer | None:
         response.headers["Idempotent-Replayed"] = "true"
         return ForwardedAnswer(response, first_try)
     # Sending it again could pay twice.
-    raise Unknown("the outcome of its first try at the legacy service is unknown")
+    raise Unknown(
+        "the outcome of its first try at the legacy service is unknown",
+        retry_after=MIN_RETRY_AFTER_SECONDS,
+    )
 
 
 class ForwardedWrites:
