@@ -155,6 +155,14 @@ async def run_import(setup: GatewayBetween, *arguments: str, code: int = 0) -> A
     )
 
 
+async def run_refused_import(setup: GatewayBetween) -> Any:
+    """Imports with the right API key; returns the error that the command ends with."""
+    (setup.folder / "own").write_text(API_KEY)
+    file = str(setup.folder / "own")
+    arguments = ("cutover", "import", "--key", KEY_NAME, "--api-key-file", file)
+    return await setup.run_command(*arguments, code=2)
+
+
 async def wait_until_complete(setup: GatewayBetween, started_id: str) -> None:
     async def is_complete() -> bool:
         batch_body = (await setup.request_legacy("GET", f"/v1/batches/{started_id}")).body["batch"]
@@ -663,35 +671,15 @@ async def test_list_without_meta_is_read_until_nothing_is_new() -> None:
 async def test_unreadable_list_is_an_error_and_not_an_empty_list(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path) as setup:
         await create_recipient_at_legacy(setup, "plain")
-        (tmp_path / "own").write_text(API_KEY)
         unreadable = b'{"ok":true,"data":[]}'
         setup.add_legacy_fault("GET", "/v1/recipients", status=200, body=unreadable, times=99)
-        arguments = [
-            "cutover",
-            "import",
-            "--key",
-            KEY_NAME,
-            "--api-key-file",
-            str(tmp_path / "own"),
-        ]
-        output = await setup.run_command(*arguments, code=2)
+        output = await run_refused_import(setup)
         assert "/recipients cannot be read: it answers without a list of recipients" in output
 
 
 @pytest.mark.parametrize("row", [b"{}", b'{"id":5}', b'{"id":"../batches","payout":{}}'])
 async def test_row_without_valid_id_is_a_one_line_error(row: bytes, tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path) as setup:
-        (tmp_path / "own").write_text(API_KEY)
         body = b'{"ok":true,"recipients":[%s]}' % row
         setup.add_legacy_fault("GET", "/v1/recipients", status=200, body=body)
-        arguments = [
-            "cutover",
-            "import",
-            "--key",
-            KEY_NAME,
-            "--api-key-file",
-            str(tmp_path / "own"),
-        ]
-        assert "one of its recipients has no valid id" in await setup.run_command(
-            *arguments, code=2
-        )
+        assert "one of its recipients has no valid id" in await run_refused_import(setup)

@@ -28,8 +28,6 @@ from gateway.storage.operations import (
     ANSWERED,
     DONE,
     FORWARDED_PREFIX,
-    IN_DOUBT,
-    RUNNING,
     UNDONE,
     DuplicateOperationError,
     OperationRecord,
@@ -56,7 +54,7 @@ from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.reconciler import WriteReconciler, evaluate_legacy_write_as_inconclusive
 from gateway.writes.retry_matching import (
     RetryMatcher,
-    can_run_concurrently,
+    is_blocking,
 )
 from mappings.effects import Call, CompareAndSet
 from mappings.failures import Conflict, Failure, Invalid, Refused, Unknown, Unreachable
@@ -388,11 +386,7 @@ class ForwardedWrites:
                     return row, related_ids
             elif self._retries.is_forwarded_retry(row, operation):
                 return row, related_ids
-            if (
-                row.state in (RUNNING, IN_DOUBT)
-                and set(row.object_ids) & set(operation.object_ids)
-                and not can_run_concurrently(row, forwarded)
-            ):
+            if is_blocking(row, forwarded):
                 await self._reconcile_blocking_write(row)
         return None, related_ids
 

@@ -45,7 +45,7 @@ from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.recipient_locks import RecipientLocks
 from gateway.writes.reconciler import WriteReconciler
-from gateway.writes.retry_matching import RetryMatcher, can_run_concurrently
+from gateway.writes.retry_matching import RetryMatcher, is_blocking
 from mappings.effects import Answer, CompareAndSet, Operation, Request
 from mappings.failures import Failure, Halted, Invalid, Problem, Unknown
 from mappings.frozen import frozen_dataclass
@@ -471,9 +471,7 @@ class IdempotencyGuard:
     ) -> bool:
         """Reconciles, or waits for, an operation on the same objects; False if there is none."""
         for row in rows:
-            if row.state == DONE or not set(row.object_ids) & set(record.object_ids):
-                continue
-            if can_run_concurrently(row, record):
+            if not is_blocking(row, record):
                 continue
             if not self._reconciler.is_operation_executing(row):
                 if not await self._reconciler.reconcile(row):

@@ -39,8 +39,6 @@ _POLL_SECONDS = 0.1
 @dataclass(slots=True)
 class _ObservedInstance:
     beats: int
-    has_lock: bool | None
-    """Whether it holds its lock, which ends with its process; None if the database has no locks."""
     quiet_seconds: float = 0.0
     """Seconds for which this process has watched the counter without a change."""
     large_requests: str = ""
@@ -142,7 +140,6 @@ class Heartbeats:
         refresh_number = self._refresh_count
         all_rows = await self._store.read(lambda tx: tx.fetch(select(instances)))
         rows = {row.id: row for row in all_rows}
-        held_keys = await self._store.database.list_instance_locks()
         if refresh_number < self._applied_refresh:
             return  # a refresh that started later has finished first, and its rows are newer
         self._applied_refresh = refresh_number
@@ -151,15 +148,11 @@ class Heartbeats:
         elapsed = min(now - self._refreshed_at, self._ttl_seconds / 2)
         self._refreshed_at = now
         for id_, row in rows.items():
-            has_lock = None if held_keys is None else _build_instance_lock_key(id_) in held_keys
             observed = self._observed.get(id_)
             # Any other count is a sign of life, also a smaller one: a restored database has earlier counts.
             if observed is None or observed.beats != row.beats:
-                self._observed[id_] = _ObservedInstance(
-                    row.beats, has_lock, large_requests=row.large
-                )
+                self._observed[id_] = _ObservedInstance(row.beats, large_requests=row.large)
             else:
-                observed.has_lock = has_lock
                 observed.quiet_seconds += elapsed
         for id_ in self._observed.keys() - rows.keys():
             del self._observed[id_]
@@ -171,25 +164,25 @@ class Heartbeats:
         that has ended, or sent no heartbeat for ``REPORT_SECONDS``, is not waited for.
         """
         await self.refresh()
-        awaited = {
-            id_: self._observed[id_].beats + 2
-            for id_ in instance_ids
-            if self._can_report_connection_resets(id_)
+        target_beats = {
+            id_: self._observed[id_].beats + 2 for id_ in instance_ids if id_ in self._observed
         }
-        while awaited := {
-            id_: beats
-            for id_, beats in awaited.items()
-            if self._can_report_connection_resets(id_) and self._observed[id_].beats < beats
-        }:
+        while True:
+            held_keys = await self._store.database.list_instance_locks()
+            if not any(
+                self._can_report_connection_resets(id_, held_keys)
+                and self._observed[id_].beats < beats
+                for id_, beats in target_beats.items()
+            ):
+                return
             await asyncio.sleep(_POLL_SECONDS)
             await self.refresh()
 
-    def _can_report_connection_resets(self, instance: str) -> bool:
-        observed = self._observed.get(instance)
+    def _can_report_connection_resets(self, instance: str, held_keys: set[int] | None) -> bool:
         # Only a process that was killed has lost its lock and its lease; one that was paused has not.
-        has_ended = observed is not None and observed.has_lock is False
+        has_lock = held_keys is None or _build_instance_lock_key(instance) in held_keys
         return self._has_heartbeat_within(
-            instance, self._ttl_seconds if has_ended else REPORT_SECONDS
+            instance, REPORT_SECONDS if has_lock else self._ttl_seconds
         )
 
     async def list_remote_large_requests(self) -> list[RequestProgress]:

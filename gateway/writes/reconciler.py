@@ -417,11 +417,11 @@ class WriteReconciler:
         pause_seconds = retry_state.pause_seconds * random.uniform(0.8, 1.0)  # noqa: S311
         # At the moment from which a missing object proves something: an earlier reading would only
         # load the service, and a client that waits makes its own.
-        if self._policy.is_waiting_for_proof(record):
-            pause_seconds = inconclusive_seconds or pause_seconds
-        retry_state.due_at = self._journal.monotonic() + (
-            min(pause_seconds, inconclusive_seconds) if inconclusive_seconds else pause_seconds
-        )
+        if inconclusive_seconds and self._policy.is_waiting_for_proof(record):
+            pause_seconds = inconclusive_seconds
+        elif inconclusive_seconds:
+            pause_seconds = min(pause_seconds, inconclusive_seconds)
+        retry_state.due_at = self._journal.monotonic() + pause_seconds
 
     async def refresh_instance_leases(self, records: Iterable[OperationRecord]) -> None:
         """Loads the leases of the operations' instances; call it before ``is_operation_executing``."""

@@ -8,6 +8,7 @@ from gateway.storage.operations import (
     ANSWERED,
     DONE,
     FORWARDED_PREFIX,
+    IN_DOUBT,
     RUNNING,
     OperationRecord,
 )
@@ -23,21 +24,6 @@ DELIVERY_REPORT_SECONDS = 1.0
 
 class RetryMatcher:
     """Compares a request with the operations that are related to it."""
-
-    def is_forwarded_retry(self, row: OperationRecord, record: OperationRecord) -> bool:
-        """Whether a request to the legacy service, without a key in common, is a retry of ``row``."""
-        if not record.has_same_request(row):
-            return False
-        if self._joins_running and has_overlapped(row, record):
-            return True
-        if not row.is_open or row.started_at < record.started_at - RETRY_WINDOW:
-            return False
-        if self._journal.is_delivered(row):
-            return False
-        if not row.is_forwarded:
-            return True  # whether it counts as a retry is decided by the translated path
-        is_running = row.state == RUNNING and self._reconciler.is_operation_executing(row)
-        return self._joins_running or not is_running or self._journal.is_client_disconnected(row)
 
     def __init__(
         self,
@@ -86,6 +72,21 @@ class RetryMatcher:
         )
         return not is_running or self._journal.is_client_disconnected(row) or self.is_resumed(row)
 
+    def is_forwarded_retry(self, row: OperationRecord, record: OperationRecord) -> bool:
+        """Whether a request to the legacy service, without a key in common, is a retry of ``row``."""
+        if not record.has_same_request(row):
+            return False
+        if self._joins_running and has_overlapped(row, record):
+            return True
+        if not row.is_open or row.started_at < record.started_at - RETRY_WINDOW:
+            return False
+        if self._journal.is_delivered(row):
+            return False
+        if not row.is_forwarded:
+            return True  # whether it counts as a retry is decided by the translated path
+        is_running = row.state == RUNNING and self._reconciler.is_operation_executing(row)
+        return self._joins_running or not is_running or self._journal.is_client_disconnected(row)
+
     def is_response_being_delivered(
         self,
         row: OperationRecord,
@@ -122,15 +123,18 @@ class RetryMatcher:
         """Whether the requests are identical, and the first is open and not yet delivered."""
         return (
             operation.method != "GET"
-            and record.has_same_request(row)
-            # Two different keys say that the client means two requests.
-            and None in (row.idempotency, record.idempotency)
+            and _is_possibly_same_request(row, record)
             and row.started_at >= record.started_at - RETRY_WINDOW
             and row.is_open
             and not self._journal.is_delivered(row)
             # Its start failed and nothing of it was sent; joining it would wait for nothing.
             and row.id not in self._journal.failed_starts
         )
+
+
+def _is_possibly_same_request(row: OperationRecord, record: OperationRecord) -> bool:
+    # Two different keys say that the client means two requests.
+    return record.has_same_request(row) and None in (row.idempotency, record.idempotency)
 
 
 def has_overlapped(row: OperationRecord, record: OperationRecord) -> bool:
@@ -144,13 +148,20 @@ def has_overlapped(row: OperationRecord, record: OperationRecord) -> bool:
         and row.ended_at is not None
         and row.state in (DONE, ANSWERED)
         and row.ended_at > record.started_at
-        and record.has_same_request(row)
-        # Two different keys say that the client means two requests.
-        and None in (row.idempotency, record.idempotency)
+        and _is_possibly_same_request(row, record)
     )
 
 
-def can_run_concurrently(row: OperationRecord, record: OperationRecord) -> bool:
+def is_blocking(row: OperationRecord, record: OperationRecord) -> bool:
+    """Whether a request has to wait for ``row``: it is unfinished and names one of its objects."""
+    return (
+        row.state in (RUNNING, IN_DOUBT)
+        and bool(set(row.object_ids) & set(record.object_ids))
+        and not _can_run_concurrently(row, record)
+    )
+
+
+def _can_run_concurrently(row: OperationRecord, record: OperationRecord) -> bool:
     """Whether both add a payment at the same service, and different ones.
 
     See the contract, section 7: Blocking.

@@ -49,7 +49,7 @@ class ServiceProbe:
         self.is_form_refused = False
 
     @property
-    def signed_target_form(self) -> str | None:
+    def target_form(self) -> str | None:
         return self._upstream.signed_target.find_form(self.name)
 
     async def check_reachability_and_credentials(self) -> list[Finding]:

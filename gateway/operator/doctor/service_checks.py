@@ -81,7 +81,7 @@ def _iter_signature_scope_findings(
     probe: ServiceProbe, settings: Settings, capabilities: CapabilityCache
 ) -> Iterator[Finding]:
     """Reports whether signatures cover the query. A refused form was already reported by ``probe``."""
-    name, form, setting = probe.name, probe.signed_target_form, settings.upstream.signed_target
+    name, form, setting = probe.name, probe.target_form, settings.upstream.signed_target
     if probe.accepted_reply:
         suffix = "" if setting == "auto" else " as configured,"
         yield Finding(name, SIGNATURE_CHECK, "ok", f"{form}:{suffix} accepted just now")

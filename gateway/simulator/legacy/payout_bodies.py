@@ -120,7 +120,7 @@ class PayoutParser:
         return "bank", self.tenant.vocabulary.legacy.wallet
 
     @property
-    def nested_account_problems(self) -> Problems:
+    def account_problems(self) -> Problems:
         return self.problems.nest("accounts.")
 
     def _parse_autoswitch_and_holdup(self) -> None:
@@ -194,7 +194,7 @@ class PayoutParser:
         current_account = self._find_current_account(word)
         # A POST adds methods, so it must have the account that it names.
         if current_account is None or self.mode != "patch":
-            self.nested_account_problems.add_empty_field(word)
+            self.account_problems.add_empty_field(word)
         else:
             account_fields = {} if self.currency is None else {"currency": self.currency}
             self._plan_change(word, current_account, AccountBody(account_fields))
@@ -339,7 +339,7 @@ class PayoutParser:
                 if is_combined
                 else government_ids.list_government_ids_after_replacing
             )
-            bank_problems = self.nested_account_problems.nest("bank.")
+            bank_problems = self.account_problems.nest("bank.")
             if self._is_conflicting_ssn(value, country):
                 bank_problems.add_invalid_field("governmentId", "Is not the ssn sent with it")
                 return
