@@ -22,6 +22,7 @@ from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.keyed_hmac import KeyedHmac
 from gateway.storage.operations import (
+    DONE,
     OperationRecord,
     OperationRepository,
 )
@@ -227,8 +228,10 @@ class Journal:
 
     def is_handled_by_this_process(self, record: OperationRecord) -> bool:
         """Whether this process executes the operation, or delivers or delivered its response."""
-        return any(
-            record.id in ids for ids in (self.executions, self.deliveries, self.delivered_ids)
+        # A delivery says that the operation is done: a row that does not say so is out of date.
+        return record.id in self.executions or (
+            record.state == DONE
+            and (record.id in self.deliveries or record.id in self.delivered_ids)
         )
 
     def service_time(self, environment: str) -> datetime:

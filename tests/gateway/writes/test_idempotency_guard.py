@@ -20,15 +20,14 @@ from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from mappings import OPERATIONS
-from mappings.effects import Answer, Request
+from mappings.effects import Answer, Operation, Request
 from mappings.failures import Failure, Unknown
 from tests.assembly import open_gateway_parts
 from tests.running_gateway import ENVIRONMENT, KEY, build_settings
 
-CREATE = next(
-    listed_operation
-    for listed_operation in OPERATIONS
-    if listed_operation.name == "create_recipient"
+CREATE, UPDATE = (
+    next(operation for operation in OPERATIONS if operation.name == name)
+    for name in ("create_recipient", "update_recipient")
 )
 RECIPIENT_BODY = {
     "type": "individual",
@@ -70,16 +69,23 @@ class IdempotencyHarness:
     async def send_request(
         self, *, is_delivered: bool = True
     ) -> tuple[LegacyResponse, OperationRecord | None]:
-        """Send a request; ``is_delivered`` says whether the client receives the answer."""
+        """Creates a recipient; ``is_delivered`` says whether the client receives the answer."""
         request = Request(datetime.now(UTC), "a seed", body=RECIPIENT_BODY)
-        response, finished_operation = await self.guard.answer(
-            WriteRequest(CREATE, request, Caller(CALLER_KEY, "id")), build_response, raise_failure
-        )
+        response, finished_operation = await self.answer(CREATE, request)
         if finished_operation:
             if is_delivered:
                 self.guard.record_delivery(finished_operation)
             self.guard.end_response_delivery(finished_operation)
         return response, finished_operation
+
+    async def answer(
+        self, operation: Operation, request: Request
+    ) -> tuple[LegacyResponse, OperationRecord | None]:
+        return await self.guard.answer(
+            WriteRequest(operation, request, Caller(CALLER_KEY, "id")),
+            build_response,
+            raise_failure,
+        )
 
 
 async def build_response(answer: Answer) -> LegacyResponse:
@@ -135,6 +141,33 @@ async def test_operation_recorded_during_lookup_is_the_first_attempt(
     with pytest.raises(Unknown):
         await harness.send_request()
     assert harness.service.creation_counts["recipient"] == 0
+
+
+async def test_operation_that_ends_during_lookup_does_not_block_the_next(
+    harness: IdempotencyHarness,
+) -> None:
+    """Its response is on its way to its client: nothing about it is in doubt."""
+    created, _ = await harness.send_request()
+    ids = {"id": created.body["recipient"]["id"]}
+    journal = harness.journal
+
+    def build_update(first_name: str) -> Request:
+        return Request(datetime.now(UTC), "a seed", ids=ids, body={"firstName": first_name})
+
+    request = build_update("Eve")
+    first = journal.start_execution(
+        journal.build_record(CALLER_KEY, UPDATE, request, "first"), UPDATE, request
+    )
+    await first.save_before_first_step()
+
+    async def end_operation() -> None:
+        journal.deliveries[first.operation_record.id] = first
+        await first.finish("{}")
+        journal.release(first)
+
+    harness.operation_repository.before_answer = end_operation
+    response, _ = await harness.answer(UPDATE, build_update("Ann"))
+    assert response.status == 200
 
 
 async def test_finished_operation_keeps_only_its_answer_until_delivery(
