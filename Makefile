@@ -10,7 +10,8 @@
 # make fuzz     runs the fuzzers for SECONDS=60 each, and EXAMPLES=60 generated requests per operation
 # make soak     loads a gateway on loopback for about SECONDS=60 (900 for a long run) and prints latencies and memory;
 #               then SEEDS=2000 of the simulation and 600 killed gateways
-# make bench    measures the gateway beside others, ROUNDS=3 of BENCH_SECONDS=1, shadow traffic, and a batch of PAYMENTS=100000
+# make bench    measures the gateway beside others, ROUNDS=3 of BENCH_SECONDS=1, shadow traffic, a batch of PAYMENTS=100000,
+#               and the path of a request through the code
 
 # The first of these that is Python 3.11 or later; PYTHON=… names another.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python3.14 python; do \
@@ -92,6 +93,7 @@ bench: $(VENV)/ready-dev .bench/ready
 	$(BIN)/python -m tests.bench --rounds $(ROUNDS) --seconds $(BENCH_SECONDS) $(if $(POSTGRES),--postgres $(POSTGRES))
 	$(BIN)/python -m tests.bench --comparing --rounds $(ROUNDS) --seconds 10
 	$(BIN)/python -m tests.bench --big --payments $(PAYMENTS)
+	$(BIN)/python -m tests.bench.request_path --instructions
 
 # Dependencies are pinned with hashes; the project itself is installed without resolving any.
 $(VENV)/ready: requirements.lock pyproject.toml

@@ -54,7 +54,9 @@ class Contestant:
 
 
 @asynccontextmanager
-async def find_process(port: int, *arguments: str, **variables: str) -> AsyncIterator[int]:
+async def find_process(
+    port: int, *arguments: str, start_seconds: float = START_SECONDS, **variables: str
+) -> AsyncIterator[int]:
     """The id of the process that listens on the port."""
     with (INSTALLED / "output").open("ab") as output:
         running = await asyncio.create_subprocess_exec(
@@ -65,7 +67,7 @@ async def find_process(port: int, *arguments: str, **variables: str) -> AsyncIte
             stderr=output,
         )
     try:
-        async with asyncio.timeout(START_SECONDS):
+        async with asyncio.timeout(start_seconds):
             while not is_listening(port):
                 if running.returncode is not None:
                     raise SystemExit(f"{arguments[0]} has ended; see {INSTALLED / 'output'}")

@@ -24,6 +24,8 @@ BATCH_ID = f"B-BENCHABCDEFGHI{NUMBER.decode()}"
 
 LIST_ROWS = 10
 SIZES = (1, 100, 10_000)
+SMALL_SIZE = 2
+"""Payments of the batch whose path through the code is counted."""
 
 
 def insert_number(template: bytes, number: int) -> bytes:
@@ -87,6 +89,9 @@ WORKLOADS = (
     Workload("payout method", "POST", METHODS, _encode(PAYOUT), enters=True),
     *map(_build_batch, SIZES),
 )
+
+COUNTED = (WORKLOADS[0], WORKLOADS[2], _build_batch(SMALL_SIZE))
+"""The requests whose path through the code is counted."""
 
 # Responses of the service
 
@@ -208,5 +213,6 @@ LIST_ANSWER = _encode(
     }
 )
 BATCH_ANSWERS = {
-    size: _encode({"ok": True, "batch": _build_batch_response(size)}) for size in SIZES
+    size: _encode({"ok": True, "batch": _build_batch_response(size)})
+    for size in (*SIZES, SMALL_SIZE)
 }
