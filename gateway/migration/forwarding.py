@@ -386,15 +386,9 @@ class ForwardedWrites:
                     return row, related_ids
             elif self._retries.is_forwarded_retry(row, operation):
                 return row, related_ids
-            if is_blocking(row, forwarded):
-                await self._reconcile_blocking_write(row)
+            if is_blocking(row, forwarded) and not self._settling.is_operation_executing(row):
+                await self._settling.reconcile_blocking_write(row)
         return None, related_ids
-
-    async def _reconcile_blocking_write(self, row: OperationRecord) -> None:
-        if not self._settling.is_operation_executing(row) and not await self._settling.reconcile(
-            row
-        ):
-            raise self._settling.build_in_doubt_error(row)
 
 
 def _parse_created_id(inbound: InboundRequest, body: bytes) -> str | None:

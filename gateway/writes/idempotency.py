@@ -474,8 +474,7 @@ class IdempotencyGuard:
             if not is_blocking(row, record):
                 continue
             if not self._reconciler.is_operation_executing(row):
-                if not await self._reconciler.reconcile(row):
-                    raise self._reconciler.build_in_doubt_error(row)
+                await self._reconciler.reconcile_blocking_write(row)
                 return True
             if row.state != RUNNING or row.fence or self._retries.is_resumed(row):
                 if self._journal.monotonic() > wait_state.deadline:

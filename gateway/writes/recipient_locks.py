@@ -110,10 +110,8 @@ class RecipientLocks:
             row = await self._journal.operations.find_operation(str(holder))
             # A closed or deleted holder has left its lock behind, which is free.
             if row is not None and row.state in (RUNNING, IN_DOUBT):
-                if not self._reconciler.is_operation_executing(
-                    row
-                ) and not await self._reconciler.reconcile(row):
-                    raise self._reconciler.build_in_doubt_error(row)
+                if not self._reconciler.is_operation_executing(row):
+                    await self._reconciler.reconcile_blocking_write(row)
                 return False
         # Of several that saw the same holder, one can replace it.
         acquire = CompareAndSet(

@@ -29,6 +29,7 @@ from gateway.storage.operations import (
     ABSENT,
     DONE,
     FORWARDED_PREFIX,
+    IN_DOUBT,
     OPERATOR_OUTCOMES,
     RUNNING,
     UNDONE,
@@ -189,6 +190,15 @@ class WriteReconciler:
             return False
         finally:
             self._journal.release(execution)
+
+    async def reconcile_blocking_write(self, record: OperationRecord) -> None:
+        """Reconciles an operation that no process executes; raises Halted if it stays in doubt."""
+        if await self.reconcile(record):
+            return
+        # It may have ended, or have been taken over, since the record was read.
+        row = await self._journal.operations.find_operation(record.id)
+        if row and row.state in (RUNNING, IN_DOUBT) and not self.is_operation_executing(row):
+            raise self.build_in_doubt_error(record)
 
     async def _reconcile_forwarded(self, record: OperationRecord) -> bool:
         """Closes a forwarded operation once an operator has recorded its outcome."""
