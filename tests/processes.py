@@ -132,7 +132,7 @@ async def run_serve(
                 line = await process.stdout.readline()
                 assert line, f"it ended: {log.read_text('utf-8')}"
                 output += line.decode()
-        ports = re.findall(r"https?://127\.0\.0\.1:(\d+)", output.splitlines()[-1])
+        ports = re.findall(r"https?://127\.0\.0\.\d:(\d+)", output.splitlines()[-1])
         yield Process(process, output, int(ports[0]), int(ports[1]), log)
     finally:
         if process.returncode is None:

@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,20 @@ async def test_demo_uses_ports_of_the_environment(tmp_path: Path) -> None:
         assert (gateway.port, gateway.admin_port) == (port, admin_port)
 
 
+async def test_demo_sends_sample_traffic(tmp_path: Path) -> None:
+    """All of it succeeds but for the client's mistakes that it makes on purpose."""
+    async with run_serve(tmp_path, "--demo", "--traffic", variables=PORTS) as gateway:
+        await wait_until(
+            lambda: any(
+                line.get("operation") == "read_batch_summary" for line in gateway.parse_log()
+            ),
+            SECONDS,
+        )
+        statuses = {line.get("http.response.status_code", 200) for line in gateway.parse_log()}
+        assert statuses == {200}
+        assert await gateway.stop() == 0
+
+
 def test_demo_with_a_configuration_is_an_error(tmp_path: Path) -> None:
     result = run_installed_command("serve", "--demo", "--config", "gateway.toml", folder=tmp_path)
     assert "--config" in require_one_line(result)
@@ -262,6 +277,40 @@ def test_example_configuration_has_placeholder_warnings_only(tmp_path: Path) -> 
     assert (result.returncode, result.stderr) == (0, "")
     report = json.loads(result.stdout)
     assert (report["ok"], report["problems"], len(report["warnings"])) == (True, [], 2)
+
+
+async def test_options_of_serve_override_the_configuration(
+    tmp_path: Path, simulator: Simulator
+) -> None:
+    await write_configuration(tmp_path, simulator.url)
+    port = find_free_port()
+    options = ("--host", "127.0.0.2", "--port", str(port), "--log-level", "error")
+    async with run_serve(tmp_path, *options) as gateway, open_client() as session:
+        async with session.get(f"http://127.0.0.2:{port}/v1/recipients") as response:
+            assert response.status == 200
+        assert await gateway.stop() == 0
+        assert gateway.parse_log() == []
+
+
+async def test_start_and_stop_are_logged_with_the_version(
+    tmp_path: Path, simulator: Simulator
+) -> None:
+    await write_configuration(tmp_path, simulator.url)
+    async with run_serve(tmp_path) as gateway:
+        assert await gateway.stop() == 0
+        first, *_, last = gateway.parse_log()
+    assert (first["event"], first["url"]) == ("startup_complete", gateway.url)
+    assert (last["event"], last["service.version"]) == (
+        "shutdown_complete",
+        version("payout-gateway"),
+    )
+
+
+async def test_log_format_text_is_for_people(tmp_path: Path, simulator: Simulator) -> None:
+    await write_configuration(tmp_path, simulator.url)
+    async with run_serve(tmp_path, variables={"PAYOUT_GATEWAY_LOGS__FORMAT": "text"}) as gateway:
+        assert await gateway.stop() == 0
+        assert re.match(r"\d{4}-\S+ \[info +\] startup_complete +", gateway.read_log())
 
 
 # Starting and ending.
@@ -598,9 +647,9 @@ def test_check_names_line_and_key_of_every_error(
     assert (result.returncode, result.stdout) == (1, "")
     problems = result.stderr.splitlines()
     assert [problem.partition(": ")[0] for problem in problems] == [
+        "own.toml:11",
         "own.toml:5",
         "own.toml:10",
-        "own.toml:11",
     ]
     assert "environments.sandbox.base_url" in problems[0]
     assert "limits.body_bytes" in problems[1]

@@ -9,6 +9,7 @@ import ipaddress
 import json
 from collections.abc import Hashable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -166,8 +167,11 @@ def _escape_name(name: str) -> str:
 def _convert_validation_error(number: int, error: ValidationError) -> ImportRefused:
     # Omits the input, which may be a secret.
     problems = error.errors(include_input=False, include_url=False, include_context=False)
-    first = problems[0]
-    messages = {"extra_forbidden": "unknown field", "missing": "missing"}
+    # A misspelt field comes first: it is why another is missing.
+    first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
+    similar = get_close_matches(str(first["loc"][-1]), KeyLine.model_fields, 1)
+    unknown_field = "unknown field" + (f"; did you mean {similar[0]}?" if similar else "")
+    messages = {"extra_forbidden": unknown_field, "missing": "missing"}
     message = messages.get(first["type"], first["msg"].removeprefix("Value error, "))
     suffix = f" (and {len(problems) - 1} more)" if problems[1:] else ""
     return ImportRefused(

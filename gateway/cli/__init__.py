@@ -19,34 +19,49 @@ import click
 from gateway.cli.errors import CommandError
 from gateway.observability import logs
 
-COMMANDS = {
-    "serve": "Run the gateway.",
-    "simulate": "Run the built-in simulator of the payout service.",
-    "keys": "Import, list, revoke, rotate and verify API keys.",
-    "check": "Validate a configuration.",
-    "operations": "List the legacy operations and the calls that replace them.",
-    "explain": "Show the current calls that one legacy request becomes.",
-    "openapi": "Print the legacy interface as an OpenAPI document.",
-    "modes": "Choose which service answers a key's requests.",
-    "cutover": "Import data that only the legacy service has.",
-    "ids": "Import the ids that clients use for existing objects.",
-    "batches": "List superseded batches at the service.",
-    "report": "Report which keys still use which operations.",
-    "migrate-guide": "Write a migration guide for the developers who use a key.",
-    "brownout": "Schedule planned interruptions of legacy operations.",
-    "compare": "Send the same requests to two services and report differences.",
-    "recording": "List recordings of client traffic.",
-    "doctor": "Check the configuration and the service, with reads only.",
-    "writes": "List writes in doubt and record their outcome.",
-    "freeze": "Stop writes immediately; reads continue.",
-    "unfreeze": "Resume writes.",
-    "trace": "Show everything known about an id.",
-    "reconcile": "Compare the gateway's records with the service, with reads only.",
-    "index": "Drop the recipient cache of running gateways.",
-    "erase": "Erase personal data of a recipient.",
-    "backup": "Save the state and the key file.",
-    "restore": "Restore the state and the key file from a backup.",
+COMMAND_GROUPS = {
+    "Set up and run": {
+        "init": "Write a first configuration, encryption key and admin token.",
+        "check": "Validate a configuration.",
+        "migrate": "Create the database's tables or bring them up to date.",
+        "doctor": "Check the configuration and the service, with reads only.",
+        "serve": "Run the gateway.",
+        "simulate": "Run the built-in simulator of the payout service.",
+    },
+    "API keys and ids": {
+        "keys": "Import, list, revoke, rotate and verify API keys.",
+        "ids": "Import the ids that clients use for existing objects.",
+    },
+    "Writes and money": {
+        "freeze": "Stop writes immediately; reads continue.",
+        "unfreeze": "Resume writes.",
+        "writes": "List writes in doubt and record their outcome.",
+        "batches": "List superseded batches at the service.",
+        "trace": "Show everything known about an id.",
+        "reconcile": "Compare the gateway's records with the service, with reads only.",
+    },
+    "Migrate clients": {
+        "operations": "List the legacy operations and the calls that replace them.",
+        "explain": "Show the current calls that one legacy request becomes.",
+        "openapi": "Print the legacy interface as an OpenAPI document.",
+        "report": "Report which keys still use which operations.",
+        "migrate-guide": "Write a migration guide for the developers who use a key.",
+        "modes": "Choose which service answers a key's requests.",
+        "cutover": "Import data that only the legacy service has.",
+        "brownout": "Schedule planned interruptions of legacy operations.",
+        "compare": "Send the same requests to two services and report differences.",
+        "recording": "List recordings of client traffic.",
+    },
+    "Maintain the database": {
+        "backup": "Save the state and the key file.",
+        "restore": "Restore the state and the key file from a backup.",
+        "erase": "Erase personal data of a recipient.",
+        "index": "Drop the recipient cache of running gateways.",
+    },
 }
+"""The commands by task, each with the sentence that ``--help`` shows."""
+
+COMMANDS = {name: text for group in COMMAND_GROUPS.values() for name, text in group.items()}
 _SHARED_MODULES = {"unfreeze": "freeze", "restore": "backup", "compare": "comparing"}
 """Commands that are defined in another command's module."""
 
@@ -67,8 +82,11 @@ class _LazyGroup(click.Group):
         return command
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        # One width for all groups, so that the sentences form a column.
+        width = max(map(len, COMMANDS))
+        for title, commands in COMMAND_GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
 from gateway.cli.errors import CommandError
 from gateway.cli.options import load_command_settings
-from gateway.config.settings import DEFAULT_CONFIG_FILE, ConfigurationError, Settings, load_settings
+from gateway.config.settings import (
+    DEFAULT_CONFIG_FILE,
+    ENVIRONMENT_PREFIX,
+    ConfigurationError,
+    LogLevel,
+    Settings,
+    load_settings,
+)
 
 if TYPE_CHECKING:
     from gateway.server.app import RunningGateway
 
 NO_CONFIGURATION = (
     "no configuration: there is no gateway.toml in this directory, and no PAYOUT_GATEWAY_… "
-    "variable configures an environment. Copy deploy/gateway.example.toml and edit it, or try "
-    "`serve --demo`"
+    "variable configures an environment. Run `payout-gateway init`, or try `serve --demo`"
 )
 
 
@@ -31,7 +39,25 @@ NO_CONFIGURATION = (
     help=f"Configuration file. Default: {DEFAULT_CONFIG_FILE}.",
 )
 @click.option("--demo", is_flag=True, help="Run against the built-in simulator, on loopback only.")
-def serve(*, config: Path | None, demo: bool) -> int:
+@click.option("--traffic", is_flag=True, help="With --demo: send sample requests all the time.")
+@click.option("--host", metavar="ADDRESS", help="Address for clients, instead of server.host.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port for clients, instead of server.port."
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(get_args(LogLevel)),
+    help="Least severe log lines, instead of logs.level.",
+)
+def serve(
+    *,
+    config: Path | None,
+    demo: bool,
+    traffic: bool,
+    host: str | None,
+    port: int | None,
+    log_level: LogLevel | None,
+) -> int:
     """Run the gateway until it receives SIGTERM or SIGINT.
 
     SIGHUP reloads: with several workers, it replaces them without dropping requests; with a single
@@ -41,8 +67,11 @@ def serve(*, config: Path | None, demo: bool) -> int:
 
     from gateway.observability import logs
 
+    if traffic and not demo:
+        raise click.UsageError("--traffic is for --demo only")
     if demo and config:
         raise click.UsageError("--demo uses its own configuration; omit --config")
+    _override_settings({"SERVER__HOST": host, "SERVER__PORT": port, "LOGS__LEVEL": log_level})
     settings = load_command_settings(config)
     if (
         not demo
@@ -52,14 +81,23 @@ def serve(*, config: Path | None, demo: bool) -> int:
     ):
         raise CommandError(NO_CONFIGURATION)
     # Not earlier: errors of the configuration are plain text for the operator.
-    logs.configure_logging()
+    logs.configure_logging(level=settings.logs.level, line_format=settings.logs.format)
     if settings.server.workers > 1 and not demo:
         return _serve_with_workers(
             settings, config or (DEFAULT_CONFIG_FILE if DEFAULT_CONFIG_FILE.exists() else None)
         )
     # A single process; the demo ignores server.workers.
-    uvloop.run(_serve_demo(settings) if demo else _serve_single_process(settings))
+    uvloop.run(
+        _serve_demo(settings, has_traffic=traffic) if demo else _serve_single_process(settings)
+    )
     return 0
+
+
+def _override_settings(options: Mapping[str, object]) -> None:
+    """Sets the environment variables of options, which workers and a reload then read as well."""
+    for name, value in options.items():
+        if value is not None:
+            os.environ[f"{ENVIRONMENT_PREFIX}{name}"] = str(value)
 
 
 def _serve_with_workers(settings: Settings, config: Path | None) -> int:
@@ -92,6 +130,7 @@ async def _serve_single_process(settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, running.reload_certificate)
         # After the start, whose objects live as long as the process.
         tune_garbage_collector_and_malloc()
+        lifetime.log_startup_complete(url=running.url, admin_url=running.admin_url)
         # Scripts and tests wait for this line, and stdout is buffered if it is a pipe.
         print(format_start_message(running.url, running.admin_url), flush=True)
         await stop_event.wait()
@@ -100,15 +139,19 @@ async def _serve_single_process(settings: Settings) -> None:
     lifetime.log_shutdown_complete()
 
 
-async def _serve_demo(settings: Settings) -> None:
-    from gateway.server.demo import format_demo_instructions, open_demo_settings
+async def _serve_demo(settings: Settings, *, has_traffic: bool) -> None:
+    from gateway.server.demo import DEMO_API_KEY, format_demo_instructions, open_demo_settings
+    from gateway.server.demo_traffic import send_sample_traffic
     from gateway.server.shutdown import ProcessLifetime, install_shutdown_event
 
     stop_event, lifetime = install_shutdown_event(), ProcessLifetime()
     async with AsyncExitStack() as stack:
         ready = await stack.enter_async_context(open_demo_settings(settings))
         running = await _start_gateway(stack, ready)
+        lifetime.log_startup_complete(url=running.url, admin_url=running.admin_url)
         print(format_demo_instructions(running), flush=True)
+        if has_traffic:
+            await stack.enter_async_context(send_sample_traffic(running.url, DEMO_API_KEY))
         await stop_event.wait()
         lifetime.record_shutdown_start(requests_left=running.pending_request_count)
     lifetime.log_shutdown_complete()

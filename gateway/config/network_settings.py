@@ -152,6 +152,14 @@ class Upstream(Section):
         return self
 
 
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class Logs(Section):
+    level: LogLevel = "info"
+    format: Literal["auto", "json", "text"] = "auto"
+
+
 class Traces(Section):
     endpoint: Literal[""] | Origin = ""
     ratio: float = Field(1.0, ge=0, le=1)

@@ -40,6 +40,8 @@ from gateway.config.network_settings import (
     Environment,
     Environments,
     Load,
+    LogLevel,
+    Logs,
     Server,
     Traces,
     Upstream,
@@ -62,6 +64,8 @@ __all__ = [
     "Limits",
     "Lists",
     "Load",
+    "LogLevel",
+    "Logs",
     "Recording",
     "Retention",
     "Server",
@@ -100,6 +104,7 @@ class Settings(BaseSettings):
     recording: Recording = Recording()
     deprecation: Deprecation = Deprecation()
     retention: Retention = Retention()
+    logs: Logs = Logs()
     traces: Traces = Traces()
     vocabulary: Words = Words()
     _config_file: ConfigFile = PrivateAttr(ConfigFile())
@@ -186,7 +191,9 @@ def _format_problem_with_location(key: str, problem: str, config_file: ConfigFil
 
 def _describe_validation_error(error: ValidationError, config_file: ConfigFile) -> Iterator[str]:
     # Messages omit the input, which may be a secret.
-    for problem in error.errors(include_input=False, include_url=False, include_context=False):
+    problems = error.errors(include_input=False, include_url=False, include_context=False)
+    # A misspelt key comes first: it is why another is missing.
+    for problem in sorted(problems, key=lambda item: item["type"] != "extra_forbidden"):
         keys = [str(part) for part in problem["loc"]]
         message = {
             "extra_forbidden": _describe_unknown_key(keys),

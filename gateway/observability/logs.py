@@ -19,8 +19,14 @@ import msgspec
 import structlog
 
 
-def configure_logging(*, level: str = "info", **common_fields: Any) -> None:
-    """Configures structlog and the standard library; every line has ``common_fields``."""
+def configure_logging(
+    *, level: str = "info", line_format: str = "auto", **common_fields: Any
+) -> None:
+    """Configures structlog and the standard library; every line has ``common_fields``.
+
+    ``level`` and ``line_format`` are ``logs.level`` and ``logs.format`` of the configuration.
+    """
+    is_text = sys.stderr.isatty() if line_format == "auto" else line_format == "text"
 
     def add_common_fields(
         _logger: Any, method: str, fields: MutableMapping[str, Any]
@@ -33,8 +39,8 @@ def configure_logging(*, level: str = "info", **common_fields: Any) -> None:
     # Each line is one write, so that the lines of several workers are not mixed.
     renderer: Any
     logger_factory: Any
-    if sys.stderr.isatty():
-        renderer = structlog.dev.ConsoleRenderer(sort_keys=False)
+    if is_text:
+        renderer = structlog.dev.ConsoleRenderer(sort_keys=False, colors=sys.stderr.isatty())
         logger_factory = structlog.WriteLoggerFactory(cast("Any", _LossyStream(sys.stderr)))
     else:
         renderer = _render_json

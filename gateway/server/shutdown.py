@@ -1,4 +1,4 @@
-"""Shutdown: the signals that request it, its time limits, and its log lines."""
+"""Start and shutdown: the signals that request it, its time limits, and the log lines of both."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import time
 import structlog
 
 from gateway.config.settings import Settings
+from gateway.upstream.client import USER_AGENT
 
 log = structlog.get_logger()
+
+_VERSION_FIELD = {"service.version": USER_AGENT.partition("/")[2]}
 
 SHUTDOWN_MARGIN_SECONDS = 5
 """Seconds that a shutdown waits for requests in flight, beyond the timeout of an upstream call."""
@@ -46,6 +49,9 @@ class ProcessLifetime:
         self._started_at = self._shutdown_at = time.monotonic()
         self._pending_counts: dict[str, int] = {}
 
+    def log_startup_complete(self, **addresses: str) -> None:
+        log.info("startup_complete", **_VERSION_FIELD, **addresses)
+
     def record_shutdown_start(self, **pending_counts: int) -> None:
         """Records the start of the shutdown, and the counts of requests that it waits for."""
         self._shutdown_at = time.monotonic()
@@ -55,6 +61,7 @@ class ProcessLifetime:
         now = time.monotonic()
         log.info(
             "shutdown_complete",
+            **_VERSION_FIELD,
             uptime_seconds=round(self._shutdown_at - self._started_at),
             **self._pending_counts,
             drain_seconds=round(now - self._shutdown_at, 1),

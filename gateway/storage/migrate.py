@@ -12,7 +12,7 @@ from gateway.storage.migrations import find_newest_revision
 def migrate(connection: Connection, where: str) -> None:
     """Creates or upgrades the tables in the caller's transaction; raises StoreUnavailable."""
     try:
-        if not _is_up_to_date(connection):
+        if find_schema_revision(connection) != find_newest_revision():
             # alembic takes long to load, and most starts and commands do not need it.
             from gateway.storage.schema_upgrade import upgrade_schema  # noqa: PLC0415
 
@@ -27,8 +27,9 @@ def migrate(connection: Connection, where: str) -> None:
         ) from None
 
 
-def _is_up_to_date(connection: Connection) -> bool:
+def find_schema_revision(connection: Connection) -> str | None:
+    """Returns the revision of the tables; None if there are none."""
     if not inspect(connection).has_table("alembic_version"):
-        return False
-    at = connection.scalars(text("SELECT version_num FROM alembic_version")).all()
-    return list(at) == [find_newest_revision()]
+        return None
+    revision: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return revision

@@ -17,7 +17,7 @@ from gateway.storage.database import Body, Database, Result
 from gateway.storage.encryption import EncryptionContext, EncryptionKeys
 from gateway.storage.errors import StoreUnavailable
 from gateway.storage.key_file import build_missing_error, create_key_file, read_key_file
-from gateway.storage.migrate import migrate
+from gateway.storage.migrate import find_schema_revision, migrate
 from gateway.storage.postgresql_database import ADVISORY_LOCKS
 from gateway.storage.process_lock import hold_process_lock
 from gateway.storage.tables import encryption_keys
@@ -97,6 +97,16 @@ async def open_store(
             yield store
     finally:
         await store.close()
+
+
+async def load_schema_revision(state: State) -> str | None:
+    """Loads the revision of the tables; None if there are none. Raises StoreUnavailable."""
+    address = engines.parse_state_url(state.url)
+    file = engines.find_sqlite_file(address)
+    # Opening a missing file would create it.
+    if file is not None and not file.is_file():
+        return None
+    return await engines.run_in_sqlalchemy_transaction(address, find_schema_revision)
 
 
 async def _migrate_and_load_keys(store: Store, address: URL, key_file: Path) -> EncryptionKeys:

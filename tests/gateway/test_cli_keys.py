@@ -101,6 +101,18 @@ def test_import_of_invalid_line_names_it_and_imports_nothing(
     assert len(json.loads(run_keys_command("list", "--json").stdout)["keys"]) == 1
 
 
+def test_import_names_the_misspelt_field_before_the_missing_one(
+    run_keys_command: CommandRunner,
+) -> None:
+    line = json.loads(build_key_line())
+    line["enviroment"] = line.pop("environment")
+    line.pop("access_key")
+    result = run_keys_command("import", "-", stdin=json.dumps(line), code=2)
+    assert "line 1: enviroment: unknown field; did you mean environment? (and 2 more)" in (
+        result.stderr
+    )
+
+
 def test_import_for_unconfigured_environment_warns(run_keys_command: CommandRunner) -> None:
     result = run_keys_command("import", "-", stdin=build_key_line(environment="sandbox"))
     assert "[environments.sandbox] is not configured" in result.stderr

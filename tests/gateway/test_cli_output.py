@@ -19,8 +19,10 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from gateway.cli import COMMANDS, gateway, main
+from gateway.cli import COMMAND_GROUPS, gateway, main
+from gateway.cli.command_reference import PAGE, render_commands_page
 from tests.processes import COMMAND, build_configuration, build_environment, run_installed_command
 
 ROOT = Path(__file__).parents[2]
@@ -407,6 +409,13 @@ def find_usage_error(arguments: list[str]) -> str | None:
     return None
 
 
-def test_every_command_is_in_the_readme() -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
-    assert [name for name in COMMANDS if f"`{name}" not in text] == []
+def test_commands_page_is_up_to_date() -> None:
+    assert PAGE.read_text("utf-8") == render_commands_page(), "run `make docs`"
+
+
+def test_help_groups_commands_by_task() -> None:
+    text = CliRunner().invoke(gateway, ["--help"]).output
+    for title, commands in COMMAND_GROUPS.items():
+        _, _, section = text.partition(f"{title}:\n")
+        for name in commands:
+            assert f"\n  {name} " in "\n" + section.partition("\n\n")[0]

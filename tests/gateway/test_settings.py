@@ -237,9 +237,10 @@ def test_missing_key_is_named_with_line_of_its_section() -> None:
 
 def test_all_errors_are_reported_at_once() -> None:
     problem_text = load_problems("[server]\nport = 'x'\nhots = 'y'\n[limits]\nbody_bytes = 0")
+    # The misspelt key first.
     assert [outcome.split(": ")[0] for outcome in problem_text] == [
-        "gateway.toml:2",
         "gateway.toml:3",
+        "gateway.toml:2",
         "gateway.toml:5",
     ]
 
@@ -263,7 +264,7 @@ def test_invalid_toml_is_named_with_its_line() -> None:
 def test_mistyped_key_gets_a_suggestion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    missing_problem, unknown = load_problems(
+    unknown, missing_problem = load_problems(
         "[environments.live]\nbase_ulr = 'https://service.example'"
     )
     assert missing_problem == "gateway.toml:1: environments.live.base_url: missing"

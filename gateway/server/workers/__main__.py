@@ -28,6 +28,9 @@ log = structlog.get_logger()
 
 START_FAILED_EXIT_CODE = 2
 
+LOG_FIELDS: dict[str, Any] = {"process.pid": os.getpid()}
+"""The fields of every log line of this worker."""
+
 
 async def run_worker(worker_config: WorkerConfig) -> int:
     """Serves until a signal or the supervisor's message; returns the exit code."""
@@ -40,6 +43,9 @@ async def run_worker(worker_config: WorkerConfig) -> int:
     ]
     try:
         settings = load_settings(worker_config.config_path)
+        logs.configure_logging(
+            level=settings.logs.level, line_format=settings.logs.format, **LOG_FIELDS
+        )
         async with run_gateway(
             settings,
             InheritedSockets(
@@ -50,6 +56,7 @@ async def run_worker(worker_config: WorkerConfig) -> int:
             # time.
             tune_garbage_collector_and_malloc()
             writer.write(encode_message(accepts=True))
+            lifetime.log_startup_complete(url=gateway.url)
             await _serve_until_stopped(shutdown_requested, reader, gateway, lifetime)
     except (ConfigurationError, StoreUnavailable) as error:
         writer.write(encode_message(failed=str(error)))
@@ -92,8 +99,8 @@ async def _handle_supervisor_messages(
 
 def main() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # only the supervisor handles it
-    fields: dict[str, Any] = {"process.pid": os.getpid()}
-    logs.configure_logging(**fields)
+    # Until the settings are read, for a crash before that.
+    logs.configure_logging(**LOG_FIELDS)
     sys.exit(uvloop.run(run_worker(WorkerConfig.parse_json(sys.argv[1]))))
 
 

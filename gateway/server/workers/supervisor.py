@@ -192,6 +192,7 @@ async def supervise_workers(
         async with _serve_application(AdminRunner(application, access_log=None), admin_queues):
             try:
                 if await _run_or_cancel_on_shutdown(shutdown_requested, supervisor.start()):
+                    lifetime.log_startup_complete(url=urls[0], admin_url=urls[1])
                     announce(*urls)
                 while await _run_or_cancel_on_shutdown(
                     shutdown_requested, restart_requested.wait()
