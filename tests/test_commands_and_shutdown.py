@@ -651,9 +651,9 @@ def test_check_names_line_and_key_of_every_error(
         "own.toml:5",
         "own.toml:10",
     ]
-    assert "environments.sandbox.base_url" in problems[0]
-    assert "limits.body_bytes" in problems[1]
-    assert "limits.body_byte: unknown key" in problems[2]
+    assert "limits.body_byte: unknown key" in problems[0]
+    assert "environments.sandbox.base_url" in problems[1]
+    assert "limits.body_bytes" in problems[2]
     result = run_in_process("check", "--config", "own.toml", "--json")
     assert (result.returncode, result.stderr) == (1, "")
     assert json.loads(result.stdout) == {"ok": False, "problems": problems, "warnings": []}
