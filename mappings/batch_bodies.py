@@ -264,7 +264,9 @@ def _find_recipients_by_email(addresses: list[str]) -> SubFlow:
         if isinstance(answer, Exception):
             raise answer
         rows = yield from _select_existing_with_email(answer, address)
-        for page in range(2, paging.parse_count((answer.get("meta") or {}).get("pages"), 1) + 1):
+        for page in range(
+            2, paging.parse_count_or_default((answer.get("meta") or {}).get("pages"), 1) + 1
+        ):
             if len(rows) > 1 or not answer.get("recipients"):
                 break
             # A service that ignores the filter would otherwise be read to the end for each address.
@@ -434,7 +436,7 @@ def extract_payment_changes(body: Mapping[str, JSON], *, memo: bool = True) -> d
     return {**extract_payment_amounts(body), **memo_change}
 
 
-def apply_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
+def apply_payment_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
     """Returns an entry with a client's changes; a new amount replaces the other side's too."""
     changes = extract_payment_changes(body)
     updated = dict(entry)

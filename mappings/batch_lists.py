@@ -10,7 +10,7 @@ from mappings.batch_reads import (
     SUMMARIES_PER_CHUNK,
     add_missing_statuses,
     fetch_balances_for_status_filter,
-    is_missing,
+    is_missing_batch_failure,
     load_batches,
     set_missing_status_by_balance,
 )
@@ -99,7 +99,7 @@ def _drop_missing_batches(rows: dict[str, dict[str, JSON]]) -> SubFlow:
         for id_, result in zip(chunk, (yield from load_batches(chunk)), strict=True):
             # A 404 without problems comes from a proxy in front of the service, not from it.
             if isinstance(result, Invalid) or (
-                isinstance(result, Refused) and is_missing(result) and result.problems
+                isinstance(result, Refused) and is_missing_batch_failure(result) and result.problems
             ):
                 del rows[id_]
     return list(rows.values())
@@ -142,7 +142,7 @@ def filter_batch_rows(
     for chunk in iterate_chunks(unread_ids, SUMMARIES_PER_CHUNK):
         completion_records: list[CompareAndSet] = []
         for id_, result in zip(chunk, (yield from load_batches(chunk)), strict=True):
-            if isinstance(result, Exception) and not is_missing(result):
+            if isinstance(result, Exception) and not is_missing_batch_failure(result):
                 raise result
             batch = yield from _build_listed_batch(
                 passing_rows[id_], facts_by_id.get(id_, {}), result
@@ -156,7 +156,7 @@ def filter_batch_rows(
             }
             # There is no further source: a value that is still unknown counts as empty.
             criteria = (batch.status or "", row.get("createdAt") or "", batch.currency or "")
-            is_match = filters.is_batch_matching(*criteria)
+            is_match = filters.evaluate_batch_filters(*criteria)
             if is_match is None:
                 is_match = yield from has_matching_payment(filters, batch.payments)
             if not is_match:
@@ -170,17 +170,21 @@ def filter_batch_rows(
 def _evaluate_filters_on_row(
     filters: Filters, row: Row, completions: Mapping[str, Row]
 ) -> bool | None:
-    """Calls ``Filters.is_batch_matching``, passing stored fields only if they cannot be out of date."""
+    """Calls ``Filters.evaluate_batch_filters``, passing stored fields only if they cannot be out of date."""
     listed_fields = row.get("listed", {})
     # The stored state knows of a start, but not whether the batch is complete by now.
-    status = derive_batch_status(row if _has_all_fields(row) else listed_fields)
+    status = derive_batch_status(row if _has_all_listed_fields(row) else listed_fields)
     if row["id"] in completions:
         status = "complete"
     created = row.get("createdAt")
-    if filters.has_dates and not listed_fields.get("createdAt") and filters.is_near_bound(created):
+    if (
+        filters.has_dates
+        and not listed_fields.get("createdAt")
+        and filters.is_near_date_bound(created)
+    ):
         created = None  # this may be the gateway's clock: the summary has the service's time
     currency = row.get("currency") or row.get("sourceCurrency")
-    return filters.is_batch_matching(status, created, currency)
+    return filters.evaluate_batch_filters(status, created, currency)
 
 
 def load_batch_page(rows: Sequence[Row], facts_by_id: Mapping[str, Row]) -> SubFlow:
@@ -188,7 +192,7 @@ def load_batch_page(rows: Sequence[Row], facts_by_id: Mapping[str, Row]) -> SubF
     unread_ids = [
         row["id"]
         for row in rows
-        if not _has_all_fields(row) or is_draft(facts_by_id.get(row["id"], {}))
+        if not _has_all_listed_fields(row) or is_draft(facts_by_id.get(row["id"], {}))
     ]
     results = dict(zip(unread_ids, (yield from load_batches(unread_ids)), strict=True))
     batches: list[Batch] = []
@@ -203,7 +207,9 @@ def _build_listed_batch(row: Row, facts: Row, result: Batch | Exception | None) 
     if isinstance(result, Batch):
         batch = result
     else:
-        entries = [] if _has_all_fields(row) else (yield from _load_payment_entries(row["id"]))
+        entries = (
+            [] if _has_all_listed_fields(row) else (yield from _load_payment_entries(row["id"]))
+        )
         batch = build_batch(row["id"], facts, entries, {}, None)
     if batch.is_draft:
         return batch
@@ -214,5 +220,5 @@ def _load_payment_entries(batch_id: str) -> SubFlow:
     return (yield LoadFacts("payments", batch_id)).get("entries", [])
 
 
-def _has_all_fields(row: Mapping[str, JSON]) -> bool:
+def _has_all_listed_fields(row: Mapping[str, JSON]) -> bool:
     return None not in (derive_batch_status(row), row.get("amount"), row.get("totalPayments"))

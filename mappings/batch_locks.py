@@ -255,10 +255,10 @@ def acquire_batch_lock(
         return
     if not is_batch_unlocked(batch.facts):
         raise Conflict("batch")
-    yield build_batch_lock_update(batch, {"phase": phase, "since": now.isoformat()}, guards)
+    yield build_batch_lock_acquisition(batch, {"phase": phase, "since": now.isoformat()}, guards)
 
 
-def build_batch_lock_update(
+def build_batch_lock_acquisition(
     batch: Batch, facts: dict[str, JSON], also: Sequence[CompareAndSet] = ()
 ) -> CompareAndSet:
     if not batch.facts:

@@ -83,11 +83,11 @@ def load_batches(batch_ids: Sequence[str]) -> SubFlow:
     """Loads batches, their summaries in parallel; a failure takes the place of its batch."""
     results: list[Batch | Exception] = []
     for start in range(0, len(batch_ids), SUMMARIES_PER_CHUNK):
-        results += yield from _load_batch_chunk(batch_ids[start : start + SUMMARIES_PER_CHUNK])
+        results += yield from _load_chunk_of_batches(batch_ids[start : start + SUMMARIES_PER_CHUNK])
     return results
 
 
-def _load_batch_chunk(batch_ids: Sequence[str]) -> SubFlow:
+def _load_chunk_of_batches(batch_ids: Sequence[str]) -> SubFlow:
     stored_batches: list[StoredBatch | Invalid] = []
     for batch_id in batch_ids:
         try:
@@ -118,7 +118,7 @@ def _load_batch_chunk(batch_ids: Sequence[str]) -> SubFlow:
     return results
 
 
-def is_missing(failure: Exception) -> bool:
+def is_missing_batch_failure(failure: Exception) -> bool:
     """Whether a failure says that the batch is deleted, through the gateway or elsewhere."""
     return isinstance(failure, Invalid) or (isinstance(failure, Refused) and failure.status == 404)
 

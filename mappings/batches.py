@@ -63,13 +63,13 @@ from mappings.failures import (
     Refused,
 )
 from mappings.funds import parse_balances
-from mappings.ids import derive_deterministic_id, load_legacy_ids
+from mappings.ids import build_legacy_ids_load, derive_deterministic_id
 from mappings.lazy_sequences import map_rows
 from mappings.list_filters import Filters
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_batch
 from mappings.payouts import SubFlow
-from mappings.start_checks import check_start, has_start_changed_amount
+from mappings.start_checks import check_start_and_list_notices, has_start_changed_amount
 
 # Create
 
@@ -166,7 +166,7 @@ def list_batches(request: Request) -> Flow:
     filters = Filters.from_query(request.query)
     if search := filters.search:
         # Clients search for the ids they know, which may not be the service's.
-        legacy_ids = yield load_legacy_ids(rows)
+        legacy_ids = yield build_legacy_ids_load(rows)
         rows = [row for row in rows if search in legacy_ids.get(row["id"], row["id"]).casefold()]
     if replace(filters, search=""):
         rows = yield from batch_lists.filter_batch_rows(rows, batch_facts, filters)
@@ -286,7 +286,7 @@ def start_batch(request: Request) -> Flow:
     """
     # Checked first, because loading a superseded batch would report it as not found.
     yield from require_batch_not_superseded(request.ids["id"])
-    check = partial(check_start, request)
+    check = partial(check_start_and_list_notices, request)
     batch, notices = yield from _submit_draft_and_lock_batch(request, "starting", check)
     path, outcome_rule = (
         f"/batches/{batch.upstream_id}/start-processing",

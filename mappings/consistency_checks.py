@@ -27,7 +27,7 @@ from mappings.payouts import SubFlow
 Difference = Mapping[str, JSON]
 
 
-def _build_answer(*differences: Difference, **more: JSON) -> Answer:
+def _build_differences_answer(*differences: Difference, **more: JSON) -> Answer:
     return Answer({"differences": list(differences), **more})
 
 
@@ -52,15 +52,15 @@ def find_batch_differences(batch_id: str, now: str, *, is_busy: bool) -> Flow:
     # A lock without a running request is one that no process will release.
     stuck_differences = [] if is_batch_unlocked(facts) or is_busy else [stuck]
     if phase == "deleted" or facts.get("upstream") is None:
-        return _build_answer(*stuck_differences)
+        return _build_differences_answer(*stuck_differences)
     try:
         batch = yield from load_batch(batch_id)
     except Invalid:  # deleted since
-        return _build_answer()
+        return _build_differences_answer()
     except Refused as refused:
         if refused.status != 404:
             raise
-        return _build_answer(
+        return _build_differences_answer(
             *stuck_differences, _build_difference("missing", "the service does not have it")
         )
     differences = [
@@ -69,7 +69,7 @@ def find_batch_differences(batch_id: str, now: str, *, is_busy: bool) -> Flow:
     ]
     if is_batch_unlocked(facts) and not is_busy:
         differences += yield from _compare_payments(batch)
-    return _build_answer(*differences)
+    return _build_differences_answer(*differences)
 
 
 def _find_status_difference_and_record_start(batch: Batch, now: str) -> SubFlow:
@@ -144,10 +144,10 @@ def find_superseded_batch_differences(upstream: str, now: str) -> Flow:
     except Refused as refused:
         if refused.status != 404:
             raise
-        return _build_answer()
+        return _build_differences_answer()
     status = derive_batch_status(drop_nulls(batch))
     if status is None or status in EDITABLE_STATUSES:
-        return _build_answer()
+        return _build_differences_answer()
     redirect = yield LoadFacts("alias", upstream)
     started_at = redirect.get("started") or batch.get("sentAt") or now
     # Recorded once, so that a later run reports the same time and does not alert again.
@@ -160,13 +160,13 @@ def find_superseded_batch_differences(upstream: str, now: str) -> Flow:
     difference = _build_difference(
         "abandoned_started", description, alert=True, recorded=not redirect.get("started")
     )
-    return _build_answer(difference)
+    return _build_differences_answer(difference)
 
 
 # Batches that the gateway has no records of
 
 
-def find_unknown_batches() -> Flow:
+def find_batches_without_records() -> Flow:
     """Reports batches without records, by GET /batches; if that is missing, ``listed`` is None."""
     facts_by_id, redirects = (yield LoadFacts("batch")), (yield LoadFacts("alias"))
     known_ids = {
@@ -181,13 +181,13 @@ def find_unknown_batches() -> Flow:
         try:
             body = yield Call("GET", "/batches", query=query, probe_ids=())
         except NoSuchOperation:
-            return _build_answer(listed=None)
+            return _build_differences_answer(listed=None)
         rows = [row for row in body.get("batches") or [] if isinstance(row, dict)]
         status_by_id |= {str(row.get("id")): derive_batch_status(drop_nulls(row)) for row in rows}
         pages = compute_last_page_to_read(body, number, is_new=len(status_by_id) > previous_count)
         number, previous_count = number + 1, len(status_by_id)
     unknown = {id_: status for id_, status in status_by_id.items() if id_ not in known_ids}
-    return _build_answer(listed=len(status_by_id), unknown=unknown)
+    return _build_differences_answer(listed=len(status_by_id), unknown=unknown)
 
 
 # Recipients
@@ -210,7 +210,7 @@ def find_recipients_without_alias_id() -> Flow:
         unnamed += new
         pages = compute_last_page_to_read(body, number, is_new=bool(new))
         number += 1
-    return _build_answer(unnamed=unnamed)
+    return _build_differences_answer(unnamed=unnamed)
 
 
 def find_deleted_recipient_differences(recipient_id: str) -> Flow:
@@ -221,11 +221,11 @@ def find_deleted_recipient_differences(recipient_id: str) -> Flow:
     except Refused as refused:
         if refused.status != 404:
             raise
-        return _build_answer()
+        return _build_differences_answer()
     if recipient.get("status") == "archived" or not facts.get("deleted"):
-        return _build_answer()
+        return _build_differences_answer()
     if facts.get("still_there"):
         description = "its creation failed and could not be undone; archive it in the dashboard"
-        return _build_answer(_build_difference("left_over", description))
+        return _build_differences_answer(_build_difference("left_over", description))
     description = f"clients deleted it, but its status at the service is {recipient.get('status')}"
-    return _build_answer(_build_difference("active_again", description))
+    return _build_differences_answer(_build_difference("active_again", description))

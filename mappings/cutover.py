@@ -39,11 +39,11 @@ IMPORTED_FACTS = ("status", "autoswitch", "holdup")
 """Facts of a recipient that the current service has no place for."""
 
 
-def _build_match(current: str, facts: LegacyObject, **extra: JSON) -> Answer:
+def _build_match_answer(current: str, facts: LegacyObject, **extra: JSON) -> Answer:
     return Answer({"current": current, "facts": facts, "why": None, **extra})
 
 
-def _build_mismatch(reason: str) -> Answer:
+def _build_mismatch_answer(reason: str) -> Answer:
     return Answer({"current": None, "facts": {}, "why": reason})
 
 
@@ -52,27 +52,27 @@ def _build_mismatch(reason: str) -> Answer:
 
 def match_legacy_recipient(legacy_recipient: LegacyObject) -> Flow:
     """Finds a legacy recipient: GET /recipients/:id, else GET /recipients?email=."""
-    recipient = yield from _find_recipient(legacy_recipient)
+    recipient = yield from _find_recipient_at_current_service(legacy_recipient)
     if recipient is None:
-        return _build_mismatch(
+        return _build_mismatch_answer(
             "the current service has no recipient with this id, and not exactly one that matches"
         )
     word = legacy_recipient.get("status")
     facts = dict.fromkeys(IMPORTED_FACTS) | _extract_payout_holds(legacy_recipient)
     if word in UPSTREAM_STATUS:
         if not is_legacy_status_still_valid(str(word), recipient.get("status")):
-            return _build_mismatch(
+            return _build_mismatch_answer(
                 f"it is {word} at the legacy service, but {recipient.get('status')} at the current one"
             )
         facts["status"] = word
     elif choose_legacy_recipient_status(recipient, {}) != word:
-        return _build_mismatch(
+        return _build_mismatch_answer(
             f"it is {word} at the legacy service, but {recipient.get('status')} at the current one"
         )
-    return _build_match(str(recipient["id"]), facts)
+    return _build_match_answer(str(recipient["id"]), facts)
 
 
-def _find_recipient(legacy_recipient: LegacyObject) -> SubFlow:
+def _find_recipient_at_current_service(legacy_recipient: LegacyObject) -> SubFlow:
     try:
         recipient = (yield Call("GET", f"/recipients/{legacy_recipient['id']}"))["recipient"]
     except Refused as refused:
@@ -157,7 +157,7 @@ def match_legacy_batch(
     # With a wrong match, the client would start, edit or delete the wrong batch.
     if len(matches) != 1:
         subject = "several batches" if matches else "no batch"
-        return _build_mismatch(
+        return _build_mismatch_answer(
             f"{subject} of the current service could be this one; see `ids import`"
         )
     return _match_batch_with_summary(legacy_batch, payments, current_ids, *matches[0])
@@ -188,7 +188,7 @@ def _list_candidate_batch_ids(
     """Lists the batches with the same creation time that pay the first recipient of the batch."""
     if not payments:
         return []
-    payee = _resolve_payee(payments[0], current_ids)
+    payee = _resolve_current_recipient_id(payments[0], current_ids)
     batch_ids: dict[str, None] = {}
     payment_ids = set[JSON]()
     number, pages = 1, 1
@@ -211,7 +211,7 @@ def _list_candidate_batch_ids(
     return list(batch_ids)
 
 
-def _resolve_payee(payment: LegacyObject, current_ids: Mapping[str, str]) -> str:
+def _resolve_current_recipient_id(payment: LegacyObject, current_ids: Mapping[str, str]) -> str:
     id_ = str((payment.get("recipient") or {}).get("id"))
     return current_ids.get(id_, id_)
 
@@ -222,7 +222,11 @@ def _build_payment_key(payment: LegacyObject, current_ids: Mapping[str, str]) ->
     The target amount is left out, because a quote changes it.
     """
     source = money.parse_amount(payment.get("sourceAmount"))
-    return _resolve_payee(payment, current_ids), source, payment.get("targetCurrency")
+    return (
+        _resolve_current_recipient_id(payment, current_ids),
+        source,
+        payment.get("targetCurrency"),
+    )
 
 
 def _build_payment_keys(
@@ -241,7 +245,7 @@ def _match_batch_with_summary(
     current_payments = extract_payments(summary)
     payment_pairs = _pair_payments(payments, current_payments, current_ids)
     if payment_pairs is None:
-        return _build_mismatch("it has other payments at the current service")
+        return _build_mismatch_answer("it has other payments at the current service")
     status, current_status = legacy_batch.get("status"), derive_batch_status(extract_batch(summary))
     if (
         status in LEGACY_STATUSES
@@ -249,7 +253,7 @@ def _match_batch_with_summary(
         # Only "editable or not" is compared: the services' words for stages of processing differ.
         and (status in EDITABLE_STATUSES) != (current_status in EDITABLE_STATUSES)
     ):
-        return _build_mismatch(
+        return _build_mismatch_answer(
             f"it is {status} at the legacy service, but {current_status} at the current one"
         )
     facts: dict[str, JSON] = {
@@ -272,7 +276,7 @@ def _match_batch_with_summary(
         if payment["id"] != current_id
     }
     batch = build_batch(id_, facts, entries, extract_batch(summary), current_payments)
-    return _build_match(
+    return _build_match_answer(
         id_, facts, entries=entries, payments=redirected_payments, is_open=batch.is_editable
     )
 
@@ -309,7 +313,7 @@ def _reconstruct_payment_entry(
     """Reconstructs the entry that was requested for a payment, as far as that is possible."""
     recipient = {
         **select_listed_recipient_fields(payment.get("recipient") or {}),
-        "id": _resolve_payee(payment, current_ids),
+        "id": _resolve_current_recipient_id(payment, current_ids),
     }
     # Answers take the status from the current service, so a stored copy would only become stale.
     recipient.pop("status", None)

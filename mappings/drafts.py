@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 
 from mappings import money, outcome_rules
-from mappings.batch_bodies import AMOUNT_FIELDS, apply_changes
+from mappings.batch_bodies import AMOUNT_FIELDS, apply_payment_changes
 from mappings.batch_locks import (
     ADDS,
     BEING_CHANGED,
@@ -75,7 +75,9 @@ class Edit:
 
         Added entries have no id: the service gives them one, which the next summary shows.
         """
-        return chain_rows(self._apply_changes(entries), map_rows(_drop_id, self.added_entries))
+        return chain_rows(
+            self._apply_changes(entries), map_rows(_drop_entry_id, self.added_entries)
+        )
 
     def build_entries_after_draft_edit(self, entries: Sequence[Entry], now: str) -> Sequence[Entry]:
         """Builds the entries of a draft after the edit, with the times a service would set."""
@@ -99,11 +101,11 @@ def _change_entry(
     changes: Mapping[str, Mapping[str, JSON]], now: str | None, entry: Entry
 ) -> Entry:
     body = changes.get(entry.get("id", ""))
-    updated = entry if body is None else apply_changes(entry, body)
+    updated = entry if body is None else apply_payment_changes(entry, body)
     return updated if now is None or updated == entry else {**updated, "updatedAt": now}
 
 
-def _drop_id(entry: Entry) -> Entry:
+def _drop_entry_id(entry: Entry) -> Entry:
     return {name: value for name, value in entry.items() if name != "id"}
 
 

@@ -196,11 +196,13 @@ def _translate_refusal(refusal: Refused) -> ErrorAnswer:
     A 5xx is an internal error whatever code it has: the service may send any code with it.
     """
     if refusal.status >= 500:
-        return build_legacy_error(_apply_service_message(refusal, INTERNAL_ERROR))
+        return build_legacy_error(_replace_message_with_service_message(refusal, INTERNAL_ERROR))
     if refusal.status == 429:
         # Decided by status: a proxy's rate limit may have any code, or none.
         return ErrorAnswer(
-            429, (_apply_service_message(refusal, RATE_LIMIT_EXCEEDED),), refusal.retry_after
+            429,
+            (_replace_message_with_service_message(refusal, RATE_LIMIT_EXCEEDED),),
+            refusal.retry_after,
         )
     # Validation errors take precedence: the client can correct them.
     if faults := [problem for problem in refusal.problems if problem.code in VALIDATION_CODES]:
@@ -219,11 +221,13 @@ def _translate_refusal(refusal: Refused) -> ErrorAnswer:
     if code == "invalid_api_key":
         return build_legacy_error(INVALID_KEY)
     return build_legacy_error(
-        _apply_service_message(refusal, _ERRORS_BY_CODE[code] if code else INTERNAL_ERROR)
+        _replace_message_with_service_message(
+            refusal, _ERRORS_BY_CODE[code] if code else INTERNAL_ERROR
+        )
     )
 
 
-def _apply_service_message(refusal: Refused, default: Problem) -> Problem:
+def _replace_message_with_service_message(refusal: Refused, default: Problem) -> Problem:
     """Returns the legacy error with the first message of the service, if it sent any."""
     for problem in refusal.problems:
         if problem.message:

@@ -174,7 +174,7 @@ def _parse_day(value: Any) -> Any:
     raise build_invalid_field_error("must be a date written YYYY-MM-DD")
 
 
-def _parse_flag(value: Any) -> Any:
+def _parse_boolean(value: Any) -> Any:
     if isinstance(value, bool):
         return value
     # Clients of one library send ``"True"`` and ``"False"`` (contract, section 0).
@@ -271,7 +271,7 @@ Day = Annotated[
     BeforeValidator(_parse_day),
     WithJsonSchema({"type": "string", "format": "date", "examples": ["1990-12-10"]}),
 ]
-Flag = Annotated[bool, BeforeValidator(_parse_flag), WithJsonSchema({"type": "boolean"})]
+Flag = Annotated[bool, BeforeValidator(_parse_boolean), WithJsonSchema({"type": "boolean"})]
 Integer = Annotated[int, BeforeValidator(_parse_integer), WithJsonSchema({"type": "integer"})]
 Ssn = Annotated[
     str,
@@ -395,26 +395,26 @@ class _BodyParser:
         body = {name: _extract_list_from_page(name, value) for name, value in body.items()}
         long_lists = {name: value for name, value in body.items() if _is_long_list(value)}
         # An empty list takes the place of each long one, so that its presence is still validated.
-        value = self._parse_part(
+        value = self._parse_slice(
             self.shape, drop_empty_fields({**body, **{name: [] for name in long_lists}})
         )
         for name, rows in long_lists.items():
             if value and name in value:
-                items = self._parse_rows(name, rows)
+                items = self._parse_list_in_slices(name, rows)
                 result = CompressedSequence(items) if isinstance(rows, LazySequence) else [*items]
                 # A list with a part that could not be repaired is removed as a whole, like any
                 # invalid value.
                 value |= {name: result} if len(result) == len(rows) else {name: None}
         return value
 
-    def _parse_rows(self, name: str, rows: LazySequence | list[Any]) -> Iterator[Any]:
+    def _parse_list_in_slices(self, name: str, rows: LazySequence | list[Any]) -> Iterator[Any]:
         shape, start = get_type_hints(self.shape, include_extras=True)[name], 0
         slices = rows.iterate_slices() if isinstance(rows, LazySequence) else _slice_list(rows)
         for chunk in slices:
-            yield from self._parse_part(shape, drop_empty_fields(chunk), (name, start)) or []
+            yield from self._parse_slice(shape, drop_empty_fields(chunk), (name, start)) or []
             start += len(chunk)
 
-    def _parse_part(self, shape: Any, body: Any, offset: tuple[str, int] | None = None) -> Any:
+    def _parse_slice(self, shape: Any, body: Any, offset: tuple[str, int] | None = None) -> Any:
         """Normalizes a body, or a slice of a list at ``offset``; None if it cannot be repaired."""
         reported: set[Problem] = set()
         round_number = 0

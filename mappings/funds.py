@@ -31,7 +31,9 @@ def parse_balances(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
         entries_by_name = {
             name: entry for name, entry in raw_balances.items() if isinstance(entry, dict)
         }
-        return [{**_parse_entry_name(name), **entry} for name, entry in entries_by_name.items()]
+        return [
+            {**_parse_balance_entry_name(name), **entry} for name, entry in entries_by_name.items()
+        ]
     return [entry for entry in raw_balances or [] if isinstance(entry, dict)]
 
 
@@ -40,7 +42,7 @@ def extract_raw_balances(body: Mapping[str, JSON]) -> JSON:
     return body.get("balances", body.get("balance"))
 
 
-def _parse_entry_name(name: str) -> dict[str, JSON]:
+def _parse_balance_entry_name(name: str) -> dict[str, JSON]:
     """Parses the key of an entry, which is a currency or the name of the wallet account."""
     return {"type": current.WALLET} if name == current.WALLET else {"currency": name}
 
@@ -71,13 +73,13 @@ def has_sufficient_funds(balances: Balances, payments: Payments, currency: JSON)
 
 def compute_required_funds(payments: Payments) -> Decimal:
     return money.add_decimals(
-        sum_field(payments, "sourceAmount"), sum_field(payments, "merchantFees")
+        sum_amount_field(payments, "sourceAmount"), sum_amount_field(payments, "merchantFees")
     )
 
 
 def compute_available_funds(balances: Balances, currency: JSON, *, wallet: bool) -> Decimal:
     """Sums the balances in a currency, of the wallet account or of the service accounts."""
-    return sum_field(
+    return sum_amount_field(
         [
             entry
             for entry in balances
@@ -87,7 +89,7 @@ def compute_available_funds(balances: Balances, currency: JSON, *, wallet: bool)
     )
 
 
-def sum_field(rows: Sequence[Mapping[str, JSON]], name: str) -> Decimal:
+def sum_amount_field(rows: Sequence[Mapping[str, JSON]], name: str) -> Decimal:
     """Returns the exact sum of a field over the rows that have an amount in it."""
     # Rows without an amount are left out: the sum informs, and never blocks a start (contract,
     # section 5).

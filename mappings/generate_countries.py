@@ -4,7 +4,7 @@ For each country of the legacy interface, section 4.6:
 
 - ``name``: the English name from CLDR (babel), such as ``Czechia`` or ``Hong Kong SAR China``.
 - ``currency``: the legal tender without an end date in CLDR, so that the output does not depend on
-  the current date; its English name. ``_select_currency`` chooses if there are several.
+  the current date; its English name. ``_select_country_currency`` chooses if there are several.
 - ``regions``: all subdivisions of ISO 3166-2 (pycountry) at every level, because an address may
   name a French department or region. Codes have no country prefix (``US-CA`` is ``CA``).
 
@@ -73,7 +73,7 @@ def _is_known_code(code: str) -> bool:
 
 
 def _build_country(code: str) -> Country:
-    currency = _select_currency(code)
+    currency = _select_country_currency(code)
     return {
         "name": ENGLISH_LOCALE.territories[code],
         "code": code,
@@ -82,7 +82,7 @@ def _build_country(code: str) -> Country:
     }
 
 
-def _select_currency(code: str) -> str:
+def _select_country_currency(code: str) -> str:
     """Selects the currency whose code begins with the country code (BTN of BT), else the oldest.
 
     Bhutan also uses the rupee, Lesotho and Namibia the rand, Haiti and Panama the dollar. babel

@@ -55,17 +55,17 @@ def derive_alias_id(key: bytes, merchant: str, id_: str) -> str:
     """
     # Keyed, so that an alias id reveals nothing about the current id.
     text = f"{merchant}\n{id_}".encode()
-    return f"{id_.partition('-')[0]}-{_encode_digest(hmac.digest(key, text, hashlib.sha256))}"
+    return f"{id_.partition('-')[0]}-{_encode_digest_as_id(hmac.digest(key, text, hashlib.sha256))}"
 
 
 def derive_deterministic_id(prefix: str, *parts: str) -> str:
     """Derives an id for an object that the service does not have; equal parts give equal ids."""
     # The line feed keeps the parts apart: ("a", "bc") and ("ab", "c") differ.
     text = "\n".join(parts).encode()
-    return f"{prefix}-{_encode_digest(hashlib.sha256(text).digest())}"
+    return f"{prefix}-{_encode_digest_as_id(hashlib.sha256(text).digest())}"
 
 
-def _encode_digest(digest: bytes) -> str:
+def _encode_digest_as_id(digest: bytes) -> str:
     # 36 to the 16th is about 2 to the 83rd: collisions are not a concern.
     number = int.from_bytes(digest, "big") % len(_ALPHABET) ** ALIAS_LENGTH
     text = ""
@@ -88,7 +88,7 @@ IdSets = tuple[AbstractSet[tuple[str, str]], AbstractSet[str]]
 
 def collect_ids(shape: Any, value: JSON) -> IdSets:
     """Collects the ids in a body of this shape, and possible ids in its free texts."""
-    return _collect_from_texts(iterate_marked_texts(index_shape(shape, ID_MARKS), value))
+    return _collect_ids_from_texts(iterate_marked_texts(index_shape(shape, ID_MARKS), value))
 
 
 def iterate_id_slices(shape: Any, value: JSON) -> Iterator[IdSets]:
@@ -96,12 +96,12 @@ def iterate_id_slices(shape: Any, value: JSON) -> Iterator[IdSets]:
     for chunk in iterate_chunks(
         iterate_marked_texts(index_shape(shape, ID_MARKS), value), TEXTS_PER_SLICE
     ):
-        ids, candidates = _collect_from_texts(chunk)
+        ids, candidates = _collect_ids_from_texts(chunk)
         if ids or candidates:
             yield ids, candidates
 
 
-def _collect_from_texts(texts: Iterable[tuple[Mark, str]]) -> IdSets:
+def _collect_ids_from_texts(texts: Iterable[tuple[Mark, str]]) -> IdSets:
     # Dictionaries instead of sets: they keep the order, so that equal bodies give equal queries.
     ids: dict[tuple[str, str], None] = {}
     candidates: dict[str, None] = {}
@@ -113,7 +113,7 @@ def _collect_from_texts(texts: Iterable[tuple[Mark, str]]) -> IdSets:
     return ids.keys(), candidates.keys()
 
 
-def load_legacy_ids(rows: Iterable[Mapping[str, JSON]]) -> LoadFacts:
+def build_legacy_ids_load(rows: Iterable[Mapping[str, JSON]]) -> LoadFacts:
     """Loads the legacy ids of objects whose clients know them by another id."""
     return LoadFacts("legacy id", ids=tuple(str(row["id"]) for row in rows))
 

@@ -18,7 +18,7 @@ from mappings.effects import JSON, Call, Parallel
 from mappings.errors import is_transient
 from mappings.failures import Failure
 from mappings.field_types import find_country_alpha_2_code
-from mappings.ids import load_legacy_ids
+from mappings.ids import build_legacy_ids_load
 from mappings.lazy_sequences import filter_rows, iterate_chunks
 from mappings.matching import Payment
 from mappings.objects import derive_legacy_payment_status
@@ -91,22 +91,22 @@ class Filters:
         """Whether a criterion concerns payments, so that a batch's own fields cannot decide it."""
         return bool(self.recipient or self.country or self.target_currency)
 
-    def is_near_bound(self, created: JSON) -> bool:
+    def is_near_date_bound(self, created: JSON) -> bool:
         """Whether a time stored by the gateway is too close to a bound to be compared with it."""
         instant = parse_instant_or_earliest(created)
         return any(abs(instant - bound) <= MAX_CLOCK_ERROR for bound in (self.since, self.until))
 
-    def is_time_matching(self, created: JSON) -> bool:
+    def is_creation_time_matching(self, created: JSON) -> bool:
         return self.since <= parse_instant_or_earliest(created) <= self.until
 
-    def is_batch_matching(self, status: JSON, created: JSON, currency: JSON) -> bool | None:
+    def evaluate_batch_filters(self, status: JSON, created: JSON, currency: JSON) -> bool | None:
         """Whether a batch passes the filters; None if only its summary or payments can decide.
 
         None as an argument means that the value is not known.
         """
         tests = (
             (self.status is not None, status, status == self.status),
-            (self.has_dates, created, self.is_time_matching(created)),
+            (self.has_dates, created, self.is_creation_time_matching(created)),
             (self.source_currency is not None, currency, currency == self.source_currency),
         )
         applied_tests = [(value, passes) for is_applied, value, passes in tests if is_applied]
@@ -126,7 +126,7 @@ class Filters:
         created = payment.get("createdAt") or (payment.get("batch") or {}).get("createdAt")
         return (
             self.status in (None, derive_legacy_payment_status(payment))
-            and (not self.has_dates or self.is_time_matching(created))
+            and (not self.has_dates or self.is_creation_time_matching(created))
             and self.source_currency in (None, payment.get("sourceCurrency"))
             and self._is_recipient_and_target_matching(payment)
         )
@@ -161,7 +161,7 @@ def _filter_by_country(filters: Filters, payments: Sequence[Payment]) -> SubFlow
         return payments
     countries = filters.countries
     unknown_ids = (
-        _extract_payee_id(listed_payment)
+        _extract_recipient_id_of_payment(listed_payment)
         for listed_payment in payments
         if not extract_recipient_country(listed_payment.get("recipient") or {})
     )
@@ -182,26 +182,28 @@ def _filter_by_country(filters: Filters, payments: Sequence[Payment]) -> SubFlow
 
     def is_in_country(payment: Payment) -> bool:
         country = extract_recipient_country(payment.get("recipient") or {})
-        return (country or countries.get(_extract_payee_id(payment))) == filters.country
+        return (
+            country or countries.get(_extract_recipient_id_of_payment(payment))
+        ) == filters.country
 
     return filter_rows(payments, is_in_country)
 
 
-def _extract_payee_id(payment: Payment) -> JSON:
+def _extract_recipient_id_of_payment(payment: Payment) -> JSON:
     return (payment.get("recipient") or {}).get("id")
 
 
 def search_payments(search: str, payments: Sequence[Payment]) -> SubFlow:
     # Clients search for their own ids, not for the service's.
-    search_text, legacy_ids = search.casefold(), (yield load_legacy_ids(payments))
+    search_text, legacy_ids = search.casefold(), (yield build_legacy_ids_load(payments))
     return [
         payment
         for payment in payments
-        if _is_mentioned(payment, search_text, str(legacy_ids.get(payment["id"], payment["id"])))
+        if _has_search_text(payment, search_text, str(legacy_ids.get(payment["id"], payment["id"])))
     ]
 
 
-def _is_mentioned(payment: Payment, search_text: str, legacy_id: str) -> bool:
+def _has_search_text(payment: Payment, search_text: str, legacy_id: str) -> bool:
     """Whether the recipient, the memo or the client's id of the payment contains the text."""
     recipient = payment.get("recipient") or {}
     texts = [recipient.get(name) for name in ("name", "email", "referenceId")]

@@ -28,11 +28,11 @@ def match_payments_with_entries(
     # The service mostly shows payments in the order sent. Pairing by position then keeps a lazy
     # sequence lazy; otherwise all entries are in memory until each has its payment.
     if _is_pairable_by_position(payments, entries, currency):
-        return map_rows(_build_pair, payments, entries)
-    return _match_individually(payments, entries, currency)
+        return map_rows(_pair_payment_with_entry, payments, entries)
+    return _match_payments_individually(payments, entries, currency)
 
 
-def _build_pair(payment: Payment, entry: Entry | None) -> tuple[Payment, Entry | None]:
+def _pair_payment_with_entry(payment: Payment, entry: Entry | None) -> tuple[Payment, Entry | None]:
     return payment, entry
 
 
@@ -79,7 +79,7 @@ def _is_target_currency_possible(entry: Entry, side: str, currency: JSON) -> boo
     return side == "source" or currency in (None, entry.get("targetCurrency"))
 
 
-def _match_individually(
+def _match_payments_individually(
     payments: Sequence[Payment], entries: Sequence[Entry], currency: JSON
 ) -> Sequence[tuple[Payment, Entry | None]]:
     entries = [*entries]
@@ -90,12 +90,14 @@ def _match_individually(
         entry_without_id for entry_without_id in entries if not _list_entry_ids(entry_without_id)
     ]
     if entries_without_id:
-        unmatched_entries = _match_by_amount(payments, matches, entries_without_id, currency)
-        _match_by_recipient(payments, matches, unmatched_entries)
-    return map_rows(_build_pair, payments, matches)
+        unmatched_entries = _match_payments_by_amount(
+            payments, matches, entries_without_id, currency
+        )
+        _match_payments_by_recipient(payments, matches, unmatched_entries)
+    return map_rows(_pair_payment_with_entry, payments, matches)
 
 
-def _match_by_amount(
+def _match_payments_by_amount(
     payments: Sequence[Payment],
     matches: list[Entry | None],
     entries_without_id: Sequence[Entry],
@@ -154,7 +156,7 @@ def _list_possible_requested_amounts(
         yield "target", amount, amount_currency
 
 
-def _match_by_recipient(
+def _match_payments_by_recipient(
     payments: Sequence[Payment], matches: list[Entry | None], unmatched_entries: Sequence[Entry]
 ) -> None:
     """Sets the matches found by recipient alone."""
@@ -171,13 +173,13 @@ def _match_by_recipient(
         recipient_entries = entries_by_recipient.get(recipient, [])
         if (
             len(positions) <= len(recipient_entries)
-            and len({_build_request_key(entry) for entry in recipient_entries}) == 1
+            and len({_build_identical_entry_key(entry) for entry in recipient_entries}) == 1
         ):
             for position, entry in zip(positions, recipient_entries, strict=False):
                 matches[position] = entry
 
 
-def _build_request_key(entry: Entry) -> tuple[JSON, ...]:
+def _build_identical_entry_key(entry: Entry) -> tuple[JSON, ...]:
     return *_build_payment_match_key(entry), entry.get("targetCurrency"), entry.get("memo")
 
 

@@ -15,7 +15,7 @@ from heapq import nlargest
 from itertools import chain
 from typing import NamedTuple
 
-from mappings.batch_reads import SUMMARIES_PER_CHUNK, is_missing, load_batches
+from mappings.batch_reads import SUMMARIES_PER_CHUNK, is_missing_batch_failure, load_batches
 from mappings.batch_views import Batch
 from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
 from mappings.effects import JSON, MAX_PARALLEL_CALLS, CompareAndSet, LoadFacts
@@ -60,7 +60,7 @@ def load_newest_payments(
         deque(complete_ids),
     )
     yield from reader.read_batches(other_ids)
-    while batch_ids := reader.take_next_batches(remaining_ids):
+    while batch_ids := reader.take_next_batch_ids(remaining_ids):
         yield from reader.read_batches(batch_ids)
     # Counted without a read, because ``meta`` has the total over all batches.
     unread_count = sum(completions[id_]["payments"] for id_ in remaining_ids)
@@ -120,7 +120,7 @@ class _NewestPaymentsReader:
                         build_completion_records(batch) if batch.id not in self.completions else ()
                     )
                 # A deleted batch has no payments. Any other failure would leave a gap in the list.
-                elif not is_missing(batch):
+                elif not is_missing_batch_failure(batch):
                     raise batch
             if completion_records:
                 yield replace(completion_records[0], linked=tuple(completion_records[1:]))
@@ -136,7 +136,7 @@ class _NewestPaymentsReader:
         # At most ``limit`` payments are in memory, however many a batch has.
         self.newest = nlargest(self.limit, candidates, key=lambda candidate: candidate[:4])
 
-    def take_next_batches(self, remaining_ids: deque[str]) -> Sequence[str]:
+    def take_next_batch_ids(self, remaining_ids: deque[str]) -> Sequence[str]:
         """Takes the next batches to read from ``remaining_ids``, which has the newest first."""
         # Batches are added until those taken have enough payments, or until the next one has only
         # payments older than all those that are held.

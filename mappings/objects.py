@@ -286,8 +286,8 @@ def build_legacy_payout(
     method = determine_account_method(primary)
     code = determine_shown_payout_currency(recipient)
     return {
-        "autoswitch": build_legacy_hold(facts, "autoswitch"),
-        "holdup": build_legacy_hold(facts, "holdup"),
+        "autoswitch": build_legacy_payout_hold(facts, "autoswitch"),
+        "holdup": build_legacy_payout_hold(facts, "holdup"),
         "primary": {"method": method, "currency": build_legacy_currency(code, options)},
         "method": method,
         "methodDisplay": format_payout_method_display(determine_account_type(primary)),
@@ -295,7 +295,7 @@ def build_legacy_payout(
     }
 
 
-def build_legacy_hold(facts: Facts, name: str) -> dict[str, JSON]:
+def build_legacy_payout_hold(facts: Facts, name: str) -> dict[str, JSON]:
     return {**DEFAULT_HOLD, **(facts.get(name) or {})}
 
 

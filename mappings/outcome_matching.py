@@ -17,7 +17,7 @@ MAX_LIST_PAGES = 20
 JSONObject = Mapping[str, JSON]
 
 
-def fetch_list(
+def fetch_whole_list(
     path: str, rows_key: str, query: Mapping[str, str], witness: tuple[str, ...] | None = None
 ) -> Generator[Step, Any, list[dict[str, JSON]] | None]:
     """Fetches every row of a list; None if it is too long. Raises Unreachable without a list."""
@@ -30,7 +30,7 @@ def fetch_list(
             raise Unreachable(f"the response has no {rows_key}")
         page_rows = [row for row in body[rows_key] or [] if isinstance(row, dict)]
         found_rows += page_rows
-        pages = paging.parse_count((body.get("meta") or {}).get("pages"), 1)
+        pages = paging.parse_count_or_default((body.get("meta") or {}).get("pages"), 1)
         if number >= pages or not page_rows:
             return found_rows
     return None
@@ -45,9 +45,9 @@ def confirm_operator_named_object(
     return Confirmed({kind: match}, object_id=object_id)
 
 
-def has_payee_for_every_payment(summary: JSON) -> bool:
+def has_recipient_for_every_payment(summary: JSON) -> bool:
     payments = find_payments(summary)
-    return payments is not None and all(map(has_payee, payments))
+    return payments is not None and all(map(has_recipient, payments))
 
 
 NO_PAYMENT_IDS_REASON = "the service does not show the ids of the batch's payments"
@@ -58,7 +58,7 @@ def has_payment_ids(summary: JSON) -> bool:
     return all(payment.get("id") for payment in extract_payments(summary))
 
 
-def has_payee(payment: JSONObject) -> bool:
+def has_recipient(payment: JSONObject) -> bool:
     return bool(payment.get("recipient") or payment.get("recipientId"))
 
 

@@ -35,10 +35,10 @@ from mappings.outcome_matching import (
     NO_PAYMENT_IDS_REASON,
     JSONObject,
     confirm_operator_named_object,
-    fetch_list,
-    has_payee,
-    has_payee_for_every_payment,
+    fetch_whole_list,
     has_payment_ids,
+    has_recipient,
+    has_recipient_for_every_payment,
     is_created_after_write,
     is_shown_value_compatible,
     select_created_object,
@@ -59,9 +59,9 @@ def build_batch_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         if write.operator_object_id is not None:
-            return (yield from _check_operator_named_batch(write.operator_object_id, body))
+            return (yield from _confirm_operator_named_batch(write.operator_object_id, body))
         try:
-            rows = yield from fetch_list("/batches", "batches", {}, witness=())
+            rows = yield from fetch_whole_list("/batches", "batches", {}, witness=())
         except NoSuchOperation:
             # A batch that cannot be found is never started, so it pays nobody, and the client may
             # create another one.
@@ -98,7 +98,7 @@ def _select_batches_paying_same(
         summary = None if row["id"] in write.claimed_ids else (yield from _fetch_summary(row["id"]))
         if summary is None or not is_created_after_write(extract_batch(summary), write):
             continue
-        if not has_payee_for_every_payment(summary):
+        if not has_recipient_for_every_payment(summary):
             return Inconclusive(f"the service does not show the payments of {row['id']}")
         if _has_same_payments(body, summary, _is_same_payment):
             matching_rows.append(row)
@@ -110,7 +110,7 @@ def _select_batches_paying_same(
     return matching_rows, exact_ids
 
 
-def _check_operator_named_batch(batch_id: str, body: JSONObject) -> OutcomeReads:
+def _confirm_operator_named_batch(batch_id: str, body: JSONObject) -> OutcomeReads:
     """Checks the batch that an operator named, which must not visibly pay something else."""
     try:
         summary = yield Call("GET", SUMMARY_PATH.format(id=batch_id))
@@ -119,7 +119,7 @@ def _check_operator_named_batch(batch_id: str, body: JSONObject) -> OutcomeReads
             raise
         return Inconclusive(f"the service has no batch {batch_id}, named by the operator")
     payments = extract_payments(summary)
-    has_payees = all(map(has_payee, payments))
+    has_payees = all(map(has_recipient, payments))
     if len(payments) != len(body["payments"]) or (
         has_payees and not _has_same_payments(body, summary, _is_possible_payment)
     ):
@@ -167,7 +167,9 @@ def _has_same_payments(body: JSONObject, summary: JSON, is_match: PaymentTest) -
     unmatched: dict[JSON, list[JSONObject]] = {}
     shown_payments = extract_payments(summary)
     for row in shown_payments:
-        unmatched.setdefault(str(_extract_payee_id(row)), []).append(row)
+        unmatched.setdefault(str(_extract_recipient_id_of_sent_or_shown_payment(row)), []).append(
+            row
+        )
     for payment in body["payments"]:
         currency, rows = body.get("currency"), unmatched.get(str(extract_recipient_id(payment)), [])
         matches = (
@@ -205,22 +207,24 @@ def _is_possible_payment(payment: JSONObject, row: JSONObject, batch_currency: J
 
 def _compare_payments(payment: JSONObject, row: JSONObject, batch_currency: JSON) -> bool | None:
     """Compares two payments; None if the service shows no amount in the requested currency."""
-    if _extract_payee_id(row) != extract_recipient_id(payment):
+    if _extract_recipient_id_of_sent_or_shown_payment(row) != extract_recipient_id(payment):
         return False
     comparisons = [
         money.parse_amount(row[name]) == money.parse_amount(amount)
-        for side, amount, currency in _list_sides(payment, batch_currency)
+        for side, amount, currency in _list_possible_sides_and_amounts(payment, batch_currency)
         for name, currency_name in ((f"{side}Amount", f"{side}Currency"), ("amount", "currency"))
         if row.get(name) is not None and row.get(currency_name) in (None, currency)
     ]
     return any(comparisons) if comparisons else None
 
 
-def _extract_payee_id(payment: JSONObject) -> JSON:
+def _extract_recipient_id_of_sent_or_shown_payment(payment: JSONObject) -> JSON:
     return extract_recipient_id(payment) or payment.get("recipientId")
 
 
-def _list_sides(payment: JSONObject, batch_currency: JSON) -> list[tuple[str, JSON, JSON]]:
+def _list_possible_sides_and_amounts(
+    payment: JSONObject, batch_currency: JSON
+) -> list[tuple[str, JSON, JSON]]:
     """Lists the possible side, amount and currency of a payment in either interface's form."""
     if payment.get("sourceAmount"):
         return [("source", payment["sourceAmount"], batch_currency)]
@@ -251,7 +255,7 @@ def build_payment_add_outcome_rule(
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         summary = yield Call("GET", SUMMARY_PATH.format(id=upstream_id))
         if write.operator_object_id is not None:
-            return _check_operator_named_payment(
+            return _confirm_operator_named_payment(
                 write.operator_object_id, body, extract_payments(summary), known_ids, currency
             )
         if not has_payment_ids(summary):
@@ -259,7 +263,7 @@ def build_payment_add_outcome_rule(
         # Loaded after the summary: every payment in it comes from an add that is stored by then.
         unclaimed_payments = yield from load_other_adds()
         new_payments = [row for row in extract_payments(summary) if row.get("id") not in known_ids]
-        if find_payments(summary) is None or not all(map(has_payee, new_payments)):
+        if find_payments(summary) is None or not all(map(has_recipient, new_payments)):
             return Inconclusive("the service does not show the recipients of the batch's payments")
         unclaimed = [row for row in new_payments if row.get("id") not in write.claimed_ids]
         is_of_other_add = {
@@ -292,7 +296,7 @@ def build_payment_add_outcome_rule(
     return read_outcome
 
 
-def _check_operator_named_payment(
+def _confirm_operator_named_payment(
     payment_id: str,
     body: JSONObject,
     shown_payments: Iterable[JSONObject],
@@ -304,7 +308,7 @@ def _check_operator_named_payment(
     is_match = (
         payment is not None
         and payment_id not in known_ids
-        and (not has_payee(payment) or _is_possible_payment(body, payment, currency))
+        and (not has_recipient(payment) or _is_possible_payment(body, payment, currency))
     )
     return confirm_operator_named_object(payment_id, "payment", payment if is_match else None)
 
@@ -363,7 +367,7 @@ def build_batch_edit_outcome_rule(
             if id_ in old_by_id and not _has_amount_of_change(body, old_by_id[id_], currency)
         ]
         new_rows = [row for id_, row in shown_by_id.items() if id_ not in old_by_id]
-        if additions and not all(map(has_payee, new_rows)):
+        if additions and not all(map(has_recipient, new_rows)):
             return Inconclusive("the service does not show the recipients of the batch's payments")
         evidence += [
             any(_is_same_payment(body, row, currency) for row in new_rows) for body in additions

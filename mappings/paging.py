@@ -40,12 +40,12 @@ class Page:
 def parse_page_params(query: Mapping[str, str]) -> Page:
     """Parses the page parameters; invalid ones get the default, because these lists have no 406."""
     return Page(
-        _parse_positive(query.get("page"), FIRST_PAGE),
-        _parse_positive(query.get("pageSize"), DEFAULT_PAGE_SIZE),
+        _parse_positive_integer_or_default(query.get("page"), FIRST_PAGE),
+        _parse_positive_integer_or_default(query.get("pageSize"), DEFAULT_PAGE_SIZE),
     )
 
 
-def _parse_positive(text: str | None, default: int) -> int:
+def _parse_positive_integer_or_default(text: str | None, default: int) -> int:
     # Nine digits suffice for any list, and some services fail on larger numbers.
     if text is not None and re.fullmatch("[0-9]{1,9}", text) and int(text) > 0:
         return int(text)
@@ -66,9 +66,9 @@ def complete_page_meta(meta: JSON, page: Page, rows: int) -> dict[str, int]:
     """Completes the ``meta`` of the service with defaults for missing or invalid values."""
     meta = meta if isinstance(meta, dict) else {}
     return build_meta(
-        parse_count(meta.get("page"), page.number),
-        parse_count(meta.get("pages"), 1),
-        parse_count(meta.get("records"), rows),
+        parse_count_or_default(meta.get("page"), page.number),
+        parse_count_or_default(meta.get("pages"), 1),
+        parse_count_or_default(meta.get("records"), rows),
     )
 
 
@@ -81,10 +81,10 @@ def compute_last_page_to_read(body: Mapping[str, JSON], number: int, *, is_new: 
     if not is_new:
         return 0
     meta = body.get("meta")
-    return parse_count(meta.get("pages") if isinstance(meta, dict) else None, number + 1)
+    return parse_count_or_default(meta.get("pages") if isinstance(meta, dict) else None, number + 1)
 
 
-def parse_count(value: JSON, default: int) -> int:
+def parse_count_or_default(value: JSON, default: int) -> int:
     """Parses a count that services send as a number or as text."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value

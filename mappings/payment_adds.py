@@ -14,7 +14,7 @@ from mappings.batch_locks import (
     ADDS,
     MAX_LOCK_WAITS,
     UNLOCKED_PHASES,
-    build_batch_lock_update,
+    build_batch_lock_acquisition,
     build_finished_change_facts,
     build_unchanged_batch_condition,
 )
@@ -47,7 +47,7 @@ class Add:
     since: str
     """Identifies the lock: another value means that the batch was unlocked since."""
 
-    def load_other_bodies(self) -> Generator[Step, Any, list[JSON]]:
+    def load_bodies_of_other_adds(self) -> Generator[Step, Any, list[JSON]]:
         """Loads the bodies of other adds: under way, in doubt, or answered without an id."""
         facts = yield LoadFacts("batch", self.batch.id)
         adds = facts.get(ADDS) or {}
@@ -78,13 +78,13 @@ def lock_batch_for_add(batch: Batch, request: Request, body: Mapping[str, JSON])
         yield CompareAndSet("batch", batch.id, new_facts)
         return Add(batch, request.seed, body, str(batch.facts.get("since")))
     since = f"{request.now.isoformat()} {request.seed}"
-    yield build_batch_lock_update(batch, {"phase": "editing", "since": since, **new_facts})
+    yield build_batch_lock_acquisition(batch, {"phase": "editing", "since": since, **new_facts})
     return Add(batch, request.seed, body, since)
 
 
 def store_added_payment_and_unlock(add: Add, entry: Entry) -> SubFlow:
     """Records the added payment and unlocks the batch, even if the add was in doubt before."""
-    facts, entries = yield from _relock_and_load_facts(add)
+    facts, entries = yield from _relock_batch_and_load_facts(add)
     id_ = entry.get("upstream")
     # Another add may have loaded the batch since and stored the payment already.
     other_entries = filter_rows(
@@ -104,7 +104,7 @@ def store_added_payment_and_unlock(add: Add, entry: Entry) -> SubFlow:
 
 def unlock_batch_after_failed_add(add: Add) -> SubFlow:
     """Unlocks the batch after a payment was not added."""
-    facts, _ = yield from _relock_and_load_facts(add)
+    facts, _ = yield from _relock_batch_and_load_facts(add)
     remaining_adds = {name: body for name, body in facts.get(ADDS, {}).items() if name != add.name}
     finished_facts = _build_facts_after_add(facts, remaining_adds)
     # No other request has had the lock, so their loaded batch is current and they need no conflict.
@@ -127,7 +127,7 @@ def _build_facts_after_add(
     }
 
 
-def _relock_and_load_facts(add: Add) -> SubFlow:
+def _relock_batch_and_load_facts(add: Add) -> SubFlow:
     """Returns the batch's facts and entries; locks it again if it was unlocked during the doubt."""
     facts = yield LoadFacts("batch", add.batch.id)
     if facts.get("since") == add.since:

@@ -96,7 +96,7 @@ def _create_upstream_payment(
             body,
             batch.currency,
             batch.upstream_payment_ids,
-            add.load_other_bodies,
+            add.load_bodies_of_other_adds,
         ),
         match_fields=outcome_rules.select_payment_match_fields(body),
         in_doubt=add.in_doubt_change,
@@ -166,9 +166,9 @@ def read_payment(request: Request) -> Flow:
     batch = yield from load_batch(request.ids["id"])
     payment = _require_payment(batch, request)
     # Drafts are excluded: their upstream payments are those of a superseded batch.
-    if not _has_all_details(payment) and payment.get("upstream") and not batch.is_draft:
+    if not _has_all_payment_details(payment) and payment.get("upstream") and not batch.is_draft:
         payment = _complete_payment_from_service(
-            payment, (yield from _fetch_payment(payment["upstream"]))
+            payment, (yield from _fetch_payment_or_empty(payment["upstream"]))
         )
     return Answer({"payment": (yield from _build_full_payment(payment, request))})
 
@@ -183,13 +183,13 @@ _PAYMENT_DETAIL_FIELDS = (
 )
 
 
-def _has_all_details(payment: Payment) -> bool:
+def _has_all_payment_details(payment: Payment) -> bool:
     """Whether the summary shows all details of a payment."""
     # The documents show no reduced form of a payment, but services use one in summaries.
     return all(payment.get(name) is not None for name in _PAYMENT_DETAIL_FIELDS)
 
 
-def _fetch_payment(upstream_id: str) -> SubFlow:
+def _fetch_payment_or_empty(upstream_id: str) -> SubFlow:
     """Calls GET /payments/:id; returns an empty object if that fails."""
     try:
         return extract_payment((yield Call("GET", f"/payments/{upstream_id}")))
@@ -243,10 +243,10 @@ def list_batch_payments(request: Request) -> Flow:
     payments = batch.payments
     if search:
         payments = yield from search_payments(search, payments)
-    return Answer((yield from _build_page(request, payments, len(payments))))
+    return Answer((yield from _build_payments_page(request, payments, len(payments))))
 
 
-def _build_page(request: Request, payments: Sequence[Payment], records: int) -> SubFlow:
+def _build_payments_page(request: Request, payments: Sequence[Payment], records: int) -> SubFlow:
     """Builds the requested page; ``payments`` are the first of ``records`` payments."""
     page_payments, meta = parse_page_params(request.query).select_rows(payments, records)
     recipient_facts = yield batch_bodies.build_load_recipient_facts_step(
@@ -304,7 +304,11 @@ def list_payments(request: Request) -> Flow:
         page.number * page.size, select_wanted, filters.since
     )
     return Answer(
-        (yield from _build_page(request, newest_payments.payments, newest_payments.records))
+        (
+            yield from _build_payments_page(
+                request, newest_payments.payments, newest_payments.records
+            )
+        )
     )
 
 

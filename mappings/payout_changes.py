@@ -34,7 +34,7 @@ from mappings.payouts import (
     extract_government_ids,
     map_account_field_names_to_client,
     plan_accounts,
-    replace_accounts,
+    replace_accounts_of_recipient,
     send_account_with_number_retry,
     translate_bank_account,
     validate_account,
@@ -262,7 +262,7 @@ def apply_payout_changes(changes: PayoutChanges, options: LegacyOptions) -> SubF
             response = yield from _update_account(changes, method, fields, options)
             # The response has the new id, so later calls need it; its fields take precedence.
             new_account = {"primary": bool(account.get("primary")), **account, **fields, **response}
-            recipient = replace_accounts(recipient, [new_account], [account])
+            recipient = replace_accounts_of_recipient(recipient, [new_account], [account])
     return (yield from add_accounts_and_delete_replaced(recipient, changes.creation_plan, options))
 
 

@@ -369,7 +369,7 @@ def add_accounts_and_delete_replaced(
             yield from _call_with_current_id(
                 original, new_accounts, account, _build_account_deletion
             )
-    return replace_accounts(recipient, new_accounts, old_accounts)
+    return replace_accounts_of_recipient(recipient, new_accounts, old_accounts)
 
 
 def _set_wallet_currency(
@@ -417,7 +417,7 @@ def _call_with_current_id(
             raise
         recipient = (yield Call("GET", f"/recipients/{original['id']}"))["recipient"]
         stable_fields, known_ids = (
-            _drop_volatile_fields(account),
+            _drop_account_id_and_primary_flag(account),
             collect_account_ids([*(original.get("accounts") or []), *new_accounts]),
         )
         candidates = [
@@ -425,14 +425,14 @@ def _call_with_current_id(
             for candidate in recipient.get("accounts") or []
             if candidate.get("recipientAccountId") not in known_ids
             and not candidate.get("primary")
-            and _drop_volatile_fields(candidate) == stable_fields
+            and _drop_account_id_and_primary_flag(candidate) == stable_fields
         ]
         # With several candidates the wrong account could be deleted; none is better than that.
         if len(candidates) == 1:
             yield build_call(original["id"], candidates[0])
 
 
-def _drop_volatile_fields(account: Mapping[str, JSON]) -> dict[str, JSON]:
+def _drop_account_id_and_primary_flag(account: Mapping[str, JSON]) -> dict[str, JSON]:
     volatile = ("recipientAccountId", "primary")
     return {name: value for name, value in account.items() if name not in volatile}
 
@@ -458,7 +458,7 @@ def collect_account_ids(accounts: Sequence[Mapping[str, JSON]]) -> list[str]:
     ]
 
 
-def replace_accounts(
+def replace_accounts_of_recipient(
     recipient: Recipient,
     new_accounts: list[dict[str, JSON]],
     old_accounts: Sequence[Mapping[str, JSON]],

@@ -65,7 +65,7 @@ def explain_unsent_fields(body: JSON, sent_fields: set[str | None]) -> Iterator[
     """Iterates over the fields of a body that no call contains, with the reason."""
     for name in _iterate_field_paths(body):
         if not any(field and is_field_path_within(field, name) for field in sent_fields):
-            yield name, _explain_field(name)
+            yield name, _explain_unsent_field(name)
 
 
 def is_field_path_within(field: str, outer: str) -> bool:
@@ -73,7 +73,7 @@ def is_field_path_within(field: str, outer: str) -> bool:
     return field == outer or field.startswith((f"{outer}.", f"{outer}["))
 
 
-def _explain_field(name: str) -> str:
+def _explain_unsent_field(name: str) -> str:
     path = re.sub(r"\[\d+\]", "", name).removeprefix("payout.")
     for name_pattern, reason in _UNSENT_REASONS.items():
         if (
@@ -148,7 +148,7 @@ _BALANCE_RULES: Mapping[str, tuple[str, str]] = {
 """Source and rule of the fields of a balance that ``balances`` computes."""
 
 
-def _trace_with_rules(
+def _trace_fields_with_rules(
     fields: Iterable[str], rules: Mapping[str, tuple[str, str]], prefix: str
 ) -> Iterator[tuple[str, str, str]]:
     for name in fields:
@@ -166,10 +166,10 @@ def trace_answer_fields(
             current = row.answer_name or row.current_name or "-"
             yield path, current, row.reason or ("same" if current == name else "renamed")
         if name == "batchSummary" and isinstance(value, Mapping):
-            yield from _trace_with_rules(value, _SUMMARY_RULES, path)
+            yield from _trace_fields_with_rules(value, _SUMMARY_RULES, path)
             continue
         if name == "balances" and isinstance(value, Mapping):
-            yield from _trace_with_rules(
+            yield from _trace_fields_with_rules(
                 next(iter(value.values()), ()), _BALANCE_RULES, f"{path}{{}}"
             )
             continue

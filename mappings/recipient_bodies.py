@@ -34,7 +34,7 @@ REQUIRED_FIELDS: Mapping[str, tuple[str, ...]] = {
 _LANGUAGE_PATTERN = re.compile(r"[A-Za-z]{2}([-_][A-Za-z]{2})?")
 
 
-def validate_create(body: Mapping[str, JSON]) -> Iterator[Problem]:
+def validate_new_recipient(body: Mapping[str, JSON]) -> Iterator[Problem]:
     for name in ("type", "email", *REQUIRED_FIELDS.get(body.get("type", ""), ())):
         if not body.get(name):
             yield build_empty_field_problem(name)
@@ -54,11 +54,11 @@ def _validate_language(body: Mapping[str, JSON]) -> Iterator[Problem]:
         )
 
 
-def build_create_body(
+def build_recipient_creation_body(
     body: Mapping[str, JSON], government_ids: list[ClientGovernmentId]
 ) -> dict[str, JSON]:
     result = RECIPIENT.translate_to_current(body)
-    # The create call of the current interface takes no language; ``build_patch_after_create`` has
+    # The create call of the current interface takes no language; ``build_patch_body_after_creation`` has
     # it.
     result.pop("language", None)
     # The service derives the name of an individual (current interface, section 2.3).
@@ -70,7 +70,7 @@ def build_create_body(
     return result
 
 
-def build_patch_after_create(body: Mapping[str, JSON]) -> dict[str, JSON]:
+def build_patch_body_after_creation(body: Mapping[str, JSON]) -> dict[str, JSON]:
     """Builds the body of the PATCH after a create: the fields that the create call does not take.
 
     Empty if the client sent none of them.
@@ -85,7 +85,7 @@ def choose_currency_field(body: Mapping[str, JSON]) -> str:
     return "currency" if body.get("currency") else "primaryCurrency"
 
 
-def extract_ssn(body: Mapping[str, JSON]) -> list[ClientGovernmentId]:
+def extract_ssn_as_government_ids(body: Mapping[str, JSON]) -> list[ClientGovernmentId]:
     return [ClientGovernmentId("US", body["ssn"], "ssn")] if body.get("ssn") else []
 
 
@@ -120,7 +120,7 @@ def _is_unchanged_value(new_value: JSON, old_value: JSON) -> bool:
     return bool(new_value == old_value)
 
 
-def validate_update(
+def validate_recipient_update(
     body: Mapping[str, JSON], recipient: Recipient, facts: Facts
 ) -> Iterator[Problem]:
     previous_type = recipient.get("type")
@@ -167,7 +167,7 @@ def merge_new_type_and_name(body: Mapping[str, JSON], recipient: Recipient) -> R
     return {**recipient, **identity}
 
 
-def build_update_fields(
+def build_recipient_update_fields(
     body: Mapping[str, JSON],
     recipient: Recipient,
     facts: Facts,

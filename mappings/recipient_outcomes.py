@@ -20,7 +20,7 @@ from mappings.failures import Refused
 from mappings.outcome_matching import (
     JSONObject,
     confirm_operator_named_object,
-    fetch_list,
+    fetch_whole_list,
     is_shown_value_compatible,
     select_created_object,
 )
@@ -32,8 +32,10 @@ def build_recipient_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         if write.operator_object_id is not None:
-            return (yield from _check_operator_named_recipient(write.operator_object_id, body))
-        rows = yield from fetch_list("/recipients", "recipients", {"email": str(body.get("email"))})
+            return (yield from _confirm_operator_named_recipient(write.operator_object_id, body))
+        rows = yield from fetch_whole_list(
+            "/recipients", "recipients", {"email": str(body.get("email"))}
+        )
         if rows is None:
             return Inconclusive("too many recipients have this email address")
         # Addresses and phone numbers are not compared, because the service may normalize them.
@@ -47,7 +49,7 @@ def build_recipient_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
             )
         ]
         match = select_created_object(
-            candidates, write, is_full_match=lambda row: _has_values(body, row)
+            candidates, write, is_full_match=lambda row: _has_compatible_values(body, row)
         )
         if isinstance(match, dict):
             return (yield from _confirm_fetched_recipient(match["id"]))
@@ -64,7 +66,7 @@ def select_recipient_match_fields(body: JSONObject) -> dict[str, JSON]:
     return {name: body.get(name) for name in names}
 
 
-def _has_values(values: JSONObject, row: JSONObject) -> bool:
+def _has_compatible_values(values: JSONObject, row: JSONObject) -> bool:
     return all(is_shown_value_compatible(value, row.get(name)) for name, value in values.items())
 
 
@@ -73,7 +75,7 @@ def _confirm_fetched_recipient(recipient_id: str) -> Generator[Step, Any, Confir
     return Confirmed({"recipient": answer["recipient"]}, object_id=recipient_id)
 
 
-def _check_operator_named_recipient(recipient_id: str, body: JSONObject) -> OutcomeReads:
+def _confirm_operator_named_recipient(recipient_id: str, body: JSONObject) -> OutcomeReads:
     """Checks the recipient that an operator named as the one created."""
     # A mistyped id would pay another person, so the address has to agree.
     try:
@@ -92,7 +94,7 @@ def build_recipient_update_outcome_rule(recipient_id: str, fields: JSONObject) -
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         recipient = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
-        is_executed = _has_values(fields, recipient) or write.is_confirmed_by_operator
+        is_executed = _has_compatible_values(fields, recipient) or write.is_confirmed_by_operator
         return Confirmed({"recipient": recipient}) if is_executed else Absent()
 
     return read_outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mappings import money
-from mappings.batch_reads import is_missing, load_batches
+from mappings.batch_reads import is_missing_batch_failure, load_batches
 from mappings.batch_views import build_batch, is_draft
 from mappings.effects import JSON, ListQuery, LoadFacts
 from mappings.lazy_sequences import filter_rows
@@ -79,7 +79,11 @@ def load_memos_by_payment_id(
         own_entries = filter_rows(entries, lambda item: extract_recipient_id(item) == id_)
         if not any(item.get("memo") for item in own_entries):
             continue
-        if (matched_entries := _match_entries(payments_by_batch[batch_id], own_entries)) is None:
+        if (
+            matched_entries := _match_payments_to_requested_entries(
+                payments_by_batch[batch_id], own_entries
+            )
+        ) is None:
             unmatched_batches.append(batch_id)
         else:
             pairs = zip(payments_by_batch[batch_id], matched_entries, strict=True)
@@ -94,12 +98,14 @@ def load_memos_by_payment_id(
                 for payment in batch.payments
                 if payment["id"] in ids
             }
-        elif is_required and not is_missing(batch):
+        elif is_required and not is_missing_batch_failure(batch):
             raise batch
     return {id_: {"memo": memo} for id_, memo in memos.items() if memo}
 
 
-def _match_entries(payments: Sequence[Payment], entries: Sequence[Entry]) -> Sequence[Entry] | None:
+def _match_payments_to_requested_entries(
+    payments: Sequence[Payment], entries: Sequence[Entry]
+) -> Sequence[Entry] | None:
     """Matches the payments of a recipient in a batch to the entries that were requested.
 
     Matches by id, or by amount if there is one payment and one entry. Returns None if only the

@@ -69,19 +69,19 @@ def create_recipient(request: Request) -> Flow:
     payout = payouts.parse_payout(body.get("payout"), "payout.", request.problems)
     # Everything is validated before the first call, so that a refused request changes nothing.
     government_id_list = [
-        *recipient_bodies.extract_ssn(body),
+        *recipient_bodies.extract_ssn_as_government_ids(body),
         *payouts.extract_government_ids(payout),
     ]
     request.raise_if_invalid(
         [
-            *recipient_bodies.validate_create(body),
+            *recipient_bodies.validate_new_recipient(body),
             *_validate_payout(payout, body),
             *payout_holds.find_active_hold_problems(payout, {}, request.options),
             *government_ids.validate_government_ids(government_id_list, {}, request.options),
         ]
     )
     holds = payout_holds.collect_changed_payout_holds(payout, {})
-    body_to_send = recipient_bodies.build_create_body(body, government_id_list)
+    body_to_send = recipient_bodies.build_recipient_creation_body(body, government_id_list)
     field_map = {
         **RECIPIENT.map_field_names_to_client(),
         **government_ids.map_government_id_field_names_to_client(government_id_list),
@@ -101,7 +101,7 @@ def create_recipient(request: Request) -> Flow:
         )
     except (Refused, Unreachable) as failure:
         # Without the undo, the client's retry would create a second recipient.
-        yield from _undo_creation(new_recipient["id"])
+        yield from _undo_recipient_creation(new_recipient["id"])
         if isinstance(failure, Refused) and failure.status == 404:
             # A 404 is about the new recipient, which the client did not name, so it is hidden.
             raise Refused(500) from None
@@ -123,7 +123,7 @@ def _send_remaining_recipient_values(
 ) -> SubFlow:
     """Sends values that the create call has no fields for; returns the recipient with accounts."""
     path, recipient = f"/recipients/{new_recipient['id']}", new_recipient
-    if patch_body := recipient_bodies.build_patch_after_create(body):
+    if patch_body := recipient_bodies.build_patch_body_after_creation(body):
         field_map = RECIPIENT.map_field_names_to_client() | {
             "primaryCurrency": recipient_bodies.choose_currency_field(body)
         }
@@ -150,7 +150,7 @@ def _plan_payout_accounts(payout: Payout, body: Mapping[str, JSON]) -> payouts.A
     )
 
 
-def _undo_creation(recipient_id: str) -> SubFlow:
+def _undo_recipient_creation(recipient_id: str) -> SubFlow:
     # Recorded before the call, because clients must not see the recipient even if the deletion
     # fails.
     yield CompareAndSet("recipient", recipient_id, {"deleted": True, "still_there": True})
@@ -204,7 +204,7 @@ def read_recipient_logs(request: Request) -> Flow:
     """
     id_ = request.ids["id"]
     call = Call("GET", f"/recipients/{id_}/logs", query=select_page_params(request.query))
-    _recipient, page = yield from _load_recipient_with_page(id_, call)
+    _recipient, page = yield from _load_recipient_and_list_page(id_, call)
     entries = page.get("activities") or []
     meta = complete_page_meta(page.get("meta"), parse_page_params(request.query), len(entries))
     return Answer(
@@ -217,7 +217,7 @@ def read_recipient_logs(request: Request) -> Flow:
     )
 
 
-def _load_recipient_with_page(id_: str, call: Call) -> SubFlow:
+def _load_recipient_and_list_page(id_: str, call: Call) -> SubFlow:
     """Reads the recipient and a page of a list.
 
     If the service refuses the page size, requests its default size: legacy lists have no 406.
@@ -248,7 +248,7 @@ def read_recipient_payments(request: Request) -> Flow:
         recipient, facts = yield from recipient_reads.load_recipient(id_)
     else:
         call = Call("GET", path, query=select_page_params(request.query))
-        (recipient, facts), page = yield from _load_recipient_with_page(id_, call)
+        (recipient, facts), page = yield from _load_recipient_and_list_page(id_, call)
     recipient_answer = build_legacy_recipient(recipient, facts, request.options)
     if superseded or filters:
         visible = (yield build_visible_payments_query(path, superseded)).rows
@@ -306,17 +306,22 @@ def update_recipient(request: Request) -> Flow:
     changes = payout_changes.detect_payout_changes(
         payout, recipient_bodies.merge_new_type_and_name(body, recipient)
     )
-    government_id_list = [*recipient_bodies.extract_ssn(body), *changes.government_ids]
+    government_id_list = [
+        *recipient_bodies.extract_ssn_as_government_ids(body),
+        *changes.government_ids,
+    ]
     request.raise_if_invalid(
         [
-            *recipient_bodies.validate_update(body, recipient, facts),
+            *recipient_bodies.validate_recipient_update(body, recipient, facts),
             *changes.validate(),
             *payout_holds.find_active_hold_problems(payout, facts, options),
             *government_ids.validate_government_ids(government_id_list, recipient, options),
         ]
     )
     holds = payout_holds.collect_changed_payout_holds(payout, facts)
-    fields = recipient_bodies.build_update_fields(body, recipient, facts, government_id_list)
+    fields = recipient_bodies.build_recipient_update_fields(
+        body, recipient, facts, government_id_list
+    )
     id_ = recipient["id"]
     updated: Mapping[str, JSON] = {}
     if fields:
@@ -369,7 +374,7 @@ def delete_recipients(request: Request) -> Flow:
     ids = list(dict.fromkeys(request.body["ids"]))
     if not ids:
         request.raise_if_invalid([build_empty_field_problem("ids")])
-    yield from _require_recipients(ids)
+    yield from _require_recipients_exist(ids)
     reconcile = recipient_outcomes.build_recipients_deletion_outcome_rule(*ids)
     yield Call("DELETE", "/recipients", {"ids": ids}, field_map={"ids": "ids"}, reconcile=reconcile)
     first_update, *other_updates = (
@@ -379,7 +384,7 @@ def delete_recipients(request: Request) -> Flow:
     return Answer({"object": "deleted"})
 
 
-def _require_recipients(ids: list[str]) -> SubFlow:
+def _require_recipients_exist(ids: list[str]) -> SubFlow:
     """Raises if a recipient does not exist; reads in chunks, to stop early in a long list."""
     if not all(map(RECIPIENT_ID_PATTERN.fullmatch, ids)):
         raise Invalid(NOT_FOUND)

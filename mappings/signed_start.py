@@ -42,7 +42,7 @@ def start_signed_batch(request: Request) -> Flow:
     The request's id ``batch`` is the batch's first id, under which its state is stored.
     """
     upstream_id, batch_id = request.ids["id"], request.ids["batch"]
-    facts, lock_facts = yield from _acquire_lock(upstream_id, batch_id, request)
+    facts, lock_facts = yield from _acquire_batch_lock_for_start(upstream_id, batch_id, request)
     outcome_rule = outcome_rules.build_batch_start_outcome_rule(upstream_id)
     try:
         yield Call(
@@ -71,7 +71,7 @@ def start_signed_batch(request: Request) -> Flow:
     return Answer({})
 
 
-def _acquire_lock(upstream_id: str, batch_id: str, request: Request) -> SubFlow:
+def _acquire_batch_lock_for_start(upstream_id: str, batch_id: str, request: Request) -> SubFlow:
     """Acquires the lock once no edit is under way; returns the facts before and the facts set."""
     for _ in range(MAX_LOCK_ATTEMPTS):
         redirect = yield LoadFacts("alias", upstream_id)

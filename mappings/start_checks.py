@@ -10,7 +10,7 @@ from mappings.failures import Invalid
 from mappings.payouts import SubFlow
 
 
-def check_start(request: Request, batch: Batch) -> SubFlow:
+def check_start_and_list_notices(request: Request, batch: Batch) -> SubFlow:
     """Returns notices for the operator's log. Raises Invalid if the batch cannot be started."""
     # A batch that is known to have no payments pays nothing, so it cannot be started.
     if not batch.is_editable or (batch.has_known_payments and not batch.merged_payments):

@@ -53,7 +53,7 @@ def build_summary(
         for name in computed
         if batch.service_fields.get(name) is not None
     }
-    summary = _merge_values(_convert_totals_to_numbers(service_values), computed)
+    summary = _complete_service_value(_convert_totals_to_numbers(service_values), computed)
     return {
         "id": batch.id,
         "processed_by": summary.pop("processed_by"),
@@ -64,7 +64,7 @@ def build_summary(
     }
 
 
-def _merge_values(service_value: JSON, computed: JSON) -> JSON:
+def _complete_service_value(service_value: JSON, computed: JSON) -> JSON:
     """Completes the service's value with the computed one, recursively in objects."""
     if not isinstance(computed, dict):
         return service_value
@@ -72,7 +72,8 @@ def _merge_values(service_value: JSON, computed: JSON) -> JSON:
         return computed
     service_fields = {name: value for name, value in service_value.items() if value is not None}
     return computed | {
-        name: _merge_values(value, computed.get(name)) for name, value in service_fields.items()
+        name: _complete_service_value(value, computed.get(name))
+        for name, value in service_fields.items()
     }
 
 
@@ -80,7 +81,7 @@ def _convert_totals_to_numbers(service_value: JSON) -> JSON:
     """Converts totals that a service writes as text to numbers, as the legacy document has them."""
     if isinstance(service_value, dict):
         return {
-            name: _convert_to_number(value)
+            name: _convert_amount_to_number(value)
             if name in _NUMERIC_FIELDS
             else _convert_totals_to_numbers(value)
             for name, value in service_value.items()
@@ -91,7 +92,7 @@ def _convert_totals_to_numbers(service_value: JSON) -> JSON:
 _NUMERIC_FIELDS = frozenset({"count", "value", "net", *FEE_FIELDS})
 
 
-def _convert_to_number(value: JSON) -> JSON:
+def _convert_amount_to_number(value: JSON) -> JSON:
     amount = money.parse_amount(value)
     return money.convert_to_json_number(amount) if amount is not None else value
 
@@ -115,8 +116,8 @@ def _map_totals_by_payout_method(payments: Sequence[Mapping[str, JSON]]) -> dict
 def compute_totals(payments: Iterable[Mapping[str, JSON]]) -> dict[str, JSON]:
     """Computes count, value, fees, recipientFees, merchantFees and net, as exact JSON numbers."""
     payment_list = list(payments)
-    sums = {name: funds.sum_field(payment_list, name) for name in FEE_FIELDS}
-    value = funds.sum_field(payment_list, "sourceAmount")
+    sums = {name: funds.sum_amount_field(payment_list, name) for name in FEE_FIELDS}
+    value = funds.sum_amount_field(payment_list, "sourceAmount")
     return {
         "count": len(payment_list),
         "value": money.convert_to_json_number(value),

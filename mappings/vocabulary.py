@@ -48,7 +48,7 @@ class VocabularyTranslator:
             index_shape(shape),
             value,
             self._translate_word_to_neutral,
-            self._translate_field_to_neutral,
+            self._translate_field_name_to_neutral,
         )
 
     def translate_from_neutral(self, shape: Any, value: JSON) -> JSON:
@@ -58,7 +58,7 @@ class VocabularyTranslator:
             index_shape(shape),
             value,
             self._translate_word_from_neutral,
-            self._translate_field_from_neutral,
+            self._translate_field_name_from_neutral,
         )
 
     def translate_field_path(self, shape: Any, name: str) -> str:
@@ -71,7 +71,7 @@ class VocabularyTranslator:
                 node = node.item
             # A part below a field without marks has the same name on both sides.
             if isinstance(node, ObjectNode):
-                part = self._translate_field_from_neutral(node, key)[1] + bracket + index  # noqa: PLW2901
+                part = self._translate_field_name_from_neutral(node, key)[1] + bracket + index  # noqa: PLW2901
                 node = node.fields.get(key)
             parts.append(part)
         return ".".join(parts)
@@ -103,10 +103,10 @@ class VocabularyTranslator:
                 return target[name]
         return value
 
-    def _translate_field_from_neutral(self, node: ObjectNode, name: str) -> tuple[str, str]:
+    def _translate_field_name_from_neutral(self, node: ObjectNode, name: str) -> tuple[str, str]:
         return name, self._words.get(node.word_keys.get(name, ""), name)
 
-    def _translate_field_to_neutral(
+    def _translate_field_name_to_neutral(
         self, node: ObjectNode, own_name: str
     ) -> tuple[str, str] | None:
         """Returns None for a neutral word if the side has its own: such a field is unknown."""

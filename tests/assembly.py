@@ -22,7 +22,7 @@ from gateway.admission.load import LoadShedder
 from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
-from gateway.http.request_ids import generate_id
+from gateway.http.request_ids import generate_hex_id
 from gateway.http.responses import LegacyResponse
 from gateway.legacy_api.codec import LegacyCodec
 from gateway.legacy_api.request_context import RequestContext
@@ -101,7 +101,7 @@ class GatewayParts:
             headers["Content-Type"] = "application/json"
         request = make_mocked_request(method, target, headers)
         codec = LegacyCodec(settings, self.ids, _now)
-        context = RequestContext(generate_id(), asyncio.get_running_loop().time(), None)
+        context = RequestContext(generate_hex_id(), asyncio.get_running_loop().time(), None)
         context.slot = LoadShedder(settings.load).create_slot(str(tenant))
         try:
             path = target.partition("?")[0]

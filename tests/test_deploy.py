@@ -21,7 +21,7 @@ import yaml
 
 from gateway.cli import COMMANDS
 from gateway.config.settings import Settings, load_settings
-from gateway.operator.preflight import check_runnable
+from gateway.operator.preflight import check_settings_are_runnable
 from gateway.server.shutdown import calculate_max_request_seconds
 from gateway.server.workers.supervisor import KILL_MARGIN_SECONDS
 
@@ -77,7 +77,7 @@ def test_example_configuration_is_runnable(path: Path, tmp_path: Path) -> None:
     text = re.sub(r"/run/secrets(/payout-gateway)?", str(tmp_path), path.read_text("utf-8"))
     (tmp_path / "gateway.toml").write_text(text)
     settings = load_settings(tmp_path / "gateway.toml")
-    check_runnable(settings)
+    check_settings_are_runnable(settings)
     assert settings.state.url.startswith("postgresql://")
     assert settings.limits.url.startswith("redis://")
     assert settings.server.workers == 1, "see SECURITY.md"

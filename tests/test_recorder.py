@@ -387,8 +387,8 @@ async def test_exchange_over_the_queue_limit_is_dropped_and_counted(tmp_path: Pa
     settings = Recording(directory=str(tmp_path), queue=5)
     async with Recorder(settings, lambda: NOW) as recorder:
         for _ in range(8):  # before the writer has its turn
-            recorder.offer(build_exchange())
-        recorder.offer(build_exchange(answer=b"x" * MAX_EXCHANGE_BYTES))
+            recorder.enqueue_exchange(build_exchange())
+        recorder.enqueue_exchange(build_exchange(answer=b"x" * MAX_EXCHANGE_BYTES))
     increases = {entry: read_counter(entry) - counts_before[entry] for entry in counts_before}
     assert increases == {"written": 5, "dropped": 3, "too_large": 1}
 
@@ -400,8 +400,8 @@ async def test_replacements_are_stable_within_a_recording_only(
     for number in range(2):
         folder = tmp_path / str(number)
         async with Recorder(Recording(directory=str(folder)), lambda: NOW) as recorder:
-            recorder.offer(build_exchange())
-            recorder.offer(
+            recorder.enqueue_exchange(build_exchange())
+            recorder.enqueue_exchange(
                 build_exchange(method="GET", target=f"/v1/recipients?search={EMAIL}", body=b"")
             )
         text = list_recordings(folder)[0].read_text("utf-8")

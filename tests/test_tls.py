@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.settings import ConfigurationError
-from gateway.operator.preflight import check_runnable
+from gateway.operator.preflight import check_settings_are_runnable
 from tests.certificates import DAY, Authority, CertificatePair
 from tests.processes import build_configuration, run_serve
 from tests.running_gateway import ENVIRONMENT, KEY, GatewayUnderTest, build_settings
@@ -228,7 +228,7 @@ def test_unusable_certificate_is_a_startup_error(
     authority.issue("other")
     server |= {name: str(tmp_path / "tls" / file) for name, file in changes.items()}
     with pytest.raises(ConfigurationError, match=message):
-        check_runnable(build_settings(tmp_path, "http://127.0.0.1:9", server=server))
+        check_settings_are_runnable(build_settings(tmp_path, "http://127.0.0.1:9", server=server))
 
 
 # Towards the service.
@@ -318,7 +318,9 @@ def test_unreadable_ca_file_is_a_startup_error(tmp_path: Path, text: str | None)
         (tmp_path / "authorities.pem").write_text(text)
     upstream = {"ca_file": str(tmp_path / "authorities.pem")}
     with pytest.raises(ConfigurationError, match=r"ca_file: .*authorities\.pem cannot be used"):
-        check_runnable(build_settings(tmp_path, "https://service.example", upstream=upstream))
+        check_settings_are_runnable(
+            build_settings(tmp_path, "https://service.example", upstream=upstream)
+        )
 
 
 # Through a proxy.
@@ -412,4 +414,4 @@ def test_proxy_requires_https(tmp_path: Path) -> None:
     environments = {ENVIRONMENT: {"base_url": "http://service.example", "allow_http": True}}
     settings = build_settings(tmp_path, "", environments=environments, upstream=upstream)
     with pytest.raises(ConfigurationError, match="is not https"):
-        check_runnable(settings)
+        check_settings_are_runnable(settings)

@@ -16,7 +16,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from gateway.admin.session import COOKIE, Sessions, Throttle, is_equal_constant_time
 from gateway.config.settings import Server
-from gateway.operator.preflight import is_loopback
+from gateway.operator.preflight import is_loopback_host
 
 log = structlog.get_logger()
 
@@ -55,13 +55,14 @@ def create_auth_middleware(server: Server) -> Middleware:
                 log.warning("admin_token_refused", **{"client.address": request.remote})
                 await throttle.delay_authentication_failure(request.remote or "")
             response = web.json_response(
-                _build_error("not_authorized", "The admin token is missing or wrong."), status=401
+                _build_error_body("not_authorized", "The admin token is missing or wrong."),
+                status=401,
             )
             response.headers["WWW-Authenticate"] = "Bearer"
             return response
         if not token and not _has_loopback_host_header(request):
             message = "The admin port requires a local Host header: 127.0.0.1 or localhost."
-            return web.json_response(_build_error("not_authorized", message), status=403)
+            return web.json_response(_build_error_body("not_authorized", message), status=403)
         return await handler(request)
 
     return authenticate
@@ -93,7 +94,7 @@ def _has_loopback_host_header(request: web.Request) -> bool:
     browser sends.
     """
     hosts = request.headers.getall("Host", [])
-    return not hosts or all(is_loopback(_strip_port(host)) for host in hosts)
+    return not hosts or all(is_loopback_host(_strip_port(host)) for host in hosts)
 
 
 def _strip_port(host: str) -> str:
@@ -102,5 +103,5 @@ def _strip_port(host: str) -> str:
     return host.partition(":")[0]
 
 
-def _build_error(code: str, message: str) -> dict[str, object]:
+def _build_error_body(code: str, message: str) -> dict[str, object]:
     return {"ok": False, "errors": [{"code": code, "message": message}]}

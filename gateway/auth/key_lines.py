@@ -26,13 +26,13 @@ class ImportRefused(Exception):
         self.line = line
 
 
-def _check_printable(text: str) -> str:
+def _check_printable_text(text: str) -> str:
     if not text.isprintable() or text != text.strip():
         raise ValueError("must be printable text without spaces around it")
     return text
 
 
-def _check_token(text: str) -> str:
+def _check_visible_ascii(text: str) -> str:
     if not (text.isascii() and text.isprintable()) or " " in text:
         raise ValueError("must be visible ASCII characters without spaces")
     return text
@@ -41,7 +41,7 @@ def _check_token(text: str) -> str:
 def _check_access_key(text: str) -> str:
     if ":" in text:  # a colon separates it from the signature in Authorization
         raise ValueError("must not contain a colon")
-    return _check_token(text)
+    return _check_visible_ascii(text)
 
 
 def _normalize_network(text: str) -> str:
@@ -53,15 +53,17 @@ def _normalize_network(text: str) -> str:
 
 
 Shape = TypeVar("Shape", bound=BaseModel)
-NameText = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_check_printable)]
+NameText = Annotated[
+    str, Field(min_length=1, max_length=200), AfterValidator(_check_printable_text)
+]
 ApiKeyText = Annotated[
-    str, Field(min_length=1, max_length=512, repr=False), AfterValidator(_check_token)
+    str, Field(min_length=1, max_length=512, repr=False), AfterValidator(_check_visible_ascii)
 ]
 AccessKeyText = Annotated[
     str, Field(min_length=1, max_length=512, repr=False), AfterValidator(_check_access_key)
 ]
 SecretText = Annotated[
-    str, Field(min_length=1, max_length=4096, repr=False), AfterValidator(_check_printable)
+    str, Field(min_length=1, max_length=4096, repr=False), AfterValidator(_check_printable_text)
 ]
 NetworkText = Annotated[str, AfterValidator(_normalize_network)]
 
@@ -155,12 +157,12 @@ def _build_unique_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in members:
         if name in values:
-            raise _DuplicateMemberError(_escape_name(name))
+            raise _DuplicateMemberError(_escape_unprintable_name(name))
         values[name] = value
     return values
 
 
-def _escape_name(name: str) -> str:
+def _escape_unprintable_name(name: str) -> str:
     return name if name.isprintable() and name.isascii() else ascii(name)
 
 
@@ -175,7 +177,9 @@ def _convert_validation_error(number: int, error: ValidationError) -> ImportRefu
     message = messages.get(first["type"], first["msg"].removeprefix("Value error, "))
     suffix = f" (and {len(problems) - 1} more)" if problems[1:] else ""
     return ImportRefused(
-        number, ".".join(_escape_name(str(part)) for part in first["loc"]), message + suffix
+        number,
+        ".".join(_escape_unprintable_name(str(part)) for part in first["loc"]),
+        message + suffix,
     )
 
 

@@ -154,7 +154,7 @@ class ApiKeyStore:
 
     async def __aenter__(self) -> Self:
         await self.refresh()
-        self._poll_task = asyncio.create_task(self._poll(), name="keyring")
+        self._poll_task = asyncio.create_task(self._refresh_periodically(), name="keyring")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -181,7 +181,7 @@ class ApiKeyStore:
         """Awaits the hook before a changed or newly loaded key is used."""
         self._refresh_hooks.append(hook)
 
-    async def find(self, api_key: str) -> ApiKey | None:
+    async def find_active_key(self, api_key: str) -> ApiKey | None:
         """Finds an active key; None if there is none. Raises StoreUnavailable."""
         # This cannot be a key, so no query is needed.
         if not 0 < len(api_key) <= MAX_KEY_CHARACTERS or not api_key.isascii():
@@ -230,7 +230,7 @@ class ApiKeyStore:
         self._change_count = count
         self._confirmed_at = start_time
 
-    async def _poll(self) -> None:
+    async def _refresh_periodically(self) -> None:
         while True:
             await asyncio.sleep(self._poll_seconds)
             try:

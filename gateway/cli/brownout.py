@@ -125,7 +125,7 @@ def schedule_brownouts(
         ]
         # After the windows are built, so that an invalid option fails without a question.
         if not dry_run:
-            require_confirmation_if_interactive(_build_question(windows), yes=yes)
+            require_confirmation_if_interactive(_build_confirmation_question(windows), yes=yes)
         windows_saved, affected = run_to_completion(save_windows())
     except InvalidWindow as error:
         # The message begins with the name of the option, without the dashes.
@@ -159,7 +159,7 @@ def _print_schedule(
     )
 
 
-def _build_question(windows: list[Brownout]) -> str:
+def _build_confirmation_question(windows: list[Brownout]) -> str:
     scope = (
         ",".join(map(_describe_scope, windows)) if _describe_scope(windows[0]) else " of every key"
     )

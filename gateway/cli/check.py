@@ -32,7 +32,7 @@ def check(*, config: Path | None, as_json: bool) -> None:
     or unusable key file. Exit code 0: valid. 1: problems were found. 2: there is no such file.
     """
     from gateway.operator.preflight import (
-        check_runnable,
+        check_settings_are_runnable,
         list_key_file_warnings,
         list_placeholder_url_warnings,
     )
@@ -44,11 +44,11 @@ def check(*, config: Path | None, as_json: bool) -> None:
     )
     try:
         settings = load_settings(file)
-        check_runnable(settings)
+        check_settings_are_runnable(settings)
         # Errors come first: warnings about a configuration that cannot run would distract.
         warnings = [
             *list_placeholder_url_warnings(settings),
-            *settings.find_passwords(),
+            *settings.find_url_password_problems(),
             *list_key_file_warnings(settings),
         ]
     except ConfigurationError as error:

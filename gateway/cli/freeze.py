@@ -85,7 +85,7 @@ def freeze(
         status = run_to_completion(apply_freeze())
     except UnknownMerchant as error:
         raise CommandError(str(error)) from None
-    _print_status(
+    _print_freeze_status(
         *status,
         lists=lists,
         as_json=as_json,
@@ -130,7 +130,7 @@ def unfreeze(
         status = run_to_completion(end_freeze())
     except UnknownMerchant as error:
         raise CommandError(str(error)) from None
-    _print_status(
+    _print_freeze_status(
         *status,
         lists=False,
         as_json=as_json,
@@ -148,7 +148,7 @@ def _require_scope(
     return merchant or "", environment or ""
 
 
-def _print_status(
+def _print_freeze_status(
     changed: bool | None,
     frozen: list[Freeze],
     events: list[AuditEvent],

@@ -120,14 +120,14 @@ async def _reconcile_and_clear_restored_flag(
     from gateway.config.extensions import check_c_extensions
     from gateway.operator.in_doubt_writes import load_in_doubt_writes
     from gateway.operator.ledger_reconciliation import open_reconciler
-    from gateway.operator.preflight import check_runnable
+    from gateway.operator.preflight import check_settings_are_runnable
     from gateway.operator.restore_check import is_restored
     from gateway.storage import Tenant, open_store
     from gateway.storage.freezes import freeze_writes
 
     # A configuration that cannot run must fail before any call.
     check_c_extensions()
-    check_runnable(settings)
+    check_settings_are_runnable(settings)
     async with (
         open_store(settings.state, create=False) as store,
         open_reconciler(settings, store) as reconciler,

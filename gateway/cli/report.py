@@ -80,7 +80,7 @@ async def _load_usage(settings: Settings, since: date | None) -> list[UsageSumma
         return await load_usage_summaries(store, since)
 
 
-def _build_row(usage_row: UsageSummary) -> list[str]:
+def _build_usage_row(usage_row: UsageSummary) -> list[str]:
     return [_format_value(getattr(usage_row, name)) or "-" for name in COLUMNS]
 
 
@@ -96,11 +96,15 @@ def _write_csv(rows: Iterable[UsageSummary]) -> None:
     lines.writerow([*COLUMNS, "becomes"])
     replacement_calls = map_operations_to_replacement_calls()
     for row in rows:
-        lines.writerow([*_build_row(row), "; ".join(replacement_calls.get(row.operation, []))])
+        lines.writerow(
+            [*_build_usage_row(row), "; ".join(replacement_calls.get(row.operation, []))]
+        )
 
 
 def _print_usage(rows: list[UsageSummary]) -> None:
-    print_table([name.removesuffix("_at") for name in COLUMNS], [_build_row(row) for row in rows])
+    print_table(
+        [name.removesuffix("_at") for name in COLUMNS], [_build_usage_row(row) for row in rows]
+    )
     replacement_calls = map_operations_to_replacement_calls()
     if any(not row.key for row in rows):
         click.echo("\n- as merchant, environment and key: requests without a known API key;")

@@ -26,7 +26,7 @@ class ConfigFile:
             f"{self.path}:{line}: {key}: {problem}" if self.path and line else f"{key}: {problem}"
         )
 
-    def find_passwords(self) -> Iterator[str]:
+    def find_url_password_problems(self) -> Iterator[str]:
         """Yields a problem for each URL with a password, even if a variable overrides it."""
         document = tomllib.loads(self.text)
         for section in ("state", "limits"):

@@ -118,9 +118,9 @@ class Settings(BaseSettings):
         """Whether a configuration file was read."""
         return self._config_file.path is not None
 
-    def find_passwords(self) -> list[str]:
+    def find_url_password_problems(self) -> list[str]:
         """Returns a line for each password in the configuration file, with its location."""
-        return list(self._config_file.find_passwords())
+        return list(self._config_file.find_url_password_problems())
 
     def format_problem_with_location(self, problem: str) -> str:
         """Adds the location to a problem that starts with a key; returns others unchanged."""

@@ -16,7 +16,11 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 def _check_origin(text: str) -> str:
     parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or not _is_one_word(text):
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or not _is_printable_without_spaces(text)
+    ):
         raise ValueError("must be an address such as https://service.example")
     try:
         port = parts.port
@@ -32,7 +36,7 @@ def _check_origin(text: str) -> str:
     return text.rstrip("/")
 
 
-def _is_one_word(text: str) -> bool:
+def _is_printable_without_spaces(text: str) -> bool:
     return text.isprintable() and not re.search(r"\s", text)
 
 
@@ -49,7 +53,7 @@ def build_url_scheme_validator(*schemes: str) -> Callable[[str], str]:
     return check_scheme
 
 
-def _check_token(text: str) -> str:
+def _check_http_token(text: str) -> str:
     # A token of RFC 9110, section 5.6.2.
     if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", text):
         raise ValueError(
@@ -121,7 +125,7 @@ def build_unused_field_name_validator(*shapes: type, neutral_name: str) -> Calla
     return check_field_name
 
 
-def _check_network(text: str) -> str:
+def _check_ip_network(text: str) -> str:
     # Host bits may be set: 192.0.2.7/24 means the network of that address.
     ipaddress.ip_network(text, strict=False)
     return text
@@ -159,9 +163,9 @@ def _check_retention_days(days: int) -> int:
 Origin = Annotated[str, AfterValidator(_check_origin)]
 OriginOrEmpty = Annotated[str, AfterValidator(_check_origin_or_empty)]
 
-Network = Annotated[str, AfterValidator(_check_network)]
+Network = Annotated[str, AfterValidator(_check_ip_network)]
 
-Token = Annotated[str, AfterValidator(_check_token)]
+Token = Annotated[str, AfterValidator(_check_http_token)]
 HeaderName = Annotated[Token, AfterValidator(_check_header_not_reserved)]
 
 NeutralWord = Annotated[str, AfterValidator(_check_visible_ascii_word)]

@@ -62,7 +62,7 @@ class Plot:
         return max(self.bars, key=lambda bar: bar.total)
 
 
-def build_plot(
+def build_stacked_bar_plot(
     rows: Sequence[tuple[str, Mapping[str, float]]],
     labels: Sequence[str],
     *,
@@ -79,7 +79,7 @@ def build_plot(
     slot_width = WIDTH / max(len(rows), 1)
     return Plot(
         tuple(
-            _build_bar(index * slot_width, slot_width, row, heights, top)
+            _build_stacked_bar(index * slot_width, slot_width, row, heights, top)
             for index, (row, heights) in enumerate(zip(rows, stacked, strict=True))
         ),
         top,
@@ -96,7 +96,7 @@ def _compute_successive_differences(values: Mapping[str, float]) -> Mapping[str,
     }
 
 
-def _build_bar(
+def _build_stacked_bar(
     x: float,
     slot_width: float,
     row: tuple[str, Mapping[str, float]],

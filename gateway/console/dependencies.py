@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gateway.admin.port import Check
 from gateway.admission.limits import RateLimiter
 from gateway.config.settings import Settings
-from gateway.http.progress import RequestsInProgress
+from gateway.http.progress import LargeRequestsInProgress
 from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import Store
 from gateway.upstream.clock import ServiceClock
@@ -27,7 +27,7 @@ class ConsoleDependencies:
     limits: RateLimiter
     clock: ServiceClock
     checks: Mapping[str, Check]
-    requests_in_progress: RequestsInProgress
+    requests_in_progress: LargeRequestsInProgress
     heartbeats: Heartbeats
     indexes: RecipientCaches
     has_parent: bool = False

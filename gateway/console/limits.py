@@ -56,7 +56,8 @@ async def load_limit_usage(dependencies: ConsoleDependencies) -> list[LimitUse]:
     # Without counts the backend cannot be reached: unknown, which is not zero.
     key_counts = counts[: len(keys)] if counts else [None] * len(keys)
     uses = [
-        _build_use(key, default_limit, used) for key, used in zip(keys, key_counts, strict=True)
+        _build_limit_use(key, default_limit, used)
+        for key, used in zip(keys, key_counts, strict=True)
     ]
     signed = zip(tenants, counts[len(keys) :] if counts else [], strict=False)
     uses += [
@@ -65,7 +66,7 @@ async def load_limit_usage(dependencies: ConsoleDependencies) -> list[LimitUse]:
     return sorted(uses, key=lambda use: (-use.ratio, use.tenant, use.name))
 
 
-def _build_use(key: ListedKey, default_limit: int, used: int | None) -> LimitUse:
+def _build_limit_use(key: ListedKey, default_limit: int, used: int | None) -> LimitUse:
     return LimitUse(key.tenant, key.name, key.requests_per_hour or default_limit, used)
 
 

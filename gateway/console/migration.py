@@ -9,7 +9,7 @@ from datetime import date, datetime, timedelta
 from aiohttp import web
 
 from gateway.auth.key_rows import load_listed_keys
-from gateway.console.charts import Plot, build_plot, format_axis_time_labels
+from gateway.console.charts import Plot, build_stacked_bar_plot, format_axis_time_labels
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.operator.key_usage import (
@@ -89,7 +89,9 @@ class MigrationPage:
             quiet=sum(not migration.is_recent for migration in left),
             recent=sum(migration.is_recent for migration in left),
             keys=active,
-            signed=sorted(filter(_is_signed, keys), key=lambda usage: -usage.requests),
+            signed=sorted(
+                filter(_is_usage_of_signed_interface, keys), key=lambda usage: -usage.requests
+            ),
             # Requests without a known key are counted without a merchant.
             unknown=next((usage for usage in keys if not usage.owner.merchant), None),
             plot=_build_usage_plot(await load_daily_usage(store, since), since, today),
@@ -97,7 +99,7 @@ class MigrationPage:
         )
 
 
-def _is_signed(use: KeyUsage) -> bool:
+def _is_usage_of_signed_interface(use: KeyUsage) -> bool:
     return not use.key and any(
         operation.operation == SIGNED_OPERATION for operation in use.operations
     )
@@ -118,7 +120,7 @@ def _build_usage_plot(days: Sequence[DailyUsage], since: date, today: date) -> P
                 usage.requests
             )
     midnights = [datetime.combine(date_, datetime.min.time()) for date_ in dates]
-    return build_plot(
+    return build_stacked_bar_plot(
         [(f"{date_}", values) for date_, values in bars.items()],
         format_axis_time_labels(midnights, "%d %b"),
     )

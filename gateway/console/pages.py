@@ -90,7 +90,7 @@ class Pages:
             "mb": format_megabytes,
             "moment": format_page_datetime,
             "clock_time": format_clock_time,
-            "ago": self._format_ago,
+            "ago": self._format_time_since,
             "scope": describe_scope,
         }
         self._templates.globals |= {
@@ -155,7 +155,7 @@ class Pages:
         )
         return address or "unknown"
 
-    def _format_ago(self, moment: datetime | None) -> str:
+    def _format_time_since(self, moment: datetime | None) -> str:
         return "never" if moment is None else format_age(self._dependencies.store.clock() - moment)
 
 

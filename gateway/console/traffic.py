@@ -10,7 +10,12 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from gateway.console.charts import Plot, build_plot, format_axis_time_labels, list_time_span_starts
+from gateway.console.charts import (
+    Plot,
+    build_stacked_bar_plot,
+    format_axis_time_labels,
+    list_time_span_starts,
+)
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.storage import Store
@@ -92,7 +97,7 @@ async def load_traffic_plots(
     for (began_at,), traffic in traffic_by_start.items():
         # Requests counted since the period was computed belong to the last bar.
         bars[min(int((began_at - since) / bar_size), len(bars) - 1)].add(traffic)
-    return _build_plots(starts, bars, bar_size), sum_traffic_counts(bars)
+    return _build_traffic_plots(starts, bars, bar_size), sum_traffic_counts(bars)
 
 
 def _compute_period(now: datetime, hours: int) -> tuple[datetime, datetime]:
@@ -103,7 +108,7 @@ def _compute_period(now: datetime, hours: int) -> tuple[datetime, datetime]:
     return until - timedelta(hours=hours), until
 
 
-def _build_plots(
+def _build_traffic_plots(
     starts: Sequence[datetime], bars: Sequence[Traffic], bar_size: timedelta
 ) -> TrafficPlots:
     labels = format_axis_time_labels(starts)
@@ -113,7 +118,7 @@ def _build_plots(
         for traffic in bars
     ]
     part_plots = [
-        build_plot(
+        build_stacked_bar_plot(
             list(
                 zip(
                     names,
@@ -129,7 +134,10 @@ def _build_plots(
     # In the order of PARTS.
     gateway, service = part_plots
     return TrafficPlots(
-        build_plot(list(zip(names, counts, strict=True)), labels), service, gateway, bar_size
+        build_stacked_bar_plot(list(zip(names, counts, strict=True)), labels),
+        service,
+        gateway,
+        bar_size,
     )
 
 
@@ -158,7 +166,7 @@ class TrafficPage:
         self._pages = pages
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        hours, filters = _parse_query(request.query)
+        hours, filters = _parse_period_and_filters(request.query)
         plots, total = await load_traffic_plots(self._store, hours, filters)
         since, _ = _compute_period(self._store.clock(), hours)
         by_operation = await load_traffic_count_sums(
@@ -186,7 +194,7 @@ class TrafficPage:
         )
 
 
-def _parse_query(query: Mapping[str, str]) -> tuple[int, dict[str, str]]:
+def _parse_period_and_filters(query: Mapping[str, str]) -> tuple[int, dict[str, str]]:
     """Parses the query: period and filters. Unknown parameters are ignored."""
     hours = next((choice for choice in HOUR_CHOICES if str(choice) == query.get("hours")), 24)
     names = ("merchant", "environment", "operation")
@@ -204,7 +212,7 @@ def _build_operation_rows(
     total: Traffic,
 ) -> list[Row]:
     rows = [
-        _build_row(
+        _build_traffic_row(
             name or UNMATCHED_ROUTE,
             "",
             {**filters, "operation": name, "hours": hours},
@@ -240,7 +248,7 @@ def _build_merchant_rows(
     total: Traffic,
 ) -> list[Row]:
     rows = [
-        _build_row(
+        _build_traffic_row(
             merchant or "unauthenticated",
             environment,
             {**filters, "merchant": merchant, "environment": environment, "hours": hours},
@@ -252,7 +260,7 @@ def _build_merchant_rows(
     rows.sort(key=lambda row: -row.traffic.requests)
     if remaining_traffic := [row.traffic for row in rows[MAX_MERCHANTS:]]:
         rows[MAX_MERCHANTS:] = [
-            _build_row(
+            _build_traffic_row(
                 f"{len(remaining_traffic)} others",
                 "",
                 {},
@@ -263,7 +271,7 @@ def _build_merchant_rows(
     return rows
 
 
-def _build_row(
+def _build_traffic_row(
     name: str, detail: str, query: Mapping[str, Any], traffic: Traffic, total: Traffic
 ) -> Row:
     return Row(

@@ -78,7 +78,7 @@ class TrafficControlPage:
     async def confirm(self, request: web.Request) -> web.StreamResponse:
         """Shows the effect of an action and asks for confirmation; changes nothing."""
         try:
-            plan = await _find_action(request.query).plan(self._dependencies, request.query)
+            plan = await _require_action(request.query).plan(self._dependencies, request.query)
         except ActionRefused as error:
             return self._render_refusal(request, error)
         return self._pages.render_page(request, "confirm", plan=plan)
@@ -88,7 +88,7 @@ class TrafficControlPage:
         try:
             # Operators share one token, so the audit log can only name the address.
             with attribute_events_to_operator(f"console, from {client_address}"):
-                description = await _find_action(fields).execute(self._dependencies, fields)
+                description = await _require_action(fields).execute(self._dependencies, fields)
         except ActionRefused as error:
             return self._render_refusal(request, error)
         # A warning, because it changes what clients get; the audit log has it too.
@@ -99,7 +99,7 @@ class TrafficControlPage:
         return self._pages.render_page(request, "not_done", 409, why=str(error))
 
 
-def _find_action(fields: Mapping[str, str]) -> Action:
+def _require_action(fields: Mapping[str, str]) -> Action:
     if (action := ACTIONS.get(fields.get("do", ""))) is None:
         raise ActionRefused("There is no such action.")
     return action

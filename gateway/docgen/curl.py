@@ -106,7 +106,7 @@ def parse_curl(words: Sequence[str], read_data_file: Callable[[str], bytes]) -> 
             options.method = word
         else:
             options.words.append(word)
-    target = _find_target(options.words)
+    target = _find_request_target(options.words)
     # curl joins the values of several -d options like this.
     data = b"&".join(options.data)
     query = options.query
@@ -189,7 +189,7 @@ def _encode_query_value(value: str) -> str:
     return f"{name}={quote(content)}" if equals and name else quote(content or name)
 
 
-def _find_target(words: Sequence[str]) -> str:
+def _find_request_target(words: Sequence[str]) -> str:
     """Returns path and query from ``/v1`` on, because a base URL may have a path before it."""
     try:
         # A word with /v1 in its path is the address, even if another word looks like one.

@@ -54,12 +54,15 @@ class RequestProgress:
     def parse_list(cls, text: str) -> list[Self]:
         """Parses the list of another process; empty if its version has a different format."""
         try:
-            return [cls(**_parse_fields(fields), here=False) for fields in json.loads(text or "[]")]
+            return [
+                cls(**_parse_progress_fields(fields), here=False)
+                for fields in json.loads(text or "[]")
+            ]
         except (TypeError, ValueError):
             return []
 
 
-def _parse_fields(fields: dict[str, Any]) -> dict[str, Any]:
+def _parse_progress_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "began_at": datetime.fromisoformat(fields.get("began_at", ""))}
 
 
@@ -73,7 +76,7 @@ def serialize_progress(requests: Iterable[RequestProgress]) -> str:
     return json.dumps(entries, separators=(",", ":")) if entries else ""
 
 
-class RequestsInProgress:
+class LargeRequestsInProgress:
     """The large requests of one process."""
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
@@ -116,7 +119,7 @@ class RequestsInProgress:
 
 @dataclass(slots=True, eq=False)  # not frozen: created for every request, and frozen is slower
 class _Request:
-    registry: RequestsInProgress
+    registry: LargeRequestsInProgress
     build_labels: Callable[[], RequestLabels]
     start_time: float
     task: asyncio.Task[Any] | None

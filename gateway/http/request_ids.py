@@ -13,7 +13,7 @@ IDS_PER_READ = 256
 _random_bytes = b""
 
 
-def generate_id() -> str:
+def generate_hex_id() -> str:
     global _random_bytes  # noqa: PLW0603 - one supply a process
     if not _random_bytes:
         # Random bytes of the operating system differ between processes and hosts without a shared

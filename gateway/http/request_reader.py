@@ -17,7 +17,7 @@ from aiohttp import web
 from gateway.admission.load import AdmissionSlot, RequestConnection
 from gateway.http import progress
 from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
-from gateway.http.request_ids import generate_id
+from gateway.http.request_ids import generate_hex_id
 from gateway.http.timeouts import Timeout
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread_if
@@ -53,7 +53,7 @@ _REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 class ClientConnection(RequestConnection, Protocol):
-    def authenticate(self, tenant: Hashable) -> None:
+    def attribute_to_tenant(self, tenant: Hashable) -> None:
         """Attributes the connection to a tenant; until then it counts for its client's address."""
 
 
@@ -81,11 +81,11 @@ def is_connection_close_required(request: web.BaseRequest) -> bool:
     return "Transfer-Encoding" in request.headers or is_get_or_head_with_body(request)
 
 
-def mark_authenticated(request: web.BaseRequest, tenant: Hashable) -> None:
+def attribute_connection_to_tenant(request: web.BaseRequest, tenant: Hashable) -> None:
     # Done before the body is read, so that unknown clients cannot displace this connection at the
     # limit.
     if connection := request.get(CONNECTION):
-        connection.authenticate(tenant)
+        connection.attribute_to_tenant(tenant)
 
 
 def split_request_target(request: web.BaseRequest) -> tuple[str, str]:
@@ -115,7 +115,7 @@ def resolve_request_id(request: web.BaseRequest) -> str:
     """
     client_id = request.headers.get("X-Request-Id", "")
     if not client_id:
-        return generate_id()
+        return generate_hex_id()
     keys = [line.strip() for line in request.headers.getall("X-API-Key", ())]
     for line in request.headers.getall("Authorization", ()):
         # The parts after the scheme: the access key and the signature.
@@ -124,7 +124,7 @@ def resolve_request_id(request: web.BaseRequest) -> str:
     if any(key and key in client_id for key in keys) or not _REQUEST_ID_PATTERN.fullmatch(
         client_id
     ):
-        return generate_id()
+        return generate_hex_id()
     return client_id
 
 

@@ -45,7 +45,7 @@ class CallerAuthenticator:
         """Identifies the caller and counts the request; raises Invalid if the key is refused."""
         address = context.address
         if operation.is_keyless:
-            context.caller = await self._find_caller_for_routing(
+            context.caller = await self._find_untranslated_caller(
                 request, context, operation, address
             )
             name = f"address {format_address_rate_limit_name(address)}"
@@ -65,7 +65,7 @@ class CallerAuthenticator:
             raise Invalid(errors.NOT_AUTHORIZED)
         return await self._limits.admit(key.id, key.requests_per_hour or self._requests_per_hour)
 
-    async def _find_caller_for_routing(
+    async def _find_untranslated_caller(
         self,
         request: web.BaseRequest,
         context: RequestContext,
@@ -77,7 +77,7 @@ class CallerAuthenticator:
         if not (self._forwarding.has_any_mode_switch and len(header_values) == 1):
             return None
         try:
-            key = await self._key_store.find(header_values[0].strip())
+            key = await self._key_store.find_active_key(header_values[0].strip())
         # The operation needs no database, so an outage must not stop it.
         except StoreUnavailable:
             return None
@@ -90,10 +90,10 @@ class CallerAuthenticator:
         header_values = request.headers.getall("X-API-Key", [])
         # With several keys, a proxy in front may check one while the gateway uses another.
         if len(header_values) == 1:
-            key = await self._key_store.find(header_values[0].strip())
+            key = await self._key_store.find_active_key(header_values[0].strip())
             # Keys stay stored when an environment is taken out of the configuration.
             if key and key.environment in self._environments:
-                request_reader.mark_authenticated(request, key.tenant)
+                request_reader.attribute_connection_to_tenant(request, key.tenant)
                 return key
             reason = "of an environment that is not configured" if key else "unknown or revoked"
             context.log_fields["reason"] = f"the API key is {reason}"

@@ -18,7 +18,7 @@ from aiohttp import web
 from gateway.admission.load import AdmissionSlot
 from gateway.config.settings import Settings
 from gateway.http import progress, request_reader, responses
-from gateway.http.request_ids import generate_id
+from gateway.http.request_ids import generate_hex_id
 from gateway.http.responses import LegacyResponse
 from gateway.legacy_api.request_context import RequestContext
 from gateway.observability import metrics
@@ -115,7 +115,7 @@ class LegacyCodec:
             body = await run_in_thread(_materialize_lists, body)
         return Request(
             now=self._clock(),
-            seed=generate_id(),  # not the request id, which a client may use for two requests
+            seed=generate_hex_id(),  # not the request id, which a client may use for two requests
             ids={name: current_ids.get(id_, id_) for name, id_ in ids.items()},
             query=replace_ids(operation.query_shape, parameters, current_ids),
             body=body,

@@ -30,8 +30,8 @@ from gateway.http.client_address import (
     resolve_client_address,
 )
 from gateway.http.delivery import is_acknowledged, wait_for_tcp_acknowledgement
-from gateway.http.progress import RequestLabels, RequestsInProgress
-from gateway.http.request_ids import generate_id
+from gateway.http.progress import LargeRequestsInProgress, RequestLabels
+from gateway.http.request_ids import generate_hex_id
 from gateway.http.request_reader import BodyPace
 from gateway.http.responses import LegacyResponse, PassedResponse
 from gateway.legacy_api import request_log
@@ -86,7 +86,7 @@ class LegacyHandler:
         shadow_traffic: ShadowTraffic,
         recorder: Recorder,
         load: LoadShedder,
-        requests_in_progress: RequestsInProgress,
+        requests_in_progress: LargeRequestsInProgress,
         clock: Callable[[], datetime],
     ) -> None:
         self._authenticator = CallerAuthenticator(
@@ -150,11 +150,11 @@ class LegacyHandler:
                 self._idempotency_guard.end_response_delivery(context.pending_delivery)
         # Queued, so that the client does not wait for the other service.
         if inbound := context.shadow_request:
-            self._shadow_traffic.offer(
+            self._shadow_traffic.enqueue_comparison(
                 inbound, legacy_response, partial(self._run_flow_for_comparison, context, inbound)
             )
         if self._recorder.is_on:
-            request_log.offer_exchange(
+            request_log.record_exchange(
                 self._recorder, request, context, legacy_response, self._clock()
             )
         return response
@@ -444,7 +444,7 @@ class LegacyHandler:
         except Invalid:
             # The legacy service decides about such a body; its digest still identifies a retry.
             digest = sha256(body).hexdigest()
-            flow_request = Request(self._clock(), generate_id(), ids, body={"unread": digest})
+            flow_request = Request(self._clock(), generate_hex_id(), ids, body={"unread": digest})
         path, query = request_reader.split_request_target(request)
         headers = header_filter.filter_legacy_request_headers(request.headers)
         # The id that was validated and logged, not the raw header.

@@ -43,7 +43,7 @@ def log_request(
         log.warning("request_warning", request_id=context.request_id, reason=notice)
 
 
-def offer_exchange(
+def record_exchange(
     recorder: Recorder,
     request: web.BaseRequest,
     context: RequestContext,
@@ -67,7 +67,7 @@ def offer_exchange(
         *request.headers.getall("Authorization", []),
     ]
     key_secrets = [key.credentials.access_key, key.credentials.secret_key] if key else []
-    recorder.offer(
+    recorder.enqueue_exchange(
         RecordedExchange(
             operation=operation.name,
             key=key.name if key else "",

@@ -130,7 +130,7 @@ class LegacySender:
         return PassedResponse(status, headers, body)
 
 
-async def _build_replay(first_try: OperationRecord) -> ForwardedAnswer | None:
+async def _build_replayed_answer(first_try: OperationRecord) -> ForwardedAnswer | None:
     """Builds the answer of a first try again; None if it was translated."""
     if not first_try.is_forwarded:
         return None
@@ -201,7 +201,7 @@ class ForwardedWrites:
             if first_try is not None and first_try.is_forwarded and first_try.response is None:
                 first_try = await self._wait_for_first_try(first_try)
             if first_try is not None:
-                return await _build_replay(first_try)
+                return await _build_replayed_answer(first_try)
             # Another process may have begun the same request since the related operations were read.
             with suppress(DuplicateOperationError):
                 return await self._execute(inbound, operation, related_ids)
@@ -372,7 +372,7 @@ class ForwardedWrites:
         Raises Invalid, and Unknown if another write blocks it.
         """
         rows = await self._journal.operations.list_related_open(operation)
-        await self._settling.refresh_instance_leases(rows)
+        await self._settling.load_leases_of_operations(rows)
         forwarded = _build_forwarded_operation(operation)
         related_ids = frozenset(row.id for row in rows)
         for row in [*rows, *self._journal.list_identical_running_records(operation, rows)]:

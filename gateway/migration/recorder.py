@@ -95,7 +95,7 @@ class Recorder:
 
     async def __aenter__(self) -> Self:
         if self._settings.directory:
-            self._task = asyncio.create_task(self._write_queued(), name="recorder")
+            self._task = asyncio.create_task(self._write_queued_exchanges(), name="recorder")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -130,7 +130,7 @@ class Recorder:
         # The first 48 bits as a number between 0 and 1, compared with the sampling rate.
         return int.from_bytes(digest[:6]) < settings.sample * (1 << 48)
 
-    def offer(self, exchange: RecordedExchange) -> None:
+    def enqueue_exchange(self, exchange: RecordedExchange) -> None:
         """Queues an exchange without waiting; called when the client's response is ready."""
         # This never waits, because a recording must not slow down the requests that it records.
         if exchange.size > MAX_EXCHANGE_BYTES:
@@ -141,7 +141,7 @@ class Recorder:
             self._queued_bytes += exchange.size
             self._queue.put_nowait(exchange)
 
-    async def _write_queued(self) -> None:
+    async def _write_queued_exchanges(self) -> None:
         while exchange := await self._queue.get():
             try:
                 await asyncio.to_thread(self._write_exchange, exchange)

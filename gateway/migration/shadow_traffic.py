@@ -110,7 +110,7 @@ class ShadowTraffic:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._write_task.__aexit__()
 
-    def offer(
+    def enqueue_comparison(
         self,
         inbound: InboundRequest,
         response: LegacyResponse | PassedResponse,

@@ -55,142 +55,149 @@ MAX_EXEMPLAR_CHARACTERS = 128 - len("request_id")
 """OpenMetrics limits an exemplar's labels, names and values together, to 128 characters."""
 
 
-def _prefix_name(name: str) -> str:
+def _prefix_metric_name(name: str) -> str:
     return f"payout_gateway_{name}"
 
 
 requests = Counter(
-    _prefix_name("requests"),
+    _prefix_metric_name("requests"),
     "Requests answered, by outcome.",
     ("api", "operation", "environment", "status", "outcome"),
     registry=REGISTRY,
 )
 request_duration = Histogram(
-    _prefix_name("request_duration_seconds"),
+    _prefix_metric_name("request_duration_seconds"),
     "Time from the first byte of a request to its response.",
     ("api", "operation", "environment"),
     buckets=DURATION_BUCKETS_SECONDS,
     registry=REGISTRY,
 )
 upstream_duration = Histogram(
-    _prefix_name("upstream_request_duration_seconds"),
+    _prefix_metric_name("upstream_request_duration_seconds"),
     "Time that a request spent in calls of the service; the times of parallel calls are added.",
     ("api", "operation", "environment"),
     buckets=DURATION_BUCKETS_SECONDS,
     registry=REGISTRY,
 )
 overhead = Histogram(
-    _prefix_name("overhead_seconds"),
+    _prefix_metric_name("overhead_seconds"),
     "Duration of a request less its time in calls of the service.",
     ("api", "operation", "environment"),
     buckets=DURATION_BUCKETS_SECONDS,
     registry=REGISTRY,
 )
 in_flight = Gauge(
-    _prefix_name("requests_in_flight"), "Requests that are being processed.", registry=REGISTRY
+    _prefix_metric_name("requests_in_flight"),
+    "Requests that are being processed.",
+    registry=REGISTRY,
 )
 invalid_http = Counter(
-    _prefix_name("invalid_http_requests"),
+    _prefix_metric_name("invalid_http_requests"),
     "Connections or requests that are not valid HTTP.",
     registry=REGISTRY,
 )
 ignored_parameters = Counter(
-    _prefix_name("ignored_parameters"),
+    _prefix_metric_name("ignored_parameters"),
     "Unknown query parameters, which are ignored.",
     ("operation",),
     registry=REGISTRY,
 )
 upstream_calls = Counter(
-    _prefix_name("upstream_calls"),
+    _prefix_metric_name("upstream_calls"),
     "Calls of the service, by outcome; a retry is part of the same call.",
     ("environment", "endpoint", "outcome"),
     registry=REGISTRY,
 )
 legacy_calls = Counter(
-    _prefix_name("legacy_service_calls"),
+    _prefix_metric_name("legacy_service_calls"),
     "Requests forwarded to the legacy service, or sent to it for comparison, by outcome.",
     ("environment", "operation", "outcome"),
     registry=REGISTRY,
 )
 database_errors = Counter(
-    _prefix_name("database_errors"), "Failed accesses to the database.", registry=REGISTRY
+    _prefix_metric_name("database_errors"), "Failed accesses to the database.", registry=REGISTRY
 )
 database_up = Gauge(
-    _prefix_name("database_up"), "Whether the database can be read and written.", registry=REGISTRY
+    _prefix_metric_name("database_up"),
+    "Whether the database can be read and written.",
+    registry=REGISTRY,
 )
 rate_limiter_up = Gauge(
-    _prefix_name("rate_limiter_backend_up"),
+    _prefix_metric_name("rate_limiter_backend_up"),
     "Whether requests are counted in the configured backend.",
     registry=REGISTRY,
 )
 in_doubt_writes = Gauge(
-    _prefix_name("in_doubt_writes"),
+    _prefix_metric_name("in_doubt_writes"),
     "Writes sent more than a minute ago whose outcome is unknown, or whose request cannot go on.",
     registry=REGISTRY,
 )
 in_doubt_age_seconds = Gauge(
-    _prefix_name("in_doubt_writes_oldest_age_seconds"),
+    _prefix_metric_name("in_doubt_writes_oldest_age_seconds"),
     "Time since the oldest write in doubt was sent.",
     registry=REGISTRY,
 )
 open_writes = Gauge(
-    _prefix_name("open_write_requests"),
+    _prefix_metric_name("open_write_requests"),
     "Requests that write and are not finished, in doubt or in progress.",
     registry=REGISTRY,
 )
 superseded_batches = Gauge(
     # "Abandoned" is an older word for "superseded"; dashboards and alerts use the name.
-    _prefix_name("abandoned_batches"),
+    _prefix_metric_name("abandoned_batches"),
     "Batches at the service that must not be started.",
     registry=REGISTRY,
 )
 recorded_requests = Counter(
-    _prefix_name("recorded_requests"),
+    _prefix_metric_name("recorded_requests"),
     "Requests selected for recording, by outcome.",
     ("outcome",),
     registry=REGISTRY,
 )
-freezes = Gauge(_prefix_name("write_freezes"), "Write freezes in force.", registry=REGISTRY)
+freezes = Gauge(_prefix_metric_name("write_freezes"), "Write freezes in force.", registry=REGISTRY)
 database_restored = Gauge(
-    _prefix_name("database_restored"),
+    _prefix_metric_name("database_restored"),
     "Whether the database was restored from a backup and is not reconciled yet; no batch is started.",
     registry=REGISTRY,
 )
 api_keys = Gauge(
-    _prefix_name("api_keys"), "API keys that are not revoked.", ("environment",), registry=REGISTRY
+    _prefix_metric_name("api_keys"),
+    "API keys that are not revoked.",
+    ("environment",),
+    registry=REGISTRY,
 )
 clock_offset = Gauge(
-    _prefix_name("clock_offset_seconds"),
+    _prefix_metric_name("clock_offset_seconds"),
     "How far the service's clock is ahead of this machine's.",
     ("environment",),
     registry=REGISTRY,
 )
 recipient_caches = Gauge(
-    _prefix_name("recipient_caches"),
+    _prefix_metric_name("recipient_caches"),
     "Recipient caches in memory, one for each merchant in each process.",
     ("environment",),
     registry=REGISTRY,
 )
 cache_entries = Gauge(
-    _prefix_name("recipient_cache_entries"),
+    _prefix_metric_name("recipient_cache_entries"),
     "Recipients in the recipient caches.",
     ("environment",),
     registry=REGISTRY,
 )
 cache_age = Gauge(
-    _prefix_name("recipient_cache_oldest_age_seconds"),
+    _prefix_metric_name("recipient_cache_oldest_age_seconds"),
     "Time since the last full refresh of the cache that was refreshed longest ago.",
     ("environment",),
     registry=REGISTRY,
 )
 cache_refreshes = Counter(
-    _prefix_name("recipient_cache_refreshes"),
+    _prefix_metric_name("recipient_cache_refreshes"),
     "Full refreshes of a recipient cache, by outcome.",
     ("environment", "outcome"),
     registry=REGISTRY,
 )
 cache_calls = Histogram(
-    _prefix_name("recipient_cache_upstream_calls"),
+    _prefix_metric_name("recipient_cache_upstream_calls"),
     "Calls of the service for a list served from a recipient cache, including those of a full "
     "refresh that the request waited for.",
     ("environment",),
@@ -198,13 +205,13 @@ cache_calls = Histogram(
     registry=REGISTRY,
 )
 cache_stale = Counter(
-    _prefix_name("recipient_cache_stale_entries"),
+    _prefix_metric_name("recipient_cache_stale_entries"),
     "Recipients that a full refresh found changed although their update date was the same; lists "
     "may have shown their old values.",
     ("environment",),
     registry=REGISTRY,
 )
-build_info = Info(_prefix_name("build"), "The running version.", registry=REGISTRY)
+build_info = Info(_prefix_metric_name("build"), "The running version.", registry=REGISTRY)
 
 _ENDPOINTS: Mapping[tuple[str, str], str] = {
     (endpoint.method, endpoint.path): f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS

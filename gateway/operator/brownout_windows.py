@@ -92,10 +92,14 @@ def resolve_window_key(window: Brownout, keys: Iterable[ListedKey]) -> Brownout:
 async def load_usage_affected_by_windows(store: Store, *windows: Brownout) -> list[UsageSummary]:
     """Returns the usage of the last week that the windows affect. Raises StoreUnavailable."""
     used = await load_usage_summaries(store, (store.clock() - USAGE_PERIOD).date())
-    return [usage for usage in used if any(_is_affected(window, usage) for window in windows)]
+    return [
+        usage
+        for usage in used
+        if any(_is_usage_affected_by_window(window, usage) for window in windows)
+    ]
 
 
-def _is_affected(window: Brownout, usage: UsageSummary) -> bool:
+def _is_usage_affected_by_window(window: Brownout, usage: UsageSummary) -> bool:
     return bool(usage.key) and window.is_match(
         usage.merchant, usage.key, usage.operation, window.begins_at
     )

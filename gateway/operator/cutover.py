@@ -395,4 +395,4 @@ async def open_cutover(
 async def find_active_api_key(store: Store, api_key: str) -> ApiKey | None:
     """Returns the active key with this API key, or None. Raises StoreUnavailable."""
     async with ApiKeyStore(store) as keyring:
-        return await keyring.find(api_key)
+        return await keyring.find_active_key(api_key)

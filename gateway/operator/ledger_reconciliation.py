@@ -155,7 +155,10 @@ class Reconciler:
                 checks += [
                     *tenant_checks,
                     ObjectCheck(
-                        tenant, "", lambda _busy: consistency_checks.find_unknown_batches(), "lists"
+                        tenant,
+                        "",
+                        lambda _busy: consistency_checks.find_batches_without_records(),
+                        "lists",
                     ),
                 ]
                 if was_restored and self._ids.has_aliases_for_kind("recipient"):
@@ -233,10 +236,14 @@ class Reconciler:
     def _build_batch_check_flow(self, id_: str, is_busy: bool) -> Flow:
         return consistency_checks.find_batch_differences(id_, self._format_now(), is_busy=is_busy)
 
-    def _build_deleted_recipient_check_flow(self, id_: str, _is_busy: bool) -> Flow:
+    def _build_deleted_recipient_check_flow(
+        self, id_: str, _has_unfinished_batch_operation: bool
+    ) -> Flow:
         return consistency_checks.find_deleted_recipient_differences(id_)
 
-    def _build_superseded_batch_check_flow(self, id_: str, _is_busy: bool) -> Flow:
+    def _build_superseded_batch_check_flow(
+        self, id_: str, _has_unfinished_batch_operation: bool
+    ) -> Flow:
         return consistency_checks.find_superseded_batch_differences(id_, self._format_now())
 
     async def _list_superseded_batch_checks(self, owner: Tenant) -> list[ObjectCheck]:
@@ -292,10 +299,12 @@ class Reconciler:
             self._report_unknown_batches(check, answer, report)
         if check.counted_as == "names":
             report.unnamed_recipients[check.owner] = answer.body["unnamed"]
-        for difference in await self._drop_transient_differences(check, answer.body["differences"]):
+        for difference in await self._recheck_and_keep_lasting_differences(
+            check, answer.body["differences"]
+        ):
             report.findings.append(await self._build_finding(check, difference))
 
-    async def _drop_transient_differences(
+    async def _recheck_and_keep_lasting_differences(
         self, check: ObjectCheck, differences: Sequence[Any]
     ) -> list[Any]:
         """Returns the differences that still exist a moment later."""
@@ -352,7 +361,9 @@ class Reconciler:
         for attempts_left in reversed(range(MAX_READ_ATTEMPTS)):
             try:
                 # Whether a request is busy with the object is read again for each attempt.
-                return await self._executor.execute(check.flow(await self._is_busy(check)), caller)
+                return await self._executor.execute(
+                    check.flow(await self._has_unfinished_batch_operation(check)), caller
+                )
             # A client changed the object while it was read.
             except Conflict:
                 if not attempts_left:
@@ -368,7 +379,7 @@ class Reconciler:
         # Not reached: the last attempt returns or raises.
         raise AssertionError
 
-    async def _is_busy(self, check: ObjectCheck) -> bool:
+    async def _has_unfinished_batch_operation(self, check: ObjectCheck) -> bool:
         if check.counted_as != "batches":
             return False
         records = await OperationRepository(self._store, self._ledger).list_by_object(

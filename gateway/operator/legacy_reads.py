@@ -23,7 +23,7 @@ from gateway.upstream.send_attempt import ResponseLost
 from mappings.effects import JSON
 from mappings.failures import Unreachable
 from mappings.ids import ID_PATTERN
-from mappings.paging import compute_last_page_to_read, parse_count
+from mappings.paging import compute_last_page_to_read, parse_count_or_default
 
 HOUR_SECONDS = 3600
 MINUTE_SECONDS = 60
@@ -202,7 +202,7 @@ class LegacyReader:
 
 def _parse_record_count(body: Mapping[str, JSON], default: int) -> int:
     meta = body.get("meta")
-    return parse_count(meta.get("records") if isinstance(meta, dict) else None, default)
+    return parse_count_or_default(meta.get("records") if isinstance(meta, dict) else None, default)
 
 
 def _require_rows(body: Mapping[str, JSON], path: str, name: str) -> list[Mapping[str, JSON]]:

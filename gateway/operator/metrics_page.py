@@ -176,10 +176,10 @@ class MetricsPage:
             if (now := asyncio.get_running_loop().time()) - self._read_at >= MAX_AGE_SECONDS:
                 # Before the refresh, so that a broken database is not queried by every scrape.
                 self._read_at = now
-                await self._refresh()
+                await self._refresh_gauges()
         return metrics.render_metrics(accepted)
 
-    async def _refresh(self) -> None:
+    async def _refresh_gauges(self) -> None:
         for environment in self._environments:
             metrics.clock_offset.labels(environment).set(self._clock.offset(environment))
             index_figures = self._indexes.calculate_cache_statistics(environment)

@@ -76,7 +76,9 @@ async def _try_close_operation(store: Store, write_id: str) -> bool:
             f"it is not known whether {write_id} happened; record that with `writes settle` first"
         )
     settled_writes = [
-        _apply_operator_verdict(write, store) for write in record_writes if write.state == SENT
+        _resolve_write_by_operator_verdict(write, store)
+        for write in record_writes
+        if write.state == SENT
     ]
     final_writes = {write.number: write for write in [*record_writes, *settled_writes]}
     has_happened = any(write.state in (ANSWERED, CONFIRMED) for write in final_writes.values())
@@ -99,7 +101,7 @@ async def _try_close_operation(store: Store, write_id: str) -> bool:
     return True
 
 
-def _apply_operator_verdict(write: Write, store: Store) -> Write:
+def _resolve_write_by_operator_verdict(write: Write, store: Store) -> Write:
     state = ABSENT if write.operator_outcome == ABSENT else CONFIRMED
     created_id = None if write.operator_outcome in OPERATOR_OUTCOMES else write.operator_outcome
     return replace(write, state=state, object_id=created_id, resolved_at=store.clock())

@@ -14,14 +14,14 @@ from gateway.config.settings import DEFAULT_CONFIG_FILE, ConfigurationError, Ser
 from gateway.http.tls import load_certificate
 from gateway.storage import StoreUnavailable
 from gateway.storage.engine import parse_state_url
-from gateway.storage.key_file import build_missing_error, read_key_file
+from gateway.storage.key_file import build_missing_key_file_error, read_key_file
 from gateway.upstream.egress import EgressConfig
 from mappings import OPERATIONS, UNLISTED
 
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened at
 
 
-def check_runnable(settings: Settings) -> None:
+def check_settings_are_runnable(settings: Settings) -> None:
     """Raises ConfigurationError with every problem that would keep the gateway from running."""
     # All at once, so that an operator fixes them in one round.
     if problems := list(_iter_configuration_problems(settings)):
@@ -56,7 +56,7 @@ def list_key_file_warnings(settings: Settings) -> list[str]:
     try:
         # Next to a new SQLite state, the first start creates the key file.
         if read_key_file(file) is None and not settings.state.is_sqlite:
-            problem = build_missing_error(file)
+            problem = build_missing_key_file_error(file)
     except StoreUnavailable as unavailable:
         problem = unavailable
     return (
@@ -114,7 +114,7 @@ def _iter_configuration_problems(settings: Settings) -> Iterator[str]:
 
 def _iter_admin_problems(server: Server) -> Iterator[str]:
     """Reports an admin port that other machines can reach without a token."""
-    if not server.admin_token.get_secret_value() and not is_loopback(server.admin_host):
+    if not server.admin_token.get_secret_value() and not is_loopback_host(server.admin_host):
         yield (
             f"server.admin_host: {server.admin_host or 'every address'} can be reached from other "
             "machines, and the admin port has no authentication; set server.admin_token_file to a "
@@ -122,7 +122,7 @@ def _iter_admin_problems(server: Server) -> Iterator[str]:
         )
 
 
-def is_loopback(host: str) -> bool:
+def is_loopback_host(host: str) -> bool:
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -158,13 +158,14 @@ def _is_listening_host(listening_host: str, requested_host: str) -> bool:
     """Whether a host name is a listening address, as far as known without DNS."""
     # Without DNS: a look-up could hang, and may answer differently when the gateway calls.
     if listening_host in WILDCARD_HOSTS:
-        return requested_host in (*WILDCARD_HOSTS, socket.gethostname().lower()) or is_loopback(
-            requested_host
-        )
+        return requested_host in (
+            *WILDCARD_HOSTS,
+            socket.gethostname().lower(),
+        ) or is_loopback_host(requested_host)
     if requested_host in ("localhost", *WILDCARD_HOSTS):
-        return is_loopback(listening_host)
+        return is_loopback_host(listening_host)
     return requested_host == listening_host.lower() or (
-        listening_host == "localhost" and is_loopback(requested_host)
+        listening_host == "localhost" and is_loopback_host(requested_host)
     )
 
 

@@ -31,7 +31,7 @@ LoadAliasIds = Callable[[Tenant, Iterable[str]], Awaitable[Mapping[str, str]]]
 """Returns the alias ids of a tenant's recipients, for those that have one."""
 
 
-async def _load_no_aliases(_tenant: Tenant, _recipient_ids: Iterable[str]) -> Mapping[str, str]:
+async def _return_no_aliases(_tenant: Tenant, _recipient_ids: Iterable[str]) -> Mapping[str, str]:
     return {}
 
 
@@ -39,7 +39,7 @@ class ListReader:
     """Answers list queries of tenants; ``caches`` is None if recipients are not cached."""
 
     def __init__(
-        self, caches: RecipientCaches | None = None, load_aliases: LoadAliasIds = _load_no_aliases
+        self, caches: RecipientCaches | None = None, load_aliases: LoadAliasIds = _return_no_aliases
     ) -> None:
         self._caches = caches
         self._load_aliases = load_aliases

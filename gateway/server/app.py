@@ -22,7 +22,7 @@ from gateway.http.tls import load_certificate
 from gateway.legacy_api.deprecation import DeprecationNotice
 from gateway.migration.usage import UsageCounter
 from gateway.operator.ledger_reconciliation import Reconciler
-from gateway.operator.preflight import check_runnable
+from gateway.operator.preflight import check_settings_are_runnable
 from gateway.operator.retention import RetentionTask
 from gateway.operator.superseded_batch_monitor import SupersededBatchMonitor
 from gateway.server.admin_application import create_admin_application, create_readiness_checks
@@ -110,7 +110,7 @@ async def run_gateway(
     ConfigurationError, also if a port cannot be bound, and StoreUnavailable.
     """
     check_c_extensions()
-    check_runnable(settings)
+    check_settings_are_runnable(settings)
     clocks = Clocks(clock or ServiceClock(), monotonic, lease_seconds)
     current_time = clocks.read_current_time
     # Entered in the order of their dependencies, so that a shutdown closes the ports first and the

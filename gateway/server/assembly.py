@@ -18,7 +18,7 @@ from gateway.admission.limits import (
 from gateway.admission.load import LoadShedder
 from gateway.auth.keys import ApiKeyStore
 from gateway.config.settings import Settings
-from gateway.http.progress import RequestsInProgress, serialize_progress
+from gateway.http.progress import LargeRequestsInProgress, serialize_progress
 from gateway.legacy_api.codec import LegacyCodec
 from gateway.legacy_api.handler import LegacyHandler
 from gateway.migration.brownouts import Brownouts
@@ -111,7 +111,7 @@ class FlowRuntime:
     journal: Journal
     ids: AliasIds
     executor: FlowExecutor
-    requests_in_progress: RequestsInProgress
+    requests_in_progress: LargeRequestsInProgress
     heartbeats: Heartbeats
     reconciler: WriteReconciler
     idempotency_guard: IdempotencyGuard
@@ -179,7 +179,7 @@ async def open_flow_runtime(
         listing=ListReader(recipient_caches, ids.map_recipients_to_legacy_ids),
         load=load,
     )
-    requests_in_progress = RequestsInProgress(clocks.read_current_time)
+    requests_in_progress = LargeRequestsInProgress(clocks.read_current_time)
     heartbeats = Heartbeats(
         store,
         journal.instance,

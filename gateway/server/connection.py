@@ -23,7 +23,7 @@ from aiohttp.web_protocol import RequestHandler, _ErrInfo
 from gateway.admission.load import ConnectionBounds, ConnectionTracker
 from gateway.http import responses
 from gateway.http.delivery import is_acknowledged
-from gateway.http.request_ids import generate_id
+from gateway.http.request_ids import generate_hex_id
 from gateway.http.request_reader import (
     ARRIVED_AT,
     BODY_TIMED_OUT,
@@ -141,8 +141,8 @@ class Connection(RequestHandler):
         if self._tcp_transport is not None:
             self._tcp_transport.abort()
 
-    def authenticate(self, tenant: Hashable) -> None:
-        self._tracker.authenticate(self, tenant)
+    def attribute_to_tenant(self, tenant: Hashable) -> None:
+        self._tracker.attribute_to_tenant(self, tenant)
 
     def mark_request_running(self) -> None:
         self._tracker.mark_request_running(self)
@@ -276,7 +276,7 @@ class Connection(RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("a response has been started; no other can be sent")
         metrics.invalid_http.inc()
-        request_id = generate_id()
+        request_id = generate_hex_id()
         problem = MALFORMED_HTTP if status < 500 else errors.INTERNAL_ERROR
         if isinstance(exc, BadHttpMethod) and _WELL_FORMED_REQUEST_LINE.search(str(exc)):
             problem = errors.NOT_FOUND  # a method that no path has

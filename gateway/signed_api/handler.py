@@ -225,7 +225,7 @@ class SignedHandler:
                 signers, verifier.list_secret_matches()
             )
             context.tenant = sender.tenant
-            request_reader.mark_authenticated(request, sender.tenant or UNKNOWN_TENANT)
+            request_reader.attribute_connection_to_tenant(request, sender.tenant or UNKNOWN_TENANT)
             await self._admit(sender, signature_header, address, context)
             await slot.acquire(str(sender.tenant or UNKNOWN_TENANT))
             stamp = int(signature_header.stamp)

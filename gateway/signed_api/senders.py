@@ -57,7 +57,7 @@ class SenderAuthenticator:
         Returns an empty list if the access key is unknown and is forwarded. Raises Refusal for the
         key, the address and the timestamp, in this order, and StoreUnavailable.
         """
-        signers = await self._signers.find(signature_header.access_key)
+        signers = await self._signers.find_signers(signature_header.access_key)
         active_signers = [signer for signer in signers if not signer.is_revoked]
         # A revoked key does not count as unknown: an unknown key may be forwarded, a revoked one
         # never.

@@ -73,7 +73,7 @@ class SignerStore:
     async def __aexit__(self, *_: object) -> None:
         await self._lookups.close()
 
-    async def find(self, access_key: str) -> tuple[Signer, ...]:
+    async def find_signers(self, access_key: str) -> tuple[Signer, ...]:
         """Finds the signer of each environment, also revoked ones; raises StoreUnavailable."""
         if self._key_store.is_fresh:
             if signers := self._known.get(access_key):

@@ -166,7 +166,7 @@ def _check_mailing_address(problems: Problems, fields: JsonObject, _: ServiceOpt
     if is_blank(address):
         problems.add_empty_field("mailing")
     elif isinstance(address, dict):
-        _check_postal_address(problems.nest("mailing."), address)
+        _check_postal_address(problems.create_nested_view("mailing."), address)
     else:
         problems.add_invalid_field("mailing", "Must be an object")
 

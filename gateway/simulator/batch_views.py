@@ -8,7 +8,7 @@ from gateway.simulator.state import Batch, Payment, Recipient, Tenant, format_ti
 METHOD_LABELS = {BANK_TRANSFER: "Bank Transfer", CHECK: "Check", MOBILE_WALLET: "Mobile Wallet"}
 
 
-def batch_status(tenant: Tenant, batch: Batch) -> str:
+def determine_shown_batch_status(tenant: Tenant, batch: Batch) -> str:
     """Returns the status to show: an open batch that the balance does not cover is pending."""
     is_unfunded = batch.state == "open" and not balances.has_balance_for_batch(tenant, batch)
     return "pending" if is_unfunded else batch.state
@@ -17,7 +17,7 @@ def batch_status(tenant: Tenant, batch: Batch) -> str:
 def build_batch(tenant: Tenant, batch: Batch) -> JsonObject:
     return {
         "id": batch.id,
-        "status": batch_status(tenant, batch),
+        "status": determine_shown_batch_status(tenant, batch),
         "amount": money.format_amount(batch.amount),
         "totalPayments": len(batch.payments),
         "currency": batch.currency,
@@ -101,9 +101,9 @@ def _build_payment_fields(payment: Payment) -> JsonObject:
         "merchantFees": money.format_amount(terms.fee),
         "memo": payment.memo,
         "sourceCurrency": terms.source_currency,
-        "sourceCurrencyName": rates.currency_name(terms.source_currency),
+        "sourceCurrencyName": rates.look_up_currency_name(terms.source_currency),
         "targetCurrency": terms.target_currency,
-        "targetCurrencyName": rates.currency_name(terms.target_currency),
+        "targetCurrencyName": rates.look_up_currency_name(terms.target_currency),
         "compliance": {
             "status": payee.compliance_status,
             "checkedAt": format_timestamp(checked_at) if checked_at else None,

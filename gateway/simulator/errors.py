@@ -74,7 +74,7 @@ class Problems:
     collected: list[Problem] = field(default_factory=list)
     prefix: str = ""
 
-    def nest(self, prefix: str) -> "Problems":
+    def create_nested_view(self, prefix: str) -> "Problems":
         """Returns a view of this collection for nested fields: `address.`, `governmentIds[0].`"""
         return Problems(self.collected, self.prefix + prefix)
 

@@ -25,10 +25,13 @@ def create_submerchant(request: AcceptedRequest) -> JsonObject:
     onboarding_body = partner_rules.parse_object(problems, request.body, "onboarding")
     problems.raise_if_any()
     merchant_fields = partner_rules.parse_fields(
-        problems.nest("merchant."), merchant_body, partner_rules.MERCHANT_CHECKS, required=True
+        problems.create_nested_view("merchant."),
+        merchant_body,
+        partner_rules.MERCHANT_CHECKS,
+        required=True,
     )
     onboarding = partner_rules.parse_fields(
-        problems.nest("onboarding."),
+        problems.create_nested_view("onboarding."),
         onboarding_body,
         partner_rules.ONBOARDING_CHECKS,
         required=False,
@@ -56,7 +59,10 @@ def create_sandbox_submerchant(request: AcceptedRequest) -> JsonObject:
     problems = Problems()
     merchant_body = partner_rules.parse_object(problems, request.body, "merchant")
     merchant_fields = partner_rules.parse_fields(
-        problems.nest("merchant."), merchant_body, partner_rules.MERCHANT_CHECKS, required=False
+        problems.create_nested_view("merchant."),
+        merchant_body,
+        partner_rules.MERCHANT_CHECKS,
+        required=False,
     )
     flags = partner_rules.parse_fields(
         problems, request.body, {"apikey": partner_rules.find_boolean_problem}, required=False
@@ -213,7 +219,7 @@ def save_widget_colors(request: AcceptedRequest) -> JsonObject:
     color_fields = partner_rules.parse_object(problems, request.body, "colors")
     checks = dict.fromkeys(partner_rules.COLOR_FIELDS, partner_rules.find_color_problem)
     colors = partner_rules.parse_fields(
-        problems.nest("colors."), color_fields, checks, required=False
+        problems.create_nested_view("colors."), color_fields, checks, required=False
     )
     problems.raise_if_any()
     request.tenant.merchant_record.colors |= colors

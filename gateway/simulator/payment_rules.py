@@ -36,7 +36,7 @@ def iter_array_objects(
         return
     for position, entry in enumerate(entries or []):
         if isinstance(entry, dict):
-            yield problems.nest(f"{field_name}[{position}]."), entry
+            yield problems.create_nested_view(f"{field_name}[{position}]."), entry
         else:
             problems.add_invalid_field(f"{field_name}[{position}]", "Must be an object")
 

@@ -20,7 +20,9 @@ def start_batch(tenant: Tenant, batch: Batch) -> None:
         raise ApiError(Problem("expired_quote", "Quote has expired"))
     problems = Problems()
     for position, payment in enumerate(batch.payments.values()):
-        _check_payment_before_start(tenant, problems.nest(f"payments[{position}]."), payment)
+        _check_payment_before_start(
+            tenant, problems.create_nested_view(f"payments[{position}]."), payment
+        )
     problems.raise_if_any()
     # Last, because problems of fields and recipients are reported first.
     if not balances.has_balance_for_batch(tenant, batch):
@@ -44,15 +46,15 @@ def _check_payment_before_start(tenant: Tenant, problems: Problems, payment: Pay
         payment.terms.account_type is None
     ):  # The recipient had no account when the payment was created.
         quotes.renew_payment_terms(tenant, payment)
-    minimum_amount = views.minimum_amount(tenant, payee)
+    find_shown_minimum_amount = views.find_shown_minimum_amount(tenant, payee)
     # The document does not show the currency of routeMinimum: here it is that of the amount.
     if (
         payment.terms.account_type == BANK_TRANSFER
-        and minimum_amount is not None
-        and payment.amount < minimum_amount
+        and find_shown_minimum_amount is not None
+        and payment.amount < find_shown_minimum_amount
     ):
         problems.add_invalid_field(
-            "amount", f"Must be at least {minimum_amount}, the recipient's routeMinimum"
+            "amount", f"Must be at least {find_shown_minimum_amount}, the recipient's routeMinimum"
         )
 
 

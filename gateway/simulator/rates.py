@@ -91,7 +91,7 @@ RATE_PRECISION = Decimal("1e-10")
 QUOTE_STEP = Decimal("0.0005")
 
 
-def currency_name(code: str) -> str:
+def look_up_currency_name(code: str) -> str:
     return CURRENCIES[code][0]
 
 

@@ -110,7 +110,7 @@ def _merge_sent_address(
     if not isinstance(sent_fields, dict):
         problems.add_invalid_field("address", "Must be an object")
         return
-    nested_problems = problems.nest("address.")
+    nested_problems = problems.create_nested_view("address.")
     for name, check in ADDRESS_CHECKS.items():
         if name in sent_fields:
             address[name] = sent_fields[name]
@@ -132,7 +132,7 @@ def _parse_government_ids(
         problems.add_invalid_field("governmentIds", "Must be an array")
         return []
     for position, government_id in enumerate(sent_fields):
-        nested_problems = problems.nest(f"governmentIds[{position}].")
+        nested_problems = problems.create_nested_view(f"governmentIds[{position}].")
         if isinstance(government_id, dict):
             check_government_id(nested_problems, government_id, str(merged_fields.get("type")))
         else:

@@ -23,7 +23,9 @@ def create_recipient(tenant: Tenant, body: JsonObject) -> Recipient:
     problems = Problems()
     fields = merge_recipient_fields(problems, body, CREATE_CHECKS, {})
     drafts = [
-        accounts.build_draft_account(tenant, problems.nest(f"{path}."), fields, account_body)
+        accounts.build_draft_account(
+            tenant, problems.create_nested_view(f"{path}."), fields, account_body
+        )
         for path, account_body in _iter_account_bodies(problems, body)
     ]
     problems.raise_if_any()

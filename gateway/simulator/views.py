@@ -74,7 +74,7 @@ def compute_estimated_fees(tenant: Tenant, recipient: Recipient) -> str:
     return ROUTE_FEES.get(str(_select_payout_route(tenant, recipient.primary_account)), "0.00")
 
 
-def minimum_amount(tenant: Tenant, recipient: Recipient) -> Decimal | None:
+def find_shown_minimum_amount(tenant: Tenant, recipient: Recipient) -> Decimal | None:
     """Returns the minimum amount as responses show it, including a test's override."""
     amount = recipient.overrides.get("routeMinimum", compute_route_minimum(tenant, recipient))
     return None if amount is None else Decimal(str(amount))

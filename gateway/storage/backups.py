@@ -55,7 +55,7 @@ async def save_backup(state: State, path: Path) -> tuple[Manifest, int]:
         if sqlite_file:
             await asyncio.to_thread(_copy_sqlite_database, sqlite_file, copy)
         else:
-            await asyncio.to_thread(postgresql_tools.dump, address, copy)
+            await asyncio.to_thread(postgresql_tools.dump_database, address, copy)
         # The key file is saved after the database: a key may be added meanwhile, but none removed.
         size = await asyncio.to_thread(
             pack, path, manifest, copy, state.encryption_key_file, folder
@@ -170,7 +170,7 @@ async def _restore_postgresql_database(
             remedy="--force replaces it with the backup, and keeps no copy of the database",
         )
     replaced_files = _replace_key_file(state, key)
-    await asyncio.to_thread(postgresql_tools.load, address, saved_state)
+    await asyncio.to_thread(postgresql_tools.restore_database, address, saved_state)
     async with open_store(state) as store:
         await set_restored_flag(store, _read_high_water_mark(state), BACKUP_RESTORED)
     return replaced_files

@@ -119,15 +119,15 @@ async def load_comparison_tallies_by_key(store: Store) -> dict[TallyKey, Tally]:
     tally_rows, difference_rows = await store.read(load)
     for row in tally_rows:
         values = {name: getattr(row, name) for name in (*_SUMS, "first_at", "last_at")}
-        tallies[_parse_key(row)] = Tally(**values)
+        tallies[_parse_tally_key(row)] = Tally(**values)
     for row in difference_rows:
         # The two queries are no snapshot: a difference may be newer than the tallies.
-        if tally := tallies.get(_parse_key(row)):
+        if tally := tallies.get(_parse_tally_key(row)):
             tally.places[row.kind, row.place] = row.answers
     return tallies
 
 
-def _parse_key(row: Any) -> TallyKey:
+def _parse_tally_key(row: Any) -> TallyKey:
     return TallyKey(Tenant(row.merchant, row.environment), row.key, row.operation)
 
 

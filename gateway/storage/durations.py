@@ -57,12 +57,12 @@ class Durations:
         lower_count = 0
         for bucket, count in enumerate(self.counts):
             if count and lower_count + count >= rank:
-                return _interpolate(bucket, (rank - lower_count) / count)
+                return _interpolate_in_bucket(bucket, (rank - lower_count) / count)
             lower_count += count
         return None
 
 
-def _interpolate(bucket: int, fraction: float) -> float:
+def _interpolate_in_bucket(bucket: int, fraction: float) -> float:
     """Interpolates inside a bucket, on the logarithmic scale of the bounds."""
     if bucket == len(BUCKET_BOUNDS_MS):
         return math.inf

@@ -34,7 +34,7 @@ def read_key_file(path: Path) -> EncryptionKeys | None:
     return EncryptionKeys(_parse_keys(path, text))
 
 
-def build_missing_error(path: Path) -> StoreUnavailable:
+def build_missing_key_file_error(path: Path) -> StoreUnavailable:
     return StoreUnavailable(
         f"there is no key file {path}",
         means="stored secrets can be neither encrypted nor decrypted",
@@ -51,7 +51,7 @@ def create_key_file(path: Path) -> None:
 def add_encryption_key(path: Path) -> None:
     """Adds a key, which encrypts new values from the next start on; raises StoreUnavailable."""
     if read_key_file(path) is None:
-        raise build_missing_error(path)
+        raise build_missing_key_file_error(path)
     has_final_newline = path.read_bytes().endswith(b"\n")
     # Appended, never rewritten: a crash must not lose a key.
     _write_key_file_text(
@@ -95,7 +95,7 @@ def _parse_keys(path: Path, text: str) -> dict[str, bytes]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        key_id, key = _parse_line(path, number, line)
+        key_id, key = _parse_key_line(path, number, line)
         if key_id in keys:
             raise _build_invalid_line_error(path, number, "has the id of an earlier line")
         keys[key_id] = key
@@ -104,7 +104,7 @@ def _parse_keys(path: Path, text: str) -> dict[str, bytes]:
     return keys
 
 
-def _parse_line(path: Path, number: int, line: str) -> tuple[str, bytes]:
+def _parse_key_line(path: Path, number: int, line: str) -> tuple[str, bytes]:
     key_id, _, encoded = line.strip().partition(" ")
     try:
         key = base64.b64decode(encoded.strip(), validate=True)

@@ -236,7 +236,7 @@ class OperationRepository:
 
     async def list_unfinished(self) -> list[OperationRecord]:
         """Lists every operation that is running somewhere, or in doubt."""
-        return await self._list_where(statements.UNFINISHED)
+        return await self._list_operations_where(statements.UNFINISHED)
 
     async def list_unfinished_without_requests(self) -> list[OperationRecord]:
         """Like ``list_unfinished``, but without requests and object ids."""
@@ -251,7 +251,7 @@ class OperationRepository:
             operation_objects.c.object_id.in_(list(ids)),
             *(() if tenant is None else (_build_tenant_condition(operation_objects, tenant),)),
         )
-        return await self._list_where(operations.c.id.in_(operation_ids))
+        return await self._list_operations_where(operations.c.id.in_(operation_ids))
 
     async def list_by_request_or_operation_id(
         self, tenant: Tenant | None, id_: str
@@ -263,16 +263,18 @@ class OperationRepository:
             condition = or_(condition, operations.c.id.startswith(id_))
         if tenant is not None:
             condition = and_(condition, _build_tenant_condition(operations, tenant))
-        return await self._list_where(condition)
+        return await self._list_operations_where(condition)
 
     async def find_operation(self, id_: str) -> OperationRecord | None:
-        records = await self._list_where(operations.c.id == id_)
+        records = await self._list_operations_where(operations.c.id == id_)
         return records[0] if records else None
 
     async def list_by_id_prefix(self, prefix: str) -> list[OperationRecord]:
-        return await self._list_where(operations.c.id.startswith(prefix, autoescape=True))
+        return await self._list_operations_where(
+            operations.c.id.startswith(prefix, autoescape=True)
+        )
 
-    async def _list_where(self, condition: ColumnElement[bool]) -> list[OperationRecord]:
+    async def _list_operations_where(self, condition: ColumnElement[bool]) -> list[OperationRecord]:
         query = (
             select(operations).where(condition).order_by(operations.c.started_at, operations.c.id)
         )
@@ -334,7 +336,7 @@ class OperationRepository:
         self, record: OperationRecord, write: Write
     ) -> list[OperationRecord]:
         """Lists the other unfinished operations with an identical write that is unresolved."""
-        return await self._list_where(
+        return await self._list_operations_where(
             and_(
                 statements.IS_OPEN_OPERATION,
                 operations.c.id.in_(_build_identical_writes_query(record, write)),

@@ -202,7 +202,7 @@ class PostgresqlDatabase(Database):
 
     async def _take_responding_connection(self, *, writes: bool) -> Any:
         """Takes a connection that responds: a restart of the database must not cost a write."""
-        pool = await self._open()
+        pool = await self._open_pool()
         for _ in range(POOL_SIZE + 1):
             connection = await pool.acquire()
             try:
@@ -211,21 +211,25 @@ class PostgresqlDatabase(Database):
                 if not connection.is_closed():
                     return connection
             except TimeoutError:
-                await _discard(pool, connection)
+                await _close_and_release_connection(pool, connection)
                 raise  # the others would not respond either
             except _UNUSABLE:
                 pass
             except BaseException:
-                await _discard(pool, connection)
+                await _close_and_release_connection(pool, connection)
                 raise
-            await _discard(pool, connection)
+            await _close_and_release_connection(pool, connection)
         raise asyncpg.InterfaceError("no usable connection")
 
-    async def _open(self) -> Any:
+    async def _open_pool(self) -> Any:
         async with self._opening:
             if self._pool is None:
                 self._pool = await asyncpg.create_pool(
-                    self._dsn, min_size=0, max_size=POOL_SIZE, reset=_do_nothing, **self._options
+                    self._dsn,
+                    min_size=0,
+                    max_size=POOL_SIZE,
+                    reset=_skip_session_reset,
+                    **self._options,
                 )
         return self._pool
 
@@ -257,11 +261,11 @@ class PostgresqlDatabase(Database):
             self._pool = None
 
 
-async def _do_nothing(_connection: Any) -> None:
+async def _skip_session_reset(_connection: Any) -> None:
     """Replaces the pool's reset, a round trip: a transaction changes no setting of its session."""
 
 
-async def _discard(pool: Any, connection: Any) -> None:
+async def _close_and_release_connection(pool: Any, connection: Any) -> None:
     connection.terminate()
     await pool.release(connection)
 

@@ -31,7 +31,7 @@ _ENVIRONMENT_VARIABLES = {
 """Parameters of a database URL, and the environment variables of libpq for them."""
 
 
-def dump(address: URL, target: Path) -> None:
+def dump_database(address: URL, target: Path) -> None:
     """Dumps a database in pg_dump's custom format; raises StoreUnavailable."""
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     remedy = (
@@ -44,7 +44,7 @@ def dump(address: URL, target: Path) -> None:
     )
 
 
-def load(address: URL, source: Path) -> None:
+def restore_database(address: URL, source: Path) -> None:
     """Restores a dump in one transaction; raises StoreUnavailable."""
     remedy = "install PostgreSQL's client programs of the server's version or later on this machine"
     options = ["--clean", "--if-exists", "--no-owner", "--single-transaction", "--exit-on-error"]

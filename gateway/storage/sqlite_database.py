@@ -127,7 +127,10 @@ class SqliteDatabase(Database):
         if self._thread is None:
             arguments = (asyncio.get_running_loop(),)
             self._thread = threading.Thread(
-                target=self._work, args=arguments, name="database", daemon=True
+                target=self._run_queued_jobs_until_closed,
+                args=arguments,
+                name="database",
+                daemon=True,
             )
             self._thread.start()
         job = _Job(body, writes=writes)
@@ -135,7 +138,7 @@ class SqliteDatabase(Database):
         result: Result = await job.future
         return result
 
-    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _run_queued_jobs_until_closed(self, loop: asyncio.AbstractEventLoop) -> None:
         is_last = False
         while not is_last:
             job = self._jobs.get()

@@ -16,7 +16,7 @@ from gateway.storage import engine as engines
 from gateway.storage.database import Body, Database, Result
 from gateway.storage.encryption import EncryptionContext, EncryptionKeys
 from gateway.storage.errors import StoreUnavailable
-from gateway.storage.key_file import build_missing_error, create_key_file, read_key_file
+from gateway.storage.key_file import build_missing_key_file_error, create_key_file, read_key_file
 from gateway.storage.migrate import find_schema_revision, migrate
 from gateway.storage.postgresql_database import ADVISORY_LOCKS
 from gateway.storage.process_lock import hold_process_lock
@@ -137,7 +137,7 @@ def _load_and_verify_keys(store: Store, connection: Connection, key_file: Path) 
         create_key_file(key_file)
         keys = read_key_file(key_file)
     if keys is None:
-        raise build_missing_error(key_file)
+        raise build_missing_key_file_error(key_file)
     if lost := sorted(set(checks) - set(keys.ids)):
         raise _build_key_mismatch_error(key_file, store.where, f"has no key {', '.join(lost)}")
     for key_id, check in checks.items():

@@ -110,7 +110,7 @@ async def add_traffic_counts(tx: Transaction, traffic_by_span: Mapping[Span, Tra
     """Adds to the stored counters, as part of a transaction."""
     # Always in the same order: two instances that update the same rows must not deadlock.
     rows = sorted(
-        (_build_row(span, counts) for span, counts in traffic_by_span.items()),
+        (_build_traffic_row(span, counts) for span, counts in traffic_by_span.items()),
         key=lambda row: [row[name] for name in _KEY_COLUMNS],
     )
     if rows:
@@ -131,7 +131,7 @@ _KEY_COLUMNS = [column.name for column in traffic.primary_key]
 _UPSERT = Statement(_build_upsert, [column.name for column in traffic.c])
 
 
-def _build_row(span: Span, counts: Traffic) -> dict[str, Any]:
+def _build_traffic_row(span: Span, counts: Traffic) -> dict[str, Any]:
     row = {name: getattr(span, name) for name in _KEY_COLUMNS}
     row |= {name: getattr(counts, name) for name in (*_SUMS, "slowest_ms")}
     for part in PARTS:

@@ -61,7 +61,9 @@ async def add_usage_and_traffic_counts(
     if not counts:
         return
     # Always in the same order: two instances that update the same rows must not deadlock.
-    rows = sorted((_build_row(use, count) for use, count in counts.items()), key=_build_sort_key)
+    rows = sorted(
+        (_build_usage_row(use, count) for use, count in counts.items()), key=_build_sort_key
+    )
 
     async def upsert_rows(tx: Transaction) -> None:
         await add_traffic_counts(tx, traffic_by_span or {})
@@ -83,7 +85,7 @@ def _build_upsert(kind: ModuleType) -> Any:
 _UPSERT = Statement(_build_upsert, [column.name for column in usage.c])
 
 
-def _build_row(use: UsageKey, count: UsageCounts) -> dict[str, Any]:
+def _build_usage_row(use: UsageKey, count: UsageCounts) -> dict[str, Any]:
     values = {name: getattr(count, name) for name in (*_SUMS, "first_at", "last_at")}
     return {**{name: getattr(use, name) for name in UsageKey.__dataclass_fields__}, **values}
 

@@ -316,7 +316,9 @@ class UpstreamClient:
             fence=call.fence,
         )
         try:
-            return await origin.exchange(attempt, _build_headers(call), self._max_answer_bytes)
+            return await origin.send_and_read_answer(
+                attempt, _build_headers(call), self._max_answer_bytes
+            )
         except Exception as error:
             if isinstance(error, ResponseLost) or not attempt.has_left:
                 raise

@@ -68,7 +68,7 @@ class OptionalEndpoints:
             if self._is_read_known_to_exist(call, environment):
                 raise Unreachable(_LIST_REFUSED.format(path=call.path)) from missing
             await self._record_endpoint_finding(
-                environment, _build_operation_name(call), present=False
+                environment, _build_capability_name_of_endpoint(call), present=False
             )
             raise
 
@@ -85,10 +85,12 @@ class OptionalEndpoints:
             if not self._can_mean_missing_endpoint(refused):
                 raise
             body = await self._resend_to_confirm_missing(call, refused, send)
-        await self._record_endpoint_finding(environment, _build_operation_name(call), present=True)
+        await self._record_endpoint_finding(
+            environment, _build_capability_name_of_endpoint(call), present=True
+        )
         return body
 
-    async def probe(self, call: Call, environment: str, send: SendCall) -> bool:
+    async def probe_endpoint(self, call: Call, environment: str, send: SendCall) -> bool:
         """Tries a call now, and remembers for all processes whether the operation exists.
 
         For operators: also a list that existed before may count as missing then. Raises the
@@ -98,7 +100,7 @@ class OptionalEndpoints:
             await self.send_call_ignoring_findings(call, environment, send)
         except NoSuchOperation:
             await self._record_endpoint_finding(
-                environment, _build_operation_name(call), present=False
+                environment, _build_capability_name_of_endpoint(call), present=False
             )
             return False
         return True
@@ -109,13 +111,13 @@ class OptionalEndpoints:
 
     def find_missing_operation_name(self, call: Call, environment: str) -> str | None:
         """Returns the operation's name if the service is known not to have it."""
-        name = _build_operation_name(call)
+        name = _build_capability_name_of_endpoint(call)
         finding = self._capabilities.get(environment, name)
         is_missing = self._mode == "auto" and self._clock() < compute_missing_until(finding)
         return name if self._mode == "avoid" or is_missing else None
 
     def _is_read_known_to_exist(self, call: Call, environment: str) -> bool:
-        finding = self._capabilities.get(environment, _build_operation_name(call))
+        finding = self._capabilities.get(environment, _build_capability_name_of_endpoint(call))
         return call.is_read and bool(finding and finding["present"])
 
     def _can_mean_missing_endpoint(self, refusal: Refused) -> bool:
@@ -156,7 +158,7 @@ class OptionalEndpoints:
             raise first  # the path exists, and the first call was refused for another reason
         refusals.append(second)
         await _require_object_exists(call, second, send)
-        raise NoSuchOperation(_build_operation_name(call)) from second
+        raise NoSuchOperation(_build_capability_name_of_endpoint(call)) from second
 
     async def _record_endpoint_finding(self, environment: str, name: str, *, present: bool) -> None:
         previous: Any = self._capabilities.get(environment, name)
@@ -217,7 +219,7 @@ def _compute_missing_ttl_seconds(finding: Mapping[str, Any] | None) -> int:
     return min(2 * int(finding.get("seconds", MISSING_SECONDS)), MAX_MISSING_SECONDS)
 
 
-def _build_operation_name(call: Call) -> str:
+def _build_capability_name_of_endpoint(call: Call) -> str:
     endpoint = find_documented_endpoint(call.method, call.path)
     return f"inferred {endpoint.method} {endpoint.path}"
 

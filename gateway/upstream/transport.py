@@ -52,7 +52,7 @@ class Origin:
             "GET", address, session=session, **{**egress_options, **proxy}
         )
 
-    async def exchange(
+    async def send_and_read_answer(
         self, attempt: SignedAttempt, headers: dict[str, str], max_bytes: int
     ) -> UpstreamAnswer:
         """Sends a request once and reads the answer, with at most ``max_bytes`` of body.

@@ -363,7 +363,7 @@ class IdempotencyGuard:
             await self._journal.save_deliveries_and_connection_resets()
         while True:
             rows = await self._journal.operations.list_related_open(record)
-            await self._reconciler.refresh_instance_leases(rows)
+            await self._reconciler.load_leases_of_operations(rows)
             own_rows = filter(self._reconciler.is_own, rows)
             unhandled_ids = {
                 row.id for row in own_rows if not self._journal.is_handled_by_this_process(row)

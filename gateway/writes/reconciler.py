@@ -372,7 +372,7 @@ class WriteReconciler:
         """Lists every unfinished operation once, and starts to reconcile those that are due."""
         unsaved_ids = set(self._journal.unsaved_executions)
         rows = await self._journal.operations.list_unfinished_without_requests()
-        await self.refresh_instance_leases(rows)
+        await self.load_leases_of_operations(rows)
         orphans = [record for record in rows if not self.is_operation_executing(record)]
         # Executions that started after the rows were read are open too, but not among them.
         self._forget_closed_operations(
@@ -433,7 +433,7 @@ class WriteReconciler:
             pause_seconds = min(pause_seconds, inconclusive_seconds)
         retry_state.due_at = self._journal.monotonic() + pause_seconds
 
-    async def refresh_instance_leases(self, records: Iterable[OperationRecord]) -> None:
+    async def load_leases_of_operations(self, records: Iterable[OperationRecord]) -> None:
         """Loads the leases of the operations' instances; call it before ``is_operation_executing``."""
         active_states = (RUNNING, DONE)
         await self._heartbeats.refresh_leases_if_any_unknown(

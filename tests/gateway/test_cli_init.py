@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from gateway.cli import gateway
 from gateway.config.settings import load_settings
-from gateway.operator.preflight import check_runnable
+from gateway.operator.preflight import check_settings_are_runnable
 from gateway.storage.key_file import read_key_file
 from gateway.storage.migrations import find_newest_revision
 
@@ -38,7 +38,7 @@ def test_init_writes_a_runnable_configuration_for_its_owner_only() -> None:
         ("gateway.toml", "gateway.key", "admin-token"), 0o600
     )
     settings = load_settings(Path("gateway.toml"))
-    check_runnable(settings)
+    check_settings_are_runnable(settings)
     assert settings.environments.sandbox
     assert settings.environments.sandbox.base_url == URL
     token = settings.server.admin_token.get_secret_value()

@@ -147,7 +147,7 @@ async def test_key_is_found_with_all_its_settings(store: Store) -> None:
         ),
     )
     async with ApiKeyStore(store) as keyring:
-        api_key = await keyring.find(OTHER_API_KEY)
+        api_key = await keyring.find_active_key(OTHER_API_KEY)
     assert api_key
     assert (api_key.name, api_key.prefix, api_key.tenant) == (
         "b",
@@ -166,20 +166,20 @@ async def test_key_is_found_with_all_its_settings(store: Store) -> None:
 )
 async def test_invalid_key_is_unknown(store: Store, api_key: str) -> None:
     async with ApiKeyStore(store) as keyring:
-        assert await keyring.find(api_key) is None
+        assert await keyring.find_active_key(api_key) is None
 
 
 async def test_malformed_key_costs_no_query(store: Store) -> None:
     async with ApiKeyStore(store) as keyring, count_queries() as queries:
         for text in ("", "k" * 513, "kéy"):
-            assert await keyring.find(text) is None
+            assert await keyring.find_active_key(text) is None
     assert queries == []
 
 
 async def test_known_key_costs_one_query_for_any_number_of_callers(store: Store) -> None:
     async with ApiKeyStore(store) as keyring, count_queries() as queries:
-        keys_found = await asyncio.gather(*(keyring.find(API_KEY) for _ in range(50)))
-        keys_found.append(await keyring.find(API_KEY))
+        keys_found = await asyncio.gather(*(keyring.find_active_key(API_KEY) for _ in range(50)))
+        keys_found.append(await keyring.find_active_key(API_KEY))
     assert len(queries) == 1
     assert all(key == keys_found[0] for key in keys_found)
 
@@ -188,29 +188,29 @@ async def test_unknown_key_is_cached_for_some_seconds(store: Store) -> None:
     now = 0.0
     async with ApiKeyStore(store, clock=lambda: now) as keyring, count_queries() as queries:
         for _ in range(3):
-            assert await keyring.find("guess") is None
+            assert await keyring.find_active_key("guess") is None
         assert len(queries) == 1
         now = 6.0
-        assert await keyring.find("guess") is None
+        assert await keyring.find_active_key("guess") is None
         assert len(queries) == 2
 
 
 async def test_guessed_keys_do_not_evict_known_keys(store: Store) -> None:
     async with ApiKeyStore(store) as keyring:
         keyring._unknown = type(keyring._unknown)(10, 5)
-        assert await keyring.find(API_KEY)
+        assert await keyring.find_active_key(API_KEY)
         for number in range(50):
-            await keyring.find(f"guess-{number}")
+            await keyring.find_active_key(f"guess-{number}")
         assert len(keyring._unknown) == 10
         async with count_queries() as queries:
-            assert await keyring.find(API_KEY)
+            assert await keyring.find_active_key(API_KEY)
     assert queries == []
 
 
 async def test_cancelled_caller_does_not_cancel_lookup_for_others(store: Store) -> None:
     async with ApiKeyStore(store) as keyring:
-        first = asyncio.create_task(keyring.find(API_KEY))
-        second = asyncio.create_task(keyring.find(API_KEY))
+        first = asyncio.create_task(keyring.find_active_key(API_KEY))
+        second = asyncio.create_task(keyring.find_active_key(API_KEY))
         await asyncio.sleep(0)
         first.cancel()
         assert await second
@@ -218,8 +218,8 @@ async def test_cancelled_caller_does_not_cancel_lookup_for_others(store: Store) 
 
 async def test_key_cache_holds_and_shows_no_plain_key(store: Store) -> None:
     async with ApiKeyStore(store) as keyring:
-        await keyring.find(API_KEY)
-        await keyring.find("guess")
+        await keyring.find_active_key(API_KEY)
+        await keyring.find_active_key("guess")
         cache_text = repr([*keyring._known.items(), *keyring._unknown.items(), keyring])
     for secret in (API_KEY, "guess", "secret-of-acme"):
         assert secret not in cache_text
@@ -228,7 +228,7 @@ async def test_key_cache_holds_and_shows_no_plain_key(store: Store) -> None:
 async def test_key_hashed_with_earlier_encryption_key_is_found(store: Store, state: State) -> None:
     add_encryption_key(state.encryption_key_file)
     async with open_store(state) as second_store, ApiKeyStore(second_store) as keyring:
-        assert await keyring.find(API_KEY)
+        assert await keyring.find_active_key(API_KEY)
 
 
 # Changes by another process.
@@ -243,10 +243,10 @@ async def test_key_revoked_by_another_process_is_refused_within_two_seconds(
     store: Store, second_store: Store
 ) -> None:
     async def is_refused() -> bool:
-        return await keyring.find(API_KEY) is None
+        return await keyring.find_active_key(API_KEY) is None
 
     async with ApiKeyStore(store) as keyring:
-        assert await keyring.find(API_KEY)
+        assert await keyring.find_active_key(API_KEY)
         await revoke_only_key(second_store)
         await wait_until(is_refused, 2)
 
@@ -255,7 +255,7 @@ async def test_unknown_key_imported_by_another_process_is_found(
     store: Store, second_store: Store
 ) -> None:
     async def is_found() -> bool:
-        return await keyring.find(OTHER_API_KEY) is not None
+        return await keyring.find_active_key(OTHER_API_KEY) is not None
 
     async with ApiKeyStore(store, poll_seconds=POLL_SECONDS) as keyring:
         assert not await is_found()
@@ -269,11 +269,11 @@ async def test_credentials_replaced_by_another_process_are_used_without_query(
     new_credentials = Credentials("new-access", "new-secret")
 
     async with ApiKeyStore(store, poll_seconds=1000) as keyring:
-        assert await keyring.find(API_KEY)
+        assert await keyring.find_active_key(API_KEY)
         await replace_credentials(second_store, ACME, new_credentials)
         await keyring.refresh()
         async with count_queries() as queries:
-            api_key = await keyring.find(API_KEY)
+            api_key = await keyring.find_active_key(API_KEY)
     assert api_key
     assert api_key.credentials == new_credentials
     assert queries == []
@@ -283,12 +283,12 @@ async def test_limit_changed_by_another_process_applies_to_cached_keys(
     store: Store, second_store: Store
 ) -> None:
     async with ApiKeyStore(store, poll_seconds=1000) as keyring:
-        await keyring.find(API_KEY)
+        await keyring.find_active_key(API_KEY)
         await import_keys_into(
             second_store, build_key_line(requests_per_hour=3, allowed_ips=["192.0.2.0/24"])
         )
         await keyring.refresh()
-        api_key = await keyring.find(API_KEY)
+        api_key = await keyring.find_active_key(API_KEY)
     assert api_key
     assert api_key.requests_per_hour == 3
     assert not api_key.admits("10.0.0.1")
@@ -310,7 +310,7 @@ async def test_answer_older_than_last_poll_is_not_cached(
     is_reading, may_continue = asyncio.Event(), asyncio.Event()
     async with ApiKeyStore(store, poll_seconds=1000) as keyring:
         monkeypatch.setattr(store, "read", read_and_wait)
-        find_task = asyncio.create_task(keyring.find(API_KEY))
+        find_task = asyncio.create_task(keyring.find_active_key(API_KEY))
         await is_reading.wait()
         # The result of a poll is set directly.
         keyring._change_count += 1
@@ -318,17 +318,17 @@ async def test_answer_older_than_last_poll_is_not_cached(
         await find_task
         keyring._change_count -= 1
         await revoke_only_key(second_store)
-        assert await keyring.find(API_KEY) is None
+        assert await keyring.find_active_key(API_KEY) is None
 
 
 async def test_restored_database_is_read_again(store: Store, second_store: Store) -> None:
     async with ApiKeyStore(store, poll_seconds=1000) as keyring:
-        await keyring.find(API_KEY)
+        await keyring.find_active_key(API_KEY)
         keyring._change_count += 5
         (listed_key,) = await load_listed_keys(second_store)
         await revoke_key(second_store, listed_key.id)
         await keyring.refresh()
-        assert await keyring.find(API_KEY) is None
+        assert await keyring.find_active_key(API_KEY) is None
 
 
 # Outage of the database.
@@ -338,12 +338,12 @@ async def test_known_keys_work_during_outage_and_unknown_keys_are_unavailable(
     store: Store, state: State
 ) -> None:
     async with ApiKeyStore(store, poll_seconds=POLL_SECONDS) as keyring:
-        assert await keyring.find(API_KEY)
+        assert await keyring.find_active_key(API_KEY)
         break_database(state)
         await asyncio.sleep(5 * POLL_SECONDS)
-        assert await keyring.find(API_KEY)
+        assert await keyring.find_active_key(API_KEY)
         with pytest.raises(StoreUnavailable) as error:
-            await keyring.find(OTHER_API_KEY)
+            await keyring.find_active_key(OTHER_API_KEY)
         assert OTHER_API_KEY not in str(error.value)
 
 
@@ -352,29 +352,29 @@ async def test_known_keys_stop_working_ten_minutes_after_last_poll(
 ) -> None:
     now = 0.0
     async with ApiKeyStore(store, poll_seconds=1000, clock=lambda: now) as keyring:
-        assert await keyring.find(API_KEY)
+        assert await keyring.find_active_key(API_KEY)
         break_database(state)
         now = 600.0
-        assert await keyring.find(API_KEY)
+        assert await keyring.find_active_key(API_KEY)
         now = 601.0
         with pytest.raises(StoreUnavailable):
-            await keyring.find(API_KEY)
+            await keyring.find_active_key(API_KEY)
 
 
 async def test_polling_resumes_after_database_lock(
     store: Store, second_store: Store, state: State
 ) -> None:
     async def is_refused() -> bool:
-        return await keyring.find(API_KEY) is None
+        return await keyring.find_active_key(API_KEY) is None
 
     async with ApiKeyStore(store, poll_seconds=POLL_SECONDS) as keyring:
-        assert await keyring.find(API_KEY)
+        assert await keyring.find_active_key(API_KEY)
         other_connection = sqlite3.connect(
             state.url.removeprefix("sqlite:///"), isolation_level=None
         )
         other_connection.execute("BEGIN EXCLUSIVE")
         await asyncio.sleep(0.2)
-        assert await keyring.find(API_KEY)
+        assert await keyring.find_active_key(API_KEY)
         other_connection.execute("ROLLBACK")
         other_connection.close()
         await revoke_only_key(second_store)

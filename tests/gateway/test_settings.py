@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.settings import ConfigurationError, Settings, load_settings
-from gateway.operator.preflight import check_runnable, list_placeholder_url_warnings
+from gateway.operator.preflight import check_settings_are_runnable, list_placeholder_url_warnings
 
 BASE_TOML = "[environments.live]\nbase_url = 'https://service.example'\n"
 
@@ -520,7 +520,7 @@ def test_error_about_secret_file_contains_no_secret() -> None:
 
 def list_run_problems(text: str) -> list[str]:
     try:
-        check_runnable(load_settings(write_config(text)))
+        check_settings_are_runnable(load_settings(write_config(text)))
     except ConfigurationError as refused:
         return refused.problems
     return []
@@ -645,31 +645,31 @@ def test_password_in_file_is_warned_of_and_not_shown(
     section: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = f"{BASE_TOML}[{section}]\nurl = '{url}'"
-    (warning,) = load_settings(write_config(text)).find_passwords()
+    (warning,) = load_settings(write_config(text)).find_url_password_problems()
     variable = f"PAYOUT_GATEWAY_{section.upper()}__URL"
     assert warning.startswith(f"gateway.toml:4: {section}.url: contains a password")
     assert "url_file" in warning
     assert variable in warning
     assert "hush" not in warning
     monkeypatch.setenv(variable, url)
-    assert load_settings(write_config(text)).find_passwords() == [warning], (
+    assert load_settings(write_config(text)).find_url_password_problems() == [warning], (
         "it is still in the file"
     )
-    assert load_settings(write_config(BASE_TOML)).find_passwords() == []
+    assert load_settings(write_config(BASE_TOML)).find_url_password_problems() == []
 
 
 def test_invalid_url_has_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"{BASE_TOML}[state]\nurl = 'postgresql://[::1/gateway'"
     monkeypatch.setenv("PAYOUT_GATEWAY_STATE__URL", "sqlite:///gateway.db")
-    assert load_settings(write_config(text)).find_passwords() == []
+    assert load_settings(write_config(text)).find_url_password_problems() == []
 
 
 def test_password_outside_file_is_not_warned_of(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("postgresql://gateway:hush@database.example/gateway")
     text = f"{BASE_TOML}[state]\nurl_file = '{tmp_path}/url'"
-    assert load_settings(write_config(text)).find_passwords() == []
+    assert load_settings(write_config(text)).find_url_password_problems() == []
     config_text = f"{BASE_TOML}[state]\nurl = 'postgresql://gateway@database.example/gateway'"
-    assert load_settings(write_config(config_text)).find_passwords() == []
+    assert load_settings(write_config(config_text)).find_url_password_problems() == []
 
 
 def test_several_workers_require_shared_state_and_limits() -> None:

@@ -170,7 +170,9 @@ class RedisRateLimiter:
         replies: Sequence[AdmissionReply | ResponseError | None] = [None] * len(batch)
         failure: Exception | None = None
         try:
-            replies = await connection.ask([pending.question for pending in batch])
+            replies = await connection.evaluate_admission_questions(
+                [pending.question for pending in batch]
+            )
             failure = next(
                 (candidate for candidate in replies if isinstance(candidate, ResponseError)), None
             )

@@ -53,7 +53,7 @@ class RedisConnection:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
-    async def ask(
+    async def evaluate_admission_questions(
         self, questions: Sequence[AdmissionQuestion]
     ) -> list[AdmissionReply | ResponseError]:
         """Returns a reply or Redis's error for each question; raises one of ``REDIS_ERRORS``."""
@@ -175,7 +175,7 @@ async def open_redis_connection(url: str, probe: AdmissionQuestion) -> RedisConn
     try:
         async with asyncio.timeout(2 * CONNECT_SECONDS):
             await connection.load_script()
-        for reply in await connection.ask([probe]):
+        for reply in await connection.evaluate_admission_questions([probe]):
             if isinstance(reply, ResponseError):
                 raise reply  # noqa: TRY301 - an error reply means that the probe failed
     except BaseException:

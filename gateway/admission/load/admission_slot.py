@@ -68,7 +68,7 @@ class LoadShedder:
         return Overloaded(reason, max(1, ceil(self.settings.queue_seconds)))
 
     def start_or_queue_and_shed_displaced(self, merchant: str) -> Waiter:
-        waiter, displaced = self.limiter.enter(merchant)
+        waiter, displaced = self.limiter.admit_or_queue(merchant)
         for displaced_waiter in displaced:
             self.wake_waiter(displaced_waiter, "displaced by merchants with shorter queues")
         return waiter
@@ -93,8 +93,8 @@ class LoadShedder:
         if wakeup is not None and not wakeup.done():
             wakeup.set_result(shed_reason)
 
-    def leave(self, waiter: Waiter) -> None:
-        for started_waiter in self.limiter.leave(waiter):
+    def remove_and_start_waiters(self, waiter: Waiter) -> None:
+        for started_waiter in self.limiter.remove_and_start_waiters(waiter):
             self.wake_waiter(started_waiter)
 
 
@@ -153,7 +153,7 @@ class AdmissionSlot:
             self._load.memory_budget.release(self._holder, self._reserved_bytes)
             self._reserved_bytes = 0
         if self._waiter is not None:
-            self._load.leave(self._waiter)
+            self._load.remove_and_start_waiters(self._waiter)
             self._waiter = None
             if self._connection:
                 self._connection.mark_response_in_progress()

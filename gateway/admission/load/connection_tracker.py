@@ -69,7 +69,7 @@ class ConnectionTracker(Generic[ConnectionT]):
     def start_request(self, connection: ConnectionT) -> None:
         self.connections.start_request(connection, self._clock())
 
-    def authenticate(self, connection: ConnectionT, tenant: Hashable) -> None:
+    def attribute_to_tenant(self, connection: ConnectionT, tenant: Hashable) -> None:
         self.connections.assign_tenant(connection, tenant, self._clock())
 
     def mark_request_running(self, connection: ConnectionT) -> None:

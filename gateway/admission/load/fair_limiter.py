@@ -58,7 +58,7 @@ class FairLimiter:
         """Whether a request that arrives now would be rejected."""
         return not self._can_run(merchant) and not self._can_wait(merchant)
 
-    def enter(self, merchant: str) -> tuple[Waiter, list[Waiter]]:
+    def admit_or_queue(self, merchant: str) -> tuple[Waiter, list[Waiter]]:
         """Adds a request; returns its waiter, and the waiters that it displaced."""
         self._last_sequence_number += 1
         waiter = Waiter(merchant, self._last_sequence_number)
@@ -77,7 +77,7 @@ class FairLimiter:
         self._queues.setdefault(merchant, deque()).append(waiter)
         return waiter, displaced
 
-    def leave(self, waiter: Waiter) -> list[Waiter]:
+    def remove_and_start_waiters(self, waiter: Waiter) -> list[Waiter]:
         """Removes a finished or cancelled request; returns the waiters that start instead."""
         if waiter.state is WaiterState.WAITING:
             self._remove_from_queue(waiter)

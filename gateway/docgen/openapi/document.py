@@ -92,7 +92,7 @@ class _DocumentBuilder:
                 "securitySchemes": {
                     "ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"}
                 },
-                "headers": {name: _build_header(description) for name, description in _RATE_LIMIT_HEADERS.items()},
+                "headers": {name: _build_integer_header(description) for name, description in _RATE_LIMIT_HEADERS.items()},
                 "responses": {f"Failure{status}": _build_error_response(status) for status in _STATUS_DESCRIPTIONS},
                 "schemas": dict(sorted(self._components.items())),
             },
@@ -142,7 +142,7 @@ class _DocumentBuilder:
         example = self._spelling.translate_from_neutral(
             operation.body_shape, EXAMPLE_BODIES[operation.name]
         )
-        return {"required": True, "content": _build_content(schema, example)}
+        return {"required": True, "content": _build_json_content(schema, example)}
 
     def _build_responses(self, operation: Operation) -> dict[str, Any]:
         # Success is always 200 in the legacy interface, for deletes too.
@@ -153,7 +153,9 @@ class _DocumentBuilder:
                 "headers": {
                     name: {"$ref": f"#/components/headers/{name}"} for name in _RATE_LIMIT_HEADERS
                 },
-                "content": _build_content(schema, build_schema_example(schema, self._components)),
+                "content": _build_json_content(
+                    schema, build_schema_example(schema, self._components)
+                ),
             }
         }
         for status in list_error_statuses(operation):
@@ -203,11 +205,11 @@ def _iter_path_parameters(path: str) -> Iterator[dict[str, Any]]:
             }
 
 
-def _build_content(schema: Schema, example: Any) -> dict[str, Any]:
+def _build_json_content(schema: Schema, example: Any) -> dict[str, Any]:
     return {"application/json": {"schema": schema, "example": example}}
 
 
-def _build_header(description: str) -> dict[str, Any]:
+def _build_integer_header(description: str) -> dict[str, Any]:
     return {"description": description, "schema": {"type": "integer"}}
 
 
@@ -237,11 +239,11 @@ def _build_error_response(status: int) -> dict[str, Any]:
     example = {"ok": False, "errors": [_build_error_example(codes[0], status)]}
     response: dict[str, Any] = {
         "description": _STATUS_DESCRIPTIONS[status],
-        "content": _build_content(schema, example),
+        "content": _build_json_content(schema, example),
     }
     if status == 429:
         response["headers"] = {
-            "Retry-After": _build_header("Seconds to wait before the next request.")
+            "Retry-After": _build_integer_header("Seconds to wait before the next request.")
         }
     return response
 

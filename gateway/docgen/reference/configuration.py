@@ -135,11 +135,11 @@ def _format_default_as_toml(model: type[BaseModel], name: str) -> str | None:
         return None
     if field.default is None:
         # An unset date is written as an empty string in TOML.
-        return '""' if _is_date(model, name) else ""
+        return '""' if _is_date_setting(model, name) else ""
     return format_toml_value(field.default)
 
 
-def _is_date(model: type[BaseModel], name: str) -> bool:
+def _is_date_setting(model: type[BaseModel], name: str) -> bool:
     return "date" in str(model.model_json_schema()["properties"][name])
 
 

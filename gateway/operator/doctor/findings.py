@@ -55,7 +55,7 @@ _HINTS = (
 )
 
 
-def advise_unreachable(failure: str, url: str) -> str:
+def advise_on_unreachable_address(failure: str, url: str) -> str:
     """Returns advice for an address that did not answer, chosen by the text of the failure."""
     if is_placeholder_url(url):
         return f"{url} is a placeholder: replace it with the address of your service"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from multidict import CIMultiDict
 
 from gateway.config.settings import Settings
-from gateway.operator.doctor.findings import Finding, advise_unreachable
+from gateway.operator.doctor.findings import Finding, advise_on_unreachable_address
 from gateway.payloads import json_codec
 from gateway.storage import Store
 from gateway.storage.mode_rows import TRANSLATE, list_mode_switches
@@ -40,7 +40,8 @@ async def check_legacy_services(settings: Settings, store: Store) -> list[Findin
         if name in switched_environments and environment.legacy_base_url
     }
     findings = [
-        _report_missing_address(name) for name in sorted(switched_environments - origins.keys())
+        _build_missing_address_finding(name)
+        for name in sorted(switched_environments - origins.keys())
     ]
     async with open_passthrough_client(
         settings, origins, create_circuit_breakers(settings)
@@ -50,7 +51,7 @@ async def check_legacy_services(settings: Settings, store: Store) -> list[Findin
         ]
 
 
-def _report_missing_address(name: str) -> Finding:
+def _build_missing_address_finding(name: str) -> Finding:
     problem = "keys are switched to `forward` or `compare`, but legacy_base_url is not set"
     advice = (
         f"set environments.{name}.legacy_base_url, or run `modes set … translate` (see "
@@ -70,7 +71,9 @@ async def _check_legacy_service(client: PassthroughClient, name: str, url: str) 
                 body = (body + part)[:MAX_BODY_BYTES]
             status = response.status
     except (Unreachable, ResponseLost) as failure:
-        advice = advise_unreachable(str(failure), url).replace("base_url", "legacy_base_url")
+        advice = advise_on_unreachable_address(str(failure), url).replace(
+            "base_url", "legacy_base_url"
+        )
         return Finding(name, CHECK_NAME, "error", str(failure), advice)
     if _is_legacy_answer(status, body):
         return Finding(name, CHECK_NAME, "ok", "answers as the legacy interface")

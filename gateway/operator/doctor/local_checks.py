@@ -12,7 +12,7 @@ from gateway.config.extensions import check_c_extensions
 from gateway.config.settings import ConfigurationError, Server, Settings
 from gateway.operator.brownout_windows import describe_window_scope
 from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding
-from gateway.operator.preflight import check_runnable
+from gateway.operator.preflight import check_settings_are_runnable
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE, is_restored
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.audit_log import describe_scope
@@ -29,7 +29,9 @@ def check_compiled_extensions() -> Iterator[Finding]:
 
 
 def check_configuration(settings: Settings) -> Iterator[Finding]:
-    yield from _iter_configuration_error_findings("configuration", lambda: check_runnable(settings))
+    yield from _iter_configuration_error_findings(
+        "configuration", lambda: check_settings_are_runnable(settings)
+    )
 
 
 def _iter_configuration_error_findings(

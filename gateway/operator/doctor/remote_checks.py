@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from gateway.auth.signing import Credentials, shorten_key
 from gateway.config.settings import Settings
-from gateway.operator.doctor.findings import Finding, State, advise_unreachable
+from gateway.operator.doctor.findings import Finding, State, advise_on_unreachable_address
 from gateway.upstream.client import Reply, UpstreamClient
 from mappings.failures import Unknown, Unreachable
 
@@ -70,7 +70,7 @@ class ServiceProbe:
             reason, self.failure_reason = str(failure), NOT_REACHED
             return [
                 self._build_finding(
-                    "reachable", "error", reason, advise_unreachable(reason, self._url)
+                    "reachable", "error", reason, advise_on_unreachable_address(reason, self._url)
                 ),
                 self._build_skipped_check_finding("credentials"),
             ]

@@ -170,7 +170,7 @@ async def _probe_batch_list_endpoint(
 
     try:
         # Stores the result, so that running gateways use it too.
-        is_available = await optional_endpoints.probe(LIST_CALL, probe.name, send_call)
+        is_available = await optional_endpoints.probe_endpoint(LIST_CALL, probe.name, send_call)
     except Failure:
         if not refusals:
             return None

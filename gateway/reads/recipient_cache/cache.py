@@ -88,7 +88,7 @@ class RecipientCache:
         self._refresh_task: asyncio.Task[None] | None = None
         self._is_dropped = False
         self._max_age_seconds = max_age_seconds
-        self._make_room = make_room
+        self._evict_idle_caches_to_fit = make_room
         self._list_remote_changes = list_remote_changes
         self._monotonic = monotonic
         self._wall_clock = wall_clock
@@ -156,7 +156,7 @@ class RecipientCache:
 
     def _check_room_for_recipients(self, count: int) -> None:
         self.expected_count = count
-        if not self._make_room(self, count):
+        if not self._evict_idle_caches_to_fit(self, count):
             raise CacheUnavailable("there are more recipients than lists.index_recipients")
 
     def _remove_deleted_recipients_once(self, deleted_ids: frozenset[str]) -> None:
@@ -176,7 +176,7 @@ class RecipientCache:
             if is_newer:
                 self.rows[entry.id] = entry
 
-    def _remove(self, id_: str, asked_at: float) -> None:
+    def _remove_recipient(self, id_: str, asked_at: float) -> None:
         if self.rows.pop(id_, None) is not None:
             self._removed_at[id_] = asked_at
 
@@ -191,7 +191,7 @@ class RecipientCache:
         """
         if self._refresh_task is None or self._refresh_task.done():
             self._refresh_task = asyncio.create_task(
-                self._refresh(reader, deleted_ids), name="index"
+                self._reload_all_recipients(reader, deleted_ids), name="index"
             )
             self._refresh_task.add_done_callback(self._record_refresh_outcome)
         return self._refresh_task
@@ -231,7 +231,9 @@ class RecipientCache:
             self._refresh_task.cancel()
             await asyncio.gather(self._refresh_task, return_exceptions=True)
 
-    async def _refresh(self, reader: ServiceListReader, deleted_ids: frozenset[str]) -> None:
+    async def _reload_all_recipients(
+        self, reader: ServiceListReader, deleted_ids: frozenset[str]
+    ) -> None:
         """Reads all recipients of the service, and then removes those that it no longer has.
 
         Queries may run meanwhile, because an older entry never replaces a newer one.
@@ -285,14 +287,16 @@ class RecipientCache:
         try:
             changed_ids |= set(await self._list_remote_changes())
             sent_at = self._monotonic()
-            walked_entries = await reader.walk(self._store_newer_entries, self._increment_start)
+            walked_entries = await reader.fetch_rows_in_date_span(
+                self._store_newer_entries, self._increment_start
+            )
             unseen_ids = (changed_ids & self.rows.keys()) - {entry.id for entry in walked_entries}
             # Before the reads, for the same reason as in a walk.
             read_at = self._monotonic()
             for id_ in await reader.fetch_and_list_missing_ids(
                 unseen_ids, self._store_newer_entries
             ):
-                self._remove(id_, read_at)
+                self._remove_recipient(id_, read_at)
         except BaseException:
             # These recipients have not been read again yet, so the next increment has to do it.
             self.changed_ids |= changed_ids
@@ -350,7 +354,7 @@ class RecipientCache:
                     and not entry.is_older_than(stored_entry)
                 ):
                     moves_dates = moves_dates and entry.stamp > stored_entry.stamp
-                    self._remove(entry.id, entry.asked_at)
+                    self._remove_recipient(entry.id, entry.asked_at)
             if is_last or (since is not None and entries[-1].stamp < since):
                 return len(self.rows) == service_count and (is_last or moves_dates)
         return False
@@ -387,13 +391,13 @@ class RecipientCache:
     ) -> None:
         """Removes entries that the service no longer lists in the span, unless read again since."""
         asked_at = self._monotonic()
-        walked_entries = await reader.walk(
+        walked_entries = await reader.fetch_rows_in_date_span(
             self._store_newer_entries, span[0].stamp, span[-1].stamp + 1
         )
         seen_ids = {walked_entry.id for walked_entry in walked_entries}
         for entry in span:
             if entry.id not in seen_ids and self.rows.get(entry.id) is entry:
-                self._remove(entry.id, asked_at)
+                self._remove_recipient(entry.id, asked_at)
 
 
 def _sort_by_date(entries: list[RecipientEntry]) -> list[RecipientEntry]:

@@ -116,7 +116,7 @@ class RecipientCaches:
         if cache is None:
             arguments = (
                 self._settings.index_seconds,
-                self._make_room,
+                self._evict_idle_caches_to_fit,
                 self._create_remote_changes(tenant),
             )
             cache = self._caches[tenant] = RecipientCache(
@@ -186,7 +186,7 @@ class RecipientCaches:
     def _is_cache_idle(self, cache: RecipientCache) -> bool:
         return self._monotonic() - cache.used_at >= EVICTABLE_AFTER_SECONDS
 
-    def _make_room(self, cache: RecipientCache, count: int) -> bool:
+    def _evict_idle_caches_to_fit(self, cache: RecipientCache, count: int) -> bool:
         """Evicts idle caches if necessary; returns whether ``count`` recipients fit."""
         max_recipients = self._settings.index_recipients
         other_caches = {

@@ -75,7 +75,7 @@ class ServiceListReader:
         spans = zip(
             [None, *boundaries], [*(boundary + 1 for boundary in boundaries), None], strict=True
         )
-        await gather_all([self.walk(store_entries, *span) for span in spans])
+        await gather_all([self.fetch_rows_in_date_span(store_entries, *span) for span in spans])
 
     async def _fetch_update_date_at_position(self, position: int) -> int:
         page = await self._fetch_page(None, None, size=1, number=position)
@@ -83,7 +83,7 @@ class ServiceListReader:
             raise CacheUnavailable("the service does not support pages of one row")
         return parse_row_stamp(page.rows[0])
 
-    async def walk(
+    async def fetch_rows_in_date_span(
         self, store_entries: StoreEntries, since: int | None, until: int | None = None
     ) -> list[RecipientEntry]:
         """Reads every row with an update date in a span; some may be returned more than once."""
@@ -94,9 +94,11 @@ class ServiceListReader:
             requested_at = self.monotonic()
             page = await self._fetch_page(since, until, number=number)
             entries = (
-                await run_in_thread(_build_entries, page.rows, requested_at) if page.rows else []
+                await run_in_thread(_build_recipient_entries, page.rows, requested_at)
+                if page.rows
+                else []
             )
-            _check_dates(entries, since, until)
+            _check_rows_filtered_and_sorted(entries, since, until)
             store_entries(entries)
             walked_entries += entries
             if page.page_count is None:
@@ -120,7 +122,9 @@ class ServiceListReader:
                 None, None, number=number, direction="desc", status=ARCHIVED
             )
             entries = (
-                await run_in_thread(_build_entries, page.rows, requested_at) if page.rows else []
+                await run_in_thread(_build_recipient_entries, page.rows, requested_at)
+                if page.rows
+                else []
             )
         except CacheUnavailable:
             return [], True
@@ -168,7 +172,7 @@ class ServiceListReader:
             raise CacheUnavailable("the service returned another recipient than requested")
         if is_deleted_for_clients(row, {}):
             return False
-        store_entries(_build_entries([row], requested_at))
+        store_entries(_build_recipient_entries([row], requested_at))
         return True
 
     async def _fetch_page(
@@ -212,14 +216,16 @@ class ServiceListReader:
         )
 
 
-def _build_entries(rows: Sequence[Row], asked_at: float) -> list[RecipientEntry]:
+def _build_recipient_entries(rows: Sequence[Row], asked_at: float) -> list[RecipientEntry]:
     try:
         return [RecipientEntry(row, asked_at) for row in rows]
     except (AttributeError, KeyError, TypeError, ValueError):
         raise CacheUnavailable("the service's rows do not match the document") from None
 
 
-def _check_dates(entries: Sequence[RecipientEntry], since: int | None, until: int | None) -> None:
+def _check_rows_filtered_and_sorted(
+    entries: Sequence[RecipientEntry], since: int | None, until: int | None
+) -> None:
     """Raises CacheUnavailable if the rows are not filtered and sorted as requested."""
     stamps = [entry.stamp for entry in entries]
     is_in_order = stamps == sorted(stamps)

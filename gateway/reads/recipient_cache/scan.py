@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from mappings.effects import JSON, Call, ListPage, ListQuery
 from mappings.failures import Refused, Unreachable
-from mappings.paging import FIRST_PAGE, Page, parse_count
+from mappings.paging import FIRST_PAGE, Page, parse_count_or_default
 
 PAGE_SIZE = 250
 """Rows in a page; the document states no maximum. A service that refuses it gets its default."""
@@ -201,12 +201,12 @@ def parse_page(body: JSON, question: ListQuery, number: int) -> ScannedPage:
     meta = meta_value if isinstance(meta_value, dict) else {}
     return ScannedPage(
         body.get(question.list_field) or [],
-        parse_count(meta.get("page"), number),
+        parse_count_or_default(meta.get("page"), number),
         _parse_count_or_none(meta.get("pages")),
         _parse_count_or_none(meta.get("records")),
     )
 
 
 def _parse_count_or_none(value: JSON) -> int | None:
-    count = parse_count(value, -1)
+    count = parse_count_or_default(value, -1)
     return None if count < 0 else count

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from gateway.admin.authentication import create_auth_middleware
 from gateway.config.settings import ConfigurationError, Settings, build_url
-from gateway.operator.preflight import check_runnable
+from gateway.operator.preflight import check_settings_are_runnable
 from gateway.server.admin_server import AdminRunner
 from gateway.server.listener import AcceptQueue, Listener, bind_accept_queues, find_bound_port
 from gateway.server.shutdown import (
@@ -90,7 +90,7 @@ class Supervisor:
         )
         try:
             self._settings = self._load_settings()
-            check_runnable(self._settings)
+            check_settings_are_runnable(self._settings)
             await self.start()
         except (ConfigurationError, WorkerStartError) as error:
             # The old workers still run with these; a shutdown takes its time limit from them.
@@ -168,7 +168,7 @@ async def supervise_workers(
         _install_restart_event(),
         ProcessLifetime(),
     )
-    check_runnable(settings)
+    check_settings_are_runnable(settings)
     server = settings.server
     listening_queues = bind_accept_queues(
         server.host, server.port, "SERVER__PORT", queue_count=server.workers

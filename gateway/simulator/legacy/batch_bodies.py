@@ -60,7 +60,7 @@ def parse_batch_edit(id_mapper: IdMapper, body: JsonObject, batch: Batch) -> Bat
     """Parses all changes of a batch; clients may send back a whole batch. Raises ApiError."""
     problems = Problems()
     # A batch that is read has its payments as a page object.
-    body = {**body, "payments": _extract_payment_list(body.get("payments"))}
+    body = {**body, "payments": _unwrap_payment_page(body.get("payments"))}
     sent_description = {name: body[name] for name in ("description",) if name in body}
     description = parse_text(
         problems, {"description": batch.description, **sent_description}, "description"
@@ -112,7 +112,7 @@ def parse_batch_edit(id_mapper: IdMapper, body: JsonObject, batch: Batch) -> Bat
     )
 
 
-def _extract_payment_list(value: object) -> object:
+def _unwrap_payment_page(value: object) -> object:
     """Returns the payments of a page object, which a client may send back as it was read."""
     return value["payments"] if isinstance(value, dict) and "payments" in value else value
 

@@ -11,8 +11,12 @@ STATUSES = frozenset({"open", "pending", "processing", "accepted", "complete"})
 ENDED_STATUSES = frozenset({"processed", "failed"})
 
 
-def batch_status(id_mapper: IdMapper, batch: Batch) -> str:
-    word = str(batch.overrides.get("status", batch_views.batch_status(id_mapper.tenant, batch)))
+def translate_batch_status(id_mapper: IdMapper, batch: Batch) -> str:
+    word = str(
+        batch.overrides.get(
+            "status", batch_views.determine_shown_batch_status(id_mapper.tenant, batch)
+        )
+    )
     if word in STATUSES:
         return word
     # An unknown word of the service is a stage of processing for legacy clients.
@@ -22,7 +26,7 @@ def batch_status(id_mapper: IdMapper, batch: Batch) -> str:
 def build_batch(id_mapper: IdMapper, batch: Batch) -> JsonObject:
     view = {
         "id": id_mapper.build_client_id(batch.id),
-        "status": batch_status(id_mapper, batch),
+        "status": translate_batch_status(id_mapper, batch),
         "amount": money.format_amount(batch.amount),
         "totalPayments": len(batch.payments),
         "currency": batch.currency,

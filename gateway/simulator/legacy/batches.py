@@ -36,7 +36,7 @@ def require_editable(request: LegacyRequest, batch: Batch) -> Batch:
     """Raises ApiError `invalid_status` unless the batch is open or pending (rules 1 and 2)."""
     if batch.state != "open":
         raise build_invalid_status_error(
-            f"Batch is {batch_views.batch_status(request.id_mapper, batch)}"
+            f"Batch is {batch_views.translate_batch_status(request.id_mapper, batch)}"
         )
     return batch
 

@@ -191,7 +191,7 @@ def _check_minimum_amount(
 ) -> None:
     # Only for recipients given by email, which this request looked up; others are checked at the
     # start.
-    minimum = views.minimum_amount(id_mapper.tenant, payee)
+    minimum = views.find_shown_minimum_amount(id_mapper.tenant, payee)
     is_recipient_currency = amount.currency == payee.fields.get("primaryCurrency")
     if minimum is not None and is_recipient_currency and amount.value < minimum:
         problems.add_invalid_field(amount.field_name, f"Is less than the least amount, {minimum}")

@@ -44,7 +44,7 @@ class PayoutPlan:
     government_ids: list[JsonObject] | None = None
     holds: dict[str, JsonObject] = field(default_factory=dict)
 
-    def apply(self, tenant: Tenant, recipient: Recipient) -> None:
+    def apply_to_recipient(self, tenant: Tenant, recipient: Recipient) -> None:
         recipient.autoswitch = self.holds.get("autoswitch", recipient.autoswitch)
         recipient.holdup = self.holds.get("holdup", recipient.holdup)
         if self.government_ids is not None:
@@ -92,7 +92,9 @@ class PayoutParser:
         primary = lenient.parse_object(shape_problems, self.body, "primary")
         account_bodies = lenient.parse_object(shape_problems, self.body, "accounts")
         bodies_by_word = {
-            word: lenient.parse_object(shape_problems.nest("accounts."), account_bodies, word)
+            word: lenient.parse_object(
+                shape_problems.create_nested_view("accounts."), account_bodies, word
+            )
             for word in self._method_words
         }
         if (
@@ -121,7 +123,7 @@ class PayoutParser:
 
     @property
     def account_problems(self) -> Problems:
-        return self.problems.nest("accounts.")
+        return self.problems.create_nested_view("accounts.")
 
     def _parse_autoswitch_and_holdup(self) -> None:
         for name in ("autoswitch", "holdup"):
@@ -131,7 +133,7 @@ class PayoutParser:
             hold_body = lenient.parse_object(self.problems, self.body, name)
             if hold_body:
                 self.plan.holds[name] = _parse_hold(
-                    self.problems.nest(f"{name}."), hold_body, previous_hold
+                    self.problems.create_nested_view(f"{name}."), hold_body, previous_hold
                 )
 
     def _parse_currency(self, value: object) -> str | None:
@@ -339,7 +341,7 @@ class PayoutParser:
                 if is_combined
                 else government_ids.list_government_ids_after_replacing
             )
-            bank_problems = self.account_problems.nest("bank.")
+            bank_problems = self.account_problems.create_nested_view("bank.")
             if self._is_conflicting_ssn(value, country):
                 bank_problems.add_invalid_field("governmentId", "Is not the ssn sent with it")
                 return

@@ -30,4 +30,4 @@ def _parse_and_apply_payout_body(request: LegacyRequest, mode: Mode) -> None:
         request.tenant, problems, request.body, recipient.fields, recipient, mode
     ).parse()
     problems.raise_if_any()
-    plan.apply(request.tenant, recipient)
+    plan.apply_to_recipient(request.tenant, recipient)

@@ -30,7 +30,7 @@ def create_recipient(request: LegacyRequest) -> JsonObject:
     plan = _parse_payout(request, problems, fields, None, "create")
     problems.raise_if_any()
     recipient = recipients.insert_recipient(request.tenant, fields, [])
-    plan.apply(request.tenant, recipient)
+    plan.apply_to_recipient(request.tenant, recipient)
     request.logged_recipients.append(recipient)
     return {"recipient": recipient_views.build_recipient(request.id_mapper, recipient)}
 
@@ -67,7 +67,7 @@ def update_recipient(request: LegacyRequest) -> JsonObject:
     if status is not None:
         recipient.legacy_status = recipient_bodies.STATUS_CHOICES[status][1]
     if request.body.get("payout"):
-        plan.apply(request.tenant, recipient)
+        plan.apply_to_recipient(request.tenant, recipient)
     return UPDATED
 
 
@@ -90,7 +90,7 @@ def _parse_payout(
     mode: Mode,
 ) -> PayoutPlan:
     payout_body = parse_object(problems, request.body, "payout")
-    payout_problems = problems.nest("payout.")
+    payout_problems = problems.create_nested_view("payout.")
     ssn = request.body.get("ssn")
     is_unchanged = recipient is not None and ssn == government_ids.mask_recipient_ssn(
         recipient.fields

@@ -33,7 +33,7 @@ def build_summary(id_mapper: IdMapper, batch: Batch) -> JsonObject:
         "processed_by": "API",
         "errors": [],
         "serverTime": format_timestamp(tenant.now()),
-        "status": batch_views.batch_status(id_mapper, batch),
+        "status": batch_views.translate_batch_status(id_mapper, batch),
         "currency": batch.currency,
         "description": batch.description,
         **batch_views.build_timestamps(batch),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.settings import ConfigurationError
-from gateway.operator.preflight import check_runnable
+from gateway.operator.preflight import check_settings_are_runnable
 from tests.running_gateway import GatewayUnderTest, build_settings, open_gateway
 from tests.sockets import exchange
 
@@ -94,9 +94,13 @@ def test_public_admin_port_requires_token(tmp_path: Path, host: str) -> None:
         ConfigurationError,
         match=r"set server\.admin_token_file to a file with a token, or server\.admin_host",
     ):
-        check_runnable(build_settings(tmp_path, UNREACHABLE_URL, server={"admin_host": host}))
+        check_settings_are_runnable(
+            build_settings(tmp_path, UNREACHABLE_URL, server={"admin_host": host})
+        )
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
 def test_loopback_admin_port_requires_no_token(tmp_path: Path, host: str) -> None:
-    check_runnable(build_settings(tmp_path, UNREACHABLE_URL, server={"admin_host": host}))
+    check_settings_are_runnable(
+        build_settings(tmp_path, UNREACHABLE_URL, server={"admin_host": host})
+    )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gateway.console.charts import (
     HEIGHT,
     WIDTH,
-    build_plot,
+    build_stacked_bar_plot,
     format_axis_time_labels,
     list_time_span_starts,
     round_up_axis,
@@ -32,7 +32,7 @@ def test_axis_maximum_is_a_short_number_near_the_data(value: float) -> None:
 
 @given(span_lists)
 def test_bars_are_stacked_inside_the_chart(values_by_span: list[dict[str, float]]) -> None:
-    plot = build_plot(
+    plot = build_stacked_bar_plot(
         [(str(index), span_values) for index, span_values in enumerate(values_by_span)], []
     )
     assert len(plot.bars) == len(values_by_span)
@@ -50,8 +50,8 @@ def test_bars_are_stacked_inside_the_chart(values_by_span: list[dict[str, float]
 
 
 def test_no_data_gives_an_empty_chart() -> None:
-    assert build_plot([("0", {"a": 0})], []).is_empty
-    assert build_plot([], []).is_empty
+    assert build_stacked_bar_plot([("0", {"a": 0})], []).is_empty
+    assert build_stacked_bar_plot([], []).is_empty
 
 
 def test_bars_and_labels_are_evenly_spaced() -> None:

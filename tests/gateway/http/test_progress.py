@@ -9,9 +9,9 @@ from typing import Any
 from gateway.http import progress
 from gateway.http.progress import (
     MAX_SHARED_REQUESTS,
+    LargeRequestsInProgress,
     RequestLabels,
     RequestProgress,
-    RequestsInProgress,
     serialize_progress,
 )
 from gateway.http.response_body import CHUNK_BYTES, BufferedPayload
@@ -21,7 +21,7 @@ REQUEST_OWNER = RequestLabels("create_batch", "shop", "live")
 
 
 async def run_as_request(
-    requests_in_progress: RequestsInProgress, request_work: Any, *, age_seconds: float = 0.0
+    requests_in_progress: LargeRequestsInProgress, request_work: Any, *, age_seconds: float = 0.0
 ) -> Any:
     """Run work as the task of one request."""
 
@@ -35,7 +35,7 @@ async def run_as_request(
 
 
 async def test_request_is_listed_from_first_large_step_to_end_of_task() -> None:
-    requests_in_progress = RequestsInProgress(lambda: NOW)
+    requests_in_progress = LargeRequestsInProgress(lambda: NOW)
 
     async def run_steps() -> list[list[RequestProgress]]:
         listings = [requests_in_progress.list_running_requests()]
@@ -73,7 +73,7 @@ async def test_request_is_listed_from_first_large_step_to_end_of_task() -> None:
 
 
 async def test_task_that_outlives_its_request_is_not_listed() -> None:
-    requests_in_progress, may_end = RequestsInProgress(lambda: NOW), asyncio.Event()
+    requests_in_progress, may_end = LargeRequestsInProgress(lambda: NOW), asyncio.Event()
 
     async def outlive_request() -> None:
         await may_end.wait()
@@ -93,7 +93,7 @@ def test_progress_without_a_request_is_ignored() -> None:
 
 
 async def test_progress_of_an_answer_is_recorded() -> None:
-    requests_in_progress = RequestsInProgress(lambda: NOW)
+    requests_in_progress = LargeRequestsInProgress(lambda: NOW)
 
     class Writer:
         steps: list[tuple[str, int, int]] = []  # noqa: RUF012

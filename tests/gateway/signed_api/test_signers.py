@@ -81,16 +81,16 @@ def describe_signer(signer: Signer) -> tuple[Tenant, Credentials]:
 
 
 async def test_signer_is_found_with_credentials_and_tenant(signers: SignerStore) -> None:
-    (signer,) = await signers.find("access-acme")
+    (signer,) = await signers.find_signers("access-acme")
     assert describe_signer(signer) == (ACME, Credentials("access-acme", "secret-of-acme"))
     assert not signer.is_revoked
-    assert await signers.find("access-bolt") == ()
+    assert await signers.find_signers("access-bolt") == ()
 
 
 async def test_access_key_is_found_in_each_environment(store: Store, signers: SignerStore) -> None:
     sandbox_key = build_key_line("two", "bolt", environment="sandbox", access_key="access-acme")
     await import_keys_into(store, sandbox_key)
-    live_signer, sandbox_signer = await signers.find("access-acme")
+    live_signer, sandbox_signer = await signers.find_signers("access-acme")
     assert describe_signer(live_signer) == (ACME, Credentials("access-acme", "secret-of-acme"))
     assert describe_signer(sandbox_signer) == (
         Tenant("bolt", "sandbox"),
@@ -101,8 +101,8 @@ async def test_access_key_is_found_in_each_environment(store: Store, signers: Si
 async def test_known_signer_costs_one_query_for_any_number_of_callers(
     signers: SignerStore, queries: list[Any]
 ) -> None:
-    signers_found = await asyncio.gather(*(signers.find("access-acme") for _ in range(50)))
-    signers_found.append(await signers.find("access-acme"))
+    signers_found = await asyncio.gather(*(signers.find_signers("access-acme") for _ in range(50)))
+    signers_found.append(await signers.find_signers("access-acme"))
     assert len(queries) == 1
     assert all(signer == signers_found[0] for signer in signers_found)
 
@@ -111,17 +111,17 @@ async def test_unknown_signer_costs_one_query_until_keys_change(
     store: Store, keyring: ApiKeyStore, signers: SignerStore, queries: list[Any]
 ) -> None:
     for _ in range(3):
-        assert await signers.find("access-bolt") == ()
+        assert await signers.find_signers("access-bolt") == ()
     assert len(queries) == 1
     await import_keys_into(store, build_key_line("two", "bolt"))
     await keyring.refresh()
-    assert len(await signers.find("access-bolt")) == 1
+    assert len(await signers.find_signers("access-bolt")) == 1
 
 
 async def test_cancelled_caller_does_not_cancel_lookup_for_others(
     signers: SignerStore,
 ) -> None:
-    first, second = (asyncio.ensure_future(signers.find("access-acme")) for _ in range(2))
+    first, second = (asyncio.ensure_future(signers.find_signers("access-acme")) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     assert len(await second) == 1
@@ -144,7 +144,7 @@ async def test_address_is_admitted_by_any_active_key(
         build_key_line("a", "bolt", allowed_ips=[FIRST_NETWORK]),
         build_key_line("b", "bolt", allowed_ips=[SECOND_NETWORK, "::ffff:198.51.100.0/120"]),
     )
-    (signer,) = await signers.find("access-bolt")
+    (signer,) = await signers.find_signers("access-bolt")
     assert admits_address(signer, "10.1.2.3")
     assert admits_address(signer, "192.0.2.7")
     assert admits_address(signer, "198.51.100.7")
@@ -152,7 +152,7 @@ async def test_address_is_admitted_by_any_active_key(
     assert not signer.admits(None)
     await revoke_by_name(store, "b")
     await keyring.refresh()
-    (signer,) = await signers.find("access-bolt")
+    (signer,) = await signers.find_signers("access-bolt")
     assert admits_address(signer, "10.1.2.3")
     assert not admits_address(signer, "192.0.2.7")
 
@@ -161,7 +161,7 @@ async def test_key_without_address_list_admits_every_address(
     store: Store, signers: SignerStore
 ) -> None:
     await import_keys_into(store, build_key_line("two", allowed_ips=[FIRST_NETWORK]))
-    (signer,) = await signers.find("access-acme")
+    (signer,) = await signers.find_signers("access-acme")
     assert admits_address(signer, "203.0.113.1")
     assert signer.admits(None)
 
@@ -174,10 +174,10 @@ async def test_credentials_with_only_revoked_keys_are_revoked(
 ) -> None:
     await import_keys_into(store, build_key_line("two"))
     for name, is_revoked in (("one", False), ("two", True)):
-        await signers.find("access-acme")
+        await signers.find_signers("access-acme")
         await revoke_by_name(store, name)
         await keyring.refresh()
-        (signer,) = await signers.find("access-acme")
+        (signer,) = await signers.find_signers("access-acme")
         assert signer.is_revoked == is_revoked
     assert not signer.admits(None)
 
@@ -185,44 +185,44 @@ async def test_credentials_with_only_revoked_keys_are_revoked(
 async def test_rotated_credentials_are_found_by_new_access_key_only(
     store: Store, signers: SignerStore, keyring: ApiKeyStore
 ) -> None:
-    assert await signers.find("access-acme")
-    assert await signers.find("new") == ()
+    assert await signers.find_signers("access-acme")
+    assert await signers.find_signers("new") == ()
     await replace_credentials(store, ACME, Credentials("new", "newer"))
     await keyring.refresh()
-    assert await signers.find("access-acme") == ()
-    (signer,) = await signers.find("new")
+    assert await signers.find_signers("access-acme") == ()
+    (signer,) = await signers.find_signers("new")
     assert describe_signer(signer) == (ACME, Credentials("new", "newer"))
 
 
 async def test_new_secret_of_same_access_key_takes_effect(
     store: Store, signers: SignerStore, keyring: ApiKeyStore
 ) -> None:
-    await signers.find("access-acme")
+    await signers.find_signers("access-acme")
     await replace_credentials(store, ACME, Credentials("access-acme", "newer"))
     await keyring.refresh()
-    (signer,) = await signers.find("access-acme")
+    (signer,) = await signers.find_signers("access-acme")
     assert signer.credentials.secret_key == "newer"
 
 
 async def test_access_key_imported_in_second_environment_is_found(
     store: Store, signers: SignerStore, keyring: ApiKeyStore
 ) -> None:
-    assert len(await signers.find("access-acme")) == 1
+    assert len(await signers.find_signers("access-acme")) == 1
     await import_keys_into(
         store, build_key_line("two", "bolt", environment="sandbox", access_key="access-acme")
     )
     await keyring.refresh()
-    assert len(await signers.find("access-acme")) == 2
+    assert len(await signers.find_signers("access-acme")) == 2
 
 
 async def test_unchanged_signer_is_not_queried_again(
     store: Store, signers: SignerStore, keyring: ApiKeyStore, queries: list[Any]
 ) -> None:
-    await signers.find("access-acme")
+    await signers.find_signers("access-acme")
     await import_keys_into(store, build_key_line("two", "bolt"))
     await keyring.refresh()
     queries.clear()
-    assert await signers.find("access-acme")
+    assert await signers.find_signers("access-acme")
     assert queries == []
 
 
@@ -231,18 +231,18 @@ async def test_answer_older_than_last_poll_is_not_cached(
 ) -> None:
     keyring._change_count += 1
     for number in (1, 2):
-        assert await signers.find("access-acme")
+        assert await signers.find_signers("access-acme")
         assert len(queries) == number
 
 
 async def test_restored_database_clears_cached_signers(
     signers: SignerStore, keyring: ApiKeyStore, queries: list[Any]
 ) -> None:
-    await signers.find("access-acme")
+    await signers.find_signers("access-acme")
     keyring._change_count += 5
     await keyring.refresh()
     queries.clear()
-    assert await signers.find("access-acme")
+    assert await signers.find_signers("access-acme")
     assert len(queries) == 1
 
 
@@ -252,22 +252,22 @@ async def test_restored_database_clears_cached_signers(
 async def test_known_signers_work_during_outage_as_long_as_api_keys(
     state: State, signers: SignerStore, clock: FakeClock
 ) -> None:
-    await signers.find("access-acme")
+    await signers.find_signers("access-acme")
     Path(state.url.removeprefix("sqlite:///")).write_bytes(b"no database" * 1000)
     with pytest.raises(StoreUnavailable):
-        await signers.find("access-bolt")
+        await signers.find_signers("access-bolt")
     clock.now = 599.0
-    assert await signers.find("access-acme")
+    assert await signers.find_signers("access-acme")
     clock.now = 601.0
     with pytest.raises(StoreUnavailable):
-        await signers.find("access-acme")
+        await signers.find_signers("access-acme")
 
 
 # Secrets.
 
 
 async def test_repr_shows_no_secret_and_no_access_key(signers: SignerStore) -> None:
-    (signer,) = await signers.find("access-acme")
+    (signer,) = await signers.find_signers("access-acme")
     for representation in (repr(signer), repr(signers)):
         assert "secret-of" not in representation
         assert "access-acme" not in representation

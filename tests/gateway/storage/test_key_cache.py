@@ -31,24 +31,24 @@ async def test_key_cache_follows_import_rotation_and_revocation_by_another_insta
         open_store(state) as second_store,
         ApiKeyStore(first_store, poll_seconds=1000) as keyring,
     ):
-        assert await keyring.find(API_KEY) is None
+        assert await keyring.find_active_key(API_KEY) is None
 
         await import_keys(second_store, parse_key_lines(json.dumps(LINE).encode()))
         await keyring.refresh()
-        key = await keyring.find(API_KEY)
+        key = await keyring.find_active_key(API_KEY)
         assert key
         assert key.credentials == Credentials("access-acme", "secret-of-acme")
 
         await replace_credentials(second_store, Tenant("acme", "live"), Credentials("new", "newer"))
         await keyring.refresh()
-        key = await keyring.find(API_KEY)
+        key = await keyring.find_active_key(API_KEY)
         assert key
         assert key.credentials == Credentials("new", "newer")
 
         (keys,) = await load_listed_keys(second_store)
         await revoke_key(second_store, keys.id)
         await keyring.refresh()
-        assert await keyring.find(API_KEY) is None
+        assert await keyring.find_active_key(API_KEY) is None
 
 
 async def test_signer_cache_follows_import_rotation_and_revocation_by_another_instance(
@@ -60,21 +60,21 @@ async def test_signer_cache_follows_import_rotation_and_revocation_by_another_in
         ApiKeyStore(first_store, poll_seconds=1000) as keyring,
         SignerStore(first_store, keyring) as signers,
     ):
-        assert await signers.find("access-acme") == ()
+        assert await signers.find_signers("access-acme") == ()
 
         await import_keys(second_store, parse_key_lines(json.dumps(LINE).encode()))
         await keyring.refresh()
-        (signer,) = await signers.find("access-acme")
+        (signer,) = await signers.find_signers("access-acme")
         assert signer.credentials == Credentials("access-acme", "secret-of-acme")
 
         await replace_credentials(second_store, Tenant("acme", "live"), Credentials("new", "newer"))
         await keyring.refresh()
-        assert await signers.find("access-acme") == ()
-        (signer,) = await signers.find("new")
+        assert await signers.find_signers("access-acme") == ()
+        (signer,) = await signers.find_signers("new")
         assert signer.credentials == Credentials("new", "newer")
 
         (keys,) = await load_listed_keys(second_store)
         await revoke_key(second_store, keys.id)
         await keyring.refresh()
-        (signer,) = await signers.find("new")
+        (signer,) = await signers.find_signers("new")
         assert signer.is_revoked

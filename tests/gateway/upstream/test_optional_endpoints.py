@@ -216,11 +216,11 @@ async def test_known_list_is_replaced_only_after_operator_finds_it_absent() -> N
     with pytest.raises(Unreachable, match="doctor"):
         await harness.call_list()
     assert harness.read_presence(name=LIST_NAME) is True
-    assert await harness.inferred.probe(LIST_CALL, "live", harness.answer_call) is False
+    assert await harness.inferred.probe_endpoint(LIST_CALL, "live", harness.answer_call) is False
     with pytest.raises(NoSuchOperation):
         await harness.call_list()
     harness.edits = [{}]
-    assert await harness.inferred.probe(LIST_CALL, "live", harness.answer_call) is True
+    assert await harness.inferred.probe_endpoint(LIST_CALL, "live", harness.answer_call) is True
     harness.edits = [{"batches": []}]
     assert await harness.call_list() == {"batches": []}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.http.request_ids import generate_id
+from gateway.http.request_ids import generate_hex_id
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, open_store
 from gateway.storage.operations import CONFIRMED, SENT, OwnershipLostError
 from gateway.upstream.clock import ServiceClock
@@ -202,7 +202,7 @@ def test_request_fingerprint_is_independent_of_id_import(journal: Journal) -> No
 
     def build_request(batch: str, payee: str, imported_ids: dict[str, str]) -> Request:
         body = {"recipient": {"id": payee}, "sourceAmount": "8.00"}
-        request = Request(datetime.now(UTC), generate_id(), {"id": batch}, body=body)
+        request = Request(datetime.now(UTC), generate_hex_id(), {"id": batch}, body=body)
         return replace(request, imported_ids=imported_ids)
 
     record_before = journal.build_record(

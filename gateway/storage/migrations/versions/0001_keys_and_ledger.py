@@ -13,7 +13,7 @@ depends_on = None
 _MOMENT = sa.DateTime(timezone=True)
 
 
-def _owner() -> list[sa.Column[str]]:
+def _build_owner_columns() -> list[sa.Column[str]]:
     return [
         sa.Column("merchant", sa.Text, nullable=False),
         sa.Column("environment", sa.Text, nullable=False),
@@ -36,14 +36,14 @@ def upgrade() -> None:
     )
     op.bulk_insert(counters, [{"name": "keys", "value": 0}])
     _create_credentials_and_key_tables()
-    _ledger()
+    _create_ledger_table()
 
 
 def _create_credentials_and_key_tables() -> None:
     op.create_table(
         "pairs",
         sa.Column("id", sa.Text, nullable=False),
-        *_owner(),
+        *_build_owner_columns(),
         sa.Column("access_key", sa.Text, nullable=False),
         sa.Column("secret", sa.Text, nullable=False),
         sa.Column("created_at", _MOMENT, nullable=False),
@@ -56,7 +56,7 @@ def _create_credentials_and_key_tables() -> None:
         "keys",
         sa.Column("id", sa.Text, nullable=False),
         sa.Column("name", sa.Text, nullable=False),
-        *_owner(),
+        *_build_owner_columns(),
         sa.Column("key_hash", sa.Text, nullable=False),
         sa.Column("hash_key_id", sa.Text, nullable=False),
         sa.Column("prefix", sa.Text, nullable=False),
@@ -79,10 +79,10 @@ def _create_credentials_and_key_tables() -> None:
     op.create_index("ix_keys_pair_id", "keys", ["pair_id"])
 
 
-def _ledger() -> None:
+def _create_ledger_table() -> None:
     op.create_table(
         "remembered",
-        *_owner(),
+        *_build_owner_columns(),
         sa.Column("kind", sa.Text, nullable=False),
         sa.Column("id", sa.Text, nullable=False),
         sa.Column("facts", sa.Text, nullable=False),

@@ -20,7 +20,7 @@ def _build_tally_key_columns() -> list[sa.Column[str]]:
     return [sa.Column(name, sa.Text, nullable=False) for name in KEY]
 
 
-def _when() -> list[sa.Column[datetime]]:
+def _build_time_columns() -> list[sa.Column[datetime]]:
     moments = ("first_at", "last_at")
     return [sa.Column(name, sa.DateTime(timezone=True), nullable=False) for name in moments]
 
@@ -40,7 +40,7 @@ def upgrade() -> None:
         "comparisons",
         *_build_tally_key_columns(),
         *(sa.Column(name, sa.BigInteger, nullable=False) for name in COUNTS),
-        *_when(),
+        *_build_time_columns(),
         sa.PrimaryKeyConstraint(*KEY, name="pk_comparisons"),
     )
     op.create_table(
@@ -49,6 +49,6 @@ def upgrade() -> None:
         sa.Column("kind", sa.Text, nullable=False),
         sa.Column("place", sa.Text, nullable=False),
         sa.Column("answers", sa.BigInteger, nullable=False),
-        *_when(),
+        *_build_time_columns(),
         sa.PrimaryKeyConstraint(*KEY, "kind", "place", name="pk_found_differences"),
     )

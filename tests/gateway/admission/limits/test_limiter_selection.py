@@ -14,7 +14,7 @@ from gateway.admission.limits.eviction_policy import (
 )
 from gateway.admission.limits.in_redis import RedisRateLimiter
 from gateway.config.settings import ConfigurationError, Settings
-from gateway.operator.preflight import check_runnable
+from gateway.operator.preflight import check_settings_are_runnable
 from tests.gateway.admission.limits.conftest import REDIS_URL
 
 ENVIRONMENT = {"environments": {"live": {"base_url": "https://service.example"}}}
@@ -38,7 +38,7 @@ async def test_unsafe_limit_is_refused_at_start_and_by_check(
 ) -> None:
     settings = Settings(**ENVIRONMENT, **sections)
     with pytest.raises(ConfigurationError) as error:
-        check_runnable(settings)
+        check_settings_are_runnable(settings)
     (problem_text,) = error.value.problems
     placed_at = next(
         (
@@ -65,7 +65,9 @@ async def test_unsafe_limit_is_refused_at_start_and_by_check(
     ],
 )
 def test_redis_url_allows_any_number_of_workers(url: str) -> None:
-    check_runnable(Settings(**ENVIRONMENT, **POSTGRES, limits={"url": url}, server={"workers": 8}))
+    check_settings_are_runnable(
+        Settings(**ENVIRONMENT, **POSTGRES, limits={"url": url}, server={"workers": 8})
+    )
 
 
 async def test_memory_limiter_is_opened_for_one_process() -> None:
