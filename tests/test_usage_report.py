@@ -110,6 +110,8 @@ async def test_usage_report_is_printed_as_table_and_csv(
     assert "without a known API key" not in output, "each row is of a key"
     table = run_installed_command("report", "usage", folder=tmp_path).stdout
     assert "requests without a known API key" in table
+    (total,) = [line for line in table.splitlines() if line.startswith("total ")]
+    assert f"  {len(run_gateway_and_read_log)}  " in total
     assert (
         "No requests were counted."
         in run_installed_command("report", "usage", "--merchant", "another", folder=tmp_path).stdout

@@ -298,6 +298,13 @@ OLDEST_RECIPIENTS_TARGET = "/v1/recipients?orderBy=createdAt&sortBy=asc&page=1&p
 """The oldest recipients, which identify an account: new recipients do not change this page."""
 
 
+FORBIDDEN_ADVICE = (
+    "grant the access key its permissions, or add this machine's address to the service's "
+    "allow-list"
+)
+"""What to do about a 403 of the service, which has accepted the signature."""
+
+
 class SignedClient(Protocol):
     """The part of ``gateway.upstream.client.UpstreamClient`` that the checks use."""
 
@@ -353,11 +360,15 @@ async def probe_account(
         )
     except (Unreachable, Unknown) as error:
         return AccountProbe("unreachable", reason=str(error))
-    if reply.status in (401, 403):
-        return AccountProbe(
-            "refused",
-            reason=f"the service answered {reply.status}: wrong credentials, base_url, clock or vocabulary",
+    if reply.status == 403:
+        return AccountProbe("refused", reason=f"the service answered 403: {FORBIDDEN_ADVICE}")
+    if reply.status == 401:
+        cause = (
+            "access_key and secret_key look swapped"
+            if credentials.look_swapped
+            else "wrong credentials, base_url, clock or vocabulary"
         )
+        return AccountProbe("refused", reason=f"the service answered 401: {cause}")
     if reply.status != 200:
         return AccountProbe("unreachable", reason=f"the service answered {reply.status}")
     try:

@@ -6,6 +6,7 @@ method, LF, request path starting with /v1, LF, body, LF.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -47,6 +48,20 @@ class Credentials:
     def __post_init__(self) -> None:
         # Prepared once, because every signature uses it.
         object.__setattr__(self, "keyed", KeyedHmac(self.secret_key.encode()))
+
+    @property
+    def look_swapped(self) -> bool:
+        """Whether each key looks like the other: secrets are longer, and often say what they are.
+
+        Never tried out: a request with the keys exchanged would show the secret key in a header.
+        """
+        is_named_secret = [
+            bool(re.match(r"sk|.*secret", key, re.IGNORECASE))
+            for key in (self.access_key, self.secret_key)
+        ]
+        if any(is_named_secret):
+            return is_named_secret == [True, False]
+        return len(self.access_key) > len(self.secret_key)
 
 
 def extract_signed_target(form: SignedTargetForm, target: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -10,11 +11,13 @@ import click
 from gateway.cli.options import config_option
 from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
+from gateway.observability.plurals import pluralize
 
 if TYPE_CHECKING:
     from gateway.operator.doctor import Finding
 
-COLOURS = {"ok": "green", "warning": "bold yellow", "skipped": "yellow", "error": "bold red"}
+COLOURS = {"error": "bold red", "warning": "bold yellow", "skipped": "yellow", "ok": "green"}
+"""The style of each state, in the order in which findings are shown."""
 
 MAX_LINE_CHARACTERS = 160
 """Line width in characters if stdout is not a terminal."""
@@ -22,11 +25,12 @@ MAX_LINE_CHARACTERS = 160
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--verbose", is_flag=True, help="Show passed and skipped checks in full.")
 @config_option
-def doctor(*, as_json: bool, settings: Settings) -> None:
+def doctor(*, as_json: bool, verbose: bool, settings: Settings) -> None:
     """Check this machine, the state and each environment's service, with reads only.
 
-    Exit code 1 if any check fails.
+    Exit code 1 if any check fails, so that clients would be refused.
     """
     from gateway.operator.doctor import run_doctor
 
@@ -44,18 +48,47 @@ def doctor(*, as_json: bool, settings: Settings) -> None:
             )
         )
     else:
-        rows = [
-            [finding.environment, finding.check_name, finding.state, finding.result, finding.advice]
-            for finding in findings
-        ]
-        print_table(
-            ["environment", "check", "state", "result", "what to do"],
-            rows,
-            COLOURS,
-            MAX_LINE_CHARACTERS,
-        )
+        click.echo(format_verdict(findings))
+        _print_findings(findings, is_complete=verbose)
     if not has_no_failure:
         click.get_current_context().exit(1)
+
+
+def format_verdict(findings: Sequence[Finding]) -> str:
+    """Says in one line whether clients are served."""
+    errors = sum(finding.state == "error" for finding in findings)
+    warnings = sum(finding.state == "warning" for finding in findings)
+    suffix = f"; {pluralize(warnings, 'warning')}" if warnings else ""
+    if errors:
+        return f"NOT READY: {pluralize(errors, 'error')}{suffix}. Clients would be refused."
+    return f"READY: clients are served{suffix}."
+
+
+def _print_findings(findings: Sequence[Finding], *, is_complete: bool) -> None:
+    shown = [
+        finding for finding in findings if is_complete or finding.state in ("error", "warning")
+    ]
+    # A stable sort: checks of one state stay in the order of their dependencies.
+    shown.sort(key=lambda finding: list(COLOURS).index(finding.state))
+    if shown:
+        rows = [
+            [finding.state, finding.environment, finding.check_name, finding.result, finding.advice]
+            for finding in shown
+        ]
+        headers = ["state", "environment", "check", "result", "what to do"]
+        print_table(headers, rows, COLOURS, MAX_LINE_CHARACTERS)
+    if is_complete:
+        return
+    for environment in dict.fromkeys(finding.environment for finding in findings):
+        names = [
+            finding.check_name
+            for finding in findings
+            if (finding.environment, finding.state) == (environment, "ok")
+        ]
+        if names:
+            click.echo(f"ok, {environment}: {', '.join(names)}")
+    skipped_count = sum(finding.state == "skipped" for finding in findings)
+    click.echo(f"{pluralize(skipped_count, 'check')} skipped. --verbose shows every check.")
 
 
 def _build_finding_json(finding: Finding) -> dict[str, str]:

@@ -15,6 +15,7 @@ from gateway.cli.output import print_table
 from gateway.docgen.curl import InvalidCurlCommand, parse_curl, separate_own_and_curl_arguments
 
 if TYPE_CHECKING:
+    from gateway.config.settings import Settings
     from gateway.docgen.explain import Explanation
 
 OPTIONS_WITH_VALUE = ("--config",)
@@ -31,34 +32,38 @@ class _CurlCommand(click.Command):
 
 @click.command(cls=_CurlCommand)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--curl", "as_curl", is_flag=True, help="Print the calls as signed curl commands.")
 @click.option(
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
     help="For the vocabulary of your service. Default: gateway.toml if it exists.",
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-def explain(*, words: tuple[str, ...], config: Path | None, as_json: bool) -> None:
+def explain(*, words: tuple[str, ...], config: Path | None, as_json: bool, as_curl: bool) -> None:
     """Print the current calls that one legacy request becomes, field by field. Nothing is sent.
 
     Give the request as curl arguments, or paste a curl command line:
 
         payout-gateway explain -X POST /v1/recipients -d '{"type": "business", ...}'
 
-    Headers are ignored; no API key is needed.
+    Headers are ignored; no API key is needed. With --curl, the output is a shell script that signs
+    and sends the calls; it reads ACCESS_KEY and SECRET_KEY from the environment of the shell.
     """
     from gateway.docgen.explain import UnknownOperation, explain_request
     from mappings.failures import Invalid
 
+    settings = load_command_settings(config)
     try:
         request = parse_curl(words, _read_data_file)
-        explanation = explain_request(
-            load_command_settings(config), request.method, request.target, request.body
-        )
+        explanation = explain_request(settings, request.method, request.target, request.body)
     except (InvalidCurlCommand, UnknownOperation) as error:
         raise CommandError(str(error)) from None
     # The body is not JSON. Problems of single fields are part of the explanation instead.
     except Invalid as invalid:
         raise CommandError(invalid.problems[0].message) from None
+    if as_curl:
+        _print_curl_script(settings, explanation)
+        return
     click.echo(
         json.dumps(_build_explanation_json(explanation), indent=2, default=str)
     ) if as_json else _print_explanation(explanation)
@@ -117,6 +122,15 @@ def _print_explanation(explanation: Explanation) -> None:
         )
     else:
         _print_answer(explanation)
+
+
+def _print_curl_script(settings: Settings, explanation: Explanation) -> None:
+    from gateway.docgen.signed_curl import render_curl_script
+
+    if explanation.refusal and not explanation.calls:
+        reasons = " ".join(problem.message for problem in explanation.refusal.problems)
+        raise CommandError(f"the gateway rejects this request, and no call is made: {reasons}")
+    click.echo(render_curl_script(settings, explanation))
 
 
 def _print_answer(explanation: Explanation) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ FROZEN_NOTICE = (
     "there are findings, so all writes are now frozen. Check the findings, then run "
     "`payout-gateway unfreeze --all`; after that, batches are started again"
 )
+
+MAX_INFORMATIONAL_LINES = 10
 
 NOTHING_COMPARED = "There was no batch and no deleted recipient to compare."
 
@@ -287,10 +290,13 @@ def _print_reconcile_result(result: ReconcileResult) -> None:
         click.echo(f"Finding: {write.record.tenant}: write {write.id} is in doubt: {write.to_do}")
     for finding in report.unreadable_objects:
         click.echo(f"Unreadable: {_format_finding(finding)}")
-    for finding in (
+    informational_findings = (
         [] if result.data_loss_findings else [*report.unknown_batches, *report.tenants_without_list]
-    ):
+    )
+    for finding in informational_findings[:MAX_INFORMATIONAL_LINES]:
         click.echo(f"For information: {_format_finding(finding)}")
+    if hidden_count := len(informational_findings[MAX_INFORMATIONAL_LINES:]):
+        click.echo(f"For information: {hidden_count} more of these; --json lists all")
     for owner in result.skipped_tenants:
         click.echo(f"Left out: {owner}, whose keys are all revoked")
     counts = ", ".join(
@@ -298,9 +304,24 @@ def _print_reconcile_result(result: ReconcileResult) -> None:
         for kind, name in COUNT_LABELS.items()
         if kind in report.counts
     )
+    if result.exit_code or informational_findings:
+        click.echo(_format_totals(result, len(informational_findings)))
     click.echo(f"Compared. {counts[:1].upper()}{counts[1:]}." if counts else NOTHING_COMPARED)
     if result.was_restored:
         click.echo(f"The state was restored: {_describe_batch_starts(result)}.")
+
+
+def _format_totals(result: ReconcileResult, informational_count: int) -> str:
+    """Counts the findings by kind, the most serious first."""
+    findings = [*result.report.findings, *result.data_loss_findings]
+    kinds = Counter(finding.kind.replace("_", " ") for finding in _sort_findings(findings))
+    totals = [f"{kind} {count}" for kind, count in kinds.items()]
+    totals += [f"in doubt {len(result.in_doubt)}"] * bool(result.in_doubt)
+    totals += [f"unreadable {len(result.report.unreadable_objects)}"] * bool(
+        result.report.unreadable_objects
+    )
+    for_information = f"; {informational_count} for information" if informational_count else ""
+    return f"Findings: {', '.join(totals) or 'none'}{for_information}."
 
 
 def _describe_batch_starts(result: ReconcileResult) -> str:

@@ -15,6 +15,7 @@ from gateway.cli.command_group import FullHelpGroup
 from gateway.cli.options import config_option
 from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
+from gateway.observability.plurals import pluralize
 from gateway.operator.key_usage import group_usage_by_key, map_operations_to_replacement_calls
 
 if TYPE_CHECKING:
@@ -84,6 +85,19 @@ def _build_usage_row(usage_row: UsageSummary) -> list[str]:
     return [_format_value(getattr(usage_row, name)) or "-" for name in COLUMNS]
 
 
+def _build_total_row(rows: Sequence[UsageSummary]) -> list[str]:
+    counts = [sum(getattr(row, name) for row in rows) for name in ("requests", "refused", "failed")]
+    rate = round((counts[1] + counts[2]) / counts[0], 4) if counts[0] else 0.0
+    operations = pluralize(len({row.operation for row in rows if row.operation}), "operation")
+    keys = pluralize(
+        len({(row.merchant, row.environment, row.key) for row in rows if row.key}), "key"
+    )
+    first_at = min((row.first_at for row in rows if row.first_at), default=None)
+    last_at = max((row.last_at for row in rows if row.last_at), default=None)
+    times = [_format_value(first_at), _format_value(last_at)]
+    return ["total", "", keys, operations, *map(str, counts), str(rate), *times]
+
+
 def _format_value(value: object) -> str:
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%dT%H:%M:%SZ}"
@@ -102,9 +116,10 @@ def _write_csv(rows: Iterable[UsageSummary]) -> None:
 
 
 def _print_usage(rows: list[UsageSummary]) -> None:
-    print_table(
-        [name.removesuffix("_at") for name in COLUMNS], [_build_usage_row(row) for row in rows]
-    )
+    # Each key's most used operations first; a stable sort keeps the keys together.
+    rows = sorted(rows, key=lambda row: (row.merchant, row.environment, row.key, -row.requests))
+    headers = [name.removesuffix("_at") for name in COLUMNS]
+    print_table(headers, [*map(_build_usage_row, rows), _build_total_row(rows)])
     replacement_calls = map_operations_to_replacement_calls()
     if any(not row.key for row in rows):
         click.echo("\n- as merchant, environment and key: requests without a known API key;")

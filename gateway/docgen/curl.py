@@ -71,7 +71,7 @@ def separate_own_and_curl_arguments(
         # Everything after the separator is an argument of curl.
         if word == "--":
             return own_arguments, [*curl_arguments, *rest]
-        if word in ("-h", "--help") or (
+        if word in ("-h", "--help", "--curl") or (
             word == "--json" and not (rest and _is_likely_body(rest[0]))
         ):
             own_arguments.append(word)

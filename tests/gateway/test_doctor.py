@@ -17,9 +17,11 @@ import pytest
 from aiohttp import web
 
 from gateway.admission.limits.in_redis import RedisRateLimiter
+from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
 from gateway.operator.doctor import Finding, run_doctor
 from gateway.simulator import (
+    WALLET_FUNDS,
     Fault,
     Service,
     ServiceCredentials,
@@ -30,6 +32,7 @@ from gateway.simulator import (
 from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.key_file import create_key_file
 from gateway.storage.mode_rows import set_mode
+from gateway.upstream.client import open_upstream_client
 from mappings.current import ENDPOINTS
 from tests.certificates import Authority
 from tests.gateway.storage.conftest import create_temporary_database, run_statements
@@ -227,8 +230,8 @@ async def test_unaccepted_signature_scope_is_reported(
 @pytest.mark.parametrize("seconds", [-300, -10, 10, 300])
 async def test_clock_skew_is_reported(seconds: int, tmp_path: Path) -> None:
     async with open_simulator(clock=lambda: time.time() + seconds) as simulator:
-        finding = require_only_error(await examine(tmp_path, simulator.url))
-    assert finding.check_name == "clock"
+        finding = require_finding(await examine(tmp_path, simulator.url), "clock")
+    assert finding.state == "warning", "it is corrected for"
     assert ("s behind the service" if seconds > 0 else "s ahead of the service") in finding.result
     assert "NTP" in finding.advice
 
@@ -603,9 +606,75 @@ async def test_keys_of_unconfigured_environment_are_reported(tmp_path: Path) -> 
         assert "[environments.live] is not configured" in finding.result
         assert "set environments.live.base_url" in finding.advice
         await import_api_keys(settings, [KEY])
-        findings = await run_doctor(settings)
-    assert not [listed_finding for listed_finding in findings if listed_finding.state == "error"]
-    assert require_finding(findings, "keys").state == "warning", "the other endpoints can be used"
+        assert require_only_error(await run_doctor(settings)) == finding, "its clients get 403"
+
+
+# The vocabulary
+
+
+@pytest.mark.parametrize(
+    ("word", "configured", "check_name", "expected"),
+    [
+        ("balance_path", "/v1/balances", "balance_path", "vocabulary.current.balance_path"),
+        ("summary_path", "/v1/batches/{id}/sum", "summary_path", "vocabulary.current.summary_path"),
+        ("wallet", "paypal", "wallet word", 'vocabulary.current.wallet to "wallet"'),
+    ],
+)
+async def test_vocabulary_that_the_service_does_not_use_is_reported(
+    word: str, configured: str, check_name: str, expected: str, tmp_path: Path
+) -> None:
+    async with open_simulator(wallet_balance=WALLET_FUNDS) as simulator:
+        await create_batch_at(simulator, tmp_path)
+        findings = await examine(
+            tmp_path, simulator.url, vocabulary={"current": {word: configured}}
+        )
+    finding = require_only_error(findings)
+    assert finding.check_name == check_name
+    assert expected in finding.advice
+
+
+async def test_vocabulary_of_the_service_is_accepted(tmp_path: Path) -> None:
+    async with open_simulator(wallet_balance=WALLET_FUNDS) as simulator:
+        await create_batch_at(simulator, tmp_path)
+        findings = await examine(tmp_path, simulator.url)
+        for check_name in ("balance_path", "wallet word", "summary_path", "currency word"):
+            assert require_finding(findings, check_name).state == "ok"
+        settings = {"current": {"batch_currency": "sourceCurrency"}}
+        findings = await examine(tmp_path, simulator.url, vocabulary=settings)
+    assert require_finding(findings, "currency word").state == "warning"
+
+
+async def create_batch_at(simulator: Simulator, folder: Path) -> None:
+    credentials = Credentials(KEY["access_key"], KEY["secret_key"])
+    async with open_upstream_client(build_settings(folder, simulator.url)) as upstream:
+        reply = await upstream.send(
+            "sandbox", credentials, "POST", "/v1/batches", b'{"currency":"USD"}',
+            request_id="test", write=True,
+        )  # fmt: skip
+    assert reply.status == 200
+
+
+async def test_refused_credentials_of_another_merchant_are_reported_as_by_keys_verify(
+    tmp_path: Path,
+) -> None:
+    swapped = {
+        **KEY,
+        "merchant": "globex",
+        "api_key": "key-of-globex",
+        "access_key": "globex-secret-key",
+        "secret_key": "GLOBEXACCESS",
+        "name": "globex",
+    }
+    async with open_simulator() as simulator:
+        finding = require_only_error(await examine(tmp_path, simulator.url, swapped))
+        write_configuration(tmp_path, simulator.url)
+        verified = await run_command(tmp_path, "keys", "verify", "--json", code=1)
+    assert finding.check_name == "credentials"
+    (problem,) = json.loads(verified.stdout)["findings"]
+    for text in (finding.result, problem):
+        assert "globex" in text
+        assert "access_key and secret_key look swapped" in text
+        assert swapped["access_key"] not in text
 
 
 # The legacy service, if a mode uses it
@@ -660,17 +729,29 @@ async def test_refused_connection_to_legacy_service_is_reported(tmp_path: Path) 
     assert finding.check_name == "legacy service"
 
 
-async def test_doctor_command_prints_all_findings_and_exits_with_1(tmp_path: Path) -> None:
-    async with open_simulator(clock=lambda: time.time() + 300) as simulator:
+async def test_doctor_command_prints_errors_first_and_exits_with_1(tmp_path: Path) -> None:
+    async with open_simulator(credentials=[LIVE_CREDENTIALS]) as simulator:
         write_configuration(tmp_path, simulator.url)
         await import_api_keys(build_settings(tmp_path, simulator.url), [KEY])
         report = json.loads((await run_command(tmp_path, "doctor", "--json", code=1)).stdout)
         assert report["ok"] is False
         assert [
             finding["looked_at"] for finding in report["findings"] if finding["state"] == "error"
-        ] == ["clock"]
-        output = (await run_command(tmp_path, "doctor", code=1)).stdout
-    assert "synchronize" in output
+        ] == ["credentials"]
+        verdict, _, error, *_ = (await run_command(tmp_path, "doctor", code=1)).stdout.splitlines()
+    assert verdict == "NOT READY: 1 error. Clients would be refused."
+    assert error.startswith("error  sandbox      credentials")
+
+
+async def test_healthy_setup_is_reported_in_five_lines(tmp_path: Path) -> None:
+    async with open_simulator() as simulator:
+        write_configuration(tmp_path, simulator.url)
+        await import_api_keys(build_settings(tmp_path, simulator.url), [KEY])
+        lines = (await run_command(tmp_path, "doctor")).stdout.splitlines()
+        complete_output = (await run_command(tmp_path, "doctor", "--verbose")).stdout
+    assert lines[0] == "READY: clients are served."
+    assert len(lines) <= 5
+    assert "skipped  sandbox" in complete_output
 
 
 # Freezes and brownouts

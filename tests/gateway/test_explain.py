@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import re
 import subprocess
+from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +16,10 @@ import pytest
 from gateway.auth.signing import Credentials, build_signature_headers
 from gateway.config.settings import CurrentWords, Settings, Words
 from gateway.docgen.explain import Explanation, explain_request
+from gateway.simulator import Service, start_simulator
 from mappings.failures import Invalid
-from tests.processes import run_installed_command
+from tests.processes import build_configuration, run_installed_command
+from tests.running_gateway import KEY
 
 CASES = [
     path
@@ -296,3 +302,43 @@ def test_unexplainable_request_is_reported_in_one_line(
     assert expected_text in result.stderr
     assert result.stderr.count("\n") == 1
     assert "never-shown" not in result.stderr
+
+
+async def test_curl_script_is_accepted_by_the_service_and_shows_no_secret(tmp_path: Path) -> None:
+    body = json.dumps(
+        {"type": "individual", "firstName": "O'Neil", "lastName": "Ada", "email": "a@b.example"}
+    )
+    simulator = await start_simulator(service=Service(seed=1))
+    try:
+        (tmp_path / "gateway.toml").write_text(build_configuration(simulator.url))
+        script = ""
+        for arguments in (
+            ["-X", "POST", "/v1/recipients", "-d", body],
+            ["/v1/recipients?search=a+b&page=1"],
+        ):
+            explained = await asyncio.to_thread(
+                run_installed_command, "explain", "--curl", *arguments, folder=tmp_path
+            )
+            assert explained.returncode == 0, explained.stderr
+            script += explained.stdout
+        process = await asyncio.create_subprocess_exec(
+            "sh", "-eu", "-c", script, stdout=PIPE, stderr=PIPE,
+            env={**os.environ, "ACCESS_KEY": KEY["access_key"], "SECRET_KEY": KEY["secret_key"]},
+        )  # fmt: skip
+        output, errors = await process.communicate()
+    finally:
+        await simulator.stop()
+    assert process.returncode == 0, errors
+    created, listed, *_ = re.findall(r'\{"ok":true.*?(?=\{"ok"|$)', output.decode())
+    assert json.loads(created)["recipient"]["firstName"] == "O'Neil"
+    assert "recipients" in json.loads(listed)
+    assert KEY["secret_key"] not in script + output.decode() + errors.decode()
+
+
+def test_curl_script_needs_credentials_from_the_environment(tmp_path: Path) -> None:
+    script = run_installed_command("explain", "--curl", "/v1/recipients", folder=tmp_path).stdout
+    environment = {"PATH": os.environ["PATH"], "ACCESS_KEY": "a"}
+    result = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, env=environment, check=False
+    )
+    assert (result.returncode != 0, "export SECRET_KEY first" in result.stderr) == (True, True)

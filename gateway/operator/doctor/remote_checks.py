@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from gateway.auth.keys import FORBIDDEN_ADVICE
 from gateway.auth.signing import Credentials, shorten_key
 from gateway.config.settings import Settings
 from gateway.operator.doctor.findings import Finding, State, advise_on_unreachable_address
@@ -122,11 +123,9 @@ class ServiceProbe:
         # The legacy interface answers 403 invalid_api_key, the current one 401.
         if reply.status == 403 and "invalid_api_key" not in _list_error_codes(reply):
             self.failure_reason = "the service does not permit requests"
-            advice = (
-                "grant the access key its permissions, or add this machine's address to the service's "
-                "allow-list"
-            )
-            return [self._build_finding("credentials", "error", "not permitted (403)", advice)]
+            return [
+                self._build_finding("credentials", "error", "not permitted (403)", FORBIDDEN_ADVICE)
+            ]
         self.failure_reason = NOT_THE_SERVICE
         return [
             self._build_wrong_address_finding(reply),
@@ -180,7 +179,12 @@ class ServiceProbe:
                     f"or replace the credentials: {self._credentials_replacement_advice}"
                 )
                 return [self._build_finding("credentials", "error", description, advice)]
-        advice = (
+        swap_hint = (
+            "access_key and secret_key look swapped: correct that first. Otherwise, "
+            if self._credentials and self._credentials.look_swapped
+            else ""
+        )
+        advice = swap_hint + (
             "check that the credentials belong to this environment, that access_key and secret_key "
             "are not swapped, and that vocabulary.current has the service's "
             f"scheme and timestamp_header{self._base_url_path_hint}. To replace the credentials, "
@@ -229,7 +233,7 @@ class ServiceProbe:
         return 200 <= reply.status < 300 and is_service_reply(reply)
 
 
-def _parse_body(reply: Reply) -> Mapping[str, Any]:
+def parse_body(reply: Reply) -> Mapping[str, Any]:
     try:
         body: Any = json.loads(bytes(reply.body))
     except ValueError:
@@ -239,10 +243,10 @@ def _parse_body(reply: Reply) -> Mapping[str, Any]:
 
 def is_service_reply(reply: Reply) -> bool:
     # All answers of both interfaces have this field; the pages of a proxy do not.
-    return "ok" in _parse_body(reply)
+    return "ok" in parse_body(reply)
 
 
 def _list_error_codes(reply: Reply) -> set[str]:
-    errors = _parse_body(reply).get("errors")
+    errors = parse_body(reply).get("errors")
     entries = errors if isinstance(errors, list) else []
     return {str(entry.get("code")) for entry in entries if isinstance(entry, Mapping)}

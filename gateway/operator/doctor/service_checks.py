@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
 from gateway.auth.key_rows import ListedKey, load_credentials, load_listed_keys
+from gateway.auth.keys import probe_tenant_credentials
 from gateway.config.settings import Settings
 from gateway.operator.doctor.findings import Finding, State
 from gateway.operator.doctor.remote_checks import ServiceProbe, is_service_reply
+from gateway.operator.doctor.vocabulary_checks import check_vocabulary
 from gateway.storage import Store
 from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.client import UpstreamClient
@@ -24,6 +27,9 @@ from gateway.upstream.signed_target import CAPABILITY_NAME
 from mappings.current import ENDPOINTS
 from mappings.effects import JSON, Call
 from mappings.failures import Failure, Refused, Unreachable
+
+MAX_OTHER_MERCHANTS = 100
+"""Merchants of an environment whose credentials are tried; `keys verify` tries all."""
 
 SIGNATURE_CHECK = "signature scope"
 LIST_ENDPOINT = "GET /batches"
@@ -39,7 +45,7 @@ async def check_service_per_environment(
     # First: these keys are in no environment that is checked below.
     findings = list(_iter_unconfigured_environment_findings(keys, environments))
     for name in environments:
-        # One key is enough: all credentials of an environment are signed in the same way.
+        # One key is enough for most checks: all credentials are signed in the same way.
         key = next((key for key in keys if key.environment == name), None)
         credentials = await load_credentials(store, key.tenant) if key else None
         probe = ServiceProbe(settings, upstream, name, credentials, key.name if key else "")
@@ -49,14 +55,42 @@ async def check_service_per_environment(
         findings += [
             finding async for finding in _check_optional_endpoints(probe, settings, capabilities)
         ]
+        findings += [
+            finding async for finding in check_vocabulary(probe, settings.vocabulary.current)
+        ]
+        other_keys = [other for other in keys if key and other.environment == name]
+        if probe.accepted_reply and key:
+            findings += await _check_other_credentials(store, upstream, key, other_keys)
     return findings
+
+
+async def _check_other_credentials(
+    store: Store, upstream: UpstreamClient, tried_key: ListedKey, keys: Sequence[ListedKey]
+) -> list[Finding]:
+    """Checks the credentials of the environment's other merchants, as `keys verify` does."""
+    others = [key for key in keys if key.tenant != tried_key.tenant]
+    tenants = list(dict.fromkeys(key.tenant for key in others))[:MAX_OTHER_MERCHANTS]
+    checks = await probe_tenant_credentials(
+        store, upstream, [key for key in others if key.tenant in tenants]
+    )
+    return [
+        Finding(
+            tried_key.environment,
+            "credentials",
+            "error",
+            f"{check.tenant.merchant}: {check.probe.description}",
+            f"correct the credentials: `payout-gateway keys rotate-secret "
+            f"{shlex.quote(check.key_names[0])} --no-verify`",
+        )
+        for check in checks
+        if check.probe.result != "accepted"
+    ]
 
 
 def _iter_unconfigured_environment_findings(
     keys: Sequence[ListedKey], environments: Mapping[str, object]
 ) -> Iterator[Finding]:
     """Reports keys of environments that are not configured: their clients get 403."""
-    is_usable = any(key.environment in environments for key in keys)
     for name in dict.fromkeys(
         key.environment for key in keys if key.environment not in environments
     ):
@@ -64,17 +98,11 @@ def _iter_unconfigured_environment_findings(
         description = (
             f"clients of {key_names} get 403, because [environments.{name}] is not configured"
         )
-        advice = f"set environments.{name}.base_url, or import the key with another environment"
-        if not is_usable:
-            yield Finding(name, "keys", "error", description, advice)
-        else:
-            yield Finding(
-                name,
-                "keys",
-                "warning",
-                description,
-                f"{advice}, or revoke unused keys with `keys revoke`",
-            )
+        advice = (
+            f"set environments.{name}.base_url, import the key with another environment, or revoke "
+            "unused keys with `keys revoke`"
+        )
+        yield Finding(name, "keys", "error", description, advice)
 
 
 def _iter_signature_scope_findings(
@@ -112,7 +140,7 @@ def _check_clock(probe: ServiceProbe, upstream: UpstreamClient) -> Iterator[Find
         advice = "the gateway corrects for it, but synchronize this machine's clock (NTP)"
         direction = "behind" if offset > 0 else "ahead of"
         description = f"this machine is {abs(offset):.0f} s {direction} the service"
-        yield Finding(name, "clock", "error", description, advice)
+        yield Finding(name, "clock", "warning", description, advice)
     elif probe.accepted_reply is None:
         description = f"skipped: {probe.failure_reason}"
         yield Finding(name, "clock", "skipped", description, probe.advice_if_skipped)

@@ -1,0 +1,105 @@
+"""Compares ``[vocabulary.current]`` with what the service answers, with reads only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+from gateway.config.settings import CurrentWords
+from gateway.operator.doctor.findings import Finding
+from gateway.operator.doctor.remote_checks import ServiceProbe, is_service_reply, parse_body
+from gateway.upstream.client import Reply
+from gateway.upstream.optional_endpoints import MISSING_STATUSES
+
+BALANCE_CHECK, WALLET_CHECK = "balance_path", "wallet word"
+SUMMARY_CHECK, CURRENCY_CHECK = "summary_path", "currency word"
+NEEDS_BATCH = "skipped: the service lists no batch to try it with"
+NO_ACTION = "no action needed; `doctor` checks it once there is one"
+BATCH_LIST_TARGET = "/v1/batches?page=1&pageSize=1"
+
+
+async def check_vocabulary(probe: ServiceProbe, words: CurrentWords) -> AsyncIterator[Finding]:
+    """Checks the two configurable paths, and the words that answers to reads contain."""
+    if probe.accepted_reply is None:
+        reason, advice = f"skipped: {probe.failure_reason}", probe.advice_if_skipped
+        yield Finding(probe.name, "vocabulary", "skipped", reason, advice)
+        return
+    reply = await probe.try_signed_read(words.balance_path)
+    yield _check_path(probe.name, BALANCE_CHECK, words.balance_path, reply)
+    if reply is not None and _is_accepted(reply):
+        yield _check_wallet_word(probe.name, words.wallet, parse_body(reply).get("balances"))
+    batches = await probe.try_signed_read(BATCH_LIST_TARGET)
+    batch = _find_first_batch(batches) if batches is not None and _is_accepted(batches) else None
+    if batch is None:
+        for check_name in (SUMMARY_CHECK, CURRENCY_CHECK):
+            yield Finding(probe.name, check_name, "skipped", NEEDS_BATCH, NO_ACTION)
+        return
+    target = words.summary_path.replace("{id}", batch["id"])
+    yield _check_path(
+        probe.name, SUMMARY_CHECK, words.summary_path, await probe.try_signed_read(target)
+    )
+    yield _check_currency_word(probe.name, words.batch_currency, batch)
+
+
+def _check_path(name: str, check_name: str, path: str, reply: Reply | None) -> Finding:
+    key = f"vocabulary.current.{check_name}"
+    if reply is None:
+        advice = "run `doctor` again when the service answers"
+        return Finding(name, check_name, "skipped", "skipped: it was not answered", advice)
+    if _is_accepted(reply):
+        return Finding(name, check_name, "ok", f"{path} answers")
+    if reply.status in MISSING_STATUSES:
+        description = f"the service has no {path} (status {reply.status})"
+        advice = f"set {key} to the path that the service documents"
+        return Finding(name, check_name, "error", description, advice)
+    description = f"{path} is answered with status {reply.status}"
+    advice = f"check {key}, and that the access key may read it"
+    state = "error" if reply.status in (401, 403) else "warning"
+    return Finding(name, check_name, state, description, advice)  # type: ignore[arg-type]
+
+
+def _is_accepted(reply: Reply) -> bool:
+    return 200 <= reply.status < 300 and is_service_reply(reply)
+
+
+def _check_wallet_word(name: str, word: str, balances: Any) -> Finding:
+    """Looks for the account that is no currency: the document calls it by the wallet word."""
+    names = set(_iter_balance_names(balances))
+    if word in names:
+        return Finding(name, WALLET_CHECK, "ok", f"the service calls it {word}, as configured")
+    if other_names := sorted(name for name in names if not re.fullmatch("[A-Z]{3}", name)):
+        description = f"the service has a balance {other_names[0]} and none that is called {word}"
+        advice = f'set vocabulary.current.wallet to "{other_names[0]}" if that is the wallet'
+        return Finding(name, WALLET_CHECK, "error", description, advice)
+    description = "skipped: the merchant has no balance of a wallet"
+    return Finding(name, WALLET_CHECK, "skipped", description, NO_ACTION)
+
+
+def _iter_balance_names(balances: Any) -> Iterator[str]:
+    if isinstance(balances, Mapping):
+        yield from map(str, balances)
+    # As a list, the types of the entries are the only names; those of service accounts repeat.
+    elif isinstance(balances, list):
+        types = [str(entry.get("type")) for entry in balances if isinstance(entry, Mapping)]
+        yield from (name for name in types if types.count(name) == 1 and len(types) > 1)
+
+
+def _find_first_batch(reply: Reply) -> Mapping[str, Any] | None:
+    batches = parse_body(reply).get("batches")
+    first = batches[0] if isinstance(batches, list) and batches else None
+    is_batch = isinstance(first, Mapping) and re.fullmatch(r"[\w-]+", str(first.get("id")))
+    return first if is_batch else None
+
+
+def _check_currency_word(name: str, word: str, batch: Mapping[str, Any]) -> Finding:
+    if word in batch:
+        return Finding(name, CURRENCY_CHECK, "ok", f"batches have the field {word}, as configured")
+    other = next((key for key in batch if key.lower().endswith("currency")), None)
+    if other is None:
+        description = "skipped: the service's batches show no currency"
+        return Finding(name, CURRENCY_CHECK, "skipped", description, "see the service's document")
+    description = f"the service's batches have the field {other}, and not {word}"
+    # Only a create would prove it: reads and creates may use different words.
+    advice = f'if batches are refused, set vocabulary.current.batch_currency to "{other}"'
+    return Finding(name, CURRENCY_CHECK, "warning", description, advice)
