@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import structlog
-
-from gateway.observability import metrics, traces
-
-log = structlog.get_logger()
+from gateway.observability import logs, metrics, traces
 
 
 def log_and_measure_request(
@@ -44,14 +40,6 @@ def log_and_measure_request(
         request_id=request_id,
         log_fields=extra_fields,
     )
-    traces.set_request_span_attributes(
-        api=api,
-        method=method,
-        operation=operation,
-        environment=environment or "",
-        status=status,
-        outcome=metrics.classify_outcome(status, extra_fields),
-    )
     fields: dict[str, Any] = {
         "http.request.method": method,
         "http.route": route,
@@ -67,7 +55,17 @@ def log_and_measure_request(
         "upstream_calls": upstream_calls,
         "upstream_duration_ms": round(upstream_seconds * 1000, 1),
     }
-    if trace_id := traces.get_trace_id():
-        fields["trace_id"] = trace_id
+    if traces.active_tracer is not None:
+        traces.set_request_span_attributes(
+            api=api,
+            method=method,
+            operation=operation,
+            environment=environment or "",
+            status=status,
+            outcome=metrics.classify_outcome(status, extra_fields),
+        )
+        if trace_id := traces.get_trace_id():
+            fields["trace_id"] = trace_id
+    fields.update(extra_fields)
     # A 4xx is the client's error, so only 5xx are logged as errors.
-    (log.error if status >= 500 else log.info)("request", **fields, **extra_fields)
+    logs.write_request_line(fields, is_error=status >= 500)

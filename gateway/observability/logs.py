@@ -10,9 +10,11 @@ import json
 import logging
 import sys
 import threading
+import time
 import traceback
-from collections.abc import MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import IO, Any, AnyStr, Generic, cast
 
 import msgspec
@@ -36,6 +38,8 @@ def configure_logging(
         fields.update(common_fields)
         return fields
 
+    global _line_writer, _min_level  # noqa: PLW0603 - one configuration a process, as structlog's
+    _min_level, _line_writer = logging.getLevelNamesMapping()[level.upper()], None
     # Each line is one write, so that the lines of several workers are not mixed.
     renderer: Any
     logger_factory: Any
@@ -44,12 +48,12 @@ def configure_logging(
         logger_factory = structlog.WriteLoggerFactory(cast("Any", _LossyStream(sys.stderr)))
     else:
         renderer = _render_json
-        logger_factory = structlog.BytesLoggerFactory(cast("Any", _LossyStream(sys.stderr.buffer)))
+        stream = _LossyStream(sys.stderr.buffer)
+        logger_factory = structlog.BytesLoggerFactory(cast("Any", stream))
+        _line_writer = partial(_write_line, stream, common_fields)
     structlog.configure(
         processors=[add_common_fields, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(
-            logging.getLevelNamesMapping()[level.upper()]
-        ),
+        wrapper_class=structlog.make_filtering_bound_logger(_min_level),
         logger_factory=logger_factory,
         cache_logger_on_first_use=True,
     )
@@ -62,8 +66,43 @@ def configure_logging(
     threading.excepthook = lambda hook: log_crash(hook.exc_value)
 
 
+_line_writer: Callable[[dict[str, Any]], None] | None = None
+_min_level = logging.NOTSET
+
+
+def write_request_line(fields: dict[str, Any], *, is_error: bool) -> None:
+    """Writes the line of a request, which is the only one that every request causes.
+
+    The line is the same as structlog's, whose processors would take a tenth of the time of a read.
+    """
+    if _line_writer is None:  # on a terminal, or without configuration
+        logger = structlog.get_logger()
+        (logger.error if is_error else logger.info)("request", **fields)
+    elif is_error or _min_level <= logging.INFO:
+        fields["event"] = "request"
+        fields["level"] = "error" if is_error else "info"
+        _line_writer(fields)
+
+
+def _write_line(
+    stream: _LossyStream[bytes], common_fields: Mapping[str, Any], fields: dict[str, Any]
+) -> None:
+    fields["timestamp"] = _format_current_time()
+    fields.update(common_fields)
+    stream.write(_render_json(None, "", fields) + b"\n")
+    stream.flush()
+
+
+_formatted_second: tuple[int, str] = (0, "")
+
+
 def _format_current_time() -> str:
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    global _formatted_second  # noqa: PLW0603 - formatting a second costs more than all else here
+    now = time.time()
+    second = int(now)
+    if second != _formatted_second[0]:
+        _formatted_second = second, datetime.fromtimestamp(second, UTC).isoformat()[:19]
+    return f"{_formatted_second[1]}.{int((now - second) * 1e6):06d}Z"
 
 
 # Values of unknown types are logged as their repr, instead of failing the log call.

@@ -39,7 +39,8 @@ ROUTES_BY_OPERATION = {
 # Shared by all requests, so that tracing costs almost nothing if it is off.
 _NO_SPAN: AbstractContextManager[None] = nullcontext()
 
-_tracer: Tracer | None = None
+active_tracer: Tracer | None = None
+"""None if tracing is off; then nothing in this module is called for a request."""
 
 
 @asynccontextmanager
@@ -82,7 +83,7 @@ def export_spans_to(
     )
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased  # noqa: PLC0415
 
-    global _tracer  # noqa: PLW0603 - one for the process, like a logger
+    global active_tracer  # noqa: PLW0603 - one for the process, like a logger
     ratio_sampler = TraceIdRatioBased(ratio)
     # The client's sampled flag is ignored: otherwise clients could decide how much is exported.
     sampler = ParentBased(ratio_sampler, remote_parent_sampled=ratio_sampler)
@@ -91,16 +92,16 @@ def export_spans_to(
     provider = TracerProvider(sampler, resource, shutdown_on_exit=False)
     processor = BatchSpanProcessor(exporter) if batched else SimpleSpanProcessor(exporter)
     provider.add_span_processor(processor)
-    old_tracer, _tracer = _tracer, provider.get_tracer("payout-gateway")
+    old_tracer, active_tracer = active_tracer, provider.get_tracer("payout-gateway")
     try:
         yield provider
     finally:
-        _tracer = old_tracer
+        active_tracer = old_tracer
 
 
 def start_request_span(request: web.BaseRequest) -> AbstractContextManager[None]:
     """Starts the span of a request of either interface; see ``set_request_span_attributes``."""
-    return _NO_SPAN if _tracer is None else _open_request_span(_tracer, request)
+    return _NO_SPAN if active_tracer is None else _open_request_span(active_tracer, request)
 
 
 @contextmanager
@@ -130,7 +131,7 @@ def set_request_span_attributes(
     *, api: str, method: str, operation: str | None, environment: str, status: int, outcome: str
 ) -> None:
     """Sets the attributes of the current request span, once the request is answered."""
-    if _tracer is None:
+    if active_tracer is None:
         return
     from opentelemetry.trace import StatusCode, get_current_span  # noqa: PLC0415
 
@@ -178,8 +179,8 @@ def start_call_span(
     """Starts the span of an upstream call; ``path`` is a route template, or empty."""
     return (
         _NO_CALL_SPAN
-        if _tracer is None
-        else _open_call_span(_tracer, method, path, environment, service)
+        if active_tracer is None
+        else _open_call_span(active_tracer, method, path, environment, service)
     )
 
 
@@ -207,7 +208,7 @@ def _open_call_span(
 
 def build_trace_headers() -> Mapping[str, str]:
     """Returns the trace context headers of the current span, to be sent to the service."""
-    if _tracer is None:
+    if active_tracer is None:
         return {}
     from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
         TraceContextTextMapPropagator,
@@ -220,7 +221,7 @@ def build_trace_headers() -> Mapping[str, str]:
 
 def get_trace_id() -> str | None:
     """Returns the trace id of the current span, for the access log."""
-    if _tracer is None:
+    if active_tracer is None:
         return None
     from opentelemetry.trace import format_trace_id, get_current_span  # noqa: PLC0415
 

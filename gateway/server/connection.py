@@ -100,6 +100,7 @@ class Connection(RequestHandler):
         "_peer_closed",
         "_response_count",
         "_stalled_since",
+        "_table",
         "_tcp_transport",
         "_tracker",
         "_unread_bytes",
@@ -108,6 +109,7 @@ class Connection(RequestHandler):
     def __init__(self, tracker: ConnectionTracker[Connection], *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._tracker = tracker
+        self._table = tracker.connections
         self._tcp_transport: Any = None
         self._response_count = 0
         self._last_response_at = 0.0
@@ -130,7 +132,7 @@ class Connection(RequestHandler):
             self._tcp_transport = transport
             self._tracker.register_connection(self, _get_peer_address(transport))
         else:
-            self._tracker.mark_handshake_complete(self)
+            self._table.mark_handshake_complete(self, self._loop.time())
 
     @property
     def underlying_transport(self) -> asyncio.Transport | None:
@@ -142,23 +144,23 @@ class Connection(RequestHandler):
             self._tcp_transport.abort()
 
     def attribute_to_tenant(self, tenant: Hashable) -> None:
-        self._tracker.attribute_to_tenant(self, tenant)
+        self._table.assign_tenant(self, tenant, self._loop.time())
 
     def mark_request_running(self) -> None:
-        self._tracker.mark_request_running(self)
+        self._table.mark_request_running(self, self._loop.time())
 
     def mark_response_in_progress(self) -> None:
-        self._tracker.mark_response_in_progress(self)
+        self._table.mark_response_in_progress(self, self._loop.time())
 
     def pause_writing(self) -> None:
         """Ends the request's work: its response fills the buffer, so it is no longer running."""
         super().pause_writing()
-        self._tracker.mark_response_in_progress(self)
+        self._table.mark_response_in_progress(self, self._loop.time())
 
     def resume_writing(self) -> None:
         # The client has read some of the response, so its time to read starts again.
         super().resume_writing()
-        self._tracker.mark_response_in_progress(self)
+        self._table.mark_response_in_progress(self, self._loop.time())
 
     def is_stalled(self, now: float) -> bool:
         """Whether the client has read no response data for ``WRITE_STALL_SECONDS``."""
@@ -175,9 +177,9 @@ class Connection(RequestHandler):
         super().data_received(data)
         # If no request is unanswered, the data belongs to a head, which has its own timeout.
         if self._request_count > self._response_count:
-            self._tracker.start_request(self)
+            self._table.start_request(self, self._loop.time())
         else:
-            self._tracker.mark_header_started(self)
+            self._table.mark_header_started(self, self._loop.time())
         self._refuse_unsupported_version_or_coding()
         if not self._messages:
             return
@@ -222,7 +224,7 @@ class Connection(RequestHandler):
         self._on_reset = request.get(ON_RESET)
         self._response_count += 1
         if self._request_count == self._response_count:
-            self._tracker.mark_connection_idle(self)
+            self._table.mark_connection_idle(self, self._loop.time())
         if request.get(BODY_TIMED_OUT):
             # The client is too slow; draining the rest would take another BODY_DRAIN_SECONDS.
             self._lingering_time = 0
@@ -260,7 +262,7 @@ class Connection(RequestHandler):
             self._peer_closed.set_result(None)
         underlying_transport = request.get(UNDERLYING_TRANSPORT) if request is not None else None
         is_received = is_acknowledged(self.transport, underlying_transport)
-        self._tracker.close(self)
+        self._table.close(self)
         super().connection_lost(exc)
         if request is not None and (on_disconnect := request.get(ON_DISCONNECT)):
             on_disconnect(is_received)
@@ -343,7 +345,7 @@ class TlsHandshake(asyncio.Protocol):
         finally:
             if tls_transport is None:
                 tcp_transport.abort()
-                self._server.tracker.close(self._connection)
+                self._server.tracker.connections.close(self._connection)
         if tls_transport is not None:
             # The order matters: the connection needs its transport before the data that came early.
             tls_transport.set_protocol(self._connection)

@@ -32,12 +32,14 @@ class InterfaceRouter:
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         handler = self._signed_handler if self._is_signed(request) else self._legacy_handler
-        metrics.in_flight.inc()
+        metrics.traffic.in_flight_count += 1
         try:
+            if traces.active_tracer is None:
+                return await handler(request)
             with traces.start_request_span(request):
                 return await handler(request)
         finally:
-            metrics.in_flight.dec()
+            metrics.traffic.in_flight_count -= 1
 
     def _is_signed(self, request: web.BaseRequest) -> bool:
         if has_authorization_scheme(request.headers, self._words.scheme):

@@ -13,18 +13,12 @@ from gateway.legacy_api import request_log
 from gateway.observability import metrics
 
 
-class NullMetric:
-    def inc(self) -> None: ...
-
-    def dec(self) -> None: ...
-
-
 def do_nothing(*_args: object, **_keywords: object) -> None: ...
 
 
-# The access log line, which also counts the request; upstream calls; requests in flight.
-_places = [(request_log, "log_request"), (metrics, "count_upstream_call"), (metrics, "in_flight")]
-_replacements = [do_nothing, do_nothing, NullMetric()]
+# The access log line, which also counts the request; upstream calls.
+_places = [(request_log, "log_request"), (metrics, "count_upstream_call")]
+_replacements = [do_nothing, do_nothing]
 
 
 def toggle_logging(*_: object) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable
-from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
 import structlog
@@ -43,8 +43,9 @@ class ConnectionTracker(Generic[ConnectionT]):
         self.closed_counts: Counter[str] = Counter()
         """Number of closed connections, by reason."""
         self._clock = clock
-        self._sweep_times: tuple[float, ...] = ()
-        """Start times of the last two sweeps."""
+        self._last_sweep_at = math.inf
+        self._pause_started_at: float | None = None
+        """Time of the sweep before the last one, if the process was stopped between the two."""
         self._logged_closed_count = 0
         self._sweep_interval_seconds = min(
             MAX_SWEEP_INTERVAL_SECONDS, min(bounds.head_seconds, bounds.pressed_seconds) / 4
@@ -60,51 +61,26 @@ class ConnectionTracker(Generic[ConnectionT]):
             self.closed_counts["for_others"] += 1
             replaced.abort()
 
-    def mark_handshake_complete(self, connection: ConnectionT) -> None:
-        self.connections.mark_handshake_complete(connection, self._clock())
-
-    def mark_header_started(self, connection: ConnectionT) -> None:
-        self.connections.mark_header_started(connection, self._clock())
-
-    def start_request(self, connection: ConnectionT) -> None:
-        self.connections.start_request(connection, self._clock())
-
-    def attribute_to_tenant(self, connection: ConnectionT, tenant: Hashable) -> None:
-        self.connections.assign_tenant(connection, tenant, self._clock())
-
-    def mark_request_running(self, connection: ConnectionT) -> None:
-        self.connections.mark_request_running(connection, self._clock())
-
-    def mark_response_in_progress(self, connection: ConnectionT) -> None:
-        self.connections.mark_response_in_progress(connection, self._clock())
-
-    def mark_connection_idle(self, connection: ConnectionT) -> None:
-        self.connections.mark_connection_idle(connection, self._clock())
-
-    def close(self, connection: ConnectionT) -> None:
-        self.connections.close(connection)
-
     def estimate_earliest_request_arrival(self) -> float:
         """Returns the earliest time at which a request that is read now can have arrived.
 
         The kernel accepts bytes while the process is stopped, so bytes that are read within a
         second after a pause may have arrived during it.
         """
+        if self._pause_started_at is not None:
+            return self._pause_started_at
         now = self._clock()
-        times = (*self._sweep_times, now)
-        times_before_pause = (
-            earlier for earlier, later in pairwise(times) if later - earlier > PROCESS_PAUSE_SECONDS
-        )
-        return next(times_before_pause, now)
+        return self._last_sweep_at if now - self._last_sweep_at > PROCESS_PAUSE_SECONDS else now
 
     async def close_slow_connections_periodically(self) -> None:
         """Closes slow connections periodically, until cancelled."""
         while True:
             await asyncio.sleep(self._sweep_interval_seconds)
             now = self._clock()
-            # Two times are stored, because the next request must still see a pause that ended just
-            # before this sweep.
-            self._sweep_times = (*self._sweep_times[-1:], now)
+            # The next request must still see a pause that ended just before this sweep.
+            has_paused = now - self._last_sweep_at > PROCESS_PAUSE_SECONDS
+            self._pause_started_at = self._last_sweep_at if has_paused else None
+            self._last_sweep_at = now
             for connection in self.connections.pop_overdue_connections(now):
                 self.closed_counts["overdue"] += 1
                 connection.abort()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 PRESSURE_SECONDS = 30
 """Seconds of pressure after the last excess, so that connections that caused it are closed too."""
@@ -40,6 +40,9 @@ class ConnectionPhase(Enum):
     IDLE = "between requests"
 
 
+REQUEST, WORK = ConnectionPhase.REQUEST, ConnectionPhase.WORK
+
+
 @dataclass(slots=True)
 class _ConnectionState:
     """A connection's phase and its start; ``tenant`` is set once the request is authenticated."""
@@ -48,6 +51,8 @@ class _ConnectionState:
     phase: ConnectionPhase
     since: float
     tenant: Hashable = None
+    group: dict[Any, float] | None = None
+    """The connections of the same tenant or address, of which one may be closed for others."""
 
 
 class ConnectionTable(Generic[ConnectionT]):
@@ -81,53 +86,59 @@ class ConnectionTable(Generic[ConnectionT]):
             self.close(replaced)
         phase = ConnectionPhase.HANDSHAKE if shakes_hands else ConnectionPhase.SILENT
         state = self._states[connection] = _ConnectionState(address, phase, now)
-        self._add_to_replaceable_group(connection, state, now)
+        self._change_phase(connection, state, phase, now)
         self._extend_pressure_if_crowded(now)
         return replaced
 
     def mark_handshake_complete(self, connection: ConnectionT, now: float) -> None:
-        self._change_phase(connection, ConnectionPhase.SILENT, now)
+        if (state := self._states.get(connection)) is not None:
+            self._change_phase(connection, state, ConnectionPhase.SILENT, now)
 
     def mark_header_started(self, connection: ConnectionT, now: float) -> None:
         """Records the first bytes of a header; further bytes do not extend its timeout."""
-        if self._get_phase(connection) is not ConnectionPhase.HEAD:
-            self._change_phase(connection, ConnectionPhase.HEAD, now, is_other_request=True)
+        state = self._states.get(connection)
+        if state is not None and state.phase is not ConnectionPhase.HEAD:
+            # Without the tenant: a proxy may send requests of several clients on one connection.
+            self._change_phase(connection, state, ConnectionPhase.HEAD, now)
 
     def start_request(self, connection: ConnectionT, now: float) -> None:
         """Records a complete header, or more of the body, which counts as progress."""
-        phase = self._get_phase(connection)
-        if phase is not ConnectionPhase.WORK:
-            self._change_phase(
-                connection,
-                ConnectionPhase.REQUEST,
-                now,
-                is_other_request=phase is not ConnectionPhase.REQUEST,
-            )
+        state = self._states.get(connection)
+        if state is not None and state.phase is not WORK:
+            tenant = state.tenant if state.phase is REQUEST else None
+            self._change_phase(connection, state, REQUEST, now, tenant)
 
     def assign_tenant(self, connection: ConnectionT, tenant: Hashable, now: float) -> None:
         """Moves a connection to the group of a tenant, once its request is authenticated."""
         state = self._states.get(connection)
         # Only in this phase: any other connection has been closed or carries another request.
-        if state is not None and state.phase is ConnectionPhase.REQUEST:
-            self._remove_from_replaceable_group(connection, state)
-            state.tenant = tenant
-            self._add_to_replaceable_group(connection, state, now)
+        if state is not None and state.phase is REQUEST:
+            # Progress is that of the phase, and a check of a key is none.
+            since = state.since
+            self._change_phase(connection, state, REQUEST, now, tenant)
+            state.since = since
 
     def mark_request_running(self, connection: ConnectionT, now: float) -> None:
-        self._change_phase(connection, ConnectionPhase.WORK, now)
+        if (state := self._states.get(connection)) is not None:
+            self._change_phase(connection, state, WORK, now, state.tenant)
 
     def mark_response_in_progress(self, connection: ConnectionT, now: float) -> None:
         """Records that the response is being sent, or that the client read some of it."""
+        state = self._states.get(connection)
         # A connection that was closed or became idle in the meantime must not count as busy again.
-        if self._get_phase(connection) in (ConnectionPhase.WORK, ConnectionPhase.REQUEST):
-            self._change_phase(connection, ConnectionPhase.REQUEST, now)
+        if state is not None and (state.phase is WORK or state.phase is REQUEST):
+            self._change_phase(connection, state, REQUEST, now, state.tenant)
 
     def mark_connection_idle(self, connection: ConnectionT, now: float) -> None:
-        self._change_phase(connection, ConnectionPhase.IDLE, now)
+        if (state := self._states.get(connection)) is not None:
+            self._change_phase(connection, state, ConnectionPhase.IDLE, now, state.tenant)
 
     def close(self, connection: ConnectionT) -> None:
-        if state := self._states.pop(connection, None):
-            self._remove_from_replaceable_group(connection, state)
+        state = self._states.pop(connection, None)
+        if state is not None and state.group is not None:
+            del state.group[connection]
+            if not state.group:
+                self._remove_group(state)
 
     def list_connections_with_request(self) -> list[ConnectionT]:
         phases = (ConnectionPhase.REQUEST, ConnectionPhase.WORK)
@@ -181,47 +192,39 @@ class ConnectionTable(Generic[ConnectionT]):
         largest = max(groups, key=lambda group: (len(group), -next(iter(group.values()))))
         return next(iter(largest))
 
-    def _get_phase(self, connection: ConnectionT) -> ConnectionPhase | None:
-        state = self._states.get(connection)
-        return None if state is None else state.phase
-
     def _change_phase(
         self,
         connection: ConnectionT,
+        state: _ConnectionState,
         phase: ConnectionPhase,
         now: float,
-        *,
-        is_other_request: bool = False,
+        tenant: Hashable = None,
     ) -> None:
-        state = self._states.get(connection)
-        if state is None:  # it has been closed
-            return
-        self._remove_from_replaceable_group(connection, state)
-        state.phase, state.since = phase, now
-        if is_other_request:
-            state.tenant = None  # a proxy may send requests of several clients on one connection
-        self._add_to_replaceable_group(connection, state, now)
-
-    def _add_to_replaceable_group(
-        self, connection: ConnectionT, state: _ConnectionState, now: float
-    ) -> None:
+        """Changes the phase and the tenant, and with them the group of a connection."""
+        # Written out, because each request changes the phase of its connection several times.
+        group = state.group
+        if group is not None:
+            del group[connection]
+            if not group:
+                self._remove_group(state)
+        state.phase, state.since, state.tenant = phase, now, tenant
         # A running request may move money, so its connection is in no group and is never replaced.
-        if state.phase is not ConnectionPhase.WORK:
-            groups, holder = self._select_groups_and_holder(state)
-            groups.setdefault(holder, {})[connection] = now
+        if phase is WORK:
+            state.group = None
+        else:
+            groups, holder = (
+                (self._unauthenticated, state.address)
+                if tenant is None
+                else (self._authenticated, tenant)
+            )
+            group = groups.get(holder)
+            if group is None:
+                group = groups[holder] = {}
+            state.group = group
+            group[connection] = now
 
-    def _remove_from_replaceable_group(
-        self, connection: ConnectionT, state: _ConnectionState
-    ) -> None:
-        groups, holder = self._select_groups_and_holder(state)
-        group = groups.get(holder, {})
-        group.pop(connection, None)
-        if not group:
-            groups.pop(holder, None)
-
-    def _select_groups_and_holder(
-        self, state: _ConnectionState
-    ) -> tuple[dict[Hashable, dict[ConnectionT, float]], Hashable]:
+    def _remove_group(self, state: _ConnectionState) -> None:
         if state.tenant is None:
-            return self._unauthenticated, state.address
-        return self._authenticated, state.tenant
+            del self._unauthenticated[state.address]
+        else:
+            del self._authenticated[state.tenant]

@@ -1,0 +1,181 @@
+"""Plain counts of requests and calls, and the collector that turns them into metrics at a scrape."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+from prometheus_client import Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    Exemplar,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from mappings.current import ENDPOINTS
+
+# The buckets below 50 ms resolve the gateway's own overhead; 25 s is the default upstream timeout.
+DURATION_BUCKETS_SECONDS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 25.0, 60.0),
+)
+_BUCKET_LABELS = (*map(str, DURATION_BUCKETS_SECONDS), "+Inf")
+
+MIN_EXEMPLAR_SECONDS = 0.1
+"""Only slower requests get an exemplar: for the others it costs more than it is worth."""
+
+MAX_EXEMPLAR_CHARACTERS = 128 - len("request_id")
+"""OpenMetrics limits an exemplar's labels, names and values together, to 128 characters."""
+
+OTHER_ENDPOINT = "other"
+"""The label of endpoints that are not listed."""
+
+_ENDPOINTS: Mapping[tuple[str, str], str] = {
+    (endpoint.method, endpoint.path): f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS
+}
+
+StatusClassAndOutcome: TypeAlias = tuple[int, str]
+
+
+class DurationHistogram:
+    """Counts of durations by bucket, their sum in seconds, and the newest exemplar of a bucket."""
+
+    __slots__ = ("counts", "exemplars", "sum")
+
+    def __init__(self) -> None:
+        self.counts = [0] * len(_BUCKET_LABELS)
+        self.sum = 0.0
+        self.exemplars: dict[int, Exemplar] = {}
+
+    def record_exemplar(self, request_id: str, seconds: float) -> None:
+        if seconds < MIN_EXEMPLAR_SECONDS:
+            return
+        bucket = sum(seconds > bound for bound in DURATION_BUCKETS_SECONDS)
+        self.exemplars[bucket] = Exemplar({"request_id": request_id}, seconds, time.time())
+
+    def add_to_family(self, family: HistogramMetricFamily, labels: tuple[str, ...]) -> None:
+        cumulative, buckets = 0, list[tuple[str, float] | tuple[str, float, Exemplar]]()
+        for position, count in enumerate(self.counts):
+            cumulative += count
+            exemplar = self.exemplars.get(position)
+            bucket = _BUCKET_LABELS[position], float(cumulative)
+            buckets.append((*bucket, exemplar) if exemplar else bucket)
+        if cumulative:
+            family.add_metric(labels, buckets, self.sum)
+
+
+class RequestSeries:
+    """The counts of one api, operation and environment; ``labels`` are these three."""
+
+    __slots__ = ("counts", "duration", "exemplars", "labels", "overhead", "upstream")
+
+    def __init__(self, labels: tuple[str, str, str]) -> None:
+        self.labels = labels
+        self.counts: dict[StatusClassAndOutcome, int] = {}
+        self.exemplars: dict[StatusClassAndOutcome, Exemplar] = {}
+        self.duration, self.overhead = DurationHistogram(), DurationHistogram()
+        self.upstream = DurationHistogram()
+
+    def record_exemplars(
+        self,
+        result: StatusClassAndOutcome,
+        status: int,
+        request_id: str,
+        duration_seconds: float,
+        upstream_seconds: float,
+    ) -> None:
+        """Records a failed or slow request as exemplar, unless its id is too long for one."""
+        if len(request_id) > MAX_EXEMPLAR_CHARACTERS:
+            return
+        if status >= 500:
+            self.exemplars[result] = Exemplar({"request_id": request_id}, 1, time.time())
+        self.duration.record_exemplar(request_id, duration_seconds)
+        self.overhead.record_exemplar(request_id, max(duration_seconds - upstream_seconds, 0.0))
+        self.upstream.record_exemplar(request_id, upstream_seconds)
+
+
+class TrafficCollector(Collector):
+    """The counts of one process; only its event loop changes them."""
+
+    def __init__(self) -> None:
+        self.in_flight_count = 0
+        self.request_series: dict[tuple[str, str | None, str], RequestSeries] = {}
+        self.upstream_call_counts: dict[tuple[str, str, str, str], int] = {}
+        """By environment, method, path template and outcome."""
+        self.legacy_call_counts: dict[tuple[str, str, str], int] = {}
+        """By environment, operation and outcome."""
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._collect_requests()
+        yield from self._collect_durations()
+        in_flight = GaugeMetricFamily(
+            "payout_gateway_requests_in_flight", "Requests that are being processed."
+        )
+        in_flight.add_metric((), self.in_flight_count)
+        yield in_flight
+        yield self._collect_upstream_calls()
+        legacy_calls = CounterMetricFamily(
+            "payout_gateway_legacy_service_calls",
+            "Requests forwarded to the legacy service, or sent to it for comparison, by outcome.",
+            labels=("environment", "operation", "outcome"),
+        )
+        for labels, count in self.legacy_call_counts.items():
+            legacy_calls.add_metric(labels, count)
+        yield legacy_calls
+
+    def _collect_requests(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "payout_gateway_requests",
+            "Requests answered, by outcome.",
+            labels=("api", "operation", "environment", "status", "outcome"),
+        )
+        for series in self.request_series.values():
+            for (status_class, outcome), count in series.counts.items():
+                family.add_metric(
+                    (*series.labels, f"{status_class}xx", outcome),
+                    count,
+                    exemplar=series.exemplars.get((status_class, outcome)),
+                )
+        yield family
+
+    def _collect_durations(self) -> Iterator[Metric]:
+        labels = ("api", "operation", "environment")
+        durations = HistogramMetricFamily(
+            "payout_gateway_request_duration_seconds",
+            "Time from the first byte of a request to its response.",
+            labels=labels,
+        )
+        upstream = HistogramMetricFamily(
+            "payout_gateway_upstream_request_duration_seconds",
+            "Time that a request spent in calls of the service; the times of parallel calls are "
+            "added.",
+            labels=labels,
+        )
+        overhead = HistogramMetricFamily(
+            "payout_gateway_overhead_seconds",
+            "Duration of a request less its time in calls of the service.",
+            labels=labels,
+        )
+        for series in self.request_series.values():
+            series.duration.add_to_family(durations, series.labels)
+            series.upstream.add_to_family(upstream, series.labels)
+            series.overhead.add_to_family(overhead, series.labels)
+        yield from (durations, upstream, overhead)
+
+    def _collect_upstream_calls(self) -> Metric:
+        counts: dict[tuple[str, str, str], int] = {}
+        for (environment, method, path, outcome), count in self.upstream_call_counts.items():
+            labels = environment, _ENDPOINTS.get((method, path), OTHER_ENDPOINT), outcome
+            # All endpoints that are not listed are one series.
+            counts[labels] = counts.get(labels, 0) + count
+        family = CounterMetricFamily(
+            "payout_gateway_upstream_calls",
+            "Calls of the service, by outcome; a retry is part of the same call.",
+            labels=("environment", "endpoint", "outcome"),
+        )
+        for labels, count in counts.items():
+            family.add_metric(labels, count)
+        return family
