@@ -171,15 +171,13 @@ class Call:
     is_cleanup: bool = False
     match_fields: JSON = field(default=None, compare=False, repr=False)
     in_doubt: CompareAndSet | None = field(default=None, compare=False, repr=False)
+    is_read: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "is_read", self.method == "GET")
         # Checked here, so that no flow can send a write whose outcome could stay unknown forever.
         if not self.is_read and self.reconcile is None:
             raise TypeError("a write needs a rule that finds out whether it was executed")
-
-    @property
-    def is_read(self) -> bool:
-        return self.method == "GET"
 
 
 MAX_PARALLEL_CALLS = 8
@@ -385,12 +383,11 @@ class Operation:
     is_keyless: bool = False
     assumption: str = ""
     can_write: bool = False
+    is_write: bool = field(init=False)
+    """Whether it can change anything; ``can_write`` marks a GET that submits a draft."""
+    name: str = field(init=False)
 
-    @property
-    def is_write(self) -> bool:
-        """Whether it can change anything; ``can_write`` marks a GET that submits a draft."""
-        return self.can_write or self.method != "GET"
-
-    @property
-    def name(self) -> str:
-        return self.flow.__name__
+    def __post_init__(self) -> None:
+        # Computed once, because every request asks for them.
+        object.__setattr__(self, "is_write", self.can_write or self.method != "GET")
+        object.__setattr__(self, "name", self.flow.__name__)

@@ -39,6 +39,8 @@ class VocabularyTranslator:
     def __init__(self, words: Mapping[str, str], *, rejects_neutral_words: bool = False) -> None:
         # Only differing words are stored, so in the default configuration nothing is translated.
         self._words = {name: word for name, word in words.items() if word != _NEUTRAL_WORDS[name]}
+        self.is_identity = not self._words
+        """Whether nothing is translated, so that a body need not be passed through at all."""
         self._rejects_neutral_words = rejects_neutral_words
 
     def translate_to_neutral(self, shape: Any, value: JSON) -> JSON:

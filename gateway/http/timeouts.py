@@ -14,7 +14,7 @@ from typing import Any, Self
 class Timeout:
     """Cancels the task that entered it at ``deadline``, and raises TimeoutError.
 
-    ``deadline`` is in seconds of the event loop's clock.
+    ``deadline`` is in seconds of the event loop's clock, ``seconds`` the time allowed in all.
     """
 
     __slots__ = (
@@ -25,14 +25,17 @@ class Timeout:
         "_timer",
         "_timer_deadline",
         "deadline",
+        "seconds",
     )
 
     def __init__(self, seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
+        self.seconds = seconds
         self.deadline = self._timer_deadline = self._loop.time() + seconds
         self._has_expired = False
 
     def extend(self, seconds: float) -> None:
+        self.seconds += seconds
         self.deadline += seconds
 
     def __enter__(self) -> Self:

@@ -26,6 +26,8 @@ class TargetBuilder:
         if path_template := self._paths.get(endpoint.path):
             match = endpoint.pattern.fullmatch(call.path)
             path = path_template.format(**(match.groupdict() if match else {}))
+        if not call.query:
+            return path
         query = self._vocabulary.translate_from_neutral(endpoint.query_shape, dict(call.query))
         # Spaces as ``%20``: a ``+`` is a plus sign to services that decode the query like a path.
         return path + (f"?{urlencode(query, quote_via=quote)}" if query else "")

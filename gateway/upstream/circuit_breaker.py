@@ -46,7 +46,9 @@ class CircuitBreaker:
     def __init__(self, failures: int, seconds: float) -> None:
         self._max_failures = failures
         self._open_seconds = seconds
-        self._failures = 0
+        self.failure_count = 0
+        """Consecutive failures."""
+        self.is_closed = True
         self._open_until: float | None = None
         self._is_probing = False
 
@@ -81,12 +83,12 @@ class CircuitBreaker:
         # Requests that were sent before the breaker opened say nothing new when they end.
         elif self._open_until is None and call.outcome != "nothing":
             # Consecutive failures only: any response resets the count.
-            self._failures = 0 if call.outcome == "answer" else self._failures + 1
-            if self._max_failures and self._failures >= self._max_failures:
+            self.failure_count = 0 if call.outcome == "answer" else self.failure_count + 1
+            if self._max_failures and self.failure_count >= self._max_failures:
                 self._open_or_close(now, is_healthy=False)
 
     def _open_or_close(self, now: float, *, is_healthy: bool) -> None:
-        self._failures = 0
+        self.failure_count, self.is_closed = 0, is_healthy
         self._open_until = None if is_healthy else now + self._open_seconds
 
 
@@ -115,7 +117,7 @@ class CircuitBreakers:
 
     def start_call(self, environment: str) -> BreakerCall:
         breaker = self._breakers.get(environment)
-        if breaker is None:
+        if breaker is None or breaker.is_closed:
             return BreakerCall(is_probe=False)
         call = breaker.admit(self._clock())
         if call is None:
@@ -127,7 +129,11 @@ class CircuitBreakers:
         return call
 
     def end_call(self, environment: str, call: BreakerCall) -> None:
-        if (breaker := self._breakers.get(environment)) is not None:
+        if (breaker := self._breakers.get(environment)) is None:
+            return
+        if breaker.is_closed and call.outcome == "answer":
+            breaker.failure_count = 0  # nearly every call ends here
+        else:
             old_state = breaker.state
             breaker.record_outcome(call, self._clock())
             self._log_change(environment, old_state, breaker.state)

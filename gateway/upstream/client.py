@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from contextlib import asynccontextmanager
@@ -16,25 +17,21 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-import aiohttp
 import structlog
 from yarl import URL
 
-from gateway.auth.signing import Credentials, SignedTargetForm, extract_signed_target, shorten_key
+from gateway.auth.signing import Credentials, SignedTargetForm, compute_signature, shorten_key
+from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
 from gateway.http.timeouts import Timeout
 from gateway.observability import traces
 from gateway.payloads import json_codec
+from gateway.payloads.compressed_buffer import WINDOW_BYTES, CompressedBuffer
 from gateway.upstream.circuit_breaker import BreakerCall, CircuitBreakers
-from gateway.upstream.clock import ServiceClock
-from gateway.upstream.connections import create_http_session
+from gateway.upstream.clock import ServiceClock, SkewSample, measure_skew
+from gateway.upstream.connections import CONNECT_TIMEOUT_SHARE
 from gateway.upstream.egress import EgressConfig
-from gateway.upstream.send_attempt import (
-    Fence,
-    ResponseLost,
-    SignedAttempt,
-    UnusableConnection,
-    UpstreamAnswer,
-)
+from gateway.upstream.http_connection import UpstreamConnection, build_too_large_error
+from gateway.upstream.send_attempt import Fence, ResponseLost, UnusableConnection
 from gateway.upstream.signed_target import CapabilityStore, NoCapabilities, SignedTargetForms
 from gateway.upstream.transport import Origin
 from mappings.failures import Unknown, Unreachable
@@ -43,10 +40,9 @@ from mappings.frozen import frozen_dataclass
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from multidict import CIMultiDictProxy
+    from multidict import MultiMapping
 
     from gateway.config.settings import Settings
-    from gateway.payloads.compressed_buffer import CompressedBuffer
 
 
 MAX_UNUSABLE_CONNECTIONS = 5
@@ -57,6 +53,9 @@ UNANSWERED_STATUSES = frozenset({502, 504, *range(520, 530)})
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Limit for responses of the service, unless the limit for request bodies is higher."""
+
+LARGE_BODY_BYTES = 1024 * 1024
+"""Bytes from which a body is hashed in a thread, so that it does not block other requests."""
 
 TARGET_PATTERN = re.compile(r"/v1/[!-\"$-~]*")  # visible ASCII; a fragment would not be sent
 
@@ -73,7 +72,7 @@ USER_AGENT = f"payout-gateway/{_find_gateway_version()}"
 log = structlog.get_logger()
 
 
-@frozen_dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reply:
     """A response of the service, with any status; ``headers`` are case-insensitive.
 
@@ -82,10 +81,11 @@ class Reply:
     """
 
     status: int
-    headers: CIMultiDictProxy[str]
+    headers: MultiMapping[str]
     body: bytes | CompressedBuffer
     seconds: float
-    attempts: int
+    attempts: int = 1
+    skew_sample: SkewSample | None = None
 
 
 @frozen_dataclass(frozen=True, slots=True)
@@ -98,57 +98,28 @@ class _SigningOptions:
     has_other_correction: bool = False
 
 
-class Deadline:
-    """The timeout of a call, extended for each byte sent and received at a minimum rate.
-
-    With 0 ``bytes_per_second`` the timeout is not extended.
-    """
-
-    def __init__(self, seconds: float, bytes_per_second: int) -> None:
-        self._seconds = seconds
-        self._bytes_per_second = bytes_per_second
-        self._timeout: Timeout | None = None
-
-    def start_timeout(self, size: int) -> Timeout:
-        """Starts the timeout of a call with a body of ``size`` bytes; to be entered by its task."""
-        self._seconds += self._compute_transfer_seconds(size)
-        self._timeout = Timeout(self._seconds)
-        return self._timeout
-
-    def extend(self, size: int) -> None:
-        """Extends the timeout for ``size`` received bytes."""
-        if self._timeout is not None:
-            extra_seconds = self._compute_transfer_seconds(size)
-            self._seconds += extra_seconds
-            self._timeout.extend(extra_seconds)
-
-    def _compute_transfer_seconds(self, size: int) -> float:
-        return size / self._bytes_per_second if self._bytes_per_second else 0.0
-
-    def __str__(self) -> str:
-        return f"no answer within {self._seconds:.3g} s"
-
-
 @dataclass(slots=True)
 class _UpstreamCall:
     environment: str
+    origin: Origin
     credentials: Credentials
     method: str
     target: str
     body: bytes | CompressedBuffer
     request_id: str
     is_write: bool
-    may_repeat: bool
     fence: Fence | None
-    deadline: Deadline
+    bytes_per_second: int
+    timeout: Timeout
+    may_repeat: bool
     attempts: int = 0
     has_left: bool = False
     sent_at: float = 0.0
 
-    def build_failure(self, reason: str) -> Unreachable | Unknown:
-        if self.is_write and self.has_left:
-            return Unknown(reason, age_seconds=time.monotonic() - self.sent_at)
-        return Unreachable(reason)
+    def extend_deadline(self, size: int) -> None:
+        """Extends the deadline for each byte that is received, at a minimum rate."""
+        if self.bytes_per_second:
+            self.timeout.extend(size / self.bytes_per_second)
 
 
 class UpstreamClient:
@@ -157,24 +128,29 @@ class UpstreamClient:
     def __init__(
         self,
         settings: Settings,
-        session: aiohttp.ClientSession,
         clock: ServiceClock,
         capabilities: CapabilityStore,
         breakers: CircuitBreakers,
     ) -> None:
         self.clock = clock
         self._breakers = breakers
-        self._session = session
         self._vocabulary = settings.vocabulary.current
-        self.timeout_seconds = settings.upstream.timeout_seconds
-        self._bytes_per_second = settings.upstream.bytes_per_second
+        upstream = settings.upstream
+        self.timeout_seconds = upstream.timeout_seconds
+        self._bytes_per_second = upstream.bytes_per_second
         self._max_answer_bytes = max(settings.limits.body_bytes, MAX_ANSWER_BYTES)
         egress = EgressConfig(settings)
-        self._origins = {
-            name: Origin(session, URL(environment.base_url), egress.build_request_options(name))
+        self.origins = {
+            name: Origin(
+                URL(environment.base_url),
+                egress.select_egress(name),
+                # By environment, so that a hanging sandbox does not use up the connections to live.
+                max_connections=upstream.connections,
+                connect_seconds=upstream.timeout_seconds * CONNECT_TIMEOUT_SHARE,
+            )
             for name, environment in settings.environments.map_configured_environments_by_name().items()
         }
-        self.signed_target = SignedTargetForms(settings.upstream, self._origins, capabilities)
+        self.signed_target = SignedTargetForms(upstream, self.origins, capabilities)
 
     async def send(
         self,
@@ -191,7 +167,7 @@ class UpstreamClient:
         """Sends a request with the ``target`` (``/v1/...``, percent-encoded) byte for byte.
 
         It is signed when it has a connection, and only if the ``fence`` confirms that this process
-        still owns the write.
+        still owns the write. Its deadline is extended for each byte sent and received.
 
         Raises Unreachable if a write was not sent or a read has no answer, also while the circuit
         breaker is open; and Unknown if a write was sent and its answer cannot be read, so that it
@@ -199,77 +175,104 @@ class UpstreamClient:
         """
         if not TARGET_PATTERN.fullmatch(target):
             raise ValueError("a target begins with /v1/ and is visible ASCII")
+        origin = self.origins.get(environment)
+        if origin is None:
+            raise Unreachable(f"no environment {environment} is configured")
         start_time = time.monotonic()
+        rate, body = self._bytes_per_second, body or b""
         call = _UpstreamCall(
-            environment=environment,
-            credentials=credentials,
-            method=method,
-            target=target.removesuffix("?"),  # yarl does not keep an empty query
-            body=body or b"",
-            request_id=request_id,
-            is_write=write,
-            may_repeat=not write,
-            fence=fence,
-            deadline=Deadline(self.timeout_seconds, self._bytes_per_second),
+            environment,
+            origin,
+            credentials,
+            method,
+            target.removesuffix("?"),  # an empty query
+            body,
+            request_id,
+            write,
+            fence,
+            rate,
+            Timeout(self.timeout_seconds + (len(body) / rate if rate else 0.0)),
+            not write,
         )
         # Not part of the deadline: an open breaker refuses the call at once.
-        with self._breakers.track(environment) as breaker_call:
-            signing_options, answer = await self._send_before_deadline(call, breaker_call)
-        await self._record_signing_outcome(call, signing_options, answer)
-        seconds = time.monotonic() - start_time
-        return Reply(answer.status, answer.headers, answer.body, seconds, call.attempts)
-
-    async def _send_before_deadline(
-        self, call: _UpstreamCall, breaker_call: BreakerCall
-    ) -> tuple[_SigningOptions, UpstreamAnswer]:
+        breaker_call = self._breakers.start_call(environment)
         try:
-            with call.deadline.start_timeout(len(call.body)):
-                result = await self._send_with_accepted_signature(call)
-        except TimeoutError:
-            failure = call.build_failure(str(call.deadline))
-            if call.has_left:  # otherwise it only waited for a free connection
-                breaker_call.record_failure()
-        except ResponseLost as lost:
-            failure = call.build_failure(str(lost))
-            # A response that cannot be parsed shows that something responds: no failure for the
-            # breaker.
-            if lost.is_connection_failure or not call.attempts:
-                breaker_call.record_failure()
-            else:
-                breaker_call.record_answer()
+            with call.timeout:
+                reply = await self._send_with_accepted_signature(call)
+            breaker_call.outcome = "answer"
+        except (TimeoutError, ResponseLost) as error:
+            failure = _build_failure(call, error, breaker_call)
         else:
-            breaker_call.record_answer()
-            return result
+            reply.seconds, reply.attempts = time.monotonic() - start_time, call.attempts
+            return reply
+        finally:
+            self._breakers.end_call(environment, breaker_call)
+        # Raised outside the except block: the failure of a call says all that may be said.
         raise failure
 
-    async def _send_with_accepted_signature(
-        self, call: _UpstreamCall
-    ) -> tuple[_SigningOptions, UpstreamAnswer]:
+    async def _send_with_accepted_signature(self, call: _UpstreamCall) -> Reply:
         environment = call.environment
-        signing_options = _SigningOptions(
+        options = _SigningOptions(
             self.signed_target.select_form(environment), self.clock.offset(environment)
         )
-        answer = await self._send_with_retry(call, signing_options)
-        while answer.status == 401 and (
-            other_options := self._select_other_signing_options(call, signing_options, answer)
+        try:
+            reply = await self._exchange(call, options)
+        except ResponseLost as lost:
+            reply = await self._exchange_again(call, options, lost)
+        if reply.status == 401:
+            reply, options = await self._sign_in_other_ways(call, options, reply)
+        is_usual = reply.status == 200 and "?" not in call.target
+        if is_usual and not options.has_other_correction:
+            if reply.skew_sample is not None:
+                self.clock.record_accepted(environment, reply.skew_sample)
+        else:
+            await self._record_signing_outcome(call, options, reply)
+        return reply
+
+    async def _sign_in_other_ways(
+        self, call: _UpstreamCall, options: _SigningOptions, reply: Reply
+    ) -> tuple[Reply, _SigningOptions]:
+        while reply.status == 401 and (
+            other_options := self._select_other_signing_options(call, options, reply)
         ):
-            if call.is_write and not _is_signature_refusal(answer.body):
+            if call.is_write and not _is_signature_refusal(reply.body):
                 break  # it may be a proxy's page, and the service may have executed the write
-            signing_options = other_options
-            if call.fence and signing_options.has_other_correction:
+            options = other_options
+            if call.fence and options.has_other_correction:
                 # After a suspend that stopped all clocks, the skew is the first sign that another
                 # process may own the write by now.
                 await call.fence.verify_fence()
-            answer = await self._send_with_retry(call, signing_options)
-        return signing_options, answer
+            try:
+                reply = await self._exchange(call, options)
+            except ResponseLost as lost:
+                reply = await self._exchange_again(call, options, lost)
+        return reply, options
+
+    async def _exchange_again(
+        self, call: _UpstreamCall, options: _SigningOptions, lost: ResponseLost
+    ) -> Reply:
+        """Exchanges a call again if that is safe: a read once; raises ResponseLost."""
+        unusable_count = 0
+        while True:
+            if isinstance(lost, UnusableConnection):  # nothing was sent: also for a write
+                if (unusable_count := unusable_count + 1) == MAX_UNUSABLE_CONNECTIONS:
+                    raise lost
+            elif call.may_repeat and lost.is_connection_failure:
+                call.may_repeat = False
+            else:
+                raise lost
+            try:
+                return await self._exchange(call, options)
+            except ResponseLost as error:
+                lost = error
 
     def _select_other_signing_options(
-        self, call: _UpstreamCall, signing_options: _SigningOptions, answer: UpstreamAnswer
+        self, call: _UpstreamCall, signing_options: _SigningOptions, reply: Reply
     ) -> _SigningOptions | None:
         environment = call.environment
         if not signing_options.has_other_correction:
             correction = self.clock.select_retry_correction(
-                environment, answer.skew_sample, signing_options.correction
+                environment, reply.skew_sample, signing_options.correction
             )
             if correction is not None:
                 return replace(signing_options, correction=correction, has_other_correction=True)
@@ -279,67 +282,132 @@ class UpstreamClient:
             return replace(signing_options, form=form, has_other_form=True)
         return None
 
-    async def _send_with_retry(
-        self, call: _UpstreamCall, signing_options: _SigningOptions
-    ) -> UpstreamAnswer:
-        unusable_count = 0
-        while True:
-            try:
-                return await self._send_once(call, signing_options)
-            except UnusableConnection:  # nothing was sent, so writes may be tried again too
-                if (unusable_count := unusable_count + 1) == MAX_UNUSABLE_CONNECTIONS:
-                    raise
-            except ResponseLost as lost:
-                if not (call.may_repeat and lost.is_connection_failure):
-                    raise
-                # Tried again only once; a second failure is reported.
-                call.may_repeat = False
-
-    async def _send_once(
-        self, call: _UpstreamCall, signing_options: _SigningOptions
-    ) -> UpstreamAnswer:
-        call.has_left = False
-        origin = self._origins.get(call.environment)
-        if origin is None:
-            raise ResponseLost(f"no environment {call.environment} is configured")
-        # A path prefix in base_url is sent but not signed: the signed path starts with /v1.
-        attempt = SignedAttempt(
-            credentials=call.credentials,
-            vocabulary=self._vocabulary,
-            method=call.method,
-            path=origin.path + call.target,
-            signed_target=extract_signed_target(signing_options.form, call.target),
-            body=call.body,
-            wall=self.clock.wall,
-            correction=signing_options.correction,
-            on_bytes_received=call.deadline.extend,
-            fence=call.fence,
-        )
+    async def _exchange(self, call: _UpstreamCall, options: _SigningOptions) -> Reply:
+        """Signs a call, sends it at most once, and reads the answer; raises ResponseLost."""
+        call.has_left, origin, body = False, call.origin, call.body
+        connection = origin.take_idle_connection() or await origin.wait_for_connection()
         try:
-            return await origin.send_and_read_answer(
-                attempt, _build_headers(call), self._max_answer_bytes
+            while True:
+                if len(body) <= LARGE_BODY_BYTES:
+                    head = self._encode_signed_head(call, options)
+                else:
+                    head = await asyncio.to_thread(self._encode_signed_head, call, options)
+                call.sent_at = time.monotonic()
+                # The process may be suspended at any point. A pause before the timestamp is made is
+                # detected here; after a long pause later, the service refuses the timestamp.
+                if call.fence is None or call.fence.is_fence_recent:
+                    break
+                await call.fence.verify_fence()
+            connection.check_usable()
+            call.has_left = True
+            # Only attempts that reach the network count.
+            call.attempts += 1
+            if len(body) <= WINDOW_BYTES:
+                # Head and body in one write need only one packet, and no task.
+                data = head + bytes(body) if body else head
+                await connection.start_exchange(data, call.extend_deadline)
+            else:
+                await self._send_long_body(connection, head, call)
+            wall_time, seconds = self.clock.wall(), time.monotonic() - call.sent_at
+            reply = Reply(
+                connection.status,
+                connection.headers,
+                await self._read_body(connection),
+                seconds,
+                skew_sample=measure_skew(connection.headers, wall_time, seconds),
             )
-        except Exception as error:
-            if isinstance(error, ResponseLost) or not attempt.has_left:
+        # Closed even after a cancellation: the next request would receive an unread answer.
+        except BaseException as error:
+            connection.close()
+            if (
+                not call.has_left
+                or isinstance(error, ResponseLost)
+                or not isinstance(error, Exception)
+            ):
                 raise
             # Once the call was sent, after any error it is unknown whether the service executed it.
             lost = ResponseLost(type(error).__name__)
-        finally:
-            call.has_left = attempt.has_left
-            # Set even after an error: the timestamp's age limits how long the write may still be
-            # executed.
-            call.sent_at = attempt.sent_at
-            # Only attempts that reached the network count.
-            call.attempts += attempt.has_left
+        else:
+            origin.release(connection)
+            return reply
         raise lost
 
+    async def _send_long_body(
+        self, connection: UpstreamConnection, head: bytes, call: _UpstreamCall
+    ) -> None:
+        """Writes a large body in the background, because the answer may arrive before its end."""
+        response = connection.start_exchange(head, call.extend_deadline)
+        write_task = asyncio.ensure_future(connection.write_body(call.body))
+        try:
+            await response
+        finally:
+            if not write_task.done() or write_task.cancelled() or write_task.exception():
+                connection.forbid_reuse()  # the next request would be parsed as the rest of this
+            write_task.cancel()
+            await asyncio.gather(write_task, return_exceptions=True)
+
+    async def _read_body(self, connection: UpstreamConnection) -> bytes | CompressedBuffer:
+        """Reads the body of a response that has begun; raises ResponseLost."""
+        max_bytes = self._max_answer_bytes
+        body: bytes | CompressedBuffer = (
+            connection.take_body()
+            if connection.is_response_complete
+            else await connection.read_long_body(max_bytes)
+        )
+        if len(body) > max_bytes:
+            raise build_too_large_error(max_bytes)
+        encoding = connection.headers.get("Content-Encoding")
+        if encoding is None or encoding.strip().lower() == "identity" or not body:
+            return body
+        if encoding.strip().lower() not in ("gzip", "deflate"):
+            raise ResponseLost("an answer in an encoding that was not requested")
+        try:
+            return await decompress_body(bytes(body), encoding, max_bytes)
+        except (DecompressionError, DecompressedBodyTooLarge):
+            raise ResponseLost("an answer that cannot be decoded") from None
+
+    def _encode_signed_head(self, call: _UpstreamCall, options: _SigningOptions) -> bytes:
+        """Signs a call, and encodes its request line and headers; raises ResponseLost."""
+        method, target, body, credentials = call.method, call.target, call.body, call.credentials
+        signed_target = target if options.form == "path-and-query" else target.partition("?")[0]
+        stamp = int(self.clock.wall() + options.correction)
+        signature = (
+            compute_signature(credentials.keyed, stamp, method, signed_target, body)
+            if body
+            else credentials.keyed.hexdigest(f"{stamp}\n{method}\n{signed_target}\n\n".encode())
+        )
+        more_headers, more_count = "", 0
+        if traces.active_tracer is not None:
+            for name, value in traces.build_trace_headers().items():
+                more_headers, more_count = f"{more_headers}{name}: {value}\r\n", more_count + 1
+        if body:
+            more_headers += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            more_count += 2
+        # Without a length some servers wait for a body (RFC 9110, section 8.6).
+        elif method != "GET":
+            more_headers, more_count = f"{more_headers}Content-Length: 0\r\n", more_count + 1
+        words, origin = self._vocabulary, call.origin
+        # A path prefix in base_url is sent but not signed: the signed path starts with /v1.
+        text = (
+            f"{method} {origin.path}{target} HTTP/1.1\r\nHost: {origin.host_header}\r\n"
+            "Accept: application/json\r\nAccept-Encoding: identity\r\n"
+            f"User-Agent: {USER_AGENT}\r\nX-Request-Id: {call.request_id}\r\n{more_headers}"
+            f"Authorization: {words.scheme} {credentials.access_key}:{signature}\r\n"
+            f"{words.timestamp_header}: {stamp}\r\n\r\n"
+        )
+        # Counting line ends finds an injected header in any value.
+        line_count = 9 + more_count
+        if text.count("\r") != line_count or text.count("\n") != line_count or "\0" in text:
+            raise ResponseLost("a header would be more than one")
+        return text.encode()
+
     async def _record_signing_outcome(
-        self, call: _UpstreamCall, signing_options: _SigningOptions, answer: UpstreamAnswer
+        self, call: _UpstreamCall, signing_options: _SigningOptions, reply: Reply
     ) -> None:
         """Records what an answer shows about clock skew, the signed target and the credentials."""
-        is_accepted = 200 <= answer.status < 300
+        is_accepted = 200 <= reply.status < 300
         # Every attempt was refused, so the credentials are wrong or revoked.
-        if answer.status == 401:
+        if reply.status == 401:
             log.error(
                 "credentials_refused",
                 environment=call.environment,
@@ -348,16 +416,34 @@ class UpstreamClient:
         # Another refusal shows that the signature was valid only after a 401 of the same call.
         # Otherwise it may come from a proxy, or from a check before the signature.
         is_signature_accepted = is_accepted or (
-            400 <= answer.status < 500 and answer.status not in (401, 429)
+            400 <= reply.status < 500 and reply.status not in (401, 429)
         )
         if signing_options.has_other_correction and is_signature_accepted:
             self.clock.record_proven_correction(call.environment, signing_options.correction)
-        elif is_accepted and answer.skew_sample:
-            self.clock.record_accepted(call.environment, answer.skew_sample)
+        elif is_accepted and reply.skew_sample:
+            self.clock.record_accepted(call.environment, reply.skew_sample)
         if is_accepted or (signing_options.has_other_form and is_signature_accepted):
             await self.signed_target.record_accepted(
                 call.environment, call.target, signing_options.form
             )
+
+
+def _build_failure(
+    call: _UpstreamCall, error: TimeoutError | ResponseLost, breaker_call: BreakerCall
+) -> Unreachable | Unknown:
+    """Builds the failure of a call without a usable answer, and records it for the breaker."""
+    if isinstance(error, ResponseLost):
+        reason = str(error)
+        # A response that cannot be parsed shows that something responds: no failure for the breaker.
+        is_failure = error.is_connection_failure or not call.attempts
+        breaker_call.outcome = "failure" if is_failure else "answer"
+    else:
+        reason = f"no answer within {call.timeout.seconds:.3g} s"
+        if call.has_left:  # otherwise it only waited for a free connection
+            breaker_call.outcome = "failure"
+    if call.is_write and call.has_left:
+        return Unknown(reason, age_seconds=time.monotonic() - call.sent_at)
+    return Unreachable(reason)
 
 
 def _is_signature_refusal(body: bytes | CompressedBuffer) -> bool:
@@ -375,22 +461,6 @@ def _is_signature_refusal(body: bytes | CompressedBuffer) -> bool:
     )
 
 
-def _build_headers(call: _UpstreamCall) -> dict[str, str]:
-    headers = {
-        "Accept": "application/json",
-        "Accept-Encoding": "identity",
-        "User-Agent": USER_AGENT,
-        "X-Request-Id": call.request_id,
-        **traces.build_trace_headers(),
-    }
-    if call.body:
-        headers |= {"Content-Type": "application/json", "Content-Length": str(len(call.body))}
-    # Without a length some servers wait for a body (RFC 9110, section 8.6).
-    elif call.method != "GET":
-        headers["Content-Length"] = "0"
-    return headers
-
-
 @asynccontextmanager
 async def open_upstream_client(
     settings: Settings,
@@ -399,11 +469,15 @@ async def open_upstream_client(
     capabilities: CapabilityStore | None = None,
     breakers: CircuitBreakers | None = None,
 ) -> AsyncIterator[UpstreamClient]:
-    async with create_http_session(settings, "Content-Type") as session:
-        breakers = breakers or create_circuit_breakers(settings)
-        yield UpstreamClient(
-            settings, session, clock or ServiceClock(), capabilities or NoCapabilities(), breakers
-        )
+    breakers = breakers or create_circuit_breakers(settings)
+    client = UpstreamClient(
+        settings, clock or ServiceClock(), capabilities or NoCapabilities(), breakers
+    )
+    try:
+        yield client
+    finally:
+        for origin in client.origins.values():
+            origin.close()
 
 
 def create_circuit_breakers(settings: Settings) -> CircuitBreakers:

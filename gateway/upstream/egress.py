@@ -5,10 +5,20 @@ from __future__ import annotations
 import base64
 import ssl
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
+
+from yarl import URL
 
 from gateway.config.settings import Settings
 from gateway.http.tls import create_client_ssl_context
+
+
+class Egress(NamedTuple):
+    """The way to an origin; ``proxy_authorization`` is the value of Proxy-Authorization."""
+
+    ssl_context: ssl.SSLContext | None = None
+    proxy: URL | None = None
+    proxy_authorization: str = ""
 
 
 class EgressConfig:
@@ -34,6 +44,17 @@ class EgressConfig:
             for name, origin in origins.items()
             if origin.startswith("https://")
         }
+
+    def select_egress(self, environment: str) -> Egress:
+        # Base addresses with http:// are on the same host or network: the proxy is not used for
+        # them.
+        if environment not in self._ssl_contexts:
+            return Egress()
+        context = self._ssl_contexts[environment]
+        if not self._proxy:
+            return Egress(context)
+        authorization = self._build_proxy_headers().get("Proxy-Authorization", "")
+        return Egress(context, URL(self._proxy), authorization)
 
     def build_request_options(self, environment: str) -> dict[str, Any]:
         """Builds aiohttp's request options for an environment."""

@@ -1,37 +1,19 @@
-"""A single attempt to send a request: signed when it has a connection, and sent at most once."""
+"""A single attempt to send a request that its client has signed: it is sent at most once."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import ssl
-import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
 import aiohttp
 from aiohttp.http import HttpProcessingError
 
-from gateway.auth.signing import Credentials, build_signature_headers
-from gateway.http import progress
-from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
-from gateway.payloads import json_codec
-from gateway.payloads.compressed_buffer import CompressedBuffer
-from gateway.upstream.clock import SkewSample, measure_skew
-from mappings.frozen import frozen_dataclass
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import MutableMapping
 
     from aiohttp.connector import Connection
-    from aiohttp.streams import StreamReader
-    from multidict import CIMultiDictProxy
-
-    from gateway.config.settings import CurrentWords
-
-LARGE_BODY_BYTES = 1024 * 1024
-"""Bytes from which a body is hashed in a thread, so that it does not block other requests."""
 
 
 class ResponseLost(Exception):
@@ -55,14 +37,6 @@ class Fence(Protocol):
 
     async def verify_fence(self) -> None:
         """Confirms ownership; raises if another process owns the write."""
-
-
-@frozen_dataclass(frozen=True, slots=True)
-class UpstreamAnswer:
-    status: int
-    headers: CIMultiDictProxy[str]
-    body: bytes | CompressedBuffer
-    skew_sample: SkewSample | None
 
 
 class SingleSend:
@@ -105,57 +79,6 @@ class SingleSend:
         """Adds the credentials to the headers, unless the client has signed the request."""
 
 
-@dataclass(slots=True)
-class SignedAttempt(SingleSend):
-    """An attempt that the gateway signs.
-
-    ``signed_target`` is the target as it is signed. ``on_bytes_received`` is called with the
-    number of bytes of each received part.
-    """
-
-    credentials: Credentials
-    vocabulary: CurrentWords
-    method: str
-    path: str
-    signed_target: str
-    body: bytes | CompressedBuffer
-    wall: Callable[[], float]
-    correction: float
-    on_bytes_received: Callable[[int], None]
-    fence: Fence | None = None
-    has_left: bool = False
-    sent_at: float = 0.0
-
-    async def _add_credentials(self, headers: MutableMapping[str, str]) -> None:
-        if len(self.body) > LARGE_BODY_BYTES:
-            headers.update(await asyncio.to_thread(self._build_headers))
-        else:
-            headers.update(self._build_headers())
-        self.sent_at = time.monotonic()
-
-    def _build_headers(self) -> dict[str, str]:
-        return build_signature_headers(
-            self.credentials,
-            self.vocabulary,
-            stamp=int(self.wall() + self.correction),
-            method=self.method,
-            target=self.signed_target,
-            body=self.body,
-        )
-
-    async def read_answer(
-        self, status: int, headers: CIMultiDictProxy[str], content: StreamReader, max_bytes: int
-    ) -> UpstreamAnswer:
-        """Reads the rest of the answer, with at most ``max_bytes`` of body; raises ResponseLost."""
-        skew_sample = measure_skew(headers, self.wall(), time.monotonic() - self.sent_at)
-        return UpstreamAnswer(
-            status,
-            headers,
-            await _read_body(headers, content, max_bytes, self.on_bytes_received),
-            skew_sample,
-        )
-
-
 class SignedRequest(aiohttp.ClientRequest):
     """A request that is signed when it has a connection, so that waiting does not age it."""
 
@@ -172,55 +95,6 @@ class SignedRequest(aiohttp.ClientRequest):
             raise ValueError("the target would not be sent as it was given")
         await self.attempt.sign_and_verify_fence(self.headers)
         return await super().send(conn)
-
-
-async def _read_body(
-    headers: CIMultiDictProxy[str],
-    content: StreamReader,
-    max_bytes: int,
-    on_bytes_received: Callable[[int], None],
-) -> bytes | CompressedBuffer:
-    # aiohttp's parser has checked that the length is a number.
-    declared = size = int(headers.get("Content-Length", 0))
-    if size <= max_bytes and content.is_eof():  # the usual case: it arrived with the headers
-        body = content.read_nowait()
-        if len(body) > max_bytes:
-            raise ResponseLost(f"an answer of more than {max_bytes} bytes")
-        on_bytes_received(len(body))
-        return await _decode_body(body, headers.get("Content-Encoding", "identity"), max_bytes)
-    # Kept compressed while it arrives, because lists can be tens of megabytes.
-    whole = CompressedBuffer()
-    if size <= max_bytes:
-        size = 0
-        while part := await content.readany():
-            on_bytes_received(len(part))
-            await whole.append_in_thread(part)
-            if (size := size + len(part)) > max_bytes:
-                break
-            if size > json_codec.LARGE_BYTES or declared > json_codec.LARGE_BYTES:
-                progress.record_current_request_progress("receiving_response", size, declared)
-    if size > max_bytes:
-        raise ResponseLost(f"an answer of more than {max_bytes} bytes")
-    encoding = headers.get("Content-Encoding", "identity")
-    if len(whole) > json_codec.LARGE_BYTES and _is_identity_encoding(encoding):
-        return whole
-    return await _decode_body(bytes(whole), encoding, max_bytes)
-
-
-async def _decode_body(body: bytes, encoding: str, max_bytes: int) -> bytes:
-    # aiohttp's own decoding accepts a truncated gzip body as complete.
-    if _is_identity_encoding(encoding) or not body:
-        return body
-    if encoding.strip().lower() not in ("gzip", "deflate"):
-        raise ResponseLost("an answer in an encoding that was not requested")
-    try:
-        return await decompress_body(body, encoding, max_bytes)
-    except (DecompressionError, DecompressedBodyTooLarge):
-        raise ResponseLost("an answer that cannot be decoded") from None
-
-
-def _is_identity_encoding(encoding: str) -> bool:
-    return encoding.strip().lower() == "identity"
 
 
 def _describe_connect_error(error: aiohttp.ClientConnectorError) -> str:

@@ -1,163 +1,244 @@
-"""HTTP/1.1 exchanges on aiohttp's connections and parser, without its client.
+"""The connections to one origin of a service: opening, reuse, and their limit.
 
-Cookies, redirects, middlewares, decoding and retries are not needed here, and in aiohttp's client
-they cost as much as the rest of a read even if they are disabled.
+aiohttp's client is not used for signed calls: cookies, redirects, middlewares, decoding and
+retries are not needed, and cost more than the rest of a read even if they are disabled.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+import os
+import socket
+import ssl
+from collections import deque
+from typing import TYPE_CHECKING, cast
 
-import aiohttp
-from aiohttp.http import HttpProcessingError, StreamWriter
-from yarl import URL
+import aiohappyeyeballs
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from gateway.http import progress
-from gateway.http.header_block import encode_header_block
-from gateway.payloads.compressed_buffer import WINDOW_BYTES, CompressedBuffer, iter_windows
-from gateway.upstream.send_attempt import (
-    SignedAttempt,
-    UnusableConnection,
-    UpstreamAnswer,
-    convert_to_response_lost,
-)
+from gateway.upstream.http_connection import UpstreamConnection
+from gateway.upstream.send_attempt import ResponseLost
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from yarl import URL
 
-    from aiohttp.client_proto import ResponseHandler
-    from aiohttp.connector import Connection
+    from gateway.upstream.egress import Egress
+
+IDLE_TIMEOUT_SECONDS = 4
+"""Less than the five seconds after which common servers close an idle connection: a write on a
+connection that is being closed would be in doubt."""
+
+HAPPY_EYEBALLS_SECONDS = 0.25
+"""Time until an address of the other IP version is tried too (RFC 8305, section 5)."""
 
 
 class Origin:
-    """The origin of a service: its connections, path prefix and Host header.
+    """The address of a service and its connections.
 
-    ``egress_options`` are aiohttp's request options for the proxy and TLS.
+    ``path`` is the path prefix of the address. Connecting a socket may take ``connect_seconds``.
     """
 
     def __init__(
-        self, session: aiohttp.ClientSession, address: URL, egress_options: Mapping[str, Any]
+        self, address: URL, egress: Egress, *, max_connections: int, connect_seconds: float
     ) -> None:
-        if session.connector is None:
-            raise ValueError("the session is closed")
         self.path = address.raw_path.rstrip("/")
-        self._host_header = {"Host": f"{address.host_port_subcomponent}"}
-        self._connector = session.connector
-        self._timeout = session.timeout
-        proxy = {"proxy": URL(egress_options["proxy"])} if "proxy" in egress_options else {}
-        # A carrier of the address for the connector; this request is never sent.
-        self._connect_request = aiohttp.ClientRequest(
-            "GET", address, session=session, **{**egress_options, **proxy}
-        )
+        self.host_header = address.host_port_subcomponent
+        self._host, self._port = address.raw_host or "", address.port or 0
+        self._egress = egress
+        self._max_connections = max_connections
+        self._connect_seconds = connect_seconds
+        self._connections: set[UpstreamConnection] = set()
+        self._opening_count = 0
+        # The most recently used is taken first, so that those that are not needed become old.
+        self._idle: list[UpstreamConnection] = []
+        self._waiters: deque[asyncio.Future[UpstreamConnection | None]] = deque()
+        self._idle_timer: asyncio.TimerHandle | None = None
 
-    async def send_and_read_answer(
-        self, attempt: SignedAttempt, headers: dict[str, str], max_bytes: int
-    ) -> UpstreamAnswer:
-        """Sends a request once and reads the answer, with at most ``max_bytes`` of body.
+    def take_idle_connection(self) -> UpstreamConnection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_usable:
+                return connection
+            connection.close()
+        return None
 
-        Raises ResponseLost.
+    async def wait_for_connection(self) -> UpstreamConnection:
+        """Opens a connection, or waits for one if there are too many; raises ResponseLost.
+
+        The caller has to release it. The call may wait, so it is signed only afterwards.
         """
+        while len(self._connections) + self._opening_count >= self._max_connections:
+            if (connection := await self._wait_for_released_connection()) is not None:
+                return connection
+        self._opening_count += 1
         try:
-            connection = await self._acquire_connection()
-            try:
-                answer = await self._exchange_on_connection(connection, attempt, headers, max_bytes)
-            # Closed even after a cancellation: the next request would receive an unread answer.
-            except BaseException:
-                _close_connection(connection)
-                raise
-        except (aiohttp.ClientError, HttpProcessingError, OSError) as error:
-            lost = convert_to_response_lost(error)
-        else:
-            if _is_fully_sent(connection):
-                connection.release()
-            else:
-                _close_connection(connection)
-            return answer
+            connection = await self._open_connection()
+            self._connections.add(connection)
+        finally:
+            self._opening_count -= 1
+            # Also after a failure: another caller may open one instead.
+            if len(self._connections) + self._opening_count < self._max_connections:
+                self._wake_waiter(None)
+        return connection
+
+    def release(self, connection: UpstreamConnection) -> None:
+        """Keeps a connection for the next call, unless it cannot be used again."""
+        if not connection.end_exchange():
+            connection.close()
+        elif not self._wake_waiter(connection):
+            loop = asyncio.get_running_loop()
+            connection.idle_since = loop.time()
+            self._idle.append(connection)
+            if self._idle_timer is None:
+                self._idle_timer = loop.call_later(IDLE_TIMEOUT_SECONDS, self._close_idle)
+
+    def close(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        for connection in tuple(self._connections):
+            connection.close()
+
+    async def _wait_for_released_connection(self) -> UpstreamConnection | None:
+        """Waits for a released connection; None if one may be opened instead."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            connection = await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                # It was handed over in the same round of the event loop.
+                self._return_unused(waiter.result())
+            elif waiter in self._waiters:
+                self._waiters.remove(waiter)
+            raise
+        return connection if connection is None or connection.is_usable else None
+
+    def _return_unused(self, connection: UpstreamConnection | None) -> None:
+        if not self._wake_waiter(connection) and connection is not None:
+            connection.close()
+
+    def _wake_waiter(self, connection: UpstreamConnection | None) -> bool:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(connection)
+                return True
+        return False
+
+    def _close_idle(self) -> None:
+        now = asyncio.get_running_loop().time()
+        # The list is in the order of release, except that the newest are taken from its end.
+        while self._idle and now - self._idle[0].idle_since >= IDLE_TIMEOUT_SECONDS:
+            self._idle.pop(0).close()
+        self._idle_timer = None
+        if self._idle:
+            self._idle_timer = asyncio.get_running_loop().call_at(
+                self._idle[0].idle_since + IDLE_TIMEOUT_SECONDS, self._close_idle
+            )
+
+    def _forget_connection(self, connection: UpstreamConnection) -> None:
+        self._connections.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+        self._wake_waiter(None)
+
+    # Opening
+
+    async def _open_connection(self) -> UpstreamConnection:
+        proxy = self._egress.proxy
+        host, port = (proxy.raw_host or "", proxy.port or 0) if proxy else (self._host, self._port)
+        name = f"[{host}]" if ":" in host else host
+        name = f"the proxy {name}:{port}" if proxy else f"{name}:{port}"
+        try:
+            connected_socket = await self._connect_socket(host, port)
+            return await self._start_connection(connected_socket)
+        except TimeoutError:
+            lost = ResponseLost(f"cannot connect to {name}: timed out", is_connection_failure=True)
+        except OSError as error:
+            reason = f"cannot connect to {name}: {_describe_connect_error(error)}"
+            lost = ResponseLost(reason, is_connection_failure=True)
+        # Raised outside the except block, because the cause's text may name more than the reason.
         raise lost
 
-    async def _acquire_connection(self) -> Connection:
+    async def _connect_socket(self, host: str, port: int) -> socket.socket:
+        loop = asyncio.get_running_loop()
+        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        async with asyncio.timeout(self._connect_seconds):
+            return await aiohappyeyeballs.start_connection(
+                addresses, happy_eyeballs_delay=HAPPY_EYEBALLS_SECONDS, interleave=1
+            )
+
+    async def _start_connection(self, connected_socket: socket.socket) -> UpstreamConnection:
+        loop, context = asyncio.get_running_loop(), self._egress.ssl_context
+        if self._egress.proxy is None:
+            _transport, connection = await loop.create_connection(
+                lambda: UpstreamConnection(self._forget_connection),
+                sock=connected_socket,
+                ssl=context,
+                server_hostname=self._host if context else None,
+            )
+            return connection
+        transport, tunnel = await loop.create_connection(_Tunnel, sock=connected_socket)
         try:
-            # The call may wait for the pool, so it is signed only afterwards.
-            return await self._connector.connect(self._connect_request, [], self._timeout)
-        except TimeoutError:
-            raise aiohttp.ConnectionTimeoutError from None
-
-    async def _exchange_on_connection(
-        self,
-        connection: Connection,
-        attempt: SignedAttempt,
-        headers: dict[str, str],
-        max_bytes: int,
-    ) -> UpstreamAnswer:
-        protocol = connection.protocol
-        if protocol is None:
-            raise UnusableConnection("no connection that can be used", is_connection_failure=True)
-        # Decompressed in ``read_answer``, which detects truncated bodies.
-        protocol.set_response_params(read_until_eof=True, auto_decompress=False)
-        # Data that arrived while it was idle (a proxy's 408) would be taken for the answer.
-        if protocol.should_close or not protocol.is_connected():
-            raise UnusableConnection("no connection that can be used", is_connection_failure=True)
-        await attempt.sign_and_verify_fence(headers)
-        transport = protocol.transport
-        if transport is None or transport.is_closing():
-            raise aiohttp.ClientConnectionResetError("closed before anything was written")
-        head = encode_header_block(
-            f"{attempt.method} {attempt.path} HTTP/1.1", self._host_header, headers
-        )
-        # Head and body in one write need only one packet, and no task.
-        if len(attempt.body) <= WINDOW_BYTES:
-            transport.write(head + bytes(attempt.body))
-            return await _read_final_answer(protocol, attempt, max_bytes)
-        transport.write(head)
-        async with _write_in_background(protocol, attempt.body):
-            return await _read_final_answer(protocol, attempt, max_bytes)
+            await tunnel.open(f"{self._host}:{self._port}", self._egress.proxy_authorization)
+            connection = UpstreamConnection(self._forget_connection)
+            tls_transport = await loop.start_tls(
+                transport, connection, cast("ssl.SSLContext", context), server_hostname=self._host
+            )
+        except BaseException:
+            transport.abort()
+            raise
+        if tls_transport is None:
+            raise ConnectionResetError
+        connection.connection_made(tls_transport)
+        return connection
 
 
-@asynccontextmanager
-async def _write_in_background(
-    protocol: ResponseHandler, body: bytes | CompressedBuffer
-) -> AsyncIterator[None]:
-    """Writes a large body in the background, because the answer may arrive before its end."""
-    write_task = asyncio.ensure_future(_write_body(protocol, body))
-    try:
-        yield
-    finally:
-        if not write_task.done() or write_task.cancelled() or write_task.exception():
-            protocol.force_close()  # the next request would be parsed as the rest of this body
-        write_task.cancel()
-        await asyncio.gather(write_task, return_exceptions=True)
+class _Tunnel(asyncio.Protocol):
+    """Asks a proxy for a connection to the service (RFC 9110, section 9.3.6)."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport
+        self._parser = HttpResponseParser(self)
+        self._response: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def open(self, authority: str, authorization: str) -> None:
+        """Raises ResponseLost if the proxy refuses."""
+        lines = [f"CONNECT {authority} HTTP/1.1", f"Host: {authority}"]
+        if authorization:
+            lines.append(f"Proxy-Authorization: {authorization}")
+        self._transport.write("\r\n".join([*lines, "", ""]).encode())
+        await self._response
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade):
+            if not self._response.done():
+                self._response.set_exception(ResponseLost("an answer that is not HTTP"))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if self._response.done() or status < 200:
+            return
+        if status == 200:
+            self._response.set_result(None)
+        else:
+            # No connection failure: the proxy responds, and another connection would not help.
+            reason = f"the proxy refuses to connect (status {status})"
+            self._response.set_exception(ResponseLost(reason))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._response.done():
+            self._response.set_exception(exc or ConnectionResetError())
 
 
-async def _write_body(protocol: ResponseHandler, body: bytes | CompressedBuffer) -> None:
-    writer, sent_bytes = StreamWriter(protocol, asyncio.get_running_loop()), 0
-    for window in iter_windows(body):
-        await writer.write(window)
-        sent_bytes += len(window)
-        progress.record_current_request_progress("calling_service", sent_bytes, len(body))
-        await asyncio.sleep(0)  # lets other requests run
-
-
-async def _read_final_answer(
-    protocol: ResponseHandler, attempt: SignedAttempt, max_bytes: int
-) -> UpstreamAnswer:
-    """Reads the final answer; informational (1xx) ones are skipped."""
-    while True:
-        message, content = await protocol.read()
-        # 101 is final: the connection would switch to another protocol.
-        if not 100 <= message.code <= 199 or message.code == 101:
-            return await attempt.read_answer(message.code, message.headers, content, max_bytes)
-
-
-def _is_fully_sent(connection: Connection) -> bool:
-    """Whether the whole request is sent: a service may answer before it has read all of it."""
-    transport = connection.transport
-    return transport is None or not transport.get_write_buffer_size()
-
-
-def _close_connection(connection: Connection) -> None:
-    """Closes a connection without sending the rest of its request."""
-    if connection.transport is not None and not _is_fully_sent(connection):
-        connection.transport.abort()
-    connection.close()
+def _describe_connect_error(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"{error.verify_message} ({error.reason})"
+    if isinstance(error, ssl.SSLError | socket.gaierror) or not error.errno:
+        return error.strerror or str(error) or type(error).__name__
+    return os.strerror(error.errno).lower()

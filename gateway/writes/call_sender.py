@@ -6,7 +6,7 @@ four failures (Refused, Unreachable, Unknown, NoSuchOperation).
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ import structlog
 from gateway.admission.load import LoadShedder, Overloaded
 from gateway.config import settings
 from gateway.http import progress
+from gateway.observability import metrics, traces
 from gateway.payloads import json_codec
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
-from gateway.upstream import instrumentation
 from gateway.upstream.call_targets import TargetBuilder
 from gateway.upstream.client import MAX_ANSWER_BYTES, Reply, UpstreamClient
 from gateway.upstream.optional_endpoints import OptionalEndpoints
@@ -35,6 +35,7 @@ from mappings.effects import (
     Vocabulary,
 )
 from mappings.failures import (
+    Failure,
     Problem,
     Refused,
     Unknown,
@@ -49,6 +50,10 @@ log = structlog.get_logger()
 MAX_ANSWER_MEMORY_BYTES = 8 * MAX_ANSWER_BYTES
 """Maximum estimated memory of a decoded response. No response of the service has a value in every
 ten bytes; hostile input does."""
+
+
+STATUS_CLASSES = tuple(f"{hundreds}xx" for hundreds in range(10))
+"""Outcomes of answered calls, by the first digit of the status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +112,22 @@ class CallSender:
             return await caller.send_write(call, caller.execution)
         endpoint = find_documented_endpoint(call.method, call.path)
         reply = await self._exchange(call, endpoint, caller)
-        is_long = len(reply.body) > json_codec.LARGE_BYTES
-        caller.is_long = caller.is_long or is_long
-        _log_progress(caller, "receiving_response", call, reply.body)
-        body = (
-            await self._decode_long_response(call, caller, reply.body)
-            if is_long
-            else _decode_json_object(reply.body)
-        )
+        body: dict[str, JSON] | None
+        if len(reply.body) > json_codec.LARGE_BYTES:
+            caller.is_long = True
+            _log_progress(caller, "receiving_response", call, reply.body)
+            body = await self._decode_long_response(call, caller, reply.body)
+        else:
+            body = _decode_json_object(reply.body)
         if reply.status == 204 and call.method == "DELETE":
             body = {}  # deletes may be answered without a body (legacy document, section 4.3)
         # A 2xx with ``ok: false`` is a refusal, which is handled below.
         if 200 <= reply.status < 300 and body is not None and body.get("ok") is not False:
-            translated = self._translator.translate_to_neutral(endpoint.response_shape, body)
+            translated = (
+                body
+                if self._translator.is_identity
+                else self._translator.translate_to_neutral(endpoint.response_shape, body)
+            )
             if not has_expected_shape(endpoint, translated):
                 raise Unreachable("the response is unreadable")
             return translated
@@ -184,26 +192,56 @@ class CallSender:
             else:
                 body = await run_in_thread(json_codec.dumps, current_body)
             _log_progress(caller, "calling_service", call, body)
-        started_at = asyncio.get_running_loop().time()
+        if traces.active_tracer is None:
+            return await self._send_and_count(call, endpoint, caller, body)
+        with traces.start_call_span(call.method, endpoint.path, caller.key.environment) as span:
+            outcome, status = "cancelled", None
+            try:
+                reply = await self._send_and_count(call, endpoint, caller, body)
+                outcome, status = f"{reply.status // 100}xx", reply.status
+            except Failure as failure:
+                outcome = failure.error_type
+                raise
+            except Exception:
+                outcome = "failed"
+                raise
+            finally:
+                span.record_outcome(outcome, status)
+        return reply
+
+    async def _send_and_count(
+        self,
+        call: Call,
+        endpoint: Endpoint,
+        caller: Caller,
+        body: bytes | CompressedBuffer | None,
+    ) -> Reply:
+        environment, outcome = caller.key.environment, "cancelled"
+        started_at = time.perf_counter()
         # Counted before it is sent: the access log also shows calls that failed.
         caller.call_count += 1
-        with instrumentation.instrument_call(
-            caller.key.environment, call.method, endpoint.path
-        ) as span:
-            try:
-                reply = await self._upstream.send(
-                    caller.key.environment,
-                    caller.key.credentials,
-                    call.method,
-                    self._targets.build(call, endpoint),
-                    body,
-                    request_id=caller.request_id,
-                    write=not call.is_read,
-                    fence=_build_fence(call, caller),
-                )
-            finally:
-                caller.service_seconds += asyncio.get_running_loop().time() - started_at
-            span.record_status(reply.status)
+        try:
+            reply = await self._upstream.send(
+                environment,
+                caller.key.credentials,
+                call.method,
+                self._targets.build(call, endpoint),
+                body,
+                request_id=caller.request_id,
+                write=not call.is_read,
+                fence=None if call.is_read else _build_fence(call, caller),
+            )
+            outcome = STATUS_CLASSES[reply.status // 100]
+        except Failure as failure:
+            outcome = failure.error_type
+            raise
+        except Exception:
+            outcome = "failed"
+            raise
+        finally:
+            # CancelledError is no Exception, so a cancelled call keeps the outcome "cancelled".
+            caller.service_seconds += time.perf_counter() - started_at
+            metrics.count_upstream_call(environment, call.method, endpoint.path, outcome)
         return reply
 
     def _build_refused_failure(

@@ -115,13 +115,17 @@ class FlowExecutor:
         is_long = caller is not None and caller.is_long
         step, answer = await run_in_thread(_advance_flow, flow) if is_long else _advance_flow(flow)
         while step is not None:
-            if problems and isinstance(step, Call) and not step.is_read:
-                raise Invalid(*problems)
+            if isinstance(step, Call) and not step.is_read:
+                _check_may_write(problems, execution)
             if caller is None:
                 raise TypeError("an operation without an API key cannot call the service")
             try:
-                result = await self._perform_or_replay_step(step, caller, execution)
-                if execution is not None or not isinstance(step, Call):
+                result = await (
+                    self._perform_step(step, caller)
+                    if execution is None
+                    else self._perform_or_replay_step(step, caller, execution)
+                )
+                if execution is not None or type(step) is not Call:
                     # A call measured its response when it arrived; this measures stored values.
                     caller.is_long = (
                         caller.is_long or json_codec.has_rows(result) or _has_many_objects(result)
@@ -146,13 +150,9 @@ class FlowExecutor:
         return answer
 
     async def _perform_or_replay_step(
-        self, step: Step, caller: Caller, execution: OperationExecution | None
+        self, step: Step, caller: Caller, execution: OperationExecution
     ) -> Any:
         """Performs a step, or returns the recorded result while the execution is replaying."""
-        if execution is None:
-            if isinstance(step, Call) and not step.is_read:
-                raise TypeError("a write needs an execution, which records it in the journal")
-            return await self._perform_step(step, caller)
         if execution.is_replaying:
             outcome = await run_in_thread_if(caller.is_long, execution.replay_step, step)
             if isinstance(outcome, Failure):
@@ -346,7 +346,12 @@ class FlowExecutor:
         tenant = caller.key.tenant
         match step:
             case Call():
-                return await self._send_call_or_use_cache(step, caller)
+                is_plain_read = step.is_read and step.probe_ids is None and not step.cache_seconds
+                return await (
+                    self._call_sender.send(step, caller)
+                    if is_plain_read
+                    else self._send_call_or_use_cache(step, caller)
+                )
             case Parallel(calls):
                 return await self.call_reads_in_parallel(calls, caller)
             case ListQuery():
@@ -431,6 +436,14 @@ MANY_OBJECTS = 1000
 
 def _has_many_objects(value: Any) -> bool:
     return isinstance(value, dict) and len(value) > MANY_OBJECTS
+
+
+def _check_may_write(problems: Sequence[Problem], execution: OperationExecution | None) -> None:
+    """Raises Invalid if the client's request has problems."""
+    if problems:
+        raise Invalid(*problems)
+    if execution is None:
+        raise TypeError("a write needs an execution, which records it in the journal")
 
 
 def _advance_flow(flow: Generator[Step, Any, Any], value: Any = None) -> tuple[Step | None, Any]:

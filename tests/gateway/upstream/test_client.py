@@ -16,12 +16,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.auth.signing import Credentials, compute_signature
-from gateway.config.settings import CurrentWords, Settings
+from gateway.config.settings import Settings
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.json_codec import LARGE_BYTES
-from gateway.upstream.client import Deadline, UpstreamClient, open_upstream_client
+from gateway.upstream.client import UpstreamClient, open_upstream_client
 from gateway.upstream.clock import ServiceClock
-from gateway.upstream.send_attempt import SignedAttempt, convert_to_response_lost
+from gateway.upstream.passthrough import PassthroughAttempt
+from gateway.upstream.send_attempt import convert_to_response_lost
 from mappings.failures import Unknown, Unreachable
 
 CREDENTIALS = Credentials("AK", "SK")
@@ -433,23 +434,11 @@ async def test_retried_read_has_two_attempts_each_signed():
     )
 
 
-async def test_attempt_cannot_be_signed_twice():
-    headers: dict[str, str] = {}
-    vocabulary, target = CurrentWords(), "/v1/x"
-    attempt = SignedAttempt(
-        CREDENTIALS,
-        vocabulary,
-        "GET",
-        target,
-        target,
-        b"",
-        time.time,
-        0.0,
-        on_bytes_received=lambda _: None,
-    )
-    await attempt.sign_and_verify_fence(headers)
+async def test_attempt_cannot_be_sent_twice():
+    attempt = PassthroughAttempt("/v1/x")
+    await attempt.sign_and_verify_fence({})
     with pytest.raises(RuntimeError, match="once"):
-        await attempt.sign_and_verify_fence(headers)
+        await attempt.sign_and_verify_fence({})
 
 
 # Unreachable or unknown.
@@ -494,29 +483,11 @@ async def test_write_that_never_got_a_connection_is_unreachable():
         service,
         upstream,
     ):
-        # A caller that holds the only connection for longer than the second caller's timeout.
-        connection_holder = asyncio.create_task(
-            upstream._session.get(
-                f"http://127.0.0.1:{service.port}/", middlewares=(bypass_signing,)
-            )
-        )
-        await asyncio.sleep(0.05)
+        connection = await upstream.origins["live"].wait_for_connection()
         with pytest.raises(Unreachable, match=r"no answer within 0\.5 s"):
             await send_write(upstream)
-        connection_holder.cancel()
-        await asyncio.gather(connection_holder, return_exceptions=True)
-    assert len(service.requests) == 1
-
-
-async def bypass_signing(request, handler):
-    class UnsignedAttempt:
-        path = request.url.raw_path_qs
-
-        async def sign_and_verify_fence(self, headers):
-            pass
-
-    request.attempt = UnsignedAttempt()
-    return await handler(request)
+        connection.close()
+    assert service.requests == []
 
 
 TRUNCATED_RESPONSE = b'HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{"ok":true}'
@@ -926,21 +897,19 @@ async def test_answer_is_returned_if_learned_scope_cannot_be_saved():
 # Deadlines.
 
 
-async def test_deadline_grows_with_bytes_sent_and_received() -> None:
-    deadline = Deadline(1, bytes_per_second=100)
-    with deadline.start_timeout(50) as timeout:
-        initial_deadline = timeout.deadline
-        assert str(deadline) == "no answer within 1.5 s"
-        deadline.extend(150)
-        deadline.extend(50)
-        assert timeout.deadline == pytest.approx(initial_deadline + 2)
-    assert str(deadline) == "no answer within 3.5 s"
+@pytest.mark.parametrize("bytes_per_second", [0, 1000])
+async def test_deadline_grows_with_bytes_at_the_configured_rate(bytes_per_second: int) -> None:
+    async def respond_slowly(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+        for _ in range(10):
+            await asyncio.sleep(0.1)
+            writer.write(b" " * 100)
 
-
-async def test_deadline_is_fixed_without_a_byte_rate() -> None:
-    deadline = Deadline(1, bytes_per_second=0)
-    with deadline.start_timeout(10**9) as timeout:
-        initial_deadline = timeout.deadline
-        deadline.extend(10**9)
-        assert timeout.deadline == initial_deadline
-    assert str(deadline) == "no answer within 1 s"
+    async with open_upstream_and_server(
+        respond_slowly, timeout_seconds=0.5, bytes_per_second=bytes_per_second
+    ) as (_, upstream):
+        if bytes_per_second:
+            assert (await send_read(upstream)).body == b" " * 1000
+        else:
+            with pytest.raises(Unreachable, match=r"no answer within 0\.5 s"):
+                await send_read(upstream)

@@ -1,0 +1,271 @@
+"""A connection to a service: sends a request, and receives its response, one exchange at a time.
+
+The head is parsed by httptools (llhttp). Anything unusual ends the connection: it carries calls of
+several merchants, and rests of one exchange would be taken for the next response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import cast
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from multidict import CIMultiDict
+
+from gateway.http import progress
+from gateway.payloads import json_codec
+from gateway.payloads.compressed_buffer import CompressedBuffer, iter_windows
+from gateway.upstream.send_attempt import ResponseLost, UnusableConnection
+
+MAX_HEAD_BYTES = 256 * 1024
+"""Limit for the head of a response, with informational (1xx) responses and trailers."""
+
+CLOSED_BEFORE_ANSWER = "the connection was closed before an answer arrived"
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """``on_lost`` is called once, when the connection has ended."""
+
+    def __init__(self, on_lost: Callable[[UpstreamConnection], None]) -> None:
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._is_encrypted = False
+        self._parser = HttpResponseParser(self)
+        # As aiohttp's client does: some services end lines in unusual ways.
+        self._parser.set_dangerous_leniencies(
+            lenient_headers=True,
+            lenient_optional_cr_before_lf=True,
+            lenient_spaces_after_chunk_size=True,
+        )
+        self._is_exchanging = self._is_complete = self._has_headers = False
+        self._can_keep_alive = False
+        self._is_damaged = False
+        """Whether something arrived that was not asked for: no other request may be sent."""
+        self._error: ResponseLost | None = None
+        self._wakeup: asyncio.Future[None] | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._parts: list[bytes] = []
+        self._unread_bytes = self._head_bytes = 0
+        self._on_bytes_received: Callable[[int], None] | None = None
+        self.idle_since = 0.0
+        self.status = 0
+        self.headers: CIMultiDict[str] = CIMultiDict()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a request can be sent: nothing arrived, and the service has not closed it."""
+        return (
+            self._transport is not None
+            and not self._transport.is_closing()
+            and not self._is_damaged
+        )
+
+    def check_usable(self) -> None:
+        """Raises UnusableConnection, also if the connection was closed since it was acquired."""
+        if not self.is_usable:
+            raise UnusableConnection("no connection that can be used", is_connection_failure=True)
+
+    def forbid_reuse(self) -> None:
+        """Makes the running exchange the last one."""
+        self._is_damaged = True
+
+    # The exchange
+
+    def start_exchange(
+        self, data: bytes, on_bytes_received: Callable[[int], None]
+    ) -> asyncio.Future[None]:
+        """Sends the head of a request, and its body if that is short.
+
+        Returns a future that ends when the response is complete, or when ``read_long_body`` has to
+        take the first part of its body. It raises ResponseLost. ``on_bytes_received`` is called
+        with the size of each part of a body that does not arrive at once.
+        """
+        transport = self._transport
+        if transport is None:
+            raise ResponseLost(CLOSED_BEFORE_ANSWER, is_connection_failure=True)
+        self._is_exchanging, self._is_complete, self._has_headers = True, False, False
+        self._parts, self._unread_bytes, self._head_bytes = [], 0, 0
+        self._on_bytes_received = on_bytes_received
+        self.headers = CIMultiDict()
+        wakeup = self._wakeup = asyncio.get_running_loop().create_future()
+        transport.write(data)
+        return wakeup
+
+    async def write_body(self, body: bytes | CompressedBuffer) -> None:
+        """Writes a long body as fast as the service takes it."""
+        sent_bytes = 0
+        for window in iter_windows(body):
+            if self._transport is None:
+                return
+            self._transport.write(window)
+            if self._writable is not None:
+                await self._writable
+            sent_bytes += len(window)
+            progress.record_current_request_progress("calling_service", sent_bytes, len(body))
+            await asyncio.sleep(0)  # lets other requests run
+
+    @property
+    def is_response_complete(self) -> bool:
+        return self._is_complete
+
+    def take_body(self) -> bytes:
+        """Returns the body of a complete response."""
+        parts, self._parts = self._parts, []
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def read_long_body(self, max_bytes: int) -> bytes | CompressedBuffer:
+        """Reads a body that has not arrived yet; raises ResponseLost."""
+        # Kept compressed while it arrives, because lists can be tens of megabytes.
+        whole, declared = CompressedBuffer(), int(self.headers.get("Content-Length", 0))
+        while True:
+            part = self.take_body()
+            self._unread_bytes = 0
+            await whole.append_in_thread(part)
+            if max(len(whole), declared) > max_bytes:
+                raise build_too_large_error(max_bytes)
+            progress.record_current_request_progress("receiving_response", len(whole), declared)
+            if self._is_complete and not self._parts:
+                return whole if len(whole) > json_codec.LARGE_BYTES else bytes(whole)
+            if self._error is not None:
+                raise self._error
+            if not self._is_complete and not self._parts:
+                wakeup = self._wakeup = asyncio.get_running_loop().create_future()
+                if self._transport is not None:
+                    self._transport.resume_reading()
+                await wakeup
+
+    def end_exchange(self) -> bool:
+        """Ends a complete exchange; returns whether another request may follow."""
+        self._is_exchanging = False
+        return (
+            self._is_complete
+            and self.is_usable
+            # A service may answer before it has read all of a request.
+            and not cast("asyncio.Transport", self._transport).get_write_buffer_size()
+            and self._can_keep_alive
+        )
+
+    def close(self) -> None:
+        """Closes without sending the rest of a request."""
+        self._is_damaged = True
+        if self._transport is None:
+            return
+        # A TLS connection would wait for the service's close_notify.
+        if self._is_encrypted or self._transport.get_write_buffer_size():
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    # asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # No instance check: uvloop's transports are not subclasses.
+        self._transport = cast("asyncio.Transport", transport)
+        self._is_encrypted = transport.get_extra_info("sslcontext") is not None
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_exchanging or self._is_complete:
+            # For example a proxy's 408, which would be taken for the next response.
+            self._is_damaged = True
+            if not self._is_exchanging:
+                self.close()
+            return
+        unread_bytes = self._unread_bytes
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade:  # 101, which is final: another protocol would follow
+            self._is_complete = self._is_damaged = True
+        except HttpParserError:
+            self._error = ResponseLost("an answer that is not HTTP")
+        if self._is_complete or self._error is not None:
+            self._wake()
+            return
+        received_bytes = self._unread_bytes - unread_bytes
+        if received_bytes and self._on_bytes_received is not None:
+            self._on_bytes_received(received_bytes)
+        self._head_bytes += len(data) - received_bytes
+        if self._unread_bytes > json_codec.LARGE_BYTES and self._transport is not None:
+            self._transport.pause_reading()
+            self._wake()
+        elif not self._has_headers and self._head_bytes > MAX_HEAD_BYTES:
+            self._error = ResponseLost("an answer that is not HTTP")
+            self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._is_exchanging and not self._is_complete and self._error is None:
+            if exc is None and self._has_headers and self._ends_with_connection:
+                self._is_complete = True
+            else:
+                self._error = self._describe_loss(exc)
+        self._wake()
+        self.resume_writing()
+        self._on_lost(self)
+
+    def pause_writing(self) -> None:
+        self._writable = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._writable = None
+
+    @property
+    def _ends_with_connection(self) -> bool:
+        return "Content-Length" not in self.headers and "Transfer-Encoding" not in self.headers
+
+    def _describe_loss(self, exc: Exception | None) -> ResponseLost:
+        if self._has_headers:
+            reason = "a truncated answer"
+        elif isinstance(exc, OSError) and exc.errno:
+            reason = f"the connection failed: {os.strerror(exc.errno).lower()}"
+        else:
+            reason = CLOSED_BEFORE_ANSWER
+        return ResponseLost(reason, is_connection_failure=True)
+
+    def _wake(self) -> None:
+        wakeup, self._wakeup = self._wakeup, None
+        # It may have been cancelled by the deadline of the call.
+        if wakeup is None or wakeup.done():
+            return
+        if self._error is not None:
+            wakeup.set_exception(self._error)
+        else:
+            wakeup.set_result(None)
+
+    # httptools' callbacks
+
+    def on_message_begin(self) -> None:
+        if self._is_complete:  # a second response in the same packet
+            self._is_damaged = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._is_complete:
+            self.headers.add(
+                name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape")
+            )
+
+    def on_headers_complete(self) -> None:
+        if self._is_complete:
+            return
+        self.status, self._has_headers = self._parser.get_status_code(), True
+
+    def on_body(self, body: bytes) -> None:
+        if not self._is_complete:
+            self._parts.append(body)
+            self._unread_bytes += len(body)
+
+    def on_message_complete(self) -> None:
+        # Informational responses precede the final one.
+        if 100 <= self.status <= 199 and self.status != 101:
+            self._has_headers = False
+            self.headers = CIMultiDict()
+        else:
+            # Asked here, because the parser forgets it when the message has ended.
+            self._is_complete, self._can_keep_alive = True, self._parser.should_keep_alive()
+
+
+def build_too_large_error(max_bytes: int) -> ResponseLost:
+    return ResponseLost(f"an answer of more than {max_bytes} bytes")
