@@ -7,9 +7,9 @@ A mistyped name would silently send nothing; with this check the program does no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 from mappings.effects import JSON
 
@@ -79,11 +79,9 @@ class FieldTable:
         # Precomputed, because every object of every answer is translated with them.
         answer_rows = [self._by_legacy[name] for name in get_type_hints(legacy[0])]
         # Looking up None finds nothing, so a legacy field without a source becomes null.
-        self._answer_fields = [row.legacy_name for row in answer_rows]
-        self._source_names: list[Any] = [row.answer_name for row in answer_rows]
-        self._nested_tables = [
-            (row.legacy_name, row.nested_table) for row in answer_rows if row.nested_table
-        ]
+        self._source_names = [row.answer_name for row in answer_rows]
+        self.translate_to_legacy = _compile_answer_function(answer_rows)
+        """Builds exactly the legacy document's fields, in its order; null if there is no value."""
 
     def _check_rows_match_shapes(self, legacy: set[str], current: set[str]) -> None:
         names = [row.legacy_name for row in self.rows]
@@ -119,14 +117,6 @@ class FieldTable:
             else:
                 yield row.current_name, value
 
-    def translate_to_legacy(self, fields: Mapping[str, JSON]) -> dict[str, JSON]:
-        """Builds exactly the legacy document's fields, in its order; null if there is no value."""
-        answer = dict(zip(self._answer_fields, map(fields.get, self._source_names), strict=True))
-        for name, table in self._nested_tables:
-            if isinstance(value := answer[name], dict):
-                answer[name] = table.translate_to_legacy(value)
-        return answer
-
     def map_field_names_to_client(self, prefix: str = "") -> dict[str, str]:
         """Maps current field paths to the client's own, for ``Call.field_map``."""
         names: dict[str, str] = {}
@@ -140,3 +130,21 @@ class FieldTable:
                 inner = row.nested_table.map_field_names_to_client(f"{prefix}{row.legacy_name}.")
                 names |= {f"{row.current_name}.{name}": field for name, field in inner.items()}
         return names
+
+
+def _compile_answer_function(
+    rows: Sequence[FieldRow],
+) -> Callable[[Mapping[str, JSON]], dict[str, JSON]]:
+    """Compiles rows to one expression: a loop over them costs more than all their lookups."""
+    items, tables = [], dict[str, FieldTable]()
+    for number, row in enumerate(rows):
+        # A field without a source becomes null.
+        value = f"get({row.answer_name!r})" if row.answer_name else "None"
+        if row.nested_table:
+            tables[f"table_{number}"] = row.nested_table
+            nested = f"table_{number}.translate_to_legacy(value)"
+            value = f"({nested} if isinstance(value := {value}, dict) else value)"
+        items.append(f"{row.legacy_name!r}: {value}")
+    source = f"lambda fields: (get := fields.get) and {{{', '.join(items)}}}"
+    compiled: Callable[[Mapping[str, JSON]], dict[str, JSON]] = eval(source, tables)  # noqa: S307
+    return compiled

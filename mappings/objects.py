@@ -207,11 +207,13 @@ def determine_government_id_type(country: str) -> str:
 
 def find_masked_government_id(recipient: Mapping[str, JSON], country: JSON) -> JSON:
     """Returns the masked government id of a country, of the type that the gateway creates."""
+    entries = recipient.get("governmentIds")
+    if not entries:
+        return None
     # Legacy fields exist only for the types that the gateway itself creates.
-    for entry in recipient.get("governmentIds") or []:
-        if entry.get("country") == country and entry.get("type") == determine_government_id_type(
-            country
-        ):
+    type_ = "SSN" if country == "US" else "other"
+    for entry in entries:
+        if entry.get("country") == country and entry.get("type") == type_:
             return entry.get("value")
     return None
 
@@ -234,14 +236,15 @@ _TYPE_BY_FIELD = {
 
 def determine_account_type(account: Mapping[str, JSON]) -> str:
     """Returns the type of an account, derived from its fields if the service omits it."""
+    if type_ := account.get("type"):
+        return str(type_)
     types_by_field = (type_ for name, type_ in _TYPE_BY_FIELD.items() if account.get(name))
-    return str(account.get("type") or next(types_by_field, current.BANK_TRANSFER))
+    return next(types_by_field, current.BANK_TRANSFER)
 
 
 def determine_account_method(account: Mapping[str, JSON]) -> str:
-    return METHOD_BY_ACCOUNT_TYPE.get(
-        determine_account_type(account), determine_account_type(account)
-    )
+    type_ = determine_account_type(account)
+    return METHOD_BY_ACCOUNT_TYPE.get(type_, type_)
 
 
 def format_payout_method_display(type_: JSON) -> JSON:
@@ -257,16 +260,19 @@ def map_shown_accounts_by_type(recipient: Mapping[str, JSON]) -> dict[str, dict[
     """Returns the account of each type that legacy clients see: the primary one, else the last."""
     accounts: dict[str, dict[str, JSON]] = {}
     for account in recipient.get("accounts") or []:
-        previous = accounts.get(determine_account_type(account))
+        type_ = determine_account_type(account)
+        previous = accounts.get(type_)
         if previous is None or not previous.get("primary"):
-            accounts[determine_account_type(account)] = account
+            accounts[type_] = account
     return accounts
 
 
 def find_primary_account(recipient: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
-    accounts = recipient.get("accounts") or []
-    primary_accounts = (account for account in accounts if account.get("primary"))
-    return next(primary_accounts, accounts[-1] if accounts else None)
+    accounts: Sequence[Mapping[str, JSON]] = recipient.get("accounts") or ()
+    for account in accounts:
+        if account.get("primary"):
+            return account
+    return accounts[-1] if accounts else None
 
 
 def determine_shown_payout_currency(recipient: Mapping[str, JSON]) -> JSON:
@@ -283,14 +289,15 @@ def build_legacy_payout(
     primary = find_primary_account(recipient)
     if primary is None:
         return None
-    method = determine_account_method(primary)
-    code = determine_shown_payout_currency(recipient)
+    type_ = determine_account_type(primary)
+    method = METHOD_BY_ACCOUNT_TYPE.get(type_, type_)
+    code = primary.get("currency") or recipient.get("primaryCurrency")
     return {
-        "autoswitch": build_legacy_payout_hold(facts, "autoswitch"),
-        "holdup": build_legacy_payout_hold(facts, "holdup"),
+        "autoswitch": {**DEFAULT_HOLD, **(facts.get("autoswitch") or {})},
+        "holdup": {**DEFAULT_HOLD, **(facts.get("holdup") or {})},
         "primary": {"method": method, "currency": build_legacy_currency(code, options)},
         "method": method,
-        "methodDisplay": format_payout_method_display(determine_account_type(primary)),
+        "methodDisplay": format_payout_method_display(type_),
         "accounts": build_legacy_accounts(recipient),
     }
 
