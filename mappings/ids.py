@@ -85,17 +85,19 @@ It is low enough to bound the memory, and high enough to store new alias ids in 
 IdSets = tuple[AbstractSet[tuple[str, str]], AbstractSet[str]]
 """Ids with their kinds, and candidates found in free text, each in order of appearance."""
 
+NO_IDS: IdSets = (frozenset(), frozenset())
+
 
 def collect_ids(shape: Any, value: JSON) -> IdSets:
     """Collects the ids in a body of this shape, and possible ids in its free texts."""
-    return _collect_ids_from_texts(iterate_marked_texts(index_shape(shape, ID_MARKS), value))
+    if shape is None or not value:
+        return NO_IDS
+    return _collect_ids_from_texts(iterate_marked_texts(shape, value, ID_MARKS))
 
 
 def iterate_id_slices(shape: Any, value: JSON) -> Iterator[IdSets]:
     """Collects the ids as ``collect_ids`` does, but in slices; slices without ids are skipped."""
-    for chunk in iterate_chunks(
-        iterate_marked_texts(index_shape(shape, ID_MARKS), value), TEXTS_PER_SLICE
-    ):
+    for chunk in iterate_chunks(iterate_marked_texts(shape, value, ID_MARKS), TEXTS_PER_SLICE):
         ids, candidates = _collect_ids_from_texts(chunk)
         if ids or candidates:
             yield ids, candidates
@@ -120,17 +122,15 @@ def build_legacy_ids_load(rows: Iterable[Mapping[str, JSON]]) -> LoadFacts:
 
 def replace_ids(shape: Any, value: JSON, names: Mapping[str, str]) -> JSON:
     """Replaces the ids in a body of this shape."""
+    if not names:
+        return value
 
     def replace_ids_in_marked_text(mark: Mark, text: str) -> str:
         if isinstance(mark, Id):
             return names.get(text, text)
         return replace_ids_in_text(text, names.get) if isinstance(mark, TextWithIds) else text
 
-    return (
-        rewrite_marked_texts(index_shape(shape, ID_MARKS), value, replace_ids_in_marked_text)
-        if names
-        else value
-    )
+    return rewrite_marked_texts(index_shape(shape, ID_MARKS), value, replace_ids_in_marked_text)
 
 
 def replace_ids_in_text(text: str, translate: Callable[[str], str | None]) -> str:

@@ -114,74 +114,97 @@ def _rewrite_texts_of_marked_fields(
     return copy
 
 
-def iterate_marked_texts(node: ShapeNode | None, value: JSON) -> Iterator[tuple[Mark, str]]:
+MarkedTexts = list[tuple[Mark, str]]
+TextCollector = Callable[[JSON, MarkedTexts, "LazyLists"], None]
+"""Appends the marked texts of a value, and its lazy lists, unread, with their items' collector."""
+LazyLists = list[tuple[TextCollector, LazySequence]]
+
+
+def iterate_marked_texts(
+    shape: Any, value: JSON, mark_types: MarkTypes
+) -> Iterator[tuple[Mark, str]]:
     """Iterates over the marked texts of a value, with their marks; lazy lists stay lazy."""
-    if node is None:
+    collect = compile_text_collector(shape, mark_types)
+    if collect is None or not value:
         return iter(())
-    texts: list[tuple[Mark, str]] = []
-    lazy_lists: list[tuple[ShapeNode, LazySequence]] = []
-    _collect_texts(node, value, texts, lazy_lists)
+    texts: MarkedTexts = []
+    lazy_lists: LazyLists = []
+    collect(value, texts, lazy_lists)
     return chain(texts, _iterate_lazy_texts(lazy_lists)) if lazy_lists else iter(texts)
 
 
-def _iterate_lazy_texts(
-    lazy_lists: list[tuple[ShapeNode, LazySequence]],
-) -> Iterator[tuple[Mark, str]]:
-    for node, rows in lazy_lists:
+def _iterate_lazy_texts(lazy_lists: LazyLists) -> Iterator[tuple[Mark, str]]:
+    for collect, rows in lazy_lists:
         # Collecting may append nested lazy lists to the list that is iterated over: they follow.
         for chunk in rows.iterate_slices():
-            texts: list[tuple[Mark, str]] = []
-            _collect_texts(ListNode(node), chunk, texts, lazy_lists)
+            texts: MarkedTexts = []
+            for item in chunk:
+                collect(item, texts, lazy_lists)
             yield from texts
 
 
-def _collect_texts(
-    node: ShapeNode,
-    value: JSON,
-    texts: list[tuple[Mark, str]],
-    lazy_lists: list[tuple[ShapeNode, LazySequence]],
-) -> None:
-    """Appends the marked texts to ``texts``, and lazy lists, unread, to ``lazy_lists``."""
-    # Appending is faster than nested generators, and every response passes through here.
-    if isinstance(node, ObjectNode):
-        if isinstance(value, dict):
-            _collect_fields(node, value, texts, lazy_lists)
-    elif isinstance(value, str):
-        if isinstance(node, ValueNode):
-            texts.append((node.mark, value))
-    elif isinstance(node, ListNode | MapNode):
-        if isinstance(value, list | dict):
-            for child_node, child in _pair_children_with_nodes(node, value):
-                if child_node is not None:
-                    _collect_texts(child_node, child, texts, lazy_lists)
-        elif isinstance(value, LazySequence) and node.item is not None:
-            lazy_lists.append((node.item, value))
+class _CollectorSource:
+    """The source of a collector: nested ``if`` and ``for`` statements in the form of the shape.
+
+    Every response is searched for ids, and a call for each of its parts costs more than the rest.
+    """
+
+    def __init__(self) -> None:
+        self.lines = ["def collect(v0, texts, lazy_lists):"]
+        self.names: dict[str, Any] = {"LazySequence": LazySequence}
+        self._count = 0
+
+    def write_node(self, node: ShapeNode, variable: str, indent: str) -> None:
+        if isinstance(node, ObjectNode):
+            self.lines.append(f"{indent}if isinstance({variable}, dict):")
+            for name, field_node in node.marked_fields:
+                self._count += 1
+                field = f"v{self._count}"
+                self.lines.append(f"{indent} {field} = {variable}.get({name!r})")
+                self.write_node(field_node, field, f"{indent} ")
+            # An object may have words as names of fields, but no marked ones.
+            self.lines.append(f"{indent} pass")
+        elif isinstance(node, ValueNode):
+            mark = self._bind(node.mark)
+            self.lines += [
+                f"{indent}if isinstance({variable}, str):",
+                f"{indent} texts.append(({mark}, {variable}))",
+            ]
+        else:
+            self._write_children(node, variable, indent)
+
+    def _write_children(self, node: ListNode | MapNode, variable: str, indent: str) -> None:
+        self._count += 1
+        child = f"v{self._count}"
+        if node.item is not None:
+            item_collector = self._bind(_compile_collector(node.item))
+            # Some services send a list of the items instead of the map.
+            self.lines += [
+                f"{indent}if isinstance({variable}, LazySequence):",
+                f"{indent} lazy_lists.append(({item_collector}, {variable}))",
+                f"{indent}elif isinstance({variable}, list):",
+                f"{indent} for {child} in {variable}:",
+            ]
+            self.write_node(node.item, child, f"{indent}  ")
+        if isinstance(node, MapNode):
+            self.lines.append(f"{indent}if isinstance({variable}, dict):")
+            for part_node, source in ((node.name, variable), (node.item, f"{variable}.values()")):
+                if part_node is not None:
+                    self.lines.append(f"{indent} for {child} in {source}:")
+                    self.write_node(part_node, child, f"{indent}  ")
+
+    def _bind(self, value: object) -> str:
+        name = f"bound_{len(self.names)}"
+        self.names[name] = value
+        return name
 
 
-def _collect_fields(
-    node: ObjectNode,
-    value: dict[str, JSON],
-    texts: list[tuple[Mark, str]],
-    lazy_lists: list[tuple[ShapeNode, LazySequence]],
-) -> None:
-    for name, field_node in node.marked_fields:
-        field_value = value.get(name)
-        if isinstance(field_node, ValueNode):
-            if isinstance(field_value, str):
-                texts.append((field_node.mark, field_value))
-        elif field_value is not None:
-            _collect_texts(field_node, field_value, texts, lazy_lists)
-
-
-def _pair_children_with_nodes(
-    node: ListNode | MapNode, value: list[JSON] | dict[str, JSON]
-) -> Iterator[tuple[ShapeNode | None, JSON]]:
-    """Iterates over the direct children of a list or map, with their nodes."""
-    if isinstance(value, list):
-        yield from ((node.item, item) for item in value)
-    elif isinstance(node, MapNode):
-        yield from ((node.name, name) for name in value)
-        yield from ((node.item, item) for item in value.values())
+def _compile_collector(node: ShapeNode) -> TextCollector:
+    source = _CollectorSource()
+    source.write_node(node, "v0", " ")
+    exec("\n".join(source.lines), source.names)  # noqa: S102 - made of shapes only
+    collector: TextCollector = source.names["collect"]
+    return collector
 
 
 WORD_MARKS: MarkTypes = (Word, WordKey)
@@ -215,6 +238,13 @@ def index_shape(shape: Any, mark_types: MarkTypes = WORD_MARKS + ID_MARKS) -> Sh
         name, item = (index_shape(member, mark_types) for member in get_args(shape))
         return MapNode(name, item) if name or item else None
     return _index_object(shape, mark_types) if is_typeddict(shape) else None
+
+
+@cache
+def compile_text_collector(shape: Any, mark_types: MarkTypes) -> TextCollector | None:
+    """Compiles the search for these marks in a shape; None if the shape contains none."""
+    node = index_shape(shape, mark_types)
+    return None if node is None else _compile_collector(node)
 
 
 def _is_value_mark(mark: object) -> TypeGuard[Mark]:
