@@ -187,7 +187,7 @@ class ApiKeyStore:
         if not 0 < len(api_key) <= MAX_KEY_CHARACTERS or not api_key.isascii():
             return None
         digest = self._store.encryption.digest_api_key(api_key)
-        if self.is_fresh:
+        if self._clock() - self._confirmed_at <= self._grace_seconds:
             if key := self._known.get(digest):
                 return key
             if digest in self._unknown:

@@ -26,12 +26,12 @@ def resolve_client_address(
     The header is ignored unless the peer is a trusted proxy. None if there is no address (a Unix
     socket) or the header cannot be parsed.
     """
-    address = _parse_address(remote)
+    address = parse_address(remote)
     hops = [hop for line in forwarded_for for hop in line.split(",")]
     # Read from right to left: a client can forge all entries except those that trusted proxies
     # appended.
     while address is not None and hops and _is_in_networks(address, trusted_proxies):
-        hop_address = _parse_address(_strip_port(hops.pop().strip()))
+        hop_address = parse_address(_strip_port(hops.pop().strip()))
         if hop_address is None:
             return None
         address = hop_address
@@ -58,7 +58,7 @@ def _is_in_networks(address: Address, networks: Sequence[Network]) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _parse_address(text: str | None) -> Address | None:
+def parse_address(text: str | None) -> Address | None:
     try:
         # The zone of a link-local address (RFC 4007) is dropped.
         address = ipaddress.ip_address((text or "").partition("%")[0])

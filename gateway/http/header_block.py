@@ -10,7 +10,9 @@ def encode_header_block(start_line: str, *headers: Mapping[str, str]) -> bytes:
 
     Raises ValueError if a line break in a value would inject another header.
     """
-    lines = [f"{name}: {value}" for header_group in headers for name, value in header_group.items()]
+    lines = list[str]()
+    for header_group in headers:
+        lines += map(": ".join, header_group.items())
     # Counting line ends in the result finds an injected one in any name or value.
     text = "\r\n".join([start_line, *lines, "", ""])
     line_count = len(lines) + 2

@@ -96,10 +96,13 @@ def build_web_response(
         "Access-Control-Allow-Origin": "*",
         "Server": SERVER,
         "X-Request-Id": request_id,
-        **build_rate_limit_headers(admission),
-        # Applied last, so that a response can override any of them.
-        **legacy_response.headers,
     }
+    if admission is not None:
+        headers["RateLimit-Limit"] = str(admission.limit)
+        headers["RateLimit-Remaining"] = str(admission.remaining)
+        headers["RateLimit-Reset"] = str(admission.reset_seconds)
+    # Applied last, so that a response can override any of them.
+    headers.update(legacy_response.headers)
     web_response: web.StreamResponse
     if legacy_response.chunks is None:
         web_response = CompleteResponse(legacy_response.status, legacy_response.body_bytes, headers)

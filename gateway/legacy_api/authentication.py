@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from aiohttp import web
@@ -50,7 +51,20 @@ class CallerAuthenticator:
             )
             name = f"address {format_address_rate_limit_name(address)}"
             return await self._unauthenticated_limits.admit(name, self._requests_per_hour)
-        key = await self._require_api_key(request, context)
+        header_values = request.headers.getall("X-API-Key", [])
+        # With several keys, a proxy in front may check one while the gateway uses another.
+        key = (
+            await self._key_store.find_active_key(header_values[0].strip())
+            if len(header_values) == 1
+            else None
+        )
+        # Keys stay stored when an environment is taken out of the configuration.
+        if key is None or key.environment not in self._environments:
+            context.log_fields["reason"] = _describe_refused_key(header_values, key)
+            raise Invalid(errors.INVALID_KEY)
+        # While a body is read, its connection counts for its tenant, and others for their address.
+        if operation.body_shape is not None or self._forwarding.modes.switched_tenants:
+            request_reader.attribute_connection_to_tenant(request, key.tenant)
         # The client may have disconnected during the lookup, before there was a caller to mark.
         context.caller = Caller(
             key,
@@ -86,19 +100,9 @@ class CallerAuthenticator:
         is_translated = self._forwarding.is_translated(key, operation)
         return None if is_translated else Caller(key, context.request_id)
 
-    async def _require_api_key(self, request: web.BaseRequest, context: RequestContext) -> ApiKey:
-        header_values = request.headers.getall("X-API-Key", [])
-        # With several keys, a proxy in front may check one while the gateway uses another.
-        if len(header_values) == 1:
-            key = await self._key_store.find_active_key(header_values[0].strip())
-            # Keys stay stored when an environment is taken out of the configuration.
-            if key and key.environment in self._environments:
-                request_reader.attribute_connection_to_tenant(request, key.tenant)
-                return key
-            reason = "of an environment that is not configured" if key else "unknown or revoked"
-            context.log_fields["reason"] = f"the API key is {reason}"
-        else:
-            context.log_fields["reason"] = (
-                "more than one API key" if header_values else "no API key"
-            )
-        raise Invalid(errors.INVALID_KEY)
+
+def _describe_refused_key(header_values: Sequence[str], key: ApiKey | None) -> str:
+    if len(header_values) != 1:
+        return "more than one API key" if header_values else "no API key"
+    reason = "of an environment that is not configured" if key else "unknown or revoked"
+    return f"the API key is {reason}"

@@ -98,32 +98,42 @@ class LegacyCodec:
     ) -> Request:
         """Builds the request for a flow from the ids in the path and the decoded body."""
         operation = cast("Operation", context.operation)
-        query = request_reader.split_request_target(request)[1]
         body, problems = parsed_body
-        parameters = self._vocabulary.translate_to_neutral(
-            operation.query_shape, request_reader.parse_query(query)
+        parameters = self._parse_query(request, operation) if "?" in request.raw_path else {}
+        current_ids = await self._map_ids_in_request_to_current_ids(context, ids, body, parameters)
+        if current_ids:
+            parameters = replace_ids(operation.query_shape, parameters, current_ids)
+            body = replace_ids(operation.body_shape, body, current_ids)
+            # The flow iterates over the lists several times: replace ids once, not in each pass.
+            if json_codec.has_rows(body):
+                body = await run_in_thread(_materialize_lists, body)
+        return Request(
+            now=self._clock(),
+            seed=generate_hex_id(),  # not the request id, which a client may use for two requests
+            ids={name: current_ids.get(id_, id_) for name, id_ in ids.items()}
+            if current_ids
+            else ids,
+            query=parameters,
+            body=body,
+            options=self._legacy_options,
+            problems=problems,
+            api_keys=_list_client_secrets(request, context),
+            imported_ids=self._select_imported_ids(context, ids, current_ids)
+            if current_ids
+            else {},
+        )
+
+    def _parse_query(self, request: web.BaseRequest, operation: Operation) -> dict[str, str]:
+        parameters: dict[str, str] = self._vocabulary.translate_to_neutral(
+            operation.query_shape,
+            request_reader.parse_query(request_reader.split_request_target(request)[1]),
         )
         unknown = parameters.keys() - getattr(operation.query_shape, "__annotations__", {}).keys()
         if unknown:
             # Ignored as documented (contract, section 3), but counted: a client may expect an
             # effect.
             metrics.count_ignored_parameters(operation.name, len(unknown))
-        current_ids = await self._map_ids_in_request_to_current_ids(context, ids, body, parameters)
-        body = replace_ids(operation.body_shape, body, current_ids)
-        if current_ids and json_codec.has_rows(body):
-            # The flow iterates over the lists several times: replace ids once, not in each pass.
-            body = await run_in_thread(_materialize_lists, body)
-        return Request(
-            now=self._clock(),
-            seed=generate_hex_id(),  # not the request id, which a client may use for two requests
-            ids={name: current_ids.get(id_, id_) for name, id_ in ids.items()},
-            query=replace_ids(operation.query_shape, parameters, current_ids),
-            body=body,
-            options=self._legacy_options,
-            problems=problems,
-            api_keys=_list_client_secrets(request, context),
-            imported_ids=self._select_imported_ids(context, ids, current_ids),
-        )
+        return parameters
 
     def _select_imported_ids(
         self, context: RequestContext, path_ids: Mapping[str, str], current_ids: Mapping[str, str]
@@ -160,15 +170,19 @@ class LegacyCodec:
                 context.caller.key.tenant, path_ids, body_shape, body
             )
             return context.current_ids
-        sent_ids = _select_sent_ids(
-            path_ids, collect_ids(body_shape, body), collect_ids(operation.query_shape, query)
-        )
-        current_ids = (
-            await self._ids.map_legacy_to_current_ids(context.caller.key.tenant, sent_ids)
-            if sent_ids
-            else {}
-        )
+        sent_ids: AbstractSet[str]
+        if not body and not query:
+            sent_ids = dict.fromkeys(filter(ID_PATTERN.fullmatch, path_ids.values())).keys()
+        else:
+            sent_ids = _select_sent_ids(
+                path_ids, collect_ids(body_shape, body), collect_ids(operation.query_shape, query)
+            )
+        if not sent_ids:
+            return {}
+        tenant = context.caller.key.tenant
+        current_ids = await self._ids.map_legacy_to_current_ids(tenant, sent_ids)
         context.client_ids = {current_ids.get(id_, id_): id_ for id_ in sent_ids}
+        context.has_only_current_ids = not current_ids
         return current_ids
 
     async def _map_ids_in_large_request_to_current_ids(
@@ -207,11 +221,12 @@ class LegacyCodec:
             client_ids = await self._map_ids_in_response_to_client_ids(
                 context, tenant, body, deferred_ids, is_long=is_long
             )
-            body = replace_ids(operation.answer_shape, body, client_ids)
+            if client_ids:
+                body = replace_ids(operation.answer_shape, body, client_ids)
         # Words come last, because ids are found by the neutral field names.
-        response = responses.build_success_response(
-            self._vocabulary.translate_from_neutral(operation.answer_shape, body)
-        )
+        if not self._vocabulary.is_identity:
+            body = self._vocabulary.translate_from_neutral(operation.answer_shape, body)
+        response = responses.build_success_response(body)
         if not is_long:
             return response
         # Encoded once, and the chunks serve the stored copy for retries too.
@@ -231,10 +246,16 @@ class LegacyCodec:
         """Maps the ids of an answer to client ids; ids that are the same in both are left out."""
         response_shape = cast("Operation", context.operation).answer_shape
         if not is_long:
-            collected = collect_ids(response_shape, body)
-            legacy_ids = await self._ids.find_or_create_object_and_text_ids(
-                tenant, *collected, deferred_ids
+            collected = objects, mentioned_ids = collect_ids(response_shape, body)
+            legacy_ids = (
+                None if mentioned_ids else self._ids.find_cached_legacy_ids(tenant, objects)
             )
+            if legacy_ids is None:
+                legacy_ids = await self._ids.find_or_create_object_and_text_ids(
+                    tenant, *collected, deferred_ids
+                )
+            if not legacy_ids and context.has_only_current_ids:
+                return legacy_ids
             return dict(_iter_differing_id_pairs(collected, legacy_ids, context.client_ids))
         slices, client_ids = iterate_id_slices(response_shape, body), CompressedMapping()
         while id_slice := await run_in_thread(next, slices, None):
@@ -342,7 +363,9 @@ def _record_progress(
 
 def _select_sent_ids(path_ids: Mapping[str, str], *collected: IdSets) -> AbstractSet[str]:
     """Selects the ids of a request, in order; values that cannot be ids are left out."""
-    candidates = [*path_ids.values(), *(id_ for ids, _mentioned in collected for _kind, id_ in ids)]
+    candidates = list(path_ids.values())
+    for ids, _mentioned in collected:
+        candidates += (id_ for _kind, id_ in ids) if ids else ()
     return dict.fromkeys(filter(ID_PATTERN.fullmatch, candidates)).keys()
 
 

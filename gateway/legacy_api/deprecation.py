@@ -20,24 +20,24 @@ class DeprecationNotice:
     def __init__(self, settings: Deprecation, environments: Environments) -> None:
         self._announcement = _build_midnight(settings.announced) if settings.announced else None
         self._sunset = _build_midnight(settings.sunset_date) if settings.sunset_date else None
-        self._is_refused_after_sunset = settings.after_sunset == "refuse"
+        self.is_refused_after_sunset = settings.after_sunset == "refuse"
         self._page = settings.page
         self._successors = {
             name: f"{environment.base_url}/v1/"
             for name, environment in environments.map_configured_environments_by_name().items()
         }
-        self._headers_by_environment = {
+        self.headers_by_environment: Mapping[str | None, Mapping[str, str]] = {
             name: self._build_headers(name) for name in (None, *self._successors)
         }
 
     def select_deprecation_headers(self, environment: str | None = None) -> Mapping[str, str]:
         """Returns ``Deprecation``, ``Sunset`` and ``Link``; empty if no end is announced."""
         # Built once at start, because every response carries them.
-        return self._headers_by_environment.get(environment, {})
+        return self.headers_by_environment.get(environment, {})
 
     def find_sunset_problem(self, now: datetime) -> Problem | None:
         """Returns the problem with which requests are refused after the sunset, if they are."""
-        if self._sunset is None or not self._is_refused_after_sunset or now < self._sunset:
+        if self._sunset is None or not self.is_refused_after_sunset or now < self._sunset:
             return None
         return Problem(
             "not_authorized",

@@ -19,17 +19,17 @@ from weakref import ref
 import structlog
 from aiohttp import web
 
-from gateway.admission.limits import RateLimiter
+from gateway.admission.limits import Admission, RateLimiter
 from gateway.admission.load import AdmissionSlot, LoadShedder, Overloaded
 from gateway.auth.keys import ApiKeyStore
 from gateway.config.settings import Settings
 from gateway.http import request_reader, responses
 from gateway.http.client_address import (
     Address,
+    parse_address,
     parse_networks,
     resolve_client_address,
 )
-from gateway.http.delivery import is_acknowledged, wait_for_tcp_acknowledgement
 from gateway.http.progress import LargeRequestsInProgress, RequestLabels
 from gateway.http.request_ids import generate_hex_id
 from gateway.http.request_reader import BodyPace
@@ -39,6 +39,7 @@ from gateway.legacy_api.authentication import CallerAuthenticator
 from gateway.legacy_api.codec import LegacyCodec
 from gateway.legacy_api.deprecation import DeprecationNotice
 from gateway.legacy_api.request_context import RequestContext
+from gateway.legacy_api.response_delivery import ResponseDelivery
 from gateway.legacy_api.routes import Routes
 from gateway.migration.brownouts import Brownouts
 from gateway.migration.inbound_request import InboundRequest, list_batch_ids_in_request
@@ -49,7 +50,6 @@ from gateway.migration.usage import NO_TENANT, UsageCounter
 from gateway.observability import logs, metrics
 from gateway.storage import StoreUnavailable
 from gateway.storage.mode_rows import COMPARE
-from gateway.storage.operations import OperationRecord
 from gateway.upstream import header_filter
 from gateway.writes.batch_routing import BatchRoutedElsewhereError
 from gateway.writes.caller import Caller
@@ -57,12 +57,15 @@ from gateway.writes.executor import FlowExecutor
 from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
 from gateway.writes.idempotency_keys import parse_idempotency_key
 from mappings import errors
-from mappings.effects import CompareAndSet, Operation, Request
+from mappings.effects import JSON, CompareAndSet, Operation, Request
 from mappings.errors import ErrorAnswer
-from mappings.failures import Failure, Invalid, Unknown, Unreachable
+from mappings.failures import Failure, Invalid, Problem, Unknown, Unreachable
 
 MAX_ROUTING_ATTEMPTS = 5
 """Attempts to select the service of a request while other requests change where its batches are."""
+
+NO_PARSED_BODY: tuple[JSON, tuple[Problem, ...]] = (None, ())
+"""The body of an operation without one."""
 
 log = structlog.get_logger()
 
@@ -94,7 +97,7 @@ class LegacyHandler:
         )
         self._player = player
         self._idempotency_guard = idempotency_guard
-        self._disconnect_tasks: set[asyncio.Future[None]] = set()
+        self._delivery = ResponseDelivery(idempotency_guard)
         self._codec = codec
         self._usage = usage
         self._brownouts = brownouts
@@ -113,9 +116,13 @@ class LegacyHandler:
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         arrived_at = request.get(request_reader.ARRIVED_AT) or asyncio.get_running_loop().time()
         context = RequestContext(
-            request_reader.resolve_request_id(request), arrived_at, self._resolve_address(request)
+            request_reader.resolve_request_id(request),
+            arrived_at,
+            self._resolve_address(request)
+            if "X-Forwarded-For" in request.headers
+            else parse_address(request.remote),
         )
-        on_disconnect: Callable[[bool], None] = partial(self._handle_disconnect, context)
+        on_disconnect: Callable[[bool], None] = partial(self._delivery.handle_disconnect, context)
         # Set before the first await: the client may disconnect at any time from here on.
         request[request_reader.ON_DISCONNECT] = on_disconnect
         self._requests_in_progress.attribute_current_task_to_request(
@@ -130,7 +137,9 @@ class LegacyHandler:
             # Logged first, so that a client that has its response finds the request in the log.
             self._log_and_count_request(request, context, legacy_response.status)
             environment = context.caller.key.environment if context.caller else None
-            deprecation_headers = self._deprecation.select_deprecation_headers(environment)
+            deprecation_headers = self._deprecation.headers_by_environment.get(
+                environment, responses.NO_HEADERS
+            )
             response: web.StreamResponse
             if isinstance(legacy_response, PassedResponse):
                 response = responses.build_passthrough_response(
@@ -141,7 +150,7 @@ class LegacyHandler:
                     legacy_response, context.request_id, context.admission, deprecation_headers
                 )
             if context.pending_delivery:
-                await self._send_and_await_acknowledgement(
+                await self._delivery.send_and_await_acknowledgement(
                     request, response, context, context.pending_delivery
                 )
         finally:
@@ -175,75 +184,6 @@ class LegacyHandler:
             seconds=seconds,
             service_seconds=caller.service_seconds if caller else 0,
         )
-
-    async def _send_and_await_acknowledgement(
-        self,
-        request: web.BaseRequest,
-        response: web.StreamResponse,
-        context: RequestContext,
-        operation: OperationRecord,
-    ) -> None:
-        """Sends the response, and records whether the client has acknowledged it.
-
-        If the connection ended first, or is reset later, a repeated request is a retry.
-        """
-        # Behind a proxy, resets say nothing: HAProxy resets every connection it no longer needs.
-        if "X-Forwarded-For" not in request.headers:
-            on_reset = partial(self._record_connection_reset, context, operation)
-            request[request_reader.ON_RESET] = cast("Callable[[], None]", on_reset)
-        if (
-            is_last_response := request.get(request_reader.IS_LAST_RESPONSE)
-        ) and is_last_response():
-            # The client must not send another request on a connection that is about to close.
-            response.force_close()
-        try:
-            await response.prepare(request)
-            await response.write_eof()
-        except OSError:
-            return
-        # From here on, a disconnect may follow a complete delivery.
-        context.is_response_written = True
-        underlying_transport = request.get(request_reader.UNDERLYING_TRANSPORT)
-        self._idempotency_guard.watch_response_delivery(
-            operation,
-            lambda: (
-                context.is_delivered or is_acknowledged(request.transport, underlying_transport)
-            ),
-        )
-        is_delivered = (
-            await wait_for_tcp_acknowledgement(request.transport, underlying_transport)
-            or context.is_delivered
-        )
-        # A reset may have arrived during the wait.
-        if is_delivered and not context.is_reset:
-            self._idempotency_guard.record_delivery(operation)
-
-    def _record_connection_reset(self, context: RequestContext, operation: OperationRecord) -> None:
-        context.is_reset = True
-        self._idempotency_guard.record_reset(operation)
-
-    def _handle_disconnect(self, context: RequestContext, has_acknowledged_all: bool) -> None:
-        # Determined while the socket was still open; afterwards the kernel cannot tell any more.
-        context.is_delivered = (
-            context.is_response_written and has_acknowledged_all and not context.is_reset
-        )
-        if context.caller is None or context.is_delivered:
-            return
-        context.caller.is_disconnected = True
-        if context.slot:
-            context.slot.cancel_wait()
-        if context.caller.execution:
-            task = asyncio.ensure_future(
-                self._idempotency_guard.record_disconnect(context.caller.execution)
-            )
-            # The event loop has only weak references to tasks, so the set keeps them alive.
-            self._disconnect_tasks.add(task)
-            task.add_done_callback(self._log_disconnect_failure)
-
-    def _log_disconnect_failure(self, task: asyncio.Future[None]) -> None:
-        self._disconnect_tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            log.error("client_disconnect_not_recorded", **logs.describe_exception(error))
 
     async def _respond(
         self, request: web.BaseRequest, context: RequestContext
@@ -289,50 +229,66 @@ class LegacyHandler:
             raise Invalid(errors.NOT_FOUND)
         context.operation = operation
         # Before authentication: after the sunset every key gets the same answer.
-        if sunset_problem := self._deprecation.find_sunset_problem(self._clock()):
+        if self._deprecation.is_refused_after_sunset and (
+            sunset_problem := self._deprecation.find_sunset_problem(self._clock())
+        ):
             raise Invalid(sunset_problem)
         # Before the body is read, so that a refused client costs no memory.
         context.admission = await self._authenticator.authenticate_and_rate_limit(
             request, context, operation
         )
-        if not context.admission.is_admitted:
-            context.log_fields["reason"] = metrics.RATE_LIMIT_REASON
-            wait = str(context.admission.retry_after_seconds)
-            return responses.build_error_response(
-                ErrorAnswer(429, (errors.RATE_LIMIT_EXCEEDED,), wait)
-            )
-        if context.caller and (
-            interruption := self._brownouts.count_hits_and_find_refusal(
-                context.caller.key, operation.name
-            )
+        caller = context.caller
+        if (not context.admission.is_admitted or self._brownouts.open_brownouts) and (
+            refusal := self._find_refusal(context, context.admission, operation)
         ):
-            context.log_fields["reason"] = metrics.BROWNOUT_REASON
-            return responses.build_error_response(
-                ErrorAnswer(403, (interruption.problem,), str(interruption.seconds))
-            )
+            return refusal
         # After the rate limit (contract, section 1), so that refused uploads count as requests too.
-        request_reader.check_content_length(request, self._max_body_bytes)
+        if "Content-Length" in request.headers:
+            request_reader.check_content_length(request, self._max_body_bytes)
         slot = self._create_admission_slot(request, context)
         # The selected service may depend on the body, so it is selected after the body is read.
-        if context.caller and self._forwarding.has_mode_switch_for_caller(context.caller):
+        if self._forwarding.modes.switched_tenants and (
+            self._forwarding.has_mode_switch_for_caller(caller)
+        ):
             return await self._answer_from_either_service(request, context, route_match.ids, slot)
-        body = b""
+        context.body, parsed_body = b"", NO_PARSED_BODY
         if operation.body_shape is not None:
             body = await request_reader.read_whole_body(
                 request, self._max_body_bytes, slot, self._pace
             )
-        context.body = body if self._recorder.is_on else b""
-        # Before the slot is acquired: an invalid body must not take a place from other requests.
-        parsed_body = await self._codec.decode_and_validate_body(request, context, body)
-        del body  # it may be large, and the flow may take long
+            context.body = body if self._recorder.is_on else b""
+            # Before the slot is acquired: an invalid body must not take a place from others.
+            parsed_body = await self._codec.decode_and_validate_body(request, context, body)
+            del body  # it may be large, and the flow may take long
         flow_request = await self._codec.build_request(
             request, context, route_match.ids, parsed_body
         )
         del parsed_body
         # Keyless operations make no calls (contract, section 10), so they need no place.
-        if context.caller:
-            await slot.acquire(context.caller.key.tenant_name)
+        if caller:
+            await slot.acquire(caller.key.tenant_name)
         return await self._run_flow(request, context, operation, flow_request)
+
+    def _find_refusal(
+        self, context: RequestContext, admission: Admission, operation: Operation
+    ) -> LegacyResponse | None:
+        """Finds the refusal of a request over its rate limit, or during a brownout."""
+        if not admission.is_admitted:
+            context.log_fields["reason"] = metrics.RATE_LIMIT_REASON
+            wait = str(admission.retry_after_seconds)
+            return responses.build_error_response(
+                ErrorAnswer(429, (errors.RATE_LIMIT_EXCEEDED,), wait)
+            )
+        if context.caller is None:
+            return None
+        key = context.caller.key
+        interruption = self._brownouts.count_hits_and_find_refusal(key, operation.name)
+        if interruption is None:
+            return None
+        context.log_fields["reason"] = metrics.BROWNOUT_REASON
+        return responses.build_error_response(
+            ErrorAnswer(403, (interruption.problem,), str(interruption.seconds))
+        )
 
     async def _answer_from_either_service(
         self,
@@ -423,6 +379,7 @@ class LegacyHandler:
             inbound.operation,
             caller,
             client_ids=context.client_ids,
+            has_only_current_ids=context.has_only_current_ids,
         )
         flow, problems = inbound.operation.flow(inbound.flow_request), inbound.flow_request.problems
         try:
@@ -474,9 +431,12 @@ class LegacyHandler:
             context.slot = self._load.create_slot("without a key")
             return context.slot
         merchant = context.caller.key.tenant_name
-        context.slot = self._load.create_slot(merchant, request.get(request_reader.CONNECTION))
-        context.slot.check_capacity(merchant)
-        return context.slot
+        slot = context.slot = self._load.create_slot(
+            merchant, request.get(request_reader.CONNECTION), context.caller.key.tenant
+        )
+        if context.operation and context.operation.body_shape is not None:
+            slot.check_capacity(merchant)
+        return slot
 
     def _resolve_address(self, request: web.BaseRequest) -> Address | None:
         forwarded_for = request.headers.getall("X-Forwarded-For", [])

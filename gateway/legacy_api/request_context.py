@@ -32,6 +32,8 @@ class RequestContext:
     notices: tuple[str, ...] = ()
     client_ids: dict[str, str] = field(default_factory=dict)
     """Ids as the client sent them, by current id: the response repeats the client's spelling."""
+    has_only_current_ids: bool = True
+    """Whether the client sent all ids as the service spells them, or none."""
     current_ids: Mapping[str, str] = field(default_factory=dict)
     """Current ids by sent id, of a long request. Only error messages need them."""
     log_fields: dict[str, Any] = field(default_factory=dict)

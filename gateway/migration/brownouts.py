@@ -45,7 +45,7 @@ class Brownouts:
     def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
         self._store = store
         self._clock = clock
-        self._open_brownouts: list[Brownout] = []
+        self.open_brownouts: list[Brownout] = []
         self._hits: Counter[BrownoutHit] = Counter()
         self._poll_task = PeriodicTask("brownouts_reload", POLL_SECONDS, self._reload_and_save_hits)
 
@@ -59,12 +59,10 @@ class Brownouts:
 
     def count_hits_and_find_refusal(self, key: ApiKey, operation: str) -> Interruption | None:
         """Finds the brownout that refuses a request now, and counts all that match it."""
-        if not self._open_brownouts:
-            return None
         now = self._clock()
         matching = [
             brownout
-            for brownout in self._open_brownouts
+            for brownout in self.open_brownouts
             if brownout.is_match(key.merchant, key.name, operation, now)
         ]
         for brownout in matching:
@@ -74,7 +72,7 @@ class Brownouts:
         return _build_interruption(max(ends), now) if ends else None
 
     async def _reload_and_save_hits(self) -> None:
-        self._open_brownouts = await list_planned_and_active_brownouts(self._store, self._clock())
+        self.open_brownouts = await list_planned_and_active_brownouts(self._store, self._clock())
         # Replaced before the write, because requests are counted while it waits for the database.
         hits, self._hits = self._hits, Counter()
         try:

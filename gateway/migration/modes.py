@@ -66,7 +66,7 @@ class Modes:
         self._store = store
         self._key_store = key_store
         self._switches: dict[tuple[Tenant, str, Group], Mode] = {}
-        self._tenants: frozenset[Tenant] = frozenset()
+        self.switched_tenants: frozenset[Tenant] = frozenset()
         self._switch_count = -1
         self._refresh_lock = asyncio.Lock()
         self._poll_task = PeriodicTask("modes_reload", POLL_SECONDS, self.refresh)
@@ -88,11 +88,11 @@ class Modes:
 
     def has_mode_switch_for_tenant(self, tenant: Tenant) -> bool:
         """Whether a tenant was ever switched: only then can it have batches at both services."""
-        return tenant in self._tenants
+        return tenant in self.switched_tenants
 
     @property
     def has_any_mode_switch(self) -> bool:
-        return bool(self._tenants)
+        return bool(self.switched_tenants)
 
     async def refresh(self) -> None:
         """Loads the modes if any has changed; raises StoreUnavailable."""
@@ -111,7 +111,7 @@ class Modes:
         self._switches = {
             (switch.tenant, switch.key, switch.group): switch.mode for switch in switches
         }
-        self._tenants = frozenset(switch.tenant for switch in switches)
+        self.switched_tenants = frozenset(switch.tenant for switch in switches)
         # Set last: if loading fails, the next poll tries again.
         self._switch_count = count
 

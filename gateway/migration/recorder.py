@@ -92,9 +92,11 @@ class Recorder:
         self._losses_by_reason: dict[str, int] = {}
         self._logged_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
+        self.is_on = False
 
     async def __aenter__(self) -> Self:
         if self._settings.directory:
+            self.is_on = True
             self._task = asyncio.create_task(self._write_queued_exchanges(), name="recorder")
         return self
 
@@ -112,10 +114,6 @@ class Recorder:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._log_lost_exchanges()
-
-    @property
-    def is_on(self) -> bool:
-        return self._task is not None
 
     def is_selected(self, operation: str, key: str, now: datetime) -> bool:
         """Whether a request is in the sample; ``now`` selects its conversation."""

@@ -44,7 +44,7 @@ class ServiceRouter:
         writes: ForwardedWrites,
         comparing: Comparing,
     ) -> None:
-        self._modes = modes
+        self.modes = modes
         self._batch_routing = batch_routing
         self._sender = sender
         self._writes = writes
@@ -53,21 +53,21 @@ class ServiceRouter:
     @property
     def has_any_mode_switch(self) -> bool:
         """Whether any tenant was ever switched."""
-        return self._modes.has_any_mode_switch
+        return self.modes.has_any_mode_switch
 
     def is_forwarded(self, key: ApiKey, operation: Operation) -> bool:
         """Whether the key's mode forwards the operation to the legacy service."""
         # In mode ``compare`` the configuration says whose answer clients get.
-        mode = self._modes.find_mode_of_key(key, find_mode_group(operation))
+        mode = self.modes.find_mode_of_key(key, find_mode_group(operation))
         return mode == FORWARD or (mode == COMPARE and self._is_legacy_answer_used)
 
     def is_translated(self, key: ApiKey, operation: Operation) -> bool:
         """Whether the key's mode for the operation is ``translate``."""
-        return self._modes.find_mode_of_key(key, find_mode_group(operation)) == TRANSLATE
+        return self.modes.find_mode_of_key(key, find_mode_group(operation)) == TRANSLATE
 
     def has_mode_switch_for_caller(self, caller: Caller | None) -> bool:
         """Whether a request of this caller may have to be forwarded or compared."""
-        return caller is not None and self._modes.has_mode_switch_for_tenant(caller.key.tenant)
+        return caller is not None and self.modes.has_mode_switch_for_tenant(caller.key.tenant)
 
     async def forward_if_routed_to_legacy(self, inbound: InboundRequest) -> ForwardedAnswer | None:
         """Returns the legacy service's answer; None if the request is to be translated.
@@ -149,7 +149,7 @@ class ServiceRouter:
     async def is_compared(self, inbound: InboundRequest) -> bool:
         """Whether the other service gets the request too: a read of data that both may have."""
         key, group = inbound.caller.key, find_mode_group(inbound.operation)
-        if inbound.is_write or self._modes.find_mode_of_key(key, group) != COMPARE:
+        if inbound.is_write or self.modes.find_mode_of_key(key, group) != COMPARE:
             return False
         if not self._sender.has_environment(key.environment):
             return False

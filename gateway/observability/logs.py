@@ -89,8 +89,11 @@ def _write_line(
 ) -> None:
     fields["timestamp"] = _format_current_time()
     fields.update(common_fields)
-    stream.write(_render_json(None, "", fields) + b"\n")
-    stream.flush()
+    try:
+        line = _JSON_ENCODER.encode(fields)
+    except UnicodeEncodeError:
+        line = _render_json(None, "", fields)
+    stream.write_line(line + b"\n")
 
 
 _formatted_second: tuple[int, str] = (0, "")
@@ -130,6 +133,14 @@ class _LossyStream(Generic[AnyStr]):
 
     def flush(self) -> None:
         try:  # noqa: SIM105
+            self._stream.flush()
+        except OSError:
+            pass
+
+    def write_line(self, line: AnyStr) -> None:
+        """Writes a line and flushes it."""
+        try:
+            self._stream.write(line)
             self._stream.flush()
         except OSError:
             pass

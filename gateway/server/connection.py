@@ -84,6 +84,16 @@ def _has_data_dropped_by_aiohttp(data: bytes, message: RawRequestMessage) -> boo
     return len(body_and_rest) > int(message.headers.get("Content-Length", 0))
 
 
+def _is_plain_message(message: RawRequestMessage | _ErrInfo) -> bool:
+    """Whether a request has nothing that is refused here, as nearly every one."""
+    return (
+        type(message) is RawRequestMessage
+        and message.version == HttpVersion11
+        and not message.upgrade
+        and "Transfer-Encoding" not in message.headers
+    )
+
+
 def _get_peer_address(transport: asyncio.BaseTransport) -> str | None:
     peer = transport.get_extra_info("peername")
     return peer[0] if isinstance(peer, tuple) else None
@@ -146,8 +156,8 @@ class Connection(RequestHandler):
     def attribute_to_tenant(self, tenant: Hashable) -> None:
         self._table.assign_tenant(self, tenant, self._loop.time())
 
-    def mark_request_running(self) -> None:
-        self._table.mark_request_running(self, self._loop.time())
+    def mark_request_running(self, tenant: Hashable = None) -> None:
+        self._table.mark_request_running(self, self._loop.time(), tenant)
 
     def mark_response_in_progress(self) -> None:
         self._table.mark_response_in_progress(self, self._loop.time())
@@ -180,9 +190,14 @@ class Connection(RequestHandler):
             self._table.start_request(self, self._loop.time())
         else:
             self._table.mark_header_started(self, self._loop.time())
-        self._refuse_unsupported_version_or_coding()
-        if not self._messages:
+        messages = self._messages
+        if not messages:
             return
+        message, body = messages[-1]
+        if len(messages) == 1 and _is_plain_message(message):
+            self._newest_body = body
+            return
+        self._refuse_unsupported_version_or_coding()
         # One packet may contain several pipelined requests; only the newest can be incomplete.
         newest_message, body = self._messages[-1]
         if not isinstance(newest_message, _ErrInfo):
@@ -388,9 +403,13 @@ class HttpServer(web.Server):
             request[ARRIVED_AT] = self.tracker.estimate_earliest_request_arrival()
             if underlying_transport := connection.underlying_transport:
                 request[UNDERLYING_TRANSPORT] = underlying_transport
-            response = await handler(request)
+            metrics.traffic.in_flight_count += 1
+            try:
+                response = await handler(request)
+            finally:
+                metrics.traffic.in_flight_count -= 1
             # Tells the client with `Connection: close`, so that it does not send another request.
-            if self._is_last_response(request) and not response.prepared:
+            if not response.prepared and self._is_last_response(request):
                 response.force_close()
             return response
 
@@ -406,7 +425,12 @@ class HttpServer(web.Server):
         self._background_tasks: list[asyncio.Task[None]] = []
 
     def _is_last_response(self, request: web.BaseRequest) -> bool:
-        return self._is_retiring or is_connection_close_required(request)
+        headers = request.headers
+        return self._is_retiring or (
+            # Nearly no request of a client has either header, except those with a body.
+            ("Transfer-Encoding" in headers or "Content-Length" in headers)
+            and is_connection_close_required(request)
+        )
 
     async def __aenter__(self) -> Self:
         self._background_tasks.append(

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from gateway.config.settings import CurrentWords
-from gateway.observability import metrics, traces
+from gateway.observability import traces
 from gateway.signed_api.credentials import has_authorization_scheme
 
 RequestHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -30,24 +30,22 @@ class InterfaceRouter:
         self._legacy_handler = legacy_handler
         self._signed_handler = signed_handler
 
-    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        handler = self._signed_handler if self._is_signed(request) else self._legacy_handler
-        metrics.traffic.in_flight_count += 1
-        try:
-            if traces.active_tracer is None:
-                return await handler(request)
-            with traces.start_request_span(request):
-                return await handler(request)
-        finally:
-            metrics.traffic.in_flight_count -= 1
-
-    def _is_signed(self, request: web.BaseRequest) -> bool:
-        if has_authorization_scheme(request.headers, self._words.scheme):
-            return True
-        return request.method == "OPTIONS" and self._is_signed_request_preflight(request)
+    def __call__(self, request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
+        is_signed = "Authorization" in request.headers and has_authorization_scheme(
+            request.headers, self._words.scheme
+        )
+        if request.method == "OPTIONS" and not is_signed:
+            is_signed = self._is_signed_request_preflight(request)
+        handler = self._signed_handler if is_signed else self._legacy_handler
+        return handler(request) if traces.active_tracer is None else _trace(handler, request)
 
     def _is_signed_request_preflight(self, request: web.BaseRequest) -> bool:
         header_lines = request.headers.getall("Access-Control-Request-Headers", [])
         header_names = {name.strip().lower() for line in header_lines for name in line.split(",")}
         # A legacy client sends neither header.
         return not header_names.isdisjoint(("authorization", self._words.timestamp_header.lower()))
+
+
+async def _trace(handler: RequestHandler, request: web.BaseRequest) -> web.StreamResponse:
+    with traces.start_request_span(request):
+        return await handler(request)

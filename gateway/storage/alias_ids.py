@@ -86,6 +86,22 @@ class AliasIds:
             if derive_alias_id(self._key, tenant.merchant, current_id) != legacy_id
         }
 
+    def find_cached_legacy_ids(
+        self, tenant: Tenant, objects: AbstractSet[tuple[str, str]]
+    ) -> dict[str, str] | None:
+        """Resolves (kind, current id) as ``find_or_create_legacy_ids``, but only from the cache.
+
+        None if any of them is not cached.
+        """
+        cached_ids = self._legacy_ids
+        legacy_ids: dict[str, str] = {}
+        for _kind, id_ in objects:
+            if not (legacy_id := cached_ids.get((tenant, id_))):
+                return None
+            if legacy_id != id_:
+                legacy_ids[id_] = legacy_id
+        return legacy_ids
+
     async def find_or_create_legacy_ids(
         self,
         tenant: Tenant,

@@ -110,6 +110,18 @@ class Database(ABC):
         began.
         """
 
+    def fetch_now(
+        self,
+        statement: Statement,  # noqa: ARG002 - SQLite's
+        parameters: Parameters,  # noqa: ARG002
+    ) -> Sequence[Any] | None:
+        """Returns the rows that a statement selects by their key, if that needs no waiting.
+
+        None otherwise, also after an error: ``read`` waits, and reports it. The rows are tuples,
+        whose values must be of types that need no conversion.
+        """
+        return None
+
     @abstractmethod
     async def write(self, body: Body[Result]) -> Result:
         """Runs a body and commits.

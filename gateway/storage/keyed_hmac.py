@@ -21,12 +21,14 @@ class KeyedHmac:
         self._inner = sha256(block.translate(_INNER_PAD))
         self._outer = sha256(block.translate(_OUTER_PAD))
 
-    def hexdigest(self, *parts: bytes) -> str:
-        """Returns the digest of a message in parts, so that a large one need not be joined."""
-        return self.hexdigest_parts(parts)
+    def hexdigest(self, message: bytes) -> str:
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(message)
+        outer.update(inner.digest())
+        return outer.hexdigest()
 
     def hexdigest_parts(self, parts: Iterable[bytes | memoryview]) -> str:
-        """Like ``hexdigest``, for parts from an iterator."""
+        """Returns the digest of a message in parts, so that a large one need not be joined."""
         inner, outer = self._inner.copy(), self._outer.copy()
         for part in parts:
             inner.update(part)

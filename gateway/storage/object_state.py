@@ -82,7 +82,9 @@ class ObjectStateStore:
     async def load(self, owner: Tenant, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - the documents' word
         """Loads the facts of an object; an empty dict if it has none."""
         row = {**owner._asdict(), "kind": kind, "id": id}
-        rows = await self._store.read(lambda tx: tx.fetch(_FACTS, row), is_brief=True)
+        rows = self._store.database.fetch_now(_FACTS, row)
+        if rows is None:
+            rows = await self._store.read(lambda tx: tx.fetch(_FACTS, row), is_brief=True)
         return (await self._decode_facts_by_id(owner, kind, [(id, *rows[0])]))[id] if rows else {}
 
     async def is_fact_known_to_any_tenant(

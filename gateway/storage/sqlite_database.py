@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway.storage.database import Body, Database, Result, Transaction, UniqueViolation
 from gateway.storage.errors import translate_database_errors
-from gateway.storage.sql import CompiledStatement, Parameters
+from gateway.storage.sql import CompiledStatement, Parameters, Statement
 
 BUSY_SECONDS = 5
 """Seconds for which a transaction waits for the lock of another process."""
@@ -105,6 +105,17 @@ class SqliteDatabase(Database):
                 with suppress(_FileLocked):
                     return self._read_inline(body)
             return await self._run_in_database_thread(body, writes=False)
+
+    def fetch_now(self, statement: Statement, parameters: Parameters) -> Sequence[Any] | None:
+        compiled = statement.compile_for_dialect("sqlite")
+        try:
+            if self._read_connection is None:
+                self._read_connection = self._connect(0)
+            arguments = compiled.build_arguments(parameters)
+            # A transaction of its own, as every single statement is.
+            return self._read_connection.execute(compiled.text, arguments).fetchall()
+        except sqlite3.Error:
+            return None
 
     def _read_inline(self, body: Body[Result]) -> Result:
         """Raises _FileLocked if the file is locked, because the event loop must not wait."""

@@ -372,9 +372,11 @@ class UpstreamClient:
         signed_target = target if options.form == "path-and-query" else target.partition("?")[0]
         stamp = int(self.clock.wall() + options.correction)
         signature = (
-            compute_signature(credentials.keyed, stamp, method, signed_target, body)
-            if body
-            else credentials.keyed.hexdigest(f"{stamp}\n{method}\n{signed_target}\n\n".encode())
+            credentials.keyed.hexdigest(
+                f"{stamp}\n{method}\n{signed_target}\n".encode() + bytes(body) + b"\n"
+            )
+            if len(body) <= WINDOW_BYTES
+            else compute_signature(credentials.keyed, stamp, method, signed_target, body)
         )
         more_headers, more_count = "", 0
         if traces.active_tracer is not None:

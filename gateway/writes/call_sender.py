@@ -111,14 +111,21 @@ class CallSender:
         if caller.send_write is not None and not call.is_read:
             return await caller.send_write(call, caller.execution)
         endpoint = find_documented_endpoint(call.method, call.path)
-        reply = await self._exchange(call, endpoint, caller)
-        body: dict[str, JSON] | None
-        if len(reply.body) > json_codec.LARGE_BYTES:
+        data = None if call.body is None else await self._encode_body(call, endpoint, caller)
+        reply = await (
+            self._exchange(call, endpoint, caller, data)
+            if traces.active_tracer is None
+            else self._exchange_in_span(call, endpoint, caller, data)
+        )
+        is_long = len(reply.body) > json_codec.LARGE_BYTES
+        if is_long or caller.is_long:
             caller.is_long = True
             _log_progress(caller, "receiving_response", call, reply.body)
-            body = await self._decode_long_response(call, caller, reply.body)
-        else:
-            body = _decode_json_object(reply.body)
+        body = (
+            await self._decode_long_response(call, caller, reply.body)
+            if is_long
+            else _decode_json_object(reply.body)
+        )
         if reply.status == 204 and call.method == "DELETE":
             body = {}  # deletes may be answered without a body (legacy document, section 4.3)
         # A 2xx with ``ok: false`` is a refusal, which is handled below.
@@ -181,23 +188,31 @@ class CallSender:
         finally:
             admission_slot.release()
 
-    async def _exchange(self, call: Call, endpoint: Endpoint, caller: Caller) -> Reply:
-        body: bytes | CompressedBuffer | None = None
-        if call.body is not None:
-            current_body = self._translator.translate_from_neutral(endpoint.body_shape, call.body)
-            if not caller.is_long:
-                body = json_codec.dumps(current_body)
-            elif json_codec.has_rows(current_body):
-                body = await run_in_thread(json_codec.dumps_compressed, current_body)
-            else:
-                body = await run_in_thread(json_codec.dumps, current_body)
-            _log_progress(caller, "calling_service", call, body)
-        if traces.active_tracer is None:
-            return await self._send_and_count(call, endpoint, caller, body)
+    async def _encode_body(
+        self, call: Call, endpoint: Endpoint, caller: Caller
+    ) -> bytes | CompressedBuffer:
+        current_body = self._translator.translate_from_neutral(endpoint.body_shape, call.body)
+        if not caller.is_long:
+            return json_codec.dumps(current_body)
+        body: bytes | CompressedBuffer
+        if json_codec.has_rows(current_body):
+            body = await run_in_thread(json_codec.dumps_compressed, current_body)
+        else:
+            body = await run_in_thread(json_codec.dumps, current_body)
+        _log_progress(caller, "calling_service", call, body)
+        return body
+
+    async def _exchange_in_span(
+        self,
+        call: Call,
+        endpoint: Endpoint,
+        caller: Caller,
+        body: bytes | CompressedBuffer | None,
+    ) -> Reply:
         with traces.start_call_span(call.method, endpoint.path, caller.key.environment) as span:
             outcome, status = "cancelled", None
             try:
-                reply = await self._send_and_count(call, endpoint, caller, body)
+                reply = await self._exchange(call, endpoint, caller, body)
                 outcome, status = f"{reply.status // 100}xx", reply.status
             except Failure as failure:
                 outcome = failure.error_type
@@ -209,7 +224,7 @@ class CallSender:
                 span.record_outcome(outcome, status)
         return reply
 
-    async def _send_and_count(
+    async def _exchange(
         self,
         call: Call,
         endpoint: Endpoint,
@@ -297,9 +312,10 @@ def _log_progress(
 
 def _decode_json_object(data: bytes | CompressedBuffer) -> dict[str, JSON] | None:
     try:
-        return _discard_non_object(json_codec.loads(data))
+        body = json_codec.loads(data)
     except json_codec.JsonError:
         return None
+    return body if isinstance(body, dict) else None
 
 
 def _discard_non_object(body: JSON) -> dict[str, JSON] | None:

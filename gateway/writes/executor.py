@@ -125,7 +125,7 @@ class FlowExecutor:
                     if execution is None
                     else self._perform_or_replay_step(step, caller, execution)
                 )
-                if execution is not None or type(step) is not Call:
+                if result and (execution is not None or type(step) is not Call):
                     # A call measured its response when it arrived; this measures stored values.
                     caller.is_long = (
                         caller.is_long or json_codec.has_rows(result) or _has_many_objects(result)

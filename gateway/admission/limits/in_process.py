@@ -62,13 +62,15 @@ class _RequestWindow:
     yet removed: less than 70 KB, independent of the limit.
     """
 
-    __slots__ = ("_counts", "_head", "_seconds", "total")
+    __slots__ = ("_counts", "_head", "_seconds", "oldest_second", "total")
 
     def __init__(self) -> None:
         self._seconds = array("I")
         self._counts = array("I")
         self._head = 0
         self.total = 0
+        self.oldest_second = 0
+        """The second of the oldest counted request."""
 
     @property
     def newest_second(self) -> int:
@@ -85,8 +87,12 @@ class _RequestWindow:
         if self._head > len(self._seconds) // 2:
             del self._seconds[: self._head], self._counts[: self._head]
             self._head = 0
+        if self._head < len(self._seconds):
+            self.oldest_second = self._seconds[self._head]
 
     def record_request(self, now: int) -> None:
+        if not self.total:
+            self.oldest_second = now
         self.total += 1
         if self._seconds and self._seconds[-1] >= now:
             self._counts[-1] += 1
@@ -132,7 +138,8 @@ class InProcessRateLimiter:
             self._last_cleanup = now
         # Stored only if the request is admitted: refused keys must not fill the memory.
         window = self._windows.get(key) or _RequestWindow()
-        window.drop_expired(now)
+        if window.oldest_second + RETAINED_SECONDS <= now:
+            window.drop_expired(now)
         if window.total >= limit:
             wait_seconds = (
                 window.calculate_wait_seconds(limit - 1, now) if limit > 0 else RETAINED_SECONDS
@@ -144,7 +151,8 @@ class InProcessRateLimiter:
         self._windows.move_to_end(key)
         if self._max_keys is not None and len(self._windows) > self._max_keys:
             self._windows.popitem(last=False)
-        reset_seconds = window.calculate_wait_seconds(window.total - 1, now)
+        # The oldest request leaves the window first.
+        reset_seconds = window.oldest_second + RETAINED_SECONDS - now
         return Admission(True, limit, limit - window.total, reset_seconds, None)
 
     async def list_window_request_counts(self, keys: Sequence[str]) -> list[int] | None:

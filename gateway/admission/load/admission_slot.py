@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Hashable
 from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,7 +32,9 @@ class Overloaded(Halted):
 class RequestConnection(Protocol):
     """The connection of a request; between these two calls it is not closed in favour of others."""
 
-    def mark_request_running(self) -> None: ...
+    def mark_request_running(self, tenant: Hashable = None) -> None:
+        """Marks it, and attributes the connection to the tenant unless that is None."""
+
     def mark_response_in_progress(self) -> None: ...
 
 
@@ -54,24 +57,19 @@ class LoadShedder:
         self._wakeups: dict[Waiter, asyncio.Future[str]] = {}
 
     def create_slot(
-        self, holder: str, connection: RequestConnection | None = None
+        self, holder: str, connection: RequestConnection | None = None, tenant: Hashable = None
     ) -> AdmissionSlot:
         """Creates the slot of a request; the caller must release it in any case.
 
-        ``holder`` is the merchant, or the client's address, that the body's memory counts for.
+        ``holder`` is the merchant, or the client's address, that the body's memory counts for. The
+        connection is attributed to the ``tenant`` when the request runs.
         """
-        return AdmissionSlot(self, holder, connection)
+        return AdmissionSlot(self, holder, connection, tenant)
 
     def count_shed_and_build_error(self, reason: str) -> Overloaded:
         self.shed_counts[reason] += 1
         # After this time every request that waits now has started or was rejected.
         return Overloaded(reason, max(1, ceil(self.settings.queue_seconds)))
-
-    def start_or_queue_and_shed_displaced(self, merchant: str) -> Waiter:
-        waiter, displaced = self.limiter.admit_or_queue(merchant)
-        for displaced_waiter in displaced:
-            self.wake_waiter(displaced_waiter, "displaced by merchants with shorter queues")
-        return waiter
 
     async def wait_for_turn(self, waiter: Waiter) -> None:
         """Waits until the waiter may run; raises Overloaded if it may not in time."""
@@ -93,18 +91,19 @@ class LoadShedder:
         if wakeup is not None and not wakeup.done():
             wakeup.set_result(shed_reason)
 
-    def remove_and_start_waiters(self, waiter: Waiter) -> None:
-        for started_waiter in self.limiter.remove_and_start_waiters(waiter):
-            self.wake_waiter(started_waiter)
-
 
 class AdmissionSlot:
     """The slot of one request; see ``LoadShedder.create_slot``."""
 
     def __init__(
-        self, load: LoadShedder, holder: str, connection: RequestConnection | None
+        self,
+        load: LoadShedder,
+        holder: str,
+        connection: RequestConnection | None,
+        tenant: Hashable = None,
     ) -> None:
         self._load = load
+        self._tenant = tenant
         self._holder = holder
         self._connection = connection
         self._reserved_bytes = 0
@@ -132,7 +131,10 @@ class AdmissionSlot:
 
     async def acquire(self, merchant: str) -> None:
         """Waits for a place among the running requests; raises Overloaded."""
-        waiter = self._waiter = self._load.start_or_queue_and_shed_displaced(merchant)
+        waiter, displaced = self._load.limiter.admit_or_queue(merchant)
+        self._waiter = waiter
+        for displaced_waiter in displaced:
+            self._load.wake_waiter(displaced_waiter, "displaced by merchants with shorter queues")
         # Shed immediately: neither a place to run nor one to wait is free.
         if waiter.state is WaiterState.SHED:
             raise self._load.count_shed_and_build_error(TOO_MANY_REASON)
@@ -141,7 +143,7 @@ class AdmissionSlot:
         if self._connection:
             # From here on the connection is not closed in favour of others: the request may change
             # something.
-            self._connection.mark_request_running()
+            self._connection.mark_request_running(self._tenant)
 
     def cancel_wait(self) -> None:
         """Cancels the wait of a request whose client disconnected; a running request continues."""
@@ -153,7 +155,8 @@ class AdmissionSlot:
             self._load.memory_budget.release(self._holder, self._reserved_bytes)
             self._reserved_bytes = 0
         if self._waiter is not None:
-            self._load.remove_and_start_waiters(self._waiter)
+            for started_waiter in self._load.limiter.remove_and_start_waiters(self._waiter):
+                self._load.wake_waiter(started_waiter)
             self._waiter = None
             if self._connection:
                 self._connection.mark_response_in_progress()

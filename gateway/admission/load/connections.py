@@ -118,9 +118,11 @@ class ConnectionTable(Generic[ConnectionT]):
             self._change_phase(connection, state, REQUEST, now, tenant)
             state.since = since
 
-    def mark_request_running(self, connection: ConnectionT, now: float) -> None:
+    def mark_request_running(
+        self, connection: ConnectionT, now: float, tenant: Hashable = None
+    ) -> None:
         if (state := self._states.get(connection)) is not None:
-            self._change_phase(connection, state, WORK, now, state.tenant)
+            self._change_phase(connection, state, WORK, now, tenant or state.tenant)
 
     def mark_response_in_progress(self, connection: ConnectionT, now: float) -> None:
         """Records that the response is being sent, or that the client read some of it."""
@@ -134,11 +136,9 @@ class ConnectionTable(Generic[ConnectionT]):
             self._change_phase(connection, state, ConnectionPhase.IDLE, now, state.tenant)
 
     def close(self, connection: ConnectionT) -> None:
-        state = self._states.pop(connection, None)
-        if state is not None and state.group is not None:
-            del state.group[connection]
-            if not state.group:
-                self._remove_group(state)
+        if (state := self._states.pop(connection, None)) is not None:
+            # As a running request's, it is in no group.
+            self._change_phase(connection, state, WORK, 0.0)
 
     def list_connections_with_request(self) -> list[ConnectionT]:
         phases = (ConnectionPhase.REQUEST, ConnectionPhase.WORK)
@@ -205,8 +205,10 @@ class ConnectionTable(Generic[ConnectionT]):
         group = state.group
         if group is not None:
             del group[connection]
-            if not group:
-                self._remove_group(state)
+            if not group and state.tenant is None:
+                del self._unauthenticated[state.address]
+            elif not group:
+                del self._authenticated[state.tenant]
         state.phase, state.since, state.tenant = phase, now, tenant
         # A running request may move money, so its connection is in no group and is never replaced.
         if phase is WORK:
@@ -222,9 +224,3 @@ class ConnectionTable(Generic[ConnectionT]):
                 group = groups[holder] = {}
             state.group = group
             group[connection] = now
-
-    def _remove_group(self, state: _ConnectionState) -> None:
-        if state.tenant is None:
-            del self._unauthenticated[state.address]
-        else:
-            del self._authenticated[state.tenant]

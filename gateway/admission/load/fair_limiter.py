@@ -7,9 +7,11 @@ running requests is next, so slow requests of one merchant delay only that merch
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+
+NO_WAITERS: Sequence[Waiter] = ()
 
 
 class WaiterState(Enum):
@@ -58,16 +60,24 @@ class FairLimiter:
         """Whether a request that arrives now would be rejected."""
         return not self._can_run(merchant) and not self._can_wait(merchant)
 
-    def admit_or_queue(self, merchant: str) -> tuple[Waiter, list[Waiter]]:
+    def admit_or_queue(self, merchant: str) -> tuple[Waiter, Sequence[Waiter]]:
         """Adds a request; returns its waiter, and the waiters that it displaced."""
         self._last_sequence_number += 1
         waiter = Waiter(merchant, self._last_sequence_number)
-        if self._can_run(merchant):
-            self._start_running(waiter)
-            return waiter, []
+        # A request cannot overtake others: while a merchant below its maximum waits, all places
+        # are taken.
+        capacity, running_here = self._capacity, self._running_by_merchant.get(merchant, 0)
+        if (
+            self.running_count < capacity.max_running
+            and running_here < capacity.max_running_per_merchant
+        ):
+            self.running_count += 1
+            self._running_by_merchant[merchant] = running_here + 1
+            waiter.state = WaiterState.RUNNING
+            return waiter, NO_WAITERS
         if not self._can_wait(merchant):
             waiter.state = WaiterState.SHED
-            return waiter, []
+            return waiter, NO_WAITERS
         # If the queue is full, the merchant with the longest queue gives up a place to this one.
         displaced = (
             [self._shed_newest_of_longest_queue()]
@@ -77,7 +87,7 @@ class FairLimiter:
         self._queues.setdefault(merchant, deque()).append(waiter)
         return waiter, displaced
 
-    def remove_and_start_waiters(self, waiter: Waiter) -> list[Waiter]:
+    def remove_and_start_waiters(self, waiter: Waiter) -> Sequence[Waiter]:
         """Removes a finished or cancelled request; returns the waiters that start instead."""
         if waiter.state is WaiterState.WAITING:
             self._remove_from_queue(waiter)
@@ -87,11 +97,9 @@ class FairLimiter:
             if not self._running_by_merchant[waiter.merchant]:
                 del self._running_by_merchant[waiter.merchant]
         waiter.state = WaiterState.FINISHED
-        return list(self._start_waiters()) if self._queues else []
+        return list(self._start_waiters()) if self._queues else NO_WAITERS
 
     def _can_run(self, merchant: str) -> bool:
-        # A request cannot overtake others: while a merchant below its maximum waits, all places
-        # are taken.
         capacity = self._capacity
         return (
             self.running_count < capacity.max_running

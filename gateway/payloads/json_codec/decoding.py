@@ -45,7 +45,9 @@ def loads(
             return loads_in_slices(data, packed_lists)
     if max_memory_bytes is not None and estimate_memory_bytes(data) > max_memory_bytes:
         raise JsonError("too many values")
-    reason, value = decode_text_with_refusal_reason(bytes(data))
+    reason, value = decode_text_with_refusal_reason(
+        data if isinstance(data, bytes) else bytes(data)
+    )
     if reason:  # raised outside the except block, because the cause's text holds the input
         raise JsonError(reason)
     return value

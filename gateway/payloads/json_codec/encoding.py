@@ -25,7 +25,10 @@ def dumps(value: Any) -> bytes:
 
 def dumps_trusted(value: Any) -> bytes:
     """Like ``dumps``, but without the check, which takes longer than the encoding."""
-    return _encode(value, _TRUSTED)
+    try:
+        return _ENCODER.encode(value)
+    except _HasRowsError:
+        return b"".join(_iter_encoded_slices(value, _TRUSTED))
 
 
 def dumps_chunks(value: Any) -> list[bytes]:

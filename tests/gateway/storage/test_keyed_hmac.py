@@ -11,4 +11,6 @@ def test_digest_equals_library_digest_on_repeated_use(size: int) -> None:
     key = os.urandom(size)
     keyed_hmac = KeyedHmac(key)
     for parts in ([], [b""], [b"text"], [b"te", b"", b"xt"], [os.urandom(5000), b"\n"]):
-        assert keyed_hmac.hexdigest(*parts) == hmac.digest(key, b"".join(parts), "sha256").hex()
+        message = b"".join(parts)
+        assert keyed_hmac.hexdigest_parts(parts) == hmac.digest(key, message, "sha256").hex()
+        assert keyed_hmac.hexdigest(message) == keyed_hmac.hexdigest_parts(parts)

@@ -76,7 +76,7 @@ def test_waiter_is_not_displaced_by_merchant_with_equal_demand() -> None:
 def test_cancelled_waiter_leaves_the_queue() -> None:
     limiter = FairLimiter(LimiterCapacity(1, 1, 1, 1))
     running, waiting = request_slots(limiter, "a", 2)
-    assert limiter.remove_and_start_waiters(waiting) == []
+    assert not limiter.remove_and_start_waiters(waiting)
     (retried_waiter,) = request_slots(limiter, "a")
     assert limiter.remove_and_start_waiters(running) == [retried_waiter]
 

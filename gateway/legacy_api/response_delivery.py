@@ -1,0 +1,97 @@
+"""Delivery of the responses to writes: whether the client got them, or went away before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+import structlog
+from aiohttp import web
+
+from gateway.http import request_reader
+from gateway.http.delivery import is_acknowledged, wait_for_tcp_acknowledgement
+from gateway.legacy_api.request_context import RequestContext
+from gateway.observability import logs
+from gateway.storage.operations import OperationRecord
+from gateway.writes.idempotency import IdempotencyGuard
+
+log = structlog.get_logger()
+
+
+class ResponseDelivery:
+    """Sends the responses to writes, and records disconnects, which make a repetition a retry."""
+
+    def __init__(self, idempotency_guard: IdempotencyGuard) -> None:
+        self._idempotency_guard = idempotency_guard
+        self._disconnect_tasks: set[asyncio.Future[None]] = set()
+
+    async def send_and_await_acknowledgement(
+        self,
+        request: web.BaseRequest,
+        response: web.StreamResponse,
+        context: RequestContext,
+        operation: OperationRecord,
+    ) -> None:
+        """Sends the response, and records whether the client has acknowledged it.
+
+        If the connection ended first, or is reset later, a repeated request is a retry.
+        """
+        # Behind a proxy, resets say nothing: HAProxy resets every connection it no longer needs.
+        if "X-Forwarded-For" not in request.headers:
+            on_reset = partial(self._record_connection_reset, context, operation)
+            request[request_reader.ON_RESET] = cast("Callable[[], None]", on_reset)
+        if (
+            is_last_response := request.get(request_reader.IS_LAST_RESPONSE)
+        ) and is_last_response():
+            # The client must not send another request on a connection that is about to close.
+            response.force_close()
+        try:
+            await response.prepare(request)
+            await response.write_eof()
+        except OSError:
+            return
+        # From here on, a disconnect may follow a complete delivery.
+        context.is_response_written = True
+        underlying_transport = request.get(request_reader.UNDERLYING_TRANSPORT)
+        self._idempotency_guard.watch_response_delivery(
+            operation,
+            lambda: (
+                context.is_delivered or is_acknowledged(request.transport, underlying_transport)
+            ),
+        )
+        is_delivered = (
+            await wait_for_tcp_acknowledgement(request.transport, underlying_transport)
+            or context.is_delivered
+        )
+        # A reset may have arrived during the wait.
+        if is_delivered and not context.is_reset:
+            self._idempotency_guard.record_delivery(operation)
+
+    def _record_connection_reset(self, context: RequestContext, operation: OperationRecord) -> None:
+        context.is_reset = True
+        self._idempotency_guard.record_reset(operation)
+
+    def handle_disconnect(self, context: RequestContext, has_acknowledged_all: bool) -> None:
+        # Determined while the socket was still open; afterwards the kernel cannot tell any more.
+        context.is_delivered = (
+            context.is_response_written and has_acknowledged_all and not context.is_reset
+        )
+        if context.caller is None or context.is_delivered:
+            return
+        context.caller.is_disconnected = True
+        if context.slot:
+            context.slot.cancel_wait()
+        if context.caller.execution:
+            task = asyncio.ensure_future(
+                self._idempotency_guard.record_disconnect(context.caller.execution)
+            )
+            # The event loop has only weak references to tasks, so the set keeps them alive.
+            self._disconnect_tasks.add(task)
+            task.add_done_callback(self._log_disconnect_failure)
+
+    def _log_disconnect_failure(self, task: asyncio.Future[None]) -> None:
+        self._disconnect_tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("client_disconnect_not_recorded", **logs.describe_exception(error))
