@@ -17,6 +17,7 @@ from gateway.simulator.faults import Fault
 from gateway.simulator.options import (
     DEMO_API_KEY,
     DEMO_CREDENTIALS,
+    Deviation,
     LegacyVocabulary,
     ServiceCredentials,
     ServiceOptions,
@@ -33,6 +34,7 @@ __all__ = [
     "Account",
     "Batch",
     "BatchStart",
+    "Deviation",
     "Fault",
     "LegacyVocabulary",
     "ListenError",

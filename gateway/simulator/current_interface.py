@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
+from gateway.simulator import deviations
 from gateway.simulator.accepted_request import AcceptedRequest
 from gateway.simulator.errors import ApiError, Problem
 from gateway.simulator.exchange import Exchange, InterfaceName
@@ -33,6 +34,7 @@ class CurrentInterface:
             method=exchange.method,
             target=select_signed_target(exchange.target, service.options),
             body=exchange.body,
+            checks_age="old-stamps-accepted" not in service.options.deviations,
         )
         query = dict(parse_qsl(exchange.target.partition("?")[2], keep_blank_values=True))
         return AcceptedRequest(
@@ -49,7 +51,8 @@ class CurrentInterface:
         # Arguments may also be query parameters (section 4); the body takes precedence.
         if exchange.method != "GET":
             request.body = {**_parse_query_arguments(request.query), **_parse_json_body(exchange)}
-        return run_operation(request)
+        deviations.change_request(exchange, request)
+        return deviations.change_answer(request, run_operation(request))
 
     def select_error_status(self, refusal: ApiError) -> int:
         return refusal.status_code(self.service.options.validation_status)

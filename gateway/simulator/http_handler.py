@@ -9,7 +9,7 @@ from typing import Protocol
 from aiohttp import web
 from multidict import CIMultiDict
 
-from gateway.simulator import activity, processing
+from gateway.simulator import activity, deviations, processing
 from gateway.simulator.accepted_request import AcceptedRequest
 from gateway.simulator.current_interface import CurrentInterface
 from gateway.simulator.errors import ApiError, Problem
@@ -105,6 +105,8 @@ class RequestHandler:
             )
 
     def _set_error_response(self, exchange: Exchange, error: ApiError) -> None:
+        if self.interface.name == "current":
+            error = deviations.change_error(exchange, self.service.options.deviations, error)
         exchange.status = self.interface.select_error_status(error)
         exchange.response_body = encode_json(error.build_body())
 
@@ -112,11 +114,16 @@ class RequestHandler:
         headers = CIMultiDict(
             {
                 "Content-Type": "application/json; charset=utf-8",
-                # From the service's own clock, which tests may set apart from the client's.
-                "Date": formatdate(self.service.clock(), usegmt=True),
+                "Date": self._format_date_header(),
                 "Server": "simulator",
                 **self.interface.headers,
             }
         )
         headers.update(exchange.response_headers)
         return web.Response(status=exchange.status, body=exchange.response_body, headers=headers)
+
+    def _format_date_header(self) -> str:
+        if "no-date" in self.service.options.deviations:
+            return ""  # aiohttp would add a header that is missing
+        # From the service's own clock, which tests may set apart from the client's.
+        return formatdate(self.service.clock(), usegmt=True)

@@ -3,6 +3,30 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+Deviation = Literal[
+    "account-id-stays",
+    "amounts-in-batch-currency",
+    "bad-signature-forbidden",
+    "created-date-moves",
+    "filters-ignored",
+    "lists-lag",
+    "logs-missing",
+    "memo-refused",
+    "no-date",
+    "no-list-totals",
+    "old-stamps-accepted",
+    "order-ignored",
+    "own-error-codes",
+    "payment-add-refused",
+    "payments-without-amounts",
+    "quote-once",
+    "several-primary-accounts",
+    "summary-without-payments",
+    "unknown-id-invalid",
+    "updated-date-stays",
+]
+"""Odd behaviour, against the document; `gateway.simulator.deviations` carries it out."""
+
 
 @dataclass(frozen=True)
 class LegacyVocabulary:
@@ -79,6 +103,7 @@ class ServiceOptions:
         (section 4.4).
     wire_countries: countries in which `swiftBic`, bank address and city are required (section 2.6
         names none).
+    deviations: switches for odd behaviour, which the document excludes or does not suggest.
     """
 
     signed_target: Literal["path", "path-and-query"] = "path"
@@ -102,6 +127,7 @@ class ServiceOptions:
     quote_seconds: float = 1800
     processed_word: Literal["processed", "complete"] = "processed"
     partner: bool = True
+    deviations: frozenset[Deviation] = frozenset()
     wire_countries: frozenset[str] = frozenset(
         {"AO", "BM", "BO", "BZ", "ET", "FJ", "GY", "HT", "JM", "KH", "MN", "MZ", "TO", "UZ", "ZM"}
     )
