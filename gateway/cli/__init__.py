@@ -25,6 +25,7 @@ COMMAND_GROUPS = {
         "check": "Validate a configuration.",
         "migrate": "Create the database's tables or bring them up to date.",
         "doctor": "Check the configuration and the service, with reads only.",
+        "rehearse": "Test every assumption at your own sandbox.",
         "serve": "Run the gateway.",
         "simulate": "Run the built-in simulator of the payout service.",
     },

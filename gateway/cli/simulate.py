@@ -5,7 +5,7 @@ import errno
 import json
 import signal
 from pathlib import Path
-from typing import IO, Literal, cast
+from typing import IO, Literal, cast, get_args
 
 import click
 
@@ -14,6 +14,7 @@ from gateway.simulator import (
     DEMO_API_KEY,
     DEMO_CREDENTIALS,
     WALLET_FUNDS,
+    Deviation,
     ListenError,
     Service,
     ServiceCredentials,
@@ -86,6 +87,13 @@ class CannotListen(click.ClickException):
     is_flag=True,
     help="Answer 404 for optional endpoints: listing, editing and deleting batches.",
 )
+@click.option(
+    "--deviation",
+    "deviations",
+    type=click.Choice(get_args(Deviation)),
+    multiple=True,
+    help="Behave oddly in this respect, against the document. May be given several times.",
+)
 @click.option("--bare", is_flag=True, help="Answer batch writes with an id only.")
 @click.option(
     "--processing-seconds",
@@ -108,6 +116,7 @@ def simulate(
     lists_archived: bool,
     validation_status: str,
     no_inferred: bool,
+    deviations: tuple[Deviation, ...],
     bare: bool,
     processing_seconds: float,
 ) -> None:
@@ -125,6 +134,7 @@ def simulate(
         inferred=not no_inferred,
         answers="bare" if bare else "full",
         processing_seconds=processing_seconds,
+        deviations=frozenset(deviations),
     )
     keys = [DEMO_CREDENTIALS] if key_file is None else parse_simulator_credentials(key_file)
     service = Service(

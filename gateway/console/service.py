@@ -12,6 +12,8 @@ from aiohttp import web
 
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
+from gateway.operator.rehearsal.report import CAPABILITY_NAME as REHEARSAL
+from gateway.operator.rehearsal.report import LastRehearsal, parse_last_rehearsal
 from gateway.reads.recipient_cache import CacheFigures
 from gateway.storage import ObjectStateStore
 from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
@@ -55,6 +57,7 @@ class ServiceStatus:
     form_is_set: bool
     operations: list[OptionalEndpoint]
     index: CacheFigures | None
+    rehearsal: LastRehearsal | None
 
 
 class ServicePage:
@@ -123,6 +126,7 @@ class ServicePage:
             self._dependencies.indexes.calculate_cache_statistics(name)
             if self._dependencies.settings.lists.index
             else None,
+            parse_last_rehearsal(learned.get(REHEARSAL, (None,))[0]),
         )
 
 

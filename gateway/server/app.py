@@ -49,6 +49,7 @@ from gateway.signed_api.routing import InterfaceRouter
 from gateway.storage import Store
 from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.upstream.capability_cache import RELOAD_SECONDS, CapabilityCache
+from gateway.upstream.client import UpstreamClient
 from gateway.upstream.clock import ServiceClock
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS
 
@@ -103,10 +104,12 @@ async def run_gateway(
     clock: ServiceClock | None = None,
     monotonic: Callable[[], float] = time.monotonic,
     lease_seconds: float = LEASE_TTL_SECONDS,
+    create_client: Callable[..., UpstreamClient] = UpstreamClient,
 ) -> AsyncIterator[RunningGateway]:
     """Runs a gateway; on exit, requests in flight are finished first.
 
-    ``inherited_sockets`` is set for one of several workers; see Clocks for the others. Raises
+    ``inherited_sockets`` is set for one of several workers; see Clocks for the others.
+    ``create_client`` may return a client that records its calls. Raises
     ConfigurationError, also if a port cannot be bound, and StoreUnavailable.
     """
     check_c_extensions()
@@ -116,7 +119,7 @@ async def run_gateway(
     # Entered in the order of their dependencies, so that a shutdown closes the ports first and the
     # database last.
     async with AsyncExitStack() as stack:
-        backends = await open_backends(stack, settings, clocks)
+        backends = await open_backends(stack, settings, clocks, create_client)
         runtime = await open_flow_runtime(stack, settings, backends, clocks)
         usage = await stack.enter_async_context(UsageCounter(backends.store, current_time))
         interface_router = InterfaceRouter(

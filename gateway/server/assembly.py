@@ -117,7 +117,12 @@ class FlowRuntime:
     idempotency_guard: IdempotencyGuard
 
 
-async def open_backends(stack: AsyncExitStack, settings: Settings, clocks: Clocks) -> Backends:
+async def open_backends(
+    stack: AsyncExitStack,
+    settings: Settings,
+    clocks: Clocks,
+    create_client: Callable[..., UpstreamClient] = UpstreamClient,
+) -> Backends:
     """Opens the backends; raises ConfigurationError and StoreUnavailable."""
     await stack.enter_async_context(open_tracing(settings.traces))
     store = await stack.enter_async_context(
@@ -137,7 +142,11 @@ async def open_backends(stack: AsyncExitStack, settings: Settings, clocks: Clock
     breakers = create_circuit_breakers(settings)
     upstream = await stack.enter_async_context(
         open_upstream_client(
-            settings, clock=clocks.service, capabilities=capabilities, breakers=breakers
+            settings,
+            clock=clocks.service,
+            capabilities=capabilities,
+            breakers=breakers,
+            create_client=create_client,
         )
     )
     return Backends(

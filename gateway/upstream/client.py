@@ -38,7 +38,7 @@ from mappings.failures import Unknown, Unreachable
 from mappings.frozen import frozen_dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from multidict import MultiMapping
 
@@ -470,9 +470,10 @@ async def open_upstream_client(
     clock: ServiceClock | None = None,
     capabilities: CapabilityStore | None = None,
     breakers: CircuitBreakers | None = None,
+    create_client: Callable[..., UpstreamClient] = UpstreamClient,
 ) -> AsyncIterator[UpstreamClient]:
     breakers = breakers or create_circuit_breakers(settings)
-    client = UpstreamClient(
+    client = create_client(
         settings, clock or ServiceClock(), capabilities or NoCapabilities(), breakers
     )
     try:

@@ -11,9 +11,12 @@ from urllib.parse import urlencode
 from gateway.auth.key_rows import ListedKey, load_credentials, load_listed_keys
 from gateway.auth.keys import probe_tenant_credentials
 from gateway.config.settings import Settings
+from gateway.observability.plurals import pluralize
 from gateway.operator.doctor.findings import Finding, State
 from gateway.operator.doctor.remote_checks import ServiceProbe, is_service_reply
 from gateway.operator.doctor.vocabulary_checks import check_vocabulary
+from gateway.operator.rehearsal.report import CAPABILITY_NAME as REHEARSAL
+from gateway.operator.rehearsal.report import parse_last_rehearsal
 from gateway.storage import Store
 from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.client import UpstreamClient
@@ -52,6 +55,7 @@ async def check_service_per_environment(
         findings += await probe.check_reachability_and_credentials()
         findings += _iter_signature_scope_findings(probe, settings, capabilities)
         findings += _check_clock(probe, upstream)
+        findings += _iter_rehearsal_findings(name, capabilities)
         findings += [
             finding async for finding in _check_optional_endpoints(probe, settings, capabilities)
         ]
@@ -132,6 +136,21 @@ def _describe_skip_reason(probe: ServiceProbe) -> str:
 
 def format_since_suffix(time: datetime | None) -> str:
     return f" since {time:%Y-%m-%d %H:%M} UTC" if time else ""
+
+
+def _iter_rehearsal_findings(name: str, capabilities: CapabilityCache) -> Iterator[Finding]:
+    """Reports the last rehearsal; there are none in the live environment."""
+    if name != "sandbox":
+        return
+    last = parse_last_rehearsal(capabilities.get(name, REHEARSAL))
+    if last is None:
+        advice = "run `payout-gateway rehearse --key NAME` with a key of this environment"
+        yield Finding(name, REHEARSAL, "skipped", "none yet", advice)
+        return
+    age = datetime.now(UTC) - last.at
+    description = f"{last.at:%Y-%m-%d %H:%M} UTC, {pluralize(age.days, 'day')} ago: {last.verdict}"
+    advice = "" if last.is_ok else "run `payout-gateway rehearse --key NAME` for the details"
+    yield Finding(name, REHEARSAL, "ok" if last.is_ok else "warning", description, advice)
 
 
 def _check_clock(probe: ServiceProbe, upstream: UpstreamClient) -> Iterator[Finding]:
