@@ -9,108 +9,78 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from gateway.cli.errors import CommandError
 from gateway.cli.output import print_table, run_to_completion
 from gateway.cli.progress import show_progress
+from gateway.observability.plurals import pluralize
 
 if TYPE_CHECKING:
-    from gateway.compare.endpoints import Side
-    from gateway.compare.mask import Redactor
     from gateway.compare.report_schema import (
         DifferenceEntry,
         NotComparedEntry,
         OperationEntry,
         Report,
     )
+    from gateway.compare.rules import Rules
     from gateway.compare.run import Run
-    from gateway.compare.steps import Input
 
-CONTROL_KEY = "CONTROL_API_KEY"
-CANDIDATE_KEY = "CANDIDATE_API_KEY"
-
-MAX_SKIPPED_SHOWN = 5
+MAX_SKIPPED = 5
 """How many steps that were not compared are printed, for each reason."""
 
-MAX_DIFFERENCES_SHOWN = 20
+MAX_DIFFERENCES = 20
 """How many differences are printed; the report files contain all."""
 
 STANDARD_OUTPUT = Path("-")
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
+_url_option = partial(click.option, required=True, metavar="URL")
+_file_option = partial(click.option, type=_FILE, metavar="FILE")
+_default_option = partial(click.option, show_default=True)
+_switch = partial(click.option, is_flag=True)
 
 
 @click.command()
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=_FILE)
-@click.option(
-    "--control", required=True, metavar="URL", help="The reference service: the legacy one."
-)
-@click.option(
-    "--candidate", required=True, metavar="URL", help="The service to compare with it: a gateway."
-)
-@click.option(
-    "--allow-writes", is_flag=True, help="Also send writes, to both sides. They really happen."
-)
-@click.option(
-    "--json",
-    "json_file",
-    type=_FILE,
-    metavar="FILE",
-    help="Write the report as JSON; - writes to standard output.",
-)
-@click.option(
-    "--html",
-    "html_file",
-    type=_FILE,
-    metavar="FILE",
-    help="Write the report as a self-contained HTML page.",
-)
-@click.option(
+@_url_option("--control", help="The reference service: the legacy one.")
+@_url_option("--candidate", help="The service to compare with it: a gateway.")
+@_switch("--allow-writes", help="Also send writes, to both sides. They really happen.")
+@_file_option("--json", "json_file", help="Write the report as JSON; - writes to standard output.")
+@_file_option("--html", "html_file", help="Write the report as a self-contained HTML page.")
+@_file_option(
     "--rules",
     "rules_files",
-    type=_FILE,
     multiple=True,
-    metavar="FILE",
     help="Differences to ignore, with the reason for each (TOML).",
 )
-@click.option(
+@_switch(
     "--measure-noise",
-    is_flag=True,
     help="Send each request to control twice; what differs between the two answers is noise.",
 )
-@click.option(
+@_default_option(
     "--ids",
     type=click.Choice(["paired", "same"]),
     default="paired",
-    show_default=True,
     help="paired: each side may use its own ids. same: ids must be equal.",
 )
-@click.option("--key-order", is_flag=True, help="Also compare the order of keys in objects.")
-@click.option(
-    "--show-values", is_flag=True, help="Show personal data in the reports instead of masking it."
-)
-@click.option(
+@_switch("--key-order", help="Also compare the order of keys in objects.")
+@_switch("--show-values", help="Show personal data in the reports instead of masking it.")
+@_default_option(
     "--examples",
     type=click.IntRange(1, 100),
     default=5,
-    show_default=True,
     help="Examples to report for each difference.",
 )
-@click.option(
-    "--side-by-side",
-    type=click.IntRange(1, 64),
-    default=4,
-    show_default=True,
-    help="Steps to run concurrently.",
+@_default_option(
+    "--side-by-side", type=click.IntRange(1, 64), default=4, help="Steps to run concurrently."
 )
-@click.option(
+@_default_option(
     "--timeout",
     type=click.FloatRange(min=0.1, max=3600),
     default=30,
-    show_default=True,
     help="Seconds to wait for an answer.",
 )
 def compare(
@@ -138,44 +108,35 @@ def compare(
 
     `compare report` shows the differences that a running gateway found; see its own --help.
     """
+    from gateway.compare.endpoints import Side
     from gateway.compare.examples import ExampleBuilder
     from gateway.compare.findings import Findings
     from gateway.compare.id_map import IdMap
-    from gateway.compare.mask import Redactor
-    from gateway.compare.report import build_report, redact_api_keys
+    from gateway.compare.inputs import load_inputs
+    from gateway.compare.masking import Redactor
+    from gateway.compare.requests import InputError
     from gateway.compare.run import Options, Run
 
     # From the environment: arguments are visible in process lists.
-    keys = (_read_api_key(CONTROL_KEY), _read_api_key(CANDIDATE_KEY))
+    keys = (_read_api_key("CONTROL_API_KEY"), _read_api_key("CANDIDATE_API_KEY"))
     redactor = Redactor(keys, show_values)
-    with _convert_input_errors(redactor):
+    limits: Any = {"timeout_seconds": timeout, "concurrency": side_by_side}
+    try:
         run = Run(
-            _load_inputs(inputs, rules_files),
-            *_create_control_and_candidate((control, candidate), keys, timeout, side_by_side),
+            load_inputs(inputs, load_rules(rules_files)),
+            Side("control", control, keys[0], **limits),
+            Side("candidate", candidate, keys[1], **limits),
             findings=Findings(ExampleBuilder(redactor), examples),
             id_map=IdMap(has_separate_ids=ids == "paired"),
             options=Options(allow_writes, measure_noise, side_by_side, key_order),
             run_token=secrets.token_hex(4),
             own_values=(secrets.token_hex(6), secrets.token_hex(6)),
         )
-    # Opened before anything is sent: a report that cannot be written would waste the run, and its
-    # writes cannot be repeated.
-    with (
-        _open_report_writer(json_file, private=show_values) as as_json,
-        _open_report_writer(html_file, private=show_values) as as_html,
-    ):
-        _run_comparison(run)
-        # Once more for the whole report, because file names and titles are not masked one by one.
-        report = redact_api_keys(build_report(run), redactor)
-        as_json(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-        if html_file:
-            as_html(_render_page(report))
-    _print_report_and_exit(report, is_json_on_stdout=json_file == STANDARD_OUTPUT)
-
-
-def _print_report_and_exit(report: Report, *, is_json_on_stdout: bool) -> NoReturn:
+    except InputError as unusable:
+        raise CommandError(redactor.remove_api_keys(str(unusable))) from None
+    report = _run_and_write_reports(run, json_file, html_file)
     # stdout must contain nothing but the JSON document then.
-    if not is_json_on_stdout and (report["operations"] or report["remarks"]):
+    if json_file != STANDARD_OUTPUT and (report["operations"] or report["remarks"]):
         _print_report(report)
     # As an error: the reason belongs on stderr even if stdout has the JSON document.
     if report["result"] == "could not run":
@@ -183,44 +144,36 @@ def _print_report_and_exit(report: Report, *, is_json_on_stdout: bool) -> NoRetu
     click.get_current_context().exit(report["exit_code"])
 
 
-@contextmanager
-def _convert_input_errors(redactor: Redactor) -> Iterator[None]:
-    from gateway.compare.errors import InputError
+def _run_and_write_reports(run: Run, json_file: Path | None, html_file: Path | None) -> Report:
+    from gateway.compare.page import render_report_page
+    from gateway.compare.report import build_report, redact_api_keys
 
-    try:
-        yield
-    except InputError as unusable:
-        raise CommandError(redactor.remove_api_keys(str(unusable))) from None
+    redactor = run.findings.example_builder.redactor
+    # Opened before anything is sent: a report that cannot be written would waste the run, and its
+    # writes cannot be repeated.
+    with (
+        _open_report_writer(json_file, private=redactor.is_unmasked) as write_json,
+        _open_report_writer(html_file, private=redactor.is_unmasked) as write_html,
+    ):
+        with show_progress("Comparing") as run.progress:
+            run_to_completion(run.execute())
+        # Once more for the whole report, because file names and titles are not masked one by one.
+        report = redact_api_keys(build_report(run), redactor)
+        write_json(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+        if html_file:
+            write_html(render_report_page(report))
+    return report
 
 
-def _load_inputs(inputs: tuple[Path, ...], rules_files: tuple[Path, ...]) -> list[Input]:
-    from gateway.compare.inputs import load_input, read_input_text
+def load_rules(files: tuple[Path, ...]) -> Rules:
+    """Loads the built-in rules and those of files; raises InputError."""
+    from gateway.compare.inputs import read_input_text
     from gateway.compare.rules import Rules, parse_rules
-    from gateway.compare.run import check_has_steps
 
     rules = Rules()
-    for path in rules_files:
+    for path in files:
         rules = rules.combine(parse_rules(read_input_text(path), str(path)))
-    loaded = [load_input(path, rules) for path in inputs]
-    check_has_steps(loaded)
-    return loaded
-
-
-def _create_control_and_candidate(
-    urls: tuple[str, str], keys: tuple[str, str], seconds: float, concurrency: int
-) -> tuple[Side, Side]:
-    from gateway.compare.endpoints import Side
-
-    return (
-        Side("control", urls[0], keys[0], timeout_seconds=seconds, concurrency=concurrency),
-        Side("candidate", urls[1], keys[1], timeout_seconds=seconds, concurrency=concurrency),
-    )
-
-
-def _render_page(report: Report) -> str:
-    from gateway.compare.page import render_report_page
-
-    return render_report_page(report)
+    return rules
 
 
 def _read_api_key(variable: str) -> str:
@@ -232,11 +185,6 @@ def _read_api_key(variable: str) -> str:
     if not key.isascii() or not key.isprintable():
         raise CommandError(f"{variable}: not an API key; it must be printable ASCII")
     return key
-
-
-def _run_comparison(run: Run) -> None:
-    with show_progress("Comparing") as run.progress:
-        run_to_completion(run.execute())
 
 
 @contextmanager
@@ -252,7 +200,7 @@ def _open_report_writer(path: Path | None, *, private: bool) -> Iterator[Callabl
         yield lambda text: click.echo(_encode_utf8(text), nl=False)
     # A pipe or device cannot be replaced by a rename.
     elif path.exists() and not path.is_file():
-        yield partial(_write_text, path)
+        yield lambda text: _write_report(path, text)
     else:
         # A random name, not the process id: in a container, a killed run had the same process id.
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -265,7 +213,16 @@ def _open_report_writer(path: Path | None, *, private: bool) -> Iterator[Callabl
             raise CommandError(
                 f"{path} cannot be written: {error.strerror}; nothing was sent"
             ) from None
-        yield partial(_replace_file, path, draft, mode)
+
+        def replace_report(text: str) -> None:
+            try:
+                _write_report(_create_empty_file(draft, mode), text)
+                # Atomic: a reader sees the old report or the new one, never a part.
+                draft.replace(path)
+            finally:
+                draft.unlink(missing_ok=True)
+
+        yield replace_report
 
 
 def _create_empty_file(path: Path, mode: int) -> Path:
@@ -274,7 +231,7 @@ def _create_empty_file(path: Path, mode: int) -> Path:
     return path
 
 
-def _write_text(path: Path, text: str) -> None:
+def _write_report(path: Path, text: str) -> None:
     path.write_bytes(_encode_utf8(text))
 
 
@@ -283,29 +240,27 @@ def _encode_utf8(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def _replace_file(path: Path, draft: Path, mode: int, text: str) -> None:
-    try:
-        _write_text(_create_empty_file(draft, mode), text)
-        # Atomic: a reader sees the old report or the new one, never a part.
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
 def _print_report(report: Report) -> None:
     for name in ("control", "candidate"):
         side = report[name]
         typical = "" if side["median_ms"] is None else f", median {side['median_ms']:g} ms"
-        answers = f"{side['answers']:,} {'answer' if side['answers'] == 1 else 'answers'}"
-        click.echo(f"{name:9}  {side['url']}  {answers}{typical}")
+        click.echo(f"{name:9}  {side['url']}  {pluralize(side['answers'], 'answer')}{typical}")
     if report["operations"]:
-        click.echo()
         heads = ["operation", "answers", "equal", "different", "status of control/candidate"]
-        print_table(
-            heads, [_build_operation_summary_row(operation) for operation in report["operations"]]
-        )
-    _print_differences(report)
-    _print_uncompared(report)
+        click.echo()
+        print_table(heads, [_build_operation_row(row) for row in report["operations"]])
+    if differences := report["differences"]:
+        heads = ["difference", "operation", "where", "answers", "control", "candidate"]
+        click.echo()
+        print_table(heads, [_build_difference_row(row) for row in differences[:MAX_DIFFERENCES]])
+        if len(differences) > MAX_DIFFERENCES:
+            more = len(differences) - MAX_DIFFERENCES
+            click.echo(f"… and {more} more; --html and --json show all")
+    if report["noise"]:
+        click.echo(f"\nNoise: control differs from itself in {len(report['noise'])} places.")
+    _print_uncompared("not answered", report["failed"])
+    _print_uncompared("not sent", report["not_sent"])
+    _print_uncompared("skipped", report["skipped"])
     if report["remarks"]:
         click.echo()
     for remark in report["remarks"]:
@@ -314,40 +269,17 @@ def _print_report(report: Report) -> None:
         click.echo(f"\n{report['sentence']}")
 
 
-def _print_differences(report: Report) -> None:
-    differences = report["differences"]
-    if differences:
-        click.echo()
-        heads = ["difference", "operation", "where", "answers", "control", "candidate"]
-        print_table(
-            heads,
-            [
-                _build_difference_row(difference)
-                for difference in differences[:MAX_DIFFERENCES_SHOWN]
-            ],
-        )
-    if len(differences) > MAX_DIFFERENCES_SHOWN:
-        click.echo(
-            f"… and {len(differences) - MAX_DIFFERENCES_SHOWN} more; --html and --json show all"
-        )
-    if report["noise"]:
-        click.echo(f"\nNoise: control differs from itself in {len(report['noise'])} places.")
+def _print_uncompared(title: str, steps: list[NotComparedEntry]) -> None:
+    if steps:
+        click.echo(f"\n{title}:")
+    for step in steps[:MAX_SKIPPED]:
+        line = f"{step['input']} {step['step']}: {step['request']}: {step['why']}"
+        click.echo(_escape_control_characters(f"  {line}"))
+    if len(steps) > MAX_SKIPPED:
+        click.echo(f"  … and {len(steps) - MAX_SKIPPED} more")
 
 
-def _print_uncompared(report: Report) -> None:
-    titles = {"not answered": "failed", "not sent": "not_sent", "skipped": "skipped"}
-    for title, name in titles.items():
-        steps: list[NotComparedEntry] = report[name]  # type: ignore[literal-required]
-        if steps:
-            click.echo(f"\n{title}:")
-        for step in steps[:MAX_SKIPPED_SHOWN]:
-            line = f"{step['input']} {step['step']}: {step['request']}: {step['why']}"
-            click.echo(_escape_control_characters(f"  {line}"))
-        if len(steps) > MAX_SKIPPED_SHOWN:
-            click.echo(f"  … and {len(steps) - MAX_SKIPPED_SHOWN} more")
-
-
-def _build_operation_summary_row(operation: OperationEntry) -> list[str]:
+def _build_operation_row(operation: OperationEntry) -> list[str]:
     statuses = ", ".join(f"{pair}: {count}" for pair, count in operation["statuses"].items())
     counts = (operation["compared"], operation["equal"], operation["different"])
     return [operation["request"], *map(str, counts), statuses]
@@ -357,15 +289,13 @@ def _build_difference_row(difference: DifferenceEntry) -> list[str]:
     example = difference["examples"][0]
     values = (example["control"]["text"], example["candidate"]["text"])
     cells = [
-        _escape_control_characters(text if len(text) <= 40 else f"{text[:40]}…") for text in values
-    ]
-    return [
         difference["kind"],
         difference["request"],
-        _escape_control_characters(difference["path"]),
+        difference["path"],
         str(difference["answers"]),
-        *cells,
+        *(text if len(text) <= 40 else f"{text[:40]}…" for text in values),
     ]
+    return [*map(_escape_control_characters, cells)]
 
 
 def _escape_control_characters(text: str) -> str:

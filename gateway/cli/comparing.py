@@ -106,7 +106,10 @@ def show_shadow_comparison_report(
             f"Reset the comparison statistics of key {name}; new requests are counted from zero."
         )
     else:
-        _print_key_readiness(readiness)
+        for key_readiness in readiness:
+            _print_key_readiness(key_readiness)
+        if not readiness:
+            click.echo("Nothing was compared yet. To compare, run `modes set --key NAME compare`.")
     click.get_current_context().exit(
         0 if all(key_readiness.is_ready for key_readiness in readiness) else 1
     )
@@ -118,21 +121,16 @@ _NOTHING_COMPARED = (
 
 
 def _load_rules(files: tuple[Path, ...]) -> list[Rule]:
-    from gateway.compare.errors import InputError
-    from gateway.compare.inputs import read_input_text
-    from gateway.compare.rules import parse_rules
+    from gateway.compare.requests import InputError
     from gateway.operator.readiness import VALUE_FREE_RULE_KINDS
 
     try:
-        rule_sets = [parse_rules(read_input_text(path), str(path)) for path in files]
+        rules = compare_module.load_rules(files).rules
     except InputError as unusable:
         raise CommandError(str(unusable)) from None
-    # Rules of other kinds need values, which are not stored.
+    # Of the files only: the built-in rules were applied when the answers were compared.
     return [
-        rule
-        for rule_set in rule_sets
-        for rule in rule_set.rules
-        if rule.kind in VALUE_FREE_RULE_KINDS
+        rule for rule in rules if rule.origin != "built in" and rule.kind in VALUE_FREE_RULE_KINDS
     ]
 
 
@@ -165,6 +163,9 @@ async def _load_or_reset_key_readiness(
 # Output
 
 
+_COUNTS = ("compared", "different", "failed", "dropped")
+
+
 def _build_key_readiness_json(readiness: KeyReadiness) -> dict[str, Any]:
     return {
         **readiness.owner._asdict(),
@@ -177,13 +178,7 @@ def _build_key_readiness_json(readiness: KeyReadiness) -> dict[str, Any]:
         "used_and_never_compared": readiness.missing_reads,
         "last_at": format_time(readiness.last_at),
         "operations": [
-            {
-                "operation": name,
-                "compared": tally.compared,
-                "different": tally.different,
-                "failed": tally.failed,
-                "dropped": tally.dropped,
-            }
+            {"operation": name, **{count: getattr(tally, count) for count in _COUNTS}}
             for name, tally in readiness.operations.items()
         ],
         "differences": [
@@ -199,27 +194,22 @@ def _build_key_readiness_json(readiness: KeyReadiness) -> dict[str, Any]:
     }
 
 
-def _print_key_readiness(readiness: list[KeyReadiness]) -> None:
-    if not readiness:
-        click.echo("Nothing was compared yet. To compare, run `modes set --key NAME compare`.")
-    for key_readiness in readiness:
-        click.echo(f"{key_readiness.owner}, key {key_readiness.key}: {key_readiness.sentence}\n")
-        rows = [
-            [name, str(tally.compared), str(tally.different), str(tally.failed), str(tally.dropped)]
-            for name, tally in key_readiness.operations.items()
-        ]
-        print_table(["operation", "compared", "different", "no answer", "dropped"], rows)
-        click.echo("")
-        for difference in key_readiness.differences:
-            reason = f"; ignored: {difference.why}" if difference.why else ""
-            place = f"{difference.operation}: {difference.kind} at {difference.place}"
-            click.echo(f"{place}, in {pluralize(difference.answers, 'answer')}{reason}")
-        if key_readiness.has_unexplained_status_difference:
-            click.echo(UNKNOWN_OBJECT_HINT)
-        if key_readiness.never_seen:
-            click.echo(f"Never compared: {', '.join(key_readiness.never_seen)}")
-        if key_readiness.missing_reads:
-            click.echo(
-                f"Never compared, but used by the key: {', '.join(key_readiness.missing_reads)}"
-            )
-        click.echo("")
+def _print_key_readiness(readiness: KeyReadiness) -> None:
+    click.echo(f"{readiness.owner}, key {readiness.key}: {readiness.sentence}\n")
+    rows = [
+        [name, *(str(getattr(tally, count)) for count in _COUNTS)]
+        for name, tally in readiness.operations.items()
+    ]
+    print_table(["operation", "compared", "different", "no answer", "dropped"], rows)
+    click.echo("")
+    for difference in readiness.differences:
+        reason = f"; ignored: {difference.why}" if difference.why else ""
+        place = f"{difference.operation}: {difference.kind} at {difference.place}"
+        click.echo(f"{place}, in {pluralize(difference.answers, 'answer')}{reason}")
+    if readiness.has_unexplained_status_difference:
+        click.echo(UNKNOWN_OBJECT_HINT)
+    if readiness.never_seen:
+        click.echo(f"Never compared: {', '.join(readiness.never_seen)}")
+    if readiness.missing_reads:
+        click.echo(f"Never compared, but used by the key: {', '.join(readiness.missing_reads)}")
+    click.echo("")

@@ -94,7 +94,7 @@ def _summarize_file(path: Path) -> dict[str, Any]:
 
 
 def _identify_operation(request: dict[str, Any]) -> str:
-    from gateway.compare.operations import identify_operation
+    from gateway.compare.requests import identify_operation
 
     operation = identify_operation(request["method"], urlsplit(request["url"]).path)
     return operation.name or operation.title

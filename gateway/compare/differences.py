@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from codecs import BOM_UTF8
 from collections import Counter
-from collections.abc import Hashable
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, cast
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
-from gateway.compare import paths, rules
+from gateway.compare import paths
 from gateway.compare.alignment import Item, align
-from gateway.compare.answer import Answer, Body, describe_error_codes
+from gateway.compare.allowlist import AllowList
+from gateway.compare.endpoints import Answer
 from gateway.compare.id_map import IdMap, is_same_id_kind
-from gateway.compare.operations import ID_IN_TEXT
 from gateway.compare.paths import Path
-from gateway.compare.rules import Rule, Rules
-from gateway.compare.strict_json import ABSENT, JSON, DuplicateKeyObject, Number, describe_json_type
-from gateway.compare.tolerance import describe_value_difference, find_tolerating_rule
+from gateway.compare.requests import ID_IN_TEXT
+from gateway.compare.rules import IdRule, Rule, Rules, UnorderedRule, parse_decimal
+from gateway.compare.strict_json import (
+    ABSENT,
+    JSON,
+    InvalidJson,
+    Number,
+    describe_json_type,
+    loads_strict,
+    map_duplicates,
+)
 
 DifferenceKind = Literal[
     "status", "header", "missing", "extra", "type", "value", "order", "duplicate"
@@ -55,19 +63,27 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class _Location:
-    """A location in both answers: the path in each, and their common normal form."""
+    """A place in both answers: the path in each, their common normal form, and what encloses it."""
 
     control_path: Path = ()
     candidate_path: Path = ()
     normal_path: str = paths.BODY_PATH
+    containers: tuple[JSON, JSON] = (ABSENT, ABSENT)
 
-    def descend(self, part: str | int, candidate_part: str | int | None = None) -> _Location:
+    def descend(
+        self, containers: tuple[JSON, JSON], part: str | int, candidate_part: int | None = None
+    ) -> _Location:
         other_part = part if candidate_part is None else candidate_part
         return _Location(
             (*self.control_path, part),
             (*self.candidate_path, other_part),
             paths.append_to_path(self.normal_path, part),
+            containers,
         )
+
+
+def _build_flat_location(path: Path) -> _Location:
+    return _Location(path, path, paths.format_path(path))
 
 
 class Differ:
@@ -88,18 +104,13 @@ class Differ:
         self._step = step
         self._key_order = key_order
         self._differences: list[Difference] = []
-        self._texts_with_ids: list[tuple[_Location, str, str, Any]] = []
+        self._texts_with_ids: list[tuple[_Location, str, str]] = []
         self.rule_uses: Counter[Rule] = Counter()
 
     def compare_answers(self, control: Answer, candidate: Answer) -> list[Difference]:
         if control.status != candidate.status:
-            self._add_difference(
-                "status",
-                _STATUS_LOCATION,
-                control.status,
-                candidate.status,
-                note=describe_error_codes(candidate),
-            )
+            location, note = _build_flat_location(paths.STATUS_PATH), _describe_error(candidate)
+            self._add("status", location, control.status, candidate.status, note=note)
             # The body of an error has no common fields.
             if control.is_success != candidate.is_success:
                 return self._differences
@@ -112,49 +123,28 @@ class Differ:
         # The common case needs no decoding, unless an id in the body is paired with another one.
         if control == candidate and self._id_map.try_pair_ids_with_themselves(control, self._step):
             return self._differences
-        control_body, candidate_body = Body(control), Body(candidate)
+        (control_form, control_value), (candidate_form, candidate_value) = map(
+            _decode_body, (control, candidate)
+        )
+        both = _Location(), control_value, candidate_value
         if control.startswith(BOM_UTF8) != candidate.startswith(BOM_UTF8):
-            self._add_difference(
-                "value",
-                _Location(),
-                control_body.display_value,
-                candidate_body.display_value,
-                note="starts with a byte order mark",
+            self._add("value", *both, note="starts with a byte order mark")
+        if control_form != candidate_form:
+            self._add(
+                "type", *both, note=f"{control_form} in control, {candidate_form} in candidate"
             )
-        if control_body.kind == candidate_body.kind == "JSON":
-            return self.compare_values(control_body.value, candidate_body.value)
-        if control_body.kind != candidate_body.kind:
-            self._add_difference(
-                "type",
-                _Location(),
-                control_body.display_value,
-                candidate_body.display_value,
-                note=f"{control_body.kind} in control, {candidate_body.kind} in candidate",
-            )
+        elif control_form == "JSON":
+            self._compare_json(control_value, candidate_value)
         elif control != candidate:
-            self._add_difference(
-                "value", _Location(), control_body.display_value, candidate_body.display_value
-            )
+            self._add("value", *both)
         return self._differences
 
-    def compare_values(self, control: JSON, candidate: JSON) -> list[Difference]:
-        self._compare_value(_Location(), control, candidate, (control, candidate))
-        for (
-            location,
-            control_text,
-            candidate_text,
-            containers,
-        ) in self._texts_with_ids:  # now all ids of the answer are paired
-            if not self._id_map.are_texts_equal_except_ids(control_text, candidate_text):
-                self._add_difference(
-                    "value",
-                    location,
-                    control_text,
-                    candidate_text,
-                    note=describe_value_difference(control_text, candidate_text),
-                    containers=containers,
-                )
-        return self._differences
+    def _compare_json(self, control: JSON, candidate: JSON) -> None:
+        self._compare_value(_Location(containers=(control, candidate)), control, candidate)
+        # Now all ids of the answer are paired.
+        for location, *texts in self._texts_with_ids:
+            if not self._id_map.are_texts_equal_except_ids(*texts):
+                self._add("value", location, *texts, note=_describe_value_difference(*texts))
 
     def are_equal(self, normal_path: str, control: JSON, candidate: JSON) -> bool:
         """Whether two values at a path are equal after all rules and id pairs are applied."""
@@ -162,13 +152,7 @@ class Differ:
             normal_path, candidate, is_control=False
         )
 
-    def _select_rules(self, location: _Location) -> dict[str, Rule]:
-        return cast(
-            "dict[str, Rule]",
-            self._rules.map_matching_rules_by_kind(self._operation, location.normal_path),
-        )
-
-    def _add_difference(
+    def _add(
         self,
         kind: DifferenceKind,
         location: _Location,
@@ -176,121 +160,84 @@ class Differ:
         candidate: Any,
         *,
         note: str = "",
-        containers: tuple[JSON, JSON] = (ABSENT, ABSENT),
+        index_pairs: tuple[tuple[int, int], ...] = (),
     ) -> None:
+        places = (location.control_path, location.candidate_path, location.normal_path)
         self._differences.append(
-            Difference(
-                kind,
-                location.control_path,
-                location.candidate_path,
-                location.normal_path,
-                control,
-                candidate,
-                note,
-                containers,
-            )
+            Difference(kind, *places, control, candidate, note, location.containers, index_pairs)
         )
 
-    # Headers
+    def _select_rules(self, location: _Location) -> Mapping[str, Rule]:
+        return self._rules.map_matching_rules_by_kind(self._operation, location.normal_path)
 
     def _compare_headers(self, control: Answer, candidate: Answer) -> None:
         names = sorted({*control.headers, *candidate.headers})
         for name in filter(self._rules.is_compared_header, names):
-            control_value, candidate_value = (
-                side.headers.get(name, ABSENT) for side in (control, candidate)
-            )
-            if control_value == candidate_value:
+            values = [side.headers.get(name, ABSENT) for side in (control, candidate)]
+            if values[0] == values[1]:
                 continue
-            location = _build_header_location(name)
+            location, note, kind = (
+                _build_flat_location(paths.build_header_path(name)),
+                "",
+                "present",
+            )
+            if values[0] is ABSENT:
+                note, kind = "extra", "added"
+            elif values[1] is ABSENT:
+                note, kind = "missing", ""
             active_rules = self._select_rules(location)
-            rule = active_rules.get("ignore")
-            if rule is None and control_value is ABSENT:
-                rule = active_rules.get("added")
-            elif rule is None and candidate_value is not ABSENT:
-                rule = active_rules.get("present")
-            if rule:
+            if rule := active_rules.get("ignore") or active_rules.get(kind):
                 self.rule_uses[rule] += 1
             else:
-                note = (
-                    "missing"
-                    if candidate_value is ABSENT
-                    else "extra"
-                    if control_value is ABSENT
-                    else ""
-                )
-                self._add_difference("header", location, control_value, candidate_value, note=note)
+                self._add("header", location, *values, note=note)
 
-    # Values
-
-    def _compare_value(
-        self, location: _Location, control: JSON, candidate: JSON, containers: Any
-    ) -> None:
+    def _compare_value(self, location: _Location, control: JSON, candidate: JSON) -> None:
         active_rules = self._select_rules(location)
+        types = describe_json_type(control), describe_json_type(candidate)
         if rule := active_rules.get("ignore"):
             self.rule_uses[rule] += control != candidate
         # Before the other rules: a client that parses a number fails on a text, whatever its value.
-        elif describe_json_type(control) != describe_json_type(candidate):
-            note = f"{describe_json_type(control)} in control, {describe_json_type(candidate)} in candidate"
-            self._add_difference(
-                "type", location, control, candidate, note=note, containers=containers
-            )
+        elif types[0] != types[1]:
+            note = f"{types[0]} in control, {types[1]} in candidate"
+            self._add("type", location, control, candidate, note=note)
         elif rule := active_rules.get("present"):
             self.rule_uses[rule] += control != candidate
         elif isinstance(control, dict):
             self._compare_objects(location, control, candidate)
         elif isinstance(control, list):
             self._compare_lists(location, control, candidate, active_rules.get("unordered"))
-        elif not self._pair_ids_or_add_difference(
-            location, control, candidate, active_rules.get("id"), containers
-        ):
-            self._compare_scalars(location, control, candidate, active_rules, containers)
+        elif not self._pair_ids(location, control, candidate, active_rules.get("id")):
+            self._compare_scalars(location, control, candidate, active_rules)
 
     def _compare_scalars(
-        self,
-        location: _Location,
-        control: JSON,
-        candidate: JSON,
-        active_rules: Any,
-        containers: Any,
+        self, location: _Location, control: JSON, candidate: JSON, active_rules: Mapping[str, Rule]
     ) -> None:
         # Compared at the end: the field that pairs the id may come after the text that quotes it.
         if isinstance(control, str) and "-" in control and ID_IN_TEXT.search(control):
-            self._texts_with_ids.append((location, control, candidate, containers))
-        elif control == candidate:
-            return
-        elif rule := find_tolerating_rule(control, candidate, active_rules):
-            self.rule_uses[rule] += 1
-        else:
-            note = describe_value_difference(control, candidate)
-            self._add_difference(
-                "value", location, control, candidate, note=note, containers=containers
-            )
+            self._texts_with_ids.append((location, control, candidate))
+        elif control != candidate:
+            for rule in active_rules.values():
+                if rule.tolerates(control, candidate):
+                    self.rule_uses[rule] += 1
+                    return
+            note = _describe_value_difference(control, candidate)
+            self._add("value", location, control, candidate, note=note)
 
-    def _pair_ids_or_add_difference(
-        self,
-        location: _Location,
-        control: JSON,
-        candidate: JSON,
-        rule: Rule | None,
-        containers: Any,
+    def _pair_ids(
+        self, location: _Location, control: JSON, candidate: JSON, rule: Rule | None
     ) -> bool:
         """Pairs two ids, or adds a difference if that contradicts an earlier pair.
 
         Returns whether both values are ids.
         """
-        if not isinstance(rule, rules.IdRule) or not self._id_map.has_separate_ids:
+        ids = _parse_identifier(control), _parse_identifier(candidate)
+        if not isinstance(rule, IdRule) or not self._id_map.has_separate_ids or None in ids:
             return False
-        control_id, candidate_id = _parse_identifier(control), _parse_identifier(candidate)
-        if (
-            control_id is None
-            or candidate_id is None
-            or not (rule.any_shape or is_same_id_kind(control_id, candidate_id))
-        ):
+        control_id, candidate_id = map(str, ids)
+        if not (rule.any_shape or is_same_id_kind(control_id, candidate_id)):
             return False
         if problem := self._id_map.pair(control_id, candidate_id, self._step):
-            self._add_difference(
-                "value", location, control, candidate, note=problem, containers=containers
-            )
+            self._add("value", location, control, candidate, note=problem)
         else:
             self.rule_uses[rule] += control_id != candidate_id
         return True
@@ -299,107 +246,63 @@ class Differ:
         self, location: _Location, control: dict[str, JSON], candidate: dict[str, JSON]
     ) -> None:
         containers = (control, candidate)
-        duplicate_keys = (
-            _map_duplicate_values_by_key(control).keys()
-            | _map_duplicate_values_by_key(candidate).keys()
-        )
-        # Parsers use the last of duplicate keys, which is compared below; here are the earlier
-        # ones.
-        for key in (
-            [key for key in control if key in candidate and key in duplicate_keys]
-            if duplicate_keys
-            else ()
-        ):
-            self._compare_duplicates(location.descend(key), control, candidate, key)
+        for key in {**map_duplicates(control), **map_duplicates(candidate)}:
+            if key in control and key in candidate:
+                self._compare_duplicates(location.descend(containers, key), *containers, key)
         for key, value in control.items():
-            field_location = location.descend(key)
+            field_location = location.descend(containers, key)
             if key in candidate:
-                self._compare_value(field_location, value, candidate[key], containers)
-            elif rule := self._select_rules(field_location).get("ignore"):
-                self.rule_uses[rule] += 1
+                self._compare_value(field_location, value, candidate[key])
             else:
-                self._add_difference(
-                    "missing", field_location, value, ABSENT, containers=containers
-                )
-        for key in [key for key in candidate if key not in control]:
-            field_location = location.descend(key)
-            active_rules = self._select_rules(field_location)
-            if rule := active_rules.get("ignore") or active_rules.get("added"):
-                self.rule_uses[rule] += 1
-            else:
-                self._add_difference(
-                    "extra", field_location, ABSENT, candidate[key], containers=containers
-                )
+                self._add_unmatched("missing", field_location, value, ABSENT)
+        for key, value in candidate.items():
+            if key not in control:
+                self._add_unmatched("extra", location.descend(containers, key), ABSENT, value)
         if self._key_order and [k for k in control if k in candidate] != [
             k for k in candidate if k in control
         ]:
-            self._add_difference(
-                "order", location, control, candidate, note="order of keys", containers=containers
-            )
+            self._add("order", location, control, candidate, note="order of keys")
 
     def _compare_duplicates(
         self, location: _Location, control: JSON, candidate: JSON, key: str
     ) -> None:
-        control_values = _map_duplicate_values_by_key(control).get(key, [control[key]])
-        candidate_values = _map_duplicate_values_by_key(candidate).get(key, [candidate[key]])
-        containers = (control, candidate)
-        if len(control_values) == len(
-            candidate_values
-        ):  # the last of each is compared with the other fields
-            for earlier_values in zip(control_values[:-1], candidate_values[:-1], strict=True):
-                self._compare_value(location, *earlier_values, containers)
+        """Compares all but the last values of a duplicate key; parsers use the last one."""
+        values = [map_duplicates(side).get(key, [side[key]]) for side in (control, candidate)]
+        counts = [len(side_values) for side_values in values]
+        if counts[0] == counts[1]:
+            for earlier_values in zip(*(side_values[:-1] for side_values in values), strict=True):
+                self._compare_value(location, *earlier_values)
         elif "ignore" not in self._select_rules(location):
-            note = f"{len(control_values)} times in control, {len(candidate_values)} times in candidate"
-            self._add_difference(
-                "duplicate",
-                location,
-                control_values,
-                candidate_values,
-                note=note,
-                containers=containers,
-            )
-
-    # Lists
+            note = f"{counts[0]} times in control, {counts[1]} times in candidate"
+            self._add("duplicate", location, *values, note=note)
 
     def _compare_lists(
         self, location: _Location, control: list[JSON], candidate: list[JSON], rule: Rule | None
     ) -> None:
-        key = rule.key if isinstance(rule, rules.UnorderedRule) else ""
+        key = rule.key if isinstance(rule, UnorderedRule) else ""
         item_path = paths.append_to_path(location.normal_path, 0)
         alignment = align(
             [self._build_item(item_path, value, key, is_control=True) for value in control],
             [self._build_item(item_path, value, key, is_control=False) for value in candidate],
         )
         # One finding for the list instead of a difference in each moved item.
-        if not alignment.in_order:
-            if rule:
-                self.rule_uses[rule] += 1
-            else:
-                self._add_order_difference(location, control, candidate, alignment.pairs)
-        for control_index, candidate_index in alignment.pairs:
-            containers = (control, candidate)
-            self._compare_value(
-                location.descend(control_index, candidate_index),
-                control[control_index],
-                candidate[candidate_index],
-                containers,
+        if not alignment.is_in_order and rule:
+            self.rule_uses[rule] += 1
+        elif not alignment.is_in_order:
+            moved_count = sum(i != j for i, j in alignment.pairs)
+            note = f"{moved_count} of {len(alignment.pairs)} items at a different index"
+            self._add(
+                "order", location, control, candidate, note=note, index_pairs=tuple(alignment.pairs)
             )
-        for index in alignment.missing:
-            self._add_unmatched_item("missing", location.descend(index), control[index], ABSENT)
-        for index in alignment.extra:
-            self._add_unmatched_item("extra", location.descend(index), ABSENT, candidate[index])
+        containers = (control, candidate)
+        for i, j in alignment.pairs:
+            self._compare_value(location.descend(containers, i, j), control[i], candidate[j])
+        for i in alignment.missing:
+            self._add_unmatched("missing", location.descend(containers, i), control[i], ABSENT)
+        for j in alignment.extra:
+            self._add_unmatched("extra", location.descend(containers, j), ABSENT, candidate[j])
 
-    def _add_order_difference(
-        self, location: _Location, control: JSON, candidate: JSON, pairs: list[tuple[int, int]]
-    ) -> None:
-        moved_count = sum(
-            control_index != candidate_index for control_index, candidate_index in pairs
-        )
-        note = f"{moved_count} of {len(pairs)} items at a different index"
-        self._add_difference("order", location, control, candidate, note=note)
-        self._differences[-1] = replace(self._differences[-1], index_pairs=tuple(pairs))
-
-    def _add_unmatched_item(
+    def _add_unmatched(
         self, kind: Literal["missing", "extra"], location: _Location, control: Any, candidate: Any
     ) -> None:
         active_rules = self._select_rules(location)
@@ -409,22 +312,16 @@ class Differ:
         if rule:
             self.rule_uses[rule] += 1
         else:
-            self._add_difference(kind, location, control, candidate)
+            self._add(kind, location, control, candidate)
 
     def _build_item(self, normal_path: str, value: JSON, key: str, *, is_control: bool) -> Item:
         content = self._canonicalize(normal_path, value, is_control=is_control)
         identifier = _parse_identifier(_select_nested_value(value, key or "id"))
-        # Without a key in the rule, only objects have an identifier: their `id`.
-        if identifier is None or not (key or isinstance(value, dict)):
-            return Item(None, False, content, _build_similarity_features(content))
         # Translated, so that both sides identify an object by candidate's id.
-        candidate_id = self._id_map.find_candidate_id(identifier) if is_control else identifier
-        return Item(
-            candidate_id or identifier,
-            candidate_id in (None, identifier),
-            content,
-            _build_similarity_features(content),
+        paired_id = (
+            self._id_map.find_candidate_id(identifier) if is_control and identifier else identifier
         )
+        return Item(paired_id or identifier, paired_id in (None, identifier), content)
 
     def _canonicalize(self, normal_path: str, value: JSON, *, is_control: bool) -> Hashable:
         """Returns a hashable form of a value, without parts that may differ in equal answers."""
@@ -450,7 +347,7 @@ class Differ:
                 self._canonicalize(item_path, item, is_control=is_control) for item in value
             )
         if isinstance(value, str) and self._id_map.has_separate_ids:
-            if isinstance(rule := active_rules.get("id"), rules.IdRule) and rule.any_shape:
+            if isinstance(rule := active_rules.get("id"), IdRule) and rule.any_shape:
                 return self._normalize_to_candidate_id(value, is_control=is_control)
             if "-" in value:
                 return ID_IN_TEXT.sub(
@@ -466,18 +363,42 @@ class Differ:
         return id_ if self._id_map.is_candidate_id_paired(id_) else "?"
 
 
-_STATUS_LOCATION = _Location(
-    paths.STATUS_PATH, paths.STATUS_PATH, paths.format_path(paths.STATUS_PATH)
-)
+def _decode_body(data: bytes) -> tuple[str, JSON]:
+    """Returns what a body is, and its JSON value or its text."""
+    if not data:
+        return "no body", ABSENT
+    try:
+        return "JSON", loads_strict(data)
+    except InvalidJson:
+        return "not JSON", data.decode(errors="replace")
 
 
-def _build_header_location(name: str) -> _Location:
-    path = paths.build_header_path(name)
-    return _Location(path, path, paths.format_path(path))
+def _describe_error(answer: Answer) -> str:
+    """Returns the error codes of an error response, as a note; empty for a success.
+
+    A code says more than the status. Messages are left out: they may quote personal data.
+    """
+    _, body = _decode_body(answer.body)
+    errors = body.get("errors") if isinstance(body, dict) else None
+    codes = [
+        error["code"]
+        for error in (errors if isinstance(errors, list) else [])
+        if isinstance(error, dict) and isinstance(error.get("code"), str) and error["code"]
+    ]
+    codes = [code for code in codes if AllowList().allows_text(("code",), code)]
+    return f"candidate says {', '.join(codes[:3])}" if codes and not answer.is_success else ""
 
 
-def _map_duplicate_values_by_key(value: dict[str, JSON]) -> dict[str, list[JSON]]:
-    return value.again if isinstance(value, DuplicateKeyObject) else {}
+def _describe_value_difference(control: JSON, candidate: JSON) -> str:
+    """Returns a note on how two values differ, if that is hard to see or masked; else empty."""
+    if isinstance(control, str):
+        if "".join(control.split()) == "".join(candidate.split()):
+            return "only white space differs"
+        if control.casefold() == candidate.casefold():
+            return "only letter case differs"
+    number = parse_decimal(control)
+    is_same_number = number is not None and number == parse_decimal(candidate)
+    return "the same number, formatted differently" if is_same_number else ""
 
 
 def _parse_identifier(value: JSON) -> str | None:
@@ -491,10 +412,3 @@ def _select_nested_value(value: JSON, key: str) -> JSON:
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value
-
-
-def _build_similarity_features(content: Hashable) -> frozenset[Hashable]:
-    """Returns the parts of a canonical value and their keys, because equal keys are similar."""
-    if isinstance(content, frozenset):
-        return content | {key for key, _ in content}
-    return frozenset((content, type(content)))

@@ -16,9 +16,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from yarl import URL
 
-from gateway.compare.answer import Answer
-from gateway.compare.errors import InputError
-from gateway.compare.operations import READ_METHODS
+from gateway.compare.requests import READ_METHODS, InputError
 
 SideName = Literal["control", "candidate"]
 
@@ -26,6 +24,20 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 """Larger bodies are not read."""
 
 WRONG_KEY = "a-key-that-is-nobodys"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP response. ``headers`` have lower-case names; ``seconds`` lasts until the last byte."""
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    seconds: float = 0.0
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
 
 
 class AnswerUnavailable(Exception):
@@ -150,17 +162,13 @@ class Side:
                     parts.hostname, parts.port or (443 if is_tls else 80), ssl=is_tls or None
                 )
         except TimeoutError:
-            reason = f"no connection within {self._timeout_seconds:g} s"
-        except UnicodeError:  # IDNA: a label of the host name is empty or too long
-            reason = "the host name cannot be resolved"
-        except OSError as error:
-            reason = _describe_error(error)
-        else:
-            writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
-            return
-        raise AnswerUnavailable(reason)
+            raise AnswerUnavailable(f"no connection within {self._timeout_seconds:g} s") from None
+        # UnicodeError, of IDNA: a label of the host name is empty or too long.
+        except (OSError, UnicodeError) as error:
+            raise AnswerUnavailable(_describe_error(error)) from None
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
 
     async def _send(self, request: OutgoingRequest) -> Answer:
         session = self._read_session if request.method in READ_METHODS else self._write_session
@@ -195,23 +203,19 @@ class Side:
         return {**headers, **request_headers} | ({} if key is None else {"X-API-Key": key})
 
     async def _read_body(self, response: aiohttp.ClientResponse) -> bytes:
-        chunks: list[bytes] = []
-        size = 0
+        body = bytearray()
         try:
             async for chunk in response.content.iter_any():
-                chunks.append(chunk)
-                size += len(chunk)
-                if size > MAX_BODY_BYTES:
-                    break
+                body += chunk
+                if len(body) > MAX_BODY_BYTES:
+                    raise AnswerUnavailable(f"the answer is larger than {MAX_BODY_BYTES} bytes")
         except TimeoutError:
             raise
         except (aiohttp.ClientError, OSError) as error:
-            reason = _describe_error(error)
+            failure = _ConnectionLost(_describe_error(error))
         else:
-            if size <= MAX_BODY_BYTES:
-                return b"".join(chunks)
-            raise AnswerUnavailable(f"the answer is larger than {MAX_BODY_BYTES} bytes")
-        raise _ConnectionLost(reason)
+            return bytes(body)
+        raise failure
 
 
 def _describe_error(error: Exception) -> str:
@@ -220,7 +224,7 @@ def _describe_error(error: Exception) -> str:
         return "the TLS certificate is not trusted"
     if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
         return "no TLS at this address"
-    if isinstance(error, aiohttp.ClientConnectorDNSError | socket.gaierror):
+    if isinstance(error, aiohttp.ClientConnectorDNSError | socket.gaierror | UnicodeError):
         return "the host name cannot be resolved"
     # Last of the connector errors: those of TLS and DNS above are subclasses of it.
     if isinstance(error, aiohttp.ClientConnectorError):

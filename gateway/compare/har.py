@@ -1,4 +1,4 @@
-"""Parses recorded traffic: HAR 1.2 from browsers and proxies, or one entry per line from the recorder.
+"""Recorded traffic: HAR 1.2 from browsers and proxies, or one entry per line from the recorder.
 
 Only requests of the legacy interface are used. Of their headers only the content type is read, so no
 API key or cookie is; parameters with secrets are dropped. Recorded answers serve only to find which
@@ -8,19 +8,18 @@ answer an id came from, so that each side gets its own id in later requests.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from gateway.compare.errors import InputError
-from gateway.compare.operations import ID_IN_TEXT, OBJECT_ID
+from pydantic import BaseModel, model_validator
+
 from gateway.compare.paths import Path
-from gateway.compare.requests import METHODS, SECRET_PARAMETER
+from gateway.compare.requests import ID_IN_TEXT, METHODS, OBJECT_ID, SECRET_PARAMETER, InputError
 from gateway.compare.rules import Rules
 from gateway.compare.scrub import OMITTED_BODY
 from gateway.compare.steps import Capture, Input, Placeholder, Step, Template
@@ -30,104 +29,164 @@ LINES_HEADER = '{"log":{"version":"1.2","creator":{"name":"payout-gateway","vers
 """First line of a recording in lines; each further line is one entry of ``log.entries``."""
 
 
-@dataclass(frozen=True, slots=True)
-class _RecordedRequest:
-    """The used parts of an entry. ``answer`` is None if unknown or not JSON."""
+class _HarModel(BaseModel):
+    """Members that are null count as absent; unknown ones are not read."""
 
-    number: int
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {name: item for name, item in value.items() if item is not None}
+
+
+class HarHeader(_HarModel):
+    name: str = ""
+    value: str = ""
+
+
+class HarContent(_HarModel):
+    """A body. ``encoding`` is not HAR 1.2 for requests, but some tools write it."""
+
+    mimeType: str = ""  # noqa: N815 - this and the following are the names in HAR
+    text: str | None = None
+    encoding: str | None = None
+    size: int = -1
+
+    def decode(self) -> bytes:
+        """Returns the bytes; raises ValueError if its encoding is invalid."""
+        text = self.text or ""
+        if self.encoding == "base64":
+            return base64.b64decode(text, validate=True)
+        return text.encode()
+
+
+class HarRequest(_HarModel):
     method: str
-    target: str
-    body: str | None
-    headers: Mapping[str, str]
-    answer: JSON
+    url: str
+    httpVersion: str = "HTTP/1.1"  # noqa: N815
+    cookies: list[Any] = []
+    headers: list[HarHeader] = []
+    queryString: list[HarHeader] = []  # noqa: N815
+    postData: HarContent | None = None  # noqa: N815
+    headersSize: int = -1  # noqa: N815
+    bodySize: int = -1  # noqa: N815
 
 
-def parse_har(document: Any, name: str, rules: Rules) -> Input:
-    """Builds the input from a decoded HAR; raises InputError with the number of an invalid entry."""
-    requests: list[_RecordedRequest] = []
+class HarResponse(_HarModel):
+    status: int = 0
+    statusText: str = ""  # noqa: N815
+    httpVersion: str = "HTTP/1.1"  # noqa: N815
+    cookies: list[Any] = []
+    headers: list[HarHeader] = []
+    content: HarContent = HarContent()
+    redirectURL: str = ""  # noqa: N815
+    headersSize: int = -1  # noqa: N815
+    bodySize: int = -1  # noqa: N815
+
+
+class HarEntry(_HarModel):
+    """A request and its answer, with the members that HAR 1.2 requires."""
+
+    startedDateTime: str = ""  # noqa: N815
+    time: float = 0
+    request: HarRequest
+    response: HarResponse = HarResponse()
+    cache: dict[str, Any] = {}
+    timings: dict[str, float] = {}
+
+
+def parse_har(text: str, name: str, rules: Rules) -> Input:
+    """Parses a HAR document or a recording in lines; raises InputError with the invalid entry."""
+    # Before JSON, because a recording in lines starts with { too but is not one document.
+    is_in_lines = text.partition("\n")[0] == LINES_HEADER
+    entries = _load_lines(text, name) if is_in_lines else _load_document(text, name)
+    steps: list[Step] = []
+    ids = _RecordedIds()
     omitted_counts: Counter[str] = Counter()
-    for number, entry in enumerate(document["log"]["entries"], start=1):
+    for number, data in enumerate(entries, start=1):
         try:
-            if reason := _find_omission_reason(entry["request"]):
+            entry = HarEntry.model_validate(data)
+            if reason := _find_omission_reason(entry.request):
                 omitted_counts[reason] += 1
             else:
-                requests.append(_parse_entry(number, entry))
-        except (KeyError, TypeError, AttributeError, ValueError):
+                steps.append(_build_step(entry.request, name, number, ids, rules))
+                ids.learn_from_answer(entry.response, step_index=len(steps) - 1)
+        # The message of a ValidationError contains the input.
+        except ValueError:
             raise InputError(f"{name}, entry {number}: not an entry of HAR 1.2") from None
-    return Input(
-        name,
-        "recorded traffic",
-        _build_steps(requests, name, rules),
-        omitted_counts=dict(omitted_counts),
-    )
+    steps = [replace(step, captures=ids.captures.get(n, {})) for n, step in enumerate(steps)]
+    return Input(name, "recorded traffic", tuple(steps), omitted_counts=dict(omitted_counts))
 
 
-def parse_har_lines(text: str, name: str) -> dict[str, Any]:
-    """Decodes a recording in lines. An incomplete last line is skipped; raises InputError for others."""
-    lines = text.split("\n")[1:]
+def _load_document(text: str, name: str) -> list[Any]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InputError(f"{name}: starts with {{ but is not valid JSON") from None
+    log = document.get("log")
+    if not isinstance(log, dict) or not isinstance(log.get("entries"), list):
+        raise InputError(f"{name}: JSON, but not HAR 1.2: log.entries is missing")
+    return list(log["entries"])
+
+
+def _load_lines(text: str, name: str) -> list[Any]:
+    lines = text.split("\n")
     entries: list[Any] = []
-    for number, line in enumerate(lines, start=2):
+    for number, line in enumerate(lines[1:], start=2):
         try:
             entries += [json.loads(line)] if line else []
         except (ValueError, RecursionError):
             # The recorder may still be writing the last line.
-            if number < len(lines) + 1:
+            if number < len(lines):
                 raise InputError(f"{name}, line {number}: not JSON") from None
-    return {"log": {"entries": entries}}
+    return entries
 
 
-def _find_omission_reason(request: Mapping[str, Any]) -> str:
+def _find_omission_reason(request: HarRequest) -> str:
     """Returns the reason to omit a request; empty if it is used."""
-    if "/v1/" not in f"{urlsplit(request['url']).path}/":
+    if "/v1/" not in f"{urlsplit(request.url).path}/":
         return "not a request of the legacy interface (no /v1)"
-    if request["method"] == "OPTIONS":
+    if request.method == "OPTIONS":
         return "a CORS preflight of a browser"
-    if request["method"] not in METHODS:
+    if request.method not in METHODS:
         return "a method that no interface has"
-    header_names = {str(header["name"]).lower() for header in request.get("headers", [])}
+    header_names = {header.name.lower() for header in request.headers}
     # A recorded signature has expired, and the legacy interface has no signatures.
     if "x-api-key" not in header_names and "authorization" in header_names:
         return "signed, so a request of the current interface"
-    return "" if _is_request_body_complete(request) else "its body was not recorded as text"
+    return "" if _is_body_complete(request) else "its body was not recorded as text"
 
 
-def _is_request_body_complete(request: Mapping[str, Any]) -> bool:
+def _is_body_complete(request: HarRequest) -> bool:
     """Whether the body was recorded as sent, or the request had none."""
-    post_data = request.get("postData")
-    if not post_data:
-        size = request.get("bodySize")
-        return not (isinstance(size, int) and size > 0)
-    if post_data.get("encoding") != "base64":
-        return bool(post_data.get("text", OMITTED_BODY) != OMITTED_BODY)
+    if request.postData is None:
+        return request.bodySize <= 0
+    if request.postData.text in (None, OMITTED_BODY):
+        return False
     try:
-        _decode_base64(post_data["text"])
-    except (KeyError, ValueError):
+        request.postData.decode().decode()
+    except ValueError:
         return False
     return True
 
 
-def _decode_base64(text: str) -> str:
-    return base64.b64decode(text, validate=True).decode()
-
-
-def _parse_entry(number: int, entry: Mapping[str, Any]) -> _RecordedRequest:
-    request = entry["request"]
-    post_data = request.get("postData") or {}
-    media_type = str(post_data.get("mimeType") or "application/json")
-    return _RecordedRequest(
+def _build_step(
+    request: HarRequest, name: str, number: int, ids: _RecordedIds, rules: Rules
+) -> Step:
+    post_data = request.postData or HarContent()
+    media_type = post_data.mimeType or "application/json"
+    is_typed = request.postData is not None and media_type.isprintable()
+    body = post_data.decode().decode()
+    return Step(
+        request.method,
+        ids.build_template(_extract_target_without_secrets(request.url)),
+        name,
         number,
-        request["method"],
-        _extract_target_without_secrets(request["url"]),
-        _decode_request_body(post_data),
-        {"Content-Type": media_type} if post_data and media_type.isprintable() else {},
-        _parse_recorded_response_json(entry.get("response") or {}),
+        body=ids.build_template(body) if body else None,
+        headers={"Content-Type": Template((media_type,))} if is_typed else {},
+        rules=rules,
     )
-
-
-def _decode_request_body(post_data: Mapping[str, Any]) -> str | None:
-    """Decodes a request body. ``encoding`` is not HAR 1.2 for requests, but some tools write it."""
-    text = post_data.get("text") or None
-    return _decode_base64(text) if text and post_data.get("encoding") == "base64" else text
 
 
 def _extract_target_without_secrets(url: str) -> str:
@@ -144,70 +203,45 @@ def _extract_target_without_secrets(url: str) -> str:
     return re.sub("[^!-~]+", lambda match: quote(match[0]), target)
 
 
-def _parse_recorded_response_json(response: Mapping[str, Any]) -> JSON:
-    content = response.get("content") or {}
-    text = content.get("text") or ""
-    try:
-        is_base64 = content.get("encoding") == "base64"
-        return loads_strict(base64.b64decode(text) if is_base64 else text.encode())
-    # Without the answer its ids are unknown, but the request can still be sent.
-    except (InvalidJson, binascii.Error, UnicodeEncodeError):
-        return None
+class _RecordedIds:
+    """Where ids came from: one that first appears in an answer is captured there for later requests."""
 
+    def __init__(self) -> None:
+        self._origins: dict[str, tuple[int, Path]] = {}
+        # Ids that a request had before any answer did: the client knew them already.
+        self._request_ids: set[str] = set()
+        self.captures: dict[int, dict[str, Capture]] = {}
+        """Captures by step; only of ids that a later request uses."""
 
-def _build_steps(requests: list[_RecordedRequest], name: str, rules: Rules) -> tuple[Step, ...]:
-    """Builds steps. An id that first appears in an answer is captured there for later requests."""
-    id_origins: dict[str, tuple[int, Path]] = {}
-    # Ids that a request had before any answer did: the client knew them already.
-    request_ids: set[str] = set()
-    steps: list[Step] = []
-    for index, request in enumerate(requests):
-        target = _build_id_placeholder_template(request.target, id_origins)
-        body = (
-            None
-            if request.body is None
-            else _build_id_placeholder_template(request.body, id_origins)
-        )
-        request_ids.update(ID_IN_TEXT.findall(f"{request.target} {request.body}"))
-        steps.append(
-            Step(
-                request.method,
-                target,
-                name,
-                request.number,
-                body=body,
-                headers={name: Template((text,)) for name, text in request.headers.items()},
-                rules=rules,
-            )
-        )
-        for id_, path in _iter_ids(request.answer):
-            # An id that an earlier request had was not learned from this answer.
-            if id_ not in request_ids:
-                id_origins.setdefault(id_, (index, path))
-        # Only ids that a later request uses are captured.
-        for id_ in steps[-1].placeholder_names:
-            source, path = id_origins[id_]
-            captures = {**steps[source].captures, id_: Capture(path, recorded_value=id_)}
-            steps[source] = replace(steps[source], captures=captures)
-    return tuple(steps)
+    def learn_from_answer(self, response: HarResponse, step_index: int) -> None:
+        try:
+            answer = loads_strict(response.content.decode())
+        # Without the answer its ids are unknown, but the request can still be sent.
+        except (InvalidJson, ValueError):
+            return
+        for id_, path in _iter_ids(answer):
+            if id_ not in self._request_ids:
+                self._origins.setdefault(id_, (step_index, path))
 
-
-def _build_id_placeholder_template(text: str, id_origins: Mapping[str, Any]) -> Template:
-    parts: list[str | Placeholder] = []
-    position = 0
-    for match in ID_IN_TEXT.finditer(text):
-        if match[0] in id_origins:
-            parts += [text[position : match.start()], Placeholder(match[0])]
-            position = match.end()
-    return Template((*parts, text[position:]))
+    def build_template(self, text: str) -> Template:
+        """Replaces ids that came from answers by placeholders."""
+        parts: list[str | Placeholder] = []
+        position = 0
+        for match in ID_IN_TEXT.finditer(text):
+            id_ = match[0]
+            self._request_ids.add(id_)
+            if id_ in self._origins:
+                parts += [text[position : match.start()], Placeholder(id_)]
+                position = match.end()
+                source, path = self._origins[id_]
+                self.captures.setdefault(source, {})[id_] = Capture(path, recorded_value=id_)
+        return Template((*parts, text[position:]))
 
 
 def _iter_ids(value: JSON, path: Path = ()) -> Iterator[tuple[str, Path]]:
     if isinstance(value, str) and OBJECT_ID.fullmatch(value):
         yield value, path
-    elif isinstance(value, dict):
-        for key, item in value.items():
+    elif isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
             yield from _iter_ids(item, (*path, key))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _iter_ids(item, (*path, index))

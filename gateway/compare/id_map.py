@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from gateway.compare.operations import ID_IN_TEXT, OBJECT_ID
+from gateway.compare.requests import ID_IN_TEXT, OBJECT_ID
 
 _ID_VALUE = re.compile(rf'"({OBJECT_ID.pattern.replace("(", "(?:")})"')
 """An id that is a whole string value of a JSON text."""
@@ -28,17 +28,14 @@ class IdMap:
         if not self.has_separate_ids:
             return "" if control == candidate else "different ids"
         # In both directions: two ids of control for one id of candidate are a mistake too.
-        known_candidate, known_control = (
-            self._candidate_by_control.get(control),
-            self._control_by_candidate.get(candidate),
-        )
-        if known_candidate is None and known_control is None:
-            self._candidate_by_control[control] = (candidate, step)
-            self._control_by_candidate[candidate] = control
-        elif known_candidate is not None and known_candidate[0] != candidate:
-            return f"control's {_format_id_for_message(control)} was paired with candidate's {_format_id_for_message(known_candidate[0])}"
-        elif known_control is not None and known_control != control:
-            return f"candidate's {_format_id_for_message(candidate)} was paired with control's {_format_id_for_message(known_control)}"
+        known_candidate = self.find_candidate_id(control)
+        known_control = self._control_by_candidate.get(candidate)
+        if known_candidate not in (None, candidate):
+            return f"control's {_hide_other_text(control)} was paired with candidate's {_hide_other_text(str(known_candidate))}"
+        if known_control not in (None, control):
+            return f"candidate's {_hide_other_text(candidate)} was paired with control's {_hide_other_text(str(known_control))}"
+        self._candidate_by_control.setdefault(control, (candidate, step))
+        self._control_by_candidate[candidate] = control
         return ""
 
     def is_candidate_id_paired(self, candidate: str) -> bool:
@@ -52,20 +49,18 @@ class IdMap:
 
     def replace_control_ids_in_text(self, text: str, before_step: int) -> str:
         """Replaces the ids of control in a text by those of candidate."""
-        if not self._candidate_by_control:
-            return text
         return ID_IN_TEXT.sub(
             lambda match: self.find_candidate_id(match[0], before_step) or match[0], text
         )
 
     def are_texts_equal_except_ids(self, control: str, candidate: str) -> bool:
         """Whether two texts are equal except for ids that are paired."""
+        control_ids, candidate_ids = ID_IN_TEXT.findall(control), ID_IN_TEXT.findall(candidate)
         # First the text around the ids, then the ids in their order.
-        if ID_IN_TEXT.sub("", control) != ID_IN_TEXT.sub("", candidate):
-            return False
-        ids = zip(ID_IN_TEXT.findall(control), ID_IN_TEXT.findall(candidate), strict=False)
-        return len(ID_IN_TEXT.findall(control)) == len(ID_IN_TEXT.findall(candidate)) and all(
-            self._can_be_same_object(control_id, candidate_id) for control_id, candidate_id in ids
+        return (
+            ID_IN_TEXT.sub("", control) == ID_IN_TEXT.sub("", candidate)
+            and len(control_ids) == len(candidate_ids)
+            and all(map(self._can_be_same_object, control_ids, candidate_ids))
         )
 
     def try_pair_ids_with_themselves(self, body: bytes, step: int) -> bool:
@@ -85,8 +80,7 @@ class IdMap:
         return True
 
     def _can_be_same_object(self, control: str, candidate: str) -> bool:
-        known_candidate = self.find_candidate_id(control)
-        return candidate == (control if known_candidate is None else known_candidate) and (
+        return candidate == (self.find_candidate_id(control) or control) and (
             self._control_by_candidate.get(candidate, control) == control
         )
 
@@ -97,21 +91,16 @@ class IdMap:
     @property
     def different_pair_count(self) -> int:
         return sum(
-            control != candidate_and_step[0]
-            for control, candidate_and_step in self._candidate_by_control.items()
+            control != candidate for control, (candidate, _) in self._candidate_by_control.items()
         )
 
 
 def is_same_id_kind(control: str, candidate: str) -> bool:
     """Whether both are ids of the same kind of object, by their prefix."""
-    control_match, candidate_match = OBJECT_ID.fullmatch(control), OBJECT_ID.fullmatch(candidate)
-    return (
-        control_match is not None
-        and candidate_match is not None
-        and control_match[1] == candidate_match[1]
-    )
+    matches = OBJECT_ID.fullmatch(control), OBJECT_ID.fullmatch(candidate)
+    return matches[0] is not None and matches[1] is not None and matches[0][1] == matches[1][1]
 
 
-def _format_id_for_message(name: str) -> str:
+def _hide_other_text(name: str) -> str:
     """Returns an id for messages. A rule can make any text an id, so other texts are not shown."""
     return name if OBJECT_ID.fullmatch(name) else "object"

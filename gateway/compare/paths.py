@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 Path = tuple[str | int, ...]
 
@@ -36,18 +36,13 @@ def build_header_path(name: str) -> Path:
 
 def format_path(path: Path) -> str:
     """Formats a path with its indices: ``payments[3].sourceAmount``."""
-    text = BODY_PATH
-    for part in path:
-        text = _append_path_text(text, f"[{part}]" if isinstance(part, int) else _format_key(part))
-    return text
+    parts = (f"[{part}]" if isinstance(part, int) else _format_key(part) for part in path)
+    return reduce(_append_path_text, parts, BODY_PATH)
 
 
 def normalize_path(path: Path) -> str:
     """Formats a path without indices: ``payments[].sourceAmount``."""
-    normal_path = BODY_PATH
-    for part in path:
-        normal_path = append_to_path(normal_path, part)
-    return normal_path
+    return reduce(append_to_path, path, BODY_PATH)
 
 
 def append_to_path(normal_path: str, part: str | int) -> str:
@@ -64,16 +59,8 @@ def iter_parent_paths(normal_path: str) -> Iterator[str]:
     """Yields the normal forms that contain this one, from the nearest to the whole body."""
     parts = re.findall(r"""\["[^"]*"\]|\[\]|[^.\[\]]+""", normal_path)
     if normal_path != BODY_PATH and not normal_path.startswith("@"):
-        for end in range(len(parts) - 1, 0, -1):
-            yield _join_parts(parts[:end])
-        yield BODY_PATH
-
-
-def _join_parts(parts: list[str]) -> str:
-    normal_path = BODY_PATH
-    for part in parts:
-        normal_path = _append_path_text(normal_path, part)
-    return normal_path
+        for end in range(len(parts) - 1, -1, -1):
+            yield reduce(_append_path_text, parts[:end], BODY_PATH)
 
 
 def _append_path_text(prefix: str, suffix: str) -> str:

@@ -1,20 +1,41 @@
-"""Parses request lines as people write them: ``GET /v1/recipients?page=1``."""
+"""Requests of the legacy interface: request lines, and the operation that a request calls."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from functools import lru_cache
 
-from gateway.compare.errors import InputError
+from mappings import OPERATIONS, UNLISTED
+from mappings.effects import Vocabulary
+
+
+class InputError(Exception):
+    """An option or input file is invalid. The message names the place and the reason, never a secret."""
+
 
 METHODS = ("GET", "HEAD", "POST", "PATCH", "PUT", "DELETE")
+READ_METHODS = frozenset({"GET", "HEAD"})
 
-_REQUEST_LINE = re.compile(r"(?P<method>[A-Za-z]+)[ \t]+(?P<target>/v1(?:[/?][!-~]*)?)")
+ID_IN_TEXT = re.compile(r"\b(?:OP|[RBPTA])-[A-Za-z0-9]{1,64}\b")
+"""An id (legacy interface, section 2; current interface, section 2.2)."""
+
+OBJECT_ID = re.compile(r"(OP|[RBPTA])-[A-Za-z0-9]{1,64}")
+
+SECRET_PARAMETER = re.compile(
+    r"((api|access|secret|auth)[-_]?)?(key|token|secret|signature|password)", re.IGNORECASE
+)
+"""Names of query parameters whose values are secrets."""
 
 REQUEST_LINE_START = re.compile(r"[A-Za-z]+[ \t]+/")
+_REQUEST_LINE = re.compile(r"(?P<method>[A-Za-z]+)[ \t]+(?P<target>/v1(?:[/?][!-~]*)?)")
 
 
 def parse_request_line(line: str, location: str) -> tuple[str, str]:
-    """Returns method and target; raises InputError. ``location`` is the file and line, for the message."""
+    """Returns method and target of a line such as ``GET /v1/recipients?page=1``.
+
+    Raises InputError. ``location`` is the file and line, for the message.
+    """
     match = _REQUEST_LINE.fullmatch(line)
     if match is None or match["method"].upper() not in METHODS:
         raise InputError(
@@ -27,7 +48,63 @@ def parse_request_line(line: str, location: str) -> tuple[str, str]:
     return match["method"].upper(), match["target"]
 
 
-SECRET_PARAMETER = re.compile(
-    r"((api|access|secret|auth)[-_]?)?(key|token|secret|signature|password)", re.IGNORECASE
+@dataclass(frozen=True, slots=True)
+class RequestedOperation:
+    """The operation of a request. ``name`` is empty if neither document has such an operation."""
+
+    name: str
+    method: str
+    path: str
+    """The path with placeholders for ids (``{recipient_id}``) and for parts that may be personal."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.method} {self.path}"
+
+    @property
+    def requires_api_key(self) -> bool:
+        """Whether an answer shows that the key is valid; unknown paths are refused before that check."""
+        return self.name in _KEYED_OPERATIONS
+
+
+def identify_operation(method: str, target: str) -> RequestedOperation:
+    """Finds the operation of a method and a target that begins with ``/v1``."""
+    return _match_operation(method, target.partition("?")[0])
+
+
+# Bounded, because recorded traffic has another path for each object.
+@lru_cache(maxsize=4096)
+def _match_operation(method: str, path: str) -> RequestedOperation:
+    for pattern, operation_method, name, display_path in _PATH_PATTERNS:
+        if operation_method == method and pattern.fullmatch(path):
+            return RequestedOperation(name, method, display_path)
+    # Unknown paths may hold anything, personal data too; a bounded outline of them is enough.
+    parts = [
+        "{id}" if OBJECT_ID.fullmatch(part) else part if is_public_path_part(part) else "…"
+        for part in path.split("/")[:8]
+    ]
+    return RequestedOperation("", method, "/".join(parts))
+
+
+def is_public_path_part(part: str) -> bool:
+    """Whether a path part may be shown: a word of an operation's path, an id or a country code."""
+    return part in _PUBLIC_PATH_PARTS or bool(
+        OBJECT_ID.fullmatch(part) or re.fullmatch("[A-Za-z]{0,2}", part)
+    )
+
+
+def _build_display_path(path: str) -> str:
+    words = Vocabulary()
+    path = path.replace("<wallet>", words.legacy_wallet)
+    return f"/v1{path.replace('<service>', words.legacy_service)}"
+
+
+_KEYED_OPERATIONS = frozenset(
+    operation.name for operation in (*OPERATIONS, *UNLISTED) if not operation.is_keyless
 )
-"""Names of query parameters whose values are secrets."""
+_PATH_PATTERNS = [
+    (re.compile(re.sub(r"\{\w+\}", "[^/]+", path) + "/?"), operation.method, operation.name, path)
+    for operation in (*OPERATIONS, *UNLISTED)
+    for path in [_build_display_path(operation.path)]
+]
+_PUBLIC_PATH_PARTS = {part for *_, path in _PATH_PATTERNS for part in path.split("/")}

@@ -9,16 +9,31 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
+from datetime import datetime
+from decimal import Context, Decimal
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    create_model,
+)
 
 from gateway.compare import paths
-from gateway.compare.errors import InputError
+from gateway.compare.requests import InputError
+from gateway.compare.strict_json import JSON, Number
+
+# Not the default context, which rounds to 28 digits and could make two amounts equal.
+_CONTEXT = Context(prec=400)
+
+_DECIMAL_TEXT = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+"""``Decimal`` accepts more: non-ASCII digits, ``1_000``, white space, ``sNaN``."""
 
 NonEmptyText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
@@ -37,6 +52,10 @@ class Rule(BaseModel):
     def effect(self) -> str:
         """The tolerance or key of the rule, for the report; empty if it has none."""
         return ""
+
+    def tolerates(self, control: JSON, candidate: JSON) -> bool:  # noqa: ARG002
+        """Whether two different scalars count as equal."""
+        return False
 
     def applies_to(self, operation: str, normal_path: str) -> bool:
         if self.operation not in ("", operation):
@@ -76,6 +95,16 @@ class TimeRule(Rule):
     def effect(self) -> str:
         return f"within {self.seconds} s"
 
+    def tolerates(self, control: JSON, candidate: JSON) -> bool:
+        # The format must match because clients parse it.
+        if re.sub(r"\d", "9", str(control)) != re.sub(r"\d", "9", str(candidate)):
+            return False
+        try:
+            times = datetime.fromisoformat(control), datetime.fromisoformat(candidate)
+            return abs((times[0] - times[1]).total_seconds()) <= self.seconds
+        except (TypeError, ValueError):
+            return False
+
 
 class NumberRule(Rule):
     """Allows numbers, or texts that are numbers, to differ by ``tolerance``."""
@@ -86,6 +115,15 @@ class NumberRule(Rule):
     @property
     def effect(self) -> str:
         return f"within {self.tolerance}"
+
+    def tolerates(self, control: JSON, candidate: JSON) -> bool:
+        numbers = parse_decimal(control), parse_decimal(candidate)
+        if numbers[0] is None or numbers[1] is None:
+            return False
+        try:
+            return abs(_CONTEXT.subtract(numbers[0], numbers[1])) <= self.tolerance
+        except ArithmeticError:
+            return False
 
 
 class UnorderedRule(Rule):
@@ -106,19 +144,20 @@ class IdRule(Rule):
     any_shape: bool = True
 
 
-class _RulesDocument(BaseModel):
-    """The content of a rules file, or the ``rules`` of a scenario."""
+_RULE_CLASSES: dict[str, type[Rule]] = {
+    rule_class.kind: rule_class
+    for rule_class in (
+        IgnoreRule, AddedRule, PresentRule, TimeRule, NumberRule, UnorderedRule, IdRule,
+    )
+}  # fmt: skip
 
-    model_config = ConfigDict(extra="forbid")
-    headers: list[NonEmptyText] | None = None
-    ignore: list[IgnoreRule] = []
-    added: list[AddedRule] = []
-    present: list[PresentRule] = []
-    time: list[TimeRule] = []
-    number: list[NumberRule] = []
-    unordered: list[UnorderedRule] = []
-    id: list[IdRule] = []
-
+_RulesDocument = create_model(
+    "_RulesDocument",
+    __config__=ConfigDict(extra="forbid"),
+    headers=(list[NonEmptyText], []),
+    **{kind: (list[rule_class], []) for kind, rule_class in _RULE_CLASSES.items()},  # type: ignore[call-overload, valid-type]
+)
+"""The content of a rules file, or the ``rules`` of a scenario."""
 
 COMPARED_HEADERS = ("content-type", "access-control-allow-origin", "retry-after", "ratelimit-*")
 """Headers that clients depend on; a final ``*`` stands for the rest of a name."""
@@ -216,36 +255,45 @@ def parse_rules(text: str, name: str) -> Rules:
 
 def build_rules(document: Mapping[str, Any], name: str) -> Rules:
     try:
-        model = _RulesDocument.model_validate(document)
+        model: Any = _RulesDocument.model_validate(document)
     except ValidationError as error:
-        raise InputError(f"{name}: {'; '.join(_describe_problems(error))}") from None
-    lists = (
-        model.ignore,
-        model.added,
-        model.present,
-        model.time,
-        model.number,
-        model.unordered,
-        model.id,
-    )
-    rules = [rule.model_copy(update={"origin": name}) for rules in lists for rule in rules]
-    headers = [header.lower() for header in model.headers or ()]
+        # Without the input, which may contain personal data.
+        problems = error.errors(include_input=False, include_url=False)
+        raise InputError(f"{name}: {'; '.join(map(_describe_rule_problem, problems))}") from None
+    rules = [
+        rule.model_copy(update={"origin": name})
+        for kind in _RULE_CLASSES
+        for rule in getattr(model, kind)
+    ]
     for rule in rules:
         # It would match nothing, because normal forms have no indices.
         if re.search(r"\[\d", rule.path):
             raise InputError(
                 f"{name}: {rule.kind} {rule.path}: write [] for list items; a rule applies to all of them"
             )
-    return Rules(tuple(rules), tuple(headers))
+    return Rules(tuple(rules), tuple(header.lower() for header in model.headers))
 
 
-def _describe_problems(error: ValidationError) -> Iterator[str]:
-    """Describes problems without the input, which may contain personal data."""
-    for problem in error.errors(include_input=False, include_url=False):
-        location = "".join(
-            f" #{part + 1}" if isinstance(part, int) else f".{part}" for part in problem["loc"]
-        )
-        if problem["loc"][-1] == "reason":
-            yield f'{location[1:]}: every rule needs a reason (reason = "…")'
-        else:
-            yield f"{location[1:]}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+def _describe_rule_problem(problem: Any) -> str:
+    location = "".join(
+        f" #{part + 1}" if isinstance(part, int) else f".{part}" for part in problem["loc"]
+    )[1:]
+    if problem["loc"][-1] == "reason":
+        return f'{location}: every rule needs a reason (reason = "…")'
+    return describe_problem(location, problem)
+
+
+def describe_problem(place: str, problem: Any) -> str:
+    """Describes an error of pydantic without the input."""
+    return f"{place}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+
+
+def parse_decimal(value: JSON) -> Decimal | None:
+    """Returns the value of a number, or of a text that is one; else None."""
+    text = value.text if isinstance(value, Number) else value
+    if not isinstance(text, str) or not _DECIMAL_TEXT.fullmatch(text):
+        return None
+    try:
+        return Decimal(text)
+    except ArithmeticError:
+        return None

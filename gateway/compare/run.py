@@ -13,25 +13,28 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import reduce
+from operator import getitem
 from typing import Any
-from urllib.parse import quote
 
-from gateway.compare.answer import Answer
 from gateway.compare.differences import Differ
-from gateway.compare.endpoints import AnswerUnavailable, OutgoingRequest, Side
-from gateway.compare.errors import InputError
+from gateway.compare.endpoints import Answer, AnswerUnavailable, OutgoingRequest, Side
 from gateway.compare.findings import Findings, NotCompared
 from gateway.compare.id_map import IdMap
-from gateway.compare.operations import ID_IN_TEXT, OBJECT_ID
-from gateway.compare.scenario import OWN_VARIABLE, RUN_VARIABLE
+from gateway.compare.paths import Path
+from gateway.compare.report_schema import NotComparedEntry
+from gateway.compare.requests import ID_IN_TEXT, OBJECT_ID
 from gateway.compare.steps import (
+    OWN_VARIABLE,
+    RUN_VARIABLE,
     Capture,
     Input,
     Placeholder,
     Step,
-    create_header_placeholder_formatter,
-    create_json_placeholder_formatter,
-    format_captured_value,
+    Template,
+    encode_in_header,
+    encode_in_json,
+    encode_in_target,
     iter_prerequisite_counts,
 )
 from gateway.compare.strict_json import InvalidJson, loads_strict
@@ -165,27 +168,17 @@ class Run:
             lambda text: self.id_map.replace_control_ids_in_text(text, prerequisites),
         )
         async with semaphore:
-            return await self._send_to_control_and_candidate(step, control, candidate)
-
-    async def _send_to_control_and_candidate(
-        self, step: Step, control: OutgoingRequest, candidate: OutgoingRequest
-    ) -> _Answers | NotCompared:
-        # In parallel: data that changes between the two requests would look like a difference.
-        results = await asyncio.gather(
-            self._send_until_condition_met(self.control, control, step),
-            self._send_until_condition_met(self.candidate, candidate, step),
-        )
-        control_answer, candidate_answer = results
-        if isinstance(control_answer, Answer) and isinstance(candidate_answer, Answer):
-            repeat = await self._send_repeat_to_control(step, control)
-            return _Answers(control_answer, candidate_answer, repeat)
+            # In parallel: data that changes between the two requests would look like a difference.
+            results = await asyncio.gather(
+                self._send_until_condition_met(self.control, control, step),
+                self._send_until_condition_met(self.candidate, candidate, step),
+            )
+            if isinstance(results[0], Answer) and isinstance(results[1], Answer):
+                repeat = await self._send_repeat_to_control(step, control)
+                return _Answers(results[0], results[1], repeat)
         failures = zip((self.control, self.candidate), results, strict=True)
-        return self._build_not_compared(
-            step,
-            "; ".join(
-                f"{side.name}: {result}" for side, result in failures if isinstance(result, str)
-            ),
-        )
+        reasons = [f"{side.name}: {result}" for side, result in failures if isinstance(result, str)]
+        return self._build_not_compared(step, "; ".join(reasons))
 
     async def _send_until_condition_met(
         self, side: Side, request: OutgoingRequest, step: Step
@@ -199,10 +192,7 @@ class Run:
                 answer = await side.send(request)
                 if step.wait_condition is None or time.monotonic() >= deadline:
                     return answer
-                if (
-                    _find_answer_value(answer, step.wait_condition.path)
-                    == step.wait_condition.value
-                ):
+                if _find_value(answer, step.wait_condition.path) == step.wait_condition.value:
                     return answer
                 await asyncio.sleep(POLL_SECONDS)
         except AnswerUnavailable as error:
@@ -221,25 +211,20 @@ class Run:
     ) -> OutgoingRequest:
         variables = {RUN_VARIABLE: self.run_token, **values}
 
-        def format_placeholder_in_target(placeholder: Placeholder) -> str:
-            # Percent-encoded: a captured value must not add a path part or a parameter.
-            return quote(
-                format_captured_value(variables[placeholder.name]), safe="", errors="replace"
+        def fill(template: Template, encode: Callable[[Any, bool], str]) -> str:
+            return template.fill(
+                lambda placeholder: encode(variables[placeholder.name], placeholder.is_whole_value),
+                format_literal,
             )
 
-        target = step.target.fill(format_placeholder_in_target, format_literal)
-        text = (
-            None
-            if step.body is None
-            else step.body.fill(create_json_placeholder_formatter(variables), format_literal)
+        body = None if step.body is None else fill(step.body, encode_in_json)
+        return OutgoingRequest(
+            step.method,
+            fill(step.target, encode_in_target),
+            None if body is None else body.encode(errors="replace"),
+            {name: fill(template, encode_in_header) for name, template in step.headers.items()},
+            step.key,
         )
-        body = None if text is None else text.encode(errors="replace")
-        format_in_header = create_header_placeholder_formatter(variables)
-        headers = {
-            name: template.fill(format_in_header, format_literal)
-            for name, template in step.headers.items()
-        }
-        return OutgoingRequest(step.method, target, body, headers, step.key)
 
     # Comparison
 
@@ -306,21 +291,22 @@ class Run:
                 captured.missing.setdefault(name, (reason, not_compared.is_write_withheld))
 
     def _capture_values(self, step: Step, answers: _Answers) -> None:
+        if not step.captures:
+            return
         captured = self._find_or_create_captured_values(step)
+        sides = {
+            "control": _Captor(step, answers.control),
+            "candidate": _Captor(step, answers.candidate),
+        }
         for name, capture in step.captures.items():
-            control_value = _find_value_to_capture(step, capture, answers.control)
-            candidate_value = _find_value_to_capture(step, capture, answers.candidate)
-            if control_value is None or candidate_value is None:
-                side, answer = (
-                    ("control", answers.control)
-                    if control_value is None
-                    else ("candidate", answers.candidate)
-                )
+            values = {side: captor.find_value(capture) for side, captor in sides.items()}
+            if lacking := [side for side, value in values.items() if value is None]:
                 path = self.findings.example_builder.redactor.redact_path(capture.path)
-                reason = f"needs {path} of step {step.number}, but the {answer.status} of {side} does not contain it"
+                status = sides[lacking[0]].answer.status
+                reason = f"needs {path} of step {step.number}, but the {status} of {lacking[0]} does not contain it"
                 captured.missing[name] = (reason, False)
             else:
-                captured.control[name], captured.candidate[name] = control_value, candidate_value
+                captured.control[name], captured.candidate[name] = values.values()
 
     def _check_api_key(self, step: Step, answers: _Answers) -> None:
         """Stops if a side refuses its API key before it has accepted it once; raises ComparisonStopped.
@@ -333,7 +319,8 @@ class Run:
         for side, answer in ((self.control, answers.control), (self.candidate, answers.candidate)):
             if side.name in self._accepted_sides:
                 continue
-            if answer.status in (401, 403) and _find_error_code(answer) == "invalid_api_key":
+            is_forbidden = answer.status in (401, 403)
+            if is_forbidden and _find_value(answer, ("errors", 0, "code")) == "invalid_api_key":
                 variable = f"{side.name.upper()}_API_KEY"
                 raise ComparisonStopped(
                     f"{side.name} refuses its API key ({answer.status} invalid_api_key); check {variable}"
@@ -348,14 +335,14 @@ class Run:
     def _build_not_compared(
         self, step: Step, reason: str, is_write_withheld: bool = False
     ) -> NotCompared:
-        return NotCompared(
-            step.source,
-            step.number,
-            step.name,
-            self._format_request(step),
-            reason,
-            is_write_withheld,
-        )
+        entry: NotComparedEntry = {
+            "input": step.source,
+            "step": step.number,
+            "name": step.name,
+            "request": self._format_request(step),
+            "why": reason,
+        }
+        return NotCompared(entry, is_write_withheld)
 
     def _format_request(self, step: Step) -> str:
         """Returns the redacted request line, with placeholders as in the input."""
@@ -373,50 +360,42 @@ async def _cancel_tasks(tasks: list[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _parse_body(answer: Answer) -> Any:
+class _Captor:
+    """Finds values to capture in an answer, which is decoded once for all of them."""
+
+    def __init__(self, step: Step, answer: Answer) -> None:
+        self._step = step
+        self.answer = answer
+        self._body = _decode_json(answer)
+        self._ids = frozenset(ID_IN_TEXT.findall(answer.body.decode(errors="replace")))
+
+    def find_value(self, capture: Capture) -> Any:
+        """Returns the value to capture; None if the answer does not contain it."""
+        value = _select_value(self._body, capture.path)
+        if not capture.recorded_value:
+            is_usable = self.answer.is_success and not isinstance(value, dict | list)
+            return value if is_usable else None
+        # The side has the recorded object itself, perhaps at another place of its answer.
+        if capture.recorded_value in self._ids:
+            return capture.recorded_value
+        if isinstance(value, str) and OBJECT_ID.fullmatch(value):
+            return value
+        return capture.recorded_value if self._step.is_read else None
+
+
+def _decode_json(answer: Answer) -> Any:
     try:
         return loads_strict(answer.body)
     except InvalidJson:
         return None
 
 
-def _find_answer_value(answer: Answer, path: tuple[str | int, ...]) -> Any:
-    value = _parse_body(answer)
-    for part in path:
-        try:
-            value = value[part]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return value
+def _select_value(value: Any, path: Path) -> Any:
+    try:
+        return reduce(getitem, path, value)
+    except (KeyError, IndexError, TypeError):
+        return None
 
 
-def _find_value_to_capture(step: Step, capture: Capture, answer: Answer) -> Any:
-    """Returns the value to capture; None if the answer does not contain it."""
-    if not capture.recorded_value:
-        value = _find_answer_value(answer, capture.path) if answer.is_success else None
-        return None if isinstance(value, dict | list) else value
-    # The side has the recorded object itself, perhaps at another place of its answer.
-    if capture.recorded_value in ID_IN_TEXT.findall(answer.body.decode(errors="replace")):
-        return capture.recorded_value
-    value = _find_answer_value(answer, capture.path)
-    if isinstance(value, str) and OBJECT_ID.fullmatch(value):
-        return value
-    return capture.recorded_value if step.is_read else None
-
-
-def _find_error_code(answer: Answer) -> Any:
-    return _find_answer_value(answer, ("errors", 0, "code"))
-
-
-def check_has_steps(inputs: Sequence[Input]) -> None:
-    """Raises InputError if the inputs contain no request to send."""
-    if not any(input_file.steps for input_file in inputs):
-        details = "; ".join(
-            f"{input_file.name}: {_describe_omissions(input_file)}" for input_file in inputs
-        )
-        raise InputError(f"there are no requests to send ({details})")
-
-
-def _describe_omissions(input_file: Input) -> str:
-    omissions = [f"{reason}: {count}" for reason, count in input_file.omitted_counts.items()]
-    return ", ".join(omissions) or "no requests"
+def _find_value(answer: Answer, path: Path) -> Any:
+    return _select_value(_decode_json(answer), path)

@@ -9,15 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote
 
-from gateway.compare.operations import (
+from gateway.compare.paths import Path
+from gateway.compare.requests import (
     ID_IN_TEXT,
     READ_METHODS,
     RequestedOperation,
     identify_operation,
 )
-from gateway.compare.paths import Path
 from gateway.compare.rules import Rules
 from gateway.compare.strict_json import Number
+
+RUN_VARIABLE = "run"
+OWN_VARIABLE = "own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,40 +71,29 @@ class Template:
         )
 
 
-def create_json_placeholder_formatter(values: Mapping[str, Any]) -> Callable[[Placeholder], str]:
-    """Returns a function that formats captured values for a JSON text."""
-
-    def format_placeholder(placeholder: Placeholder) -> str:
-        value = values[placeholder.name]
-        if isinstance(value, Number):
-            return value.text
-        text = json.dumps(value, ensure_ascii=False)
-        # Inside a string of the body, the value needs its escapes but not its own quotes.
-        return text if placeholder.is_whole_value or not isinstance(value, str) else text[1:-1]
-
-    return format_placeholder
-
-
-def format_captured_value(value: Any) -> str:
-    """Formats a captured value for a path or query, not yet percent-encoded."""
+def encode_in_json(value: Any, is_whole_value: bool) -> str:
+    """Encodes a captured value for a JSON text."""
     if isinstance(value, Number):
         return value.text
-    return value if isinstance(value, str) else json.dumps(value)
+    text = json.dumps(value, ensure_ascii=False)
+    # Inside a string of the body, the value needs its escapes but not its own quotes.
+    return text if is_whole_value or not isinstance(value, str) else text[1:-1]
 
 
-def create_header_placeholder_formatter(values: Mapping[str, Any]) -> Callable[[Placeholder], str]:
-    """Returns a function that formats captured values for headers, percent-encoding other characters."""
-
-    def format_placeholder(placeholder: Placeholder) -> str:
-        text = quote(
-            format_captured_value(values[placeholder.name]), safe=_HEADER_CHARS, errors="replace"
-        )
-        return f'"{text}"' if placeholder.is_whole_value else text
-
-    return format_placeholder
+def encode_in_target(value: Any, _is_whole_value: bool = False) -> str:
+    # Percent-encoded: a captured value must not add a path part or a parameter.
+    return _quote(value, safe="")
 
 
-_HEADER_CHARS = "".join(map(chr, range(0x20, 0x7F)))
+def encode_in_header(value: Any, is_whole_value: bool) -> str:
+    text = _quote(value, safe="".join(map(chr, range(0x20, 0x7F))))
+    return f'"{text}"' if is_whole_value else text
+
+
+def _quote(value: Any, safe: str) -> str:
+    text = value.text if isinstance(value, Number) else value
+    text = text if isinstance(text, str) else json.dumps(text)
+    return quote(text, safe=safe, errors="replace")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A JSON decoder for comparisons that normalizes nothing.
+"""A JSON codec for comparisons that normalizes nothing.
 
 Numbers keep their text, so ``1.0`` and ``1.00`` differ; an object with duplicate keys keeps all
 their values.
@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 
 JSON = Any
 """``str``, ``Number``, ``bool``, ``None``, ``dict`` (or ``DuplicateKeyObject``) or ``list``."""
-
 
 MAX_DEPTH = 100
 """Maximum nesting of objects and lists; the documents have five levels at most."""
@@ -45,10 +44,10 @@ class Number:
 
 
 class DuplicateKeyObject(dict[str, JSON]):
-    """An object with duplicate keys. ``again`` maps these to all their values, in order."""
+    """An object with duplicate keys. ``duplicates`` maps these to all their values, in order."""
 
-    __slots__ = ("again",)
-    again: dict[str, list[JSON]]
+    __slots__ = ("duplicates",)
+    duplicates: dict[str, list[JSON]]
 
 
 def loads_strict(data: bytes) -> JSON:
@@ -66,6 +65,11 @@ def loads_strict(data: bytes) -> JSON:
 def describe_json_type(value: JSON) -> str:
     """Returns the JSON type of a value for people: ``text``, ``number``, ``object``…"""
     return _TYPE_NAMES.get(type(value), "object")
+
+
+def map_duplicates(value: JSON) -> dict[str, list[JSON]]:
+    """Returns all values of each duplicate key of an object."""
+    return value.duplicates if isinstance(value, DuplicateKeyObject) else {}
 
 
 def _is_too_deep(data: bytes, value: JSON) -> bool:
@@ -88,12 +92,12 @@ def _build_object(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
     value = dict(pairs)
     if len(value) == len(pairs):
         return value
+    values_by_key: dict[str, list[JSON]] = {}
+    for key, item in pairs:
+        values_by_key.setdefault(key, []).append(item)
     duplicate_object = DuplicateKeyObject(pairs)
-    keys = [key for key, _ in pairs]
-    duplicate_object.again = {
-        key: [item for other_key, item in pairs if other_key == key]
-        for key in value
-        if keys.count(key) > 1
+    duplicate_object.duplicates = {
+        key: items for key, items in values_by_key.items() if len(items) > 1
     }
     return duplicate_object
 
@@ -102,7 +106,10 @@ def _reject_nan_and_infinity(_text: str) -> NoReturn:
     raise ValueError  # NaN and Infinity are not JSON
 
 
-_TYPE_NAMES = {str: "text", Number: "number", bool: "boolean", type(None): "null", list: "list"}
+_TYPE_NAMES = {
+    str: "text", Number: "number", int: "number", bool: "boolean", type(None): "null",
+    list: "list", Absent: "nothing",
+}  # fmt: skip
 
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_build_object,
@@ -119,15 +126,10 @@ def dumps_strict(value: JSON) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(dumps_strict, value))}]"
     if isinstance(value, dict):
-        pairs = [(key, item) for key in value for item in _list_values(value, key)]
+        duplicates = map_duplicates(value)
+        pairs = [(key, item) for key in value for item in duplicates.get(key, [value[key]])]
         return f"{{{','.join(f'{_dump_scalar(key)}:{dumps_strict(item)}' for key, item in pairs)}}}"
     return _dump_scalar(value)
-
-
-def _list_values(value: dict[str, JSON], key: str) -> list[JSON]:
-    if isinstance(value, DuplicateKeyObject) and key in value.again:
-        return value.again[key]
-    return [value[key]]
 
 
 def _dump_scalar(value: str | bool | None) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import simplejson
 from aiohttp import web
 
-from gateway.compare.mask import Redactor
+from gateway.compare.masking import Redactor
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.docgen.curl import CurlRequest, InvalidCurlCommand, parse_curl
@@ -267,7 +267,7 @@ def _redact_value(redactor: Redactor, name: str, value: Any, sent_in: str | None
     if redactor.is_unmasked or value is None or isinstance(value, bool):
         return text
     redacted = [
-        redactor.redact_value(_split_field_name(field_name), text).text
+        redactor.redact_value(_split_field_name(field_name), text)["text"]
         for field_name in (name, sent_in)
         if field_name
     ]

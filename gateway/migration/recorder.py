@@ -12,18 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import unquote
 
 import structlog
 
+from gateway.compare.allowlist import AllowList
+from gateway.compare.har import HarContent, HarEntry, HarHeader, HarRequest, HarResponse
 from gateway.compare.scrub import Scrubber
 from gateway.config.settings import Recording
 from gateway.migration.rotating_file import RotatingFile
@@ -31,6 +34,8 @@ from gateway.observability import logs, metrics
 
 PLACEHOLDER_ORIGIN = "https://recorded.invalid"
 """HAR requires absolute URLs; the real host is not recorded."""
+
+_MEDIA_TYPE = re.compile(r"[a-z]+/[a-z0-9.+-]+(; ?charset=[A-Za-z0-9-]+)?")
 
 CONVERSATION_SECONDS = 600
 MAX_EXCHANGE_BYTES = 256 * 1024
@@ -83,7 +88,7 @@ class Recorder:
         salt: bytes | None = None,
     ) -> None:
         self._settings = settings
-        self._words = words
+        self._allow_list = AllowList(words)
         self._salt = salt or secrets.token_bytes(32)
         directory = Path(settings.directory or ".")
         self._file = RotatingFile(directory, settings.file_bytes, settings.files, clock)
@@ -155,14 +160,14 @@ class Recorder:
                 self._queued_bytes -= exchange.size
 
     def _write_exchange(self, exchange: RecordedExchange) -> None:
-        scrubbed_secrets = tuple(
+        sent_secrets = [
             secret for secret in exchange.secrets if len(secret) >= MIN_SECRET_CHARACTERS
-        )
+        ]
         # Created for each exchange, because the secrets differ; the common salt makes pseudonyms
         # agree.
-        scrubber = Scrubber(self._salt, scrubbed_secrets, self._words)
-        entry = scrubber.scrub_har_entry(_build_har_entry(exchange))
-        self._file.write(json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode())
+        scrubber = Scrubber(self._salt, sent_secrets, self._allow_list)
+        entry = _build_har_entry(exchange, scrubber)
+        self._file.write(entry.model_dump_json(exclude_none=True).encode())
 
     def _count_lost_exchange(self, reason: str, **log_fields: Any) -> None:
         metrics.recorded_requests.labels(reason).inc()
@@ -181,24 +186,35 @@ class Recorder:
         self._losses_by_reason = {}
 
 
-def _build_har_entry(exchange: RecordedExchange) -> dict[str, Any]:
-    """Builds a HAR 1.2 entry, not scrubbed yet."""
+def _build_har_entry(exchange: RecordedExchange, scrubber: Scrubber) -> HarEntry:
+    """Builds a scrubbed HAR 1.2 entry. Of the headers only the type of the body is recorded."""
     milliseconds = round(exchange.seconds * 1000, 3)
-    request: dict[str, Any] = {
-        "method": exchange.method,
-        "url": f"{PLACEHOLDER_ORIGIN}{exchange.target}",
-    }
+    target = scrubber.scrub_target(exchange.target)
+    request = HarRequest(
+        # The client sends the method, so it could contain anything.
+        method=re.sub(r"[^A-Z]", "", exchange.method)[:10],
+        url=f"{PLACEHOLDER_ORIGIN}{target}",
+        queryString=[
+            HarHeader(name=unquote(name), value=unquote(value))
+            for name, _, value in (
+                part.partition("=") for part in target.partition("?")[2].split("&")
+            )
+            if name
+        ],
+    )
     if exchange.body:
         # Scrubbing drops a compressed or binary body, because it does not parse as JSON.
-        text = exchange.body.decode(errors="replace")
-        request["postData"] = {"mimeType": exchange.content_type, "text": text}
-    mime = "application/json"
-    content = {"mimeType": mime, "text": exchange.answer.decode(errors="replace")}
-    return {
-        "startedDateTime": re.sub(
-            r"\+00:00$", "Z", exchange.started_at.isoformat(timespec="milliseconds")
-        ),
-        "time": milliseconds,
-        "request": request,
-        "response": {"status": exchange.status, "content": content},
-    }
+        text = scrubber.scrub_body(exchange.body.decode(errors="replace"))
+        media_type = exchange.content_type
+        is_media_type = _MEDIA_TYPE.fullmatch(media_type)
+        request.postData = HarContent(mimeType=media_type if is_media_type else "", text=text)
+    answer = scrubber.scrub_body(exchange.answer.decode(errors="replace"))
+    content = HarContent(mimeType="application/json", text=answer, size=len(answer.encode()))
+    status = exchange.status
+    return HarEntry(
+        startedDateTime=f"{exchange.started_at:%Y-%m-%dT%H:%M:%S}.{exchange.started_at.microsecond // 1000:03}Z",
+        time=milliseconds,
+        request=request,
+        response=HarResponse(status=status, statusText=HTTPStatus(status).phrase, content=content),
+        timings={"send": 0, "wait": milliseconds, "receive": 0},
+    )

@@ -18,10 +18,10 @@ from typing import Self
 
 import structlog
 
-from gateway.compare.answer import Answer
 from gateway.compare.differences import Differ
+from gateway.compare.endpoints import Answer
 from gateway.compare.id_map import IdMap
-from gateway.compare.mask import Redactor
+from gateway.compare.masking import Redactor
 from gateway.compare.rules import Rules
 from gateway.config.settings import Comparing
 from gateway.http.responses import LegacyResponse, PassedResponse

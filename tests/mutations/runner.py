@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from gateway.compare.answer import Answer
-from gateway.compare.endpoints import AnswerUnavailable
+from gateway.compare.endpoints import Answer, AnswerUnavailable
 from tests.mutations.line_coverage import LineCoverage, measure_reach, select_sequences
 from tests.mutations.mutants import Mutant
 from tests.mutations.patching import apply_mutant

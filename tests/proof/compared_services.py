@@ -12,11 +12,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gateway.compare.answer import Answer
 from gateway.compare.differences import Differ, Difference
-from gateway.compare.endpoints import OutgoingRequest, Side
+from gateway.compare.endpoints import Answer, OutgoingRequest, Side
 from gateway.compare.id_map import IdMap
-from gateway.compare.operations import identify_operation
+from gateway.compare.requests import identify_operation
 from gateway.compare.rules import Rules, build_rules
 from gateway.simulator import (
     Fault,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.compare.answer import Answer
 from gateway.compare.differences import Difference
+from gateway.compare.endpoints import Answer
 from mappings import OPERATIONS
 
 IsDifference = Callable[[Difference, Answer, Answer], bool]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from gateway.compare.answer import Answer
+from gateway.compare.endpoints import Answer
 
 Description = Mapping[str, Any]
 

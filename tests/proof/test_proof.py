@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from gateway.compare.differences import Difference
-from gateway.compare.operations import identify_operation
+from gateway.compare.requests import identify_operation
 from mappings import OPERATIONS
 from tests.proof.compared_services import (
     OWN_WORDS,

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gateway.compare.answer import Answer
 from gateway.compare.differences import Differ, Difference
+from gateway.compare.endpoints import Answer
 from gateway.compare.examples import ExampleBuilder
 from gateway.compare.id_map import IdMap
-from gateway.compare.mask import Redactor
-from gateway.compare.operations import ID_IN_TEXT, OBJECT_ID
+from gateway.compare.masking import Redactor
+from gateway.compare.requests import ID_IN_TEXT, OBJECT_ID
 from gateway.compare.rules import Rules, build_rules
 from gateway.compare.steps import Step, Template
 
@@ -49,8 +49,8 @@ def test_body_pair_has_listed_differences(body_pair: dict[str, Any]) -> None:
         [
             difference.kind,
             difference.normal_path,
-            redactor.redact_value((), difference.control).text,
-            redactor.redact_value((), difference.candidate).text,
+            redactor.redact_value((), difference.control)["text"],
+            redactor.redact_value((), difference.candidate)["text"],
         ]
         for difference in find_differences(**body_pair)
     ]
@@ -374,8 +374,7 @@ def test_any_two_answers_can_be_reported(
         example = example_builder.build_example(
             step, "GET /", (status, candidate_status), difference, comparer.are_equal
         )
-        assert example.control.text is not None
-        assert example_builder.redact_normal_path(difference)
+        assert example["control"]["text"] is not None
 
 
 IDS = st.builds(

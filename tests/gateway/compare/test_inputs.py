@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.compare.errors import InputError
-from gateway.compare.inputs import load_input, parse_input
+from gateway.compare.inputs import load_inputs, parse_input
+from gateway.compare.requests import InputError
 from gateway.compare.rules import Rules, parse_rules
 from gateway.compare.steps import Input, iter_prerequisite_counts
 from tests.gateway.compare.fake_services import EXAMPLES, build_har
@@ -103,10 +103,10 @@ def test_unusable_input_is_refused_with_position_and_reason(text: str, expected_
 
 def test_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
-        load_input(tmp_path / "nowhere", Rules())
+        load_inputs([tmp_path / "nowhere"], Rules())
     (tmp_path / "latin").write_bytes(b"\xe9")
     with pytest.raises(InputError, match="not UTF-8"):
-        load_input(tmp_path / "latin", Rules())
+        load_inputs([tmp_path / "latin"], Rules())
 
 
 # Recorded traffic
@@ -194,6 +194,13 @@ def test_request_without_recorded_body_is_not_sent(
     assert parse_text(json.dumps(traffic)).omitted_counts == {
         "its body was not recorded as text": 1
     }
+
+
+def test_null_members_of_recorded_traffic_count_as_absent() -> None:
+    request = {"method": "GET", "url": "https://old.example/v1/batches", "postData": None}
+    entry = {"time": None, "request": {**request, "bodySize": None}, "response": None}
+    (step,) = parse_text(json.dumps({"log": {"entries": [entry]}})).steps
+    assert (step.operation.name, step.body) == ("list_batches", None)
 
 
 def test_id_from_recorded_answer_is_captured() -> None:
@@ -289,6 +296,6 @@ def test_shipped_examples_are_valid(path: Path) -> None:
     if path.name == "rules.toml":
         assert parse_rules(path.read_text(), path.name).rules
     else:
-        parsed_input: Any = load_input(path, Rules())
+        (parsed_input,) = load_inputs([path], Rules())
         assert parsed_input.steps
         assert all(step.operation.name for step in parsed_input.steps)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.compare import paths
-from gateway.compare.operations import identify_operation
+from gateway.compare.requests import identify_operation
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from typing import Any
@@ -12,12 +11,9 @@ import schwifty
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.compare.inputs import parse_input
-from gateway.compare.operations import OBJECT_ID
-from gateway.compare.rules import Rules
+from gateway.compare.requests import OBJECT_ID
 from gateway.compare.scrub import OMITTED_BODY, Scrubber
 from gateway.compare.strict_json import dumps_strict, loads_strict
-from tests.gateway.compare.fake_services import build_har
 
 KEY = "a-key-of-the-recorded"
 SCRUBBER = Scrubber(b"salt", (KEY,))
@@ -63,51 +59,10 @@ PERSON = {
     "unknown": "something of Quinta's",
     "nested": [{"accountNum": 8812345678, "amount": 10.50}],
 }
-CANARIES = (
-    KEY, "Quinta", "Marshmallow", "marshmallow", "quinta.marsh@private.example", "1815-12-10",
-    "078-05-1120", "X1234567P", "St James", "Knightsbridge", "10118", "555 0199", "8812345678",
-    "DE89370400440532013000", "370400440532013000", "20123456789", "4711",
-)  # fmt: skip
 
 
 def scrub_value(value: Any) -> Any:
     return json.loads(SCRUBBER.scrub_body(json.dumps(value)))
-
-
-def scrub_recording() -> dict[str, Any]:
-    headers = {"X-API-Key": KEY, "Cookie": f"s={KEY}", "Content-Type": "application/json"}
-    search_parameter = "search=quinta.marsh%40private.example"
-    url = f"https://quinta:{KEY}@old.example/v1/recipients?page=2&{search_parameter}&api_key={KEY}"
-    traffic = json.loads(
-        build_har(
-            ("POST", "https://old.example/v1/recipients", PERSON, {"recipient": PERSON}, headers),
-            ("GET", url, None, {"recipients": [PERSON]}, headers),
-            ("GET", "https://old.example/v1/recipients/quinta.marsh@private.example"),
-            (
-                "GET",
-                "https://old.example/v1/recipients/R-aaaa/logs",
-                None,
-                [{"request": str(PERSON)}],
-            ),
-        )
-    )
-    traffic["log"]["comment"] = KEY
-    traffic["log"]["pages"] = [{"title": "Quinta"}]
-    for entry in traffic["log"]["entries"]:
-        entry |= {"serverIPAddress": "192.0.2.1", "comment": "Quinta", "time": 12.5}
-        entry["startedDateTime"] = "2026-03-01T10:00:00.000Z"
-        entry["response"]["headers"] = [
-            {"name": "Set-Cookie", "value": KEY},
-            {"name": "Retry-After", "value": "7"},
-            {"name": "Content-Type", "value": "application/json; charset=utf-8"},
-        ]
-    return traffic
-
-
-def test_no_key_and_no_personal_data_remain() -> None:
-    scrubbed_text = json.dumps(SCRUBBER.scrub_har(scrub_recording()))
-    assert [canary for canary in CANARIES if canary in scrubbed_text] == []
-    assert "192.0.2.1" not in scrubbed_text
 
 
 def test_data_needed_for_comparison_remains() -> None:
@@ -140,58 +95,19 @@ def test_replacement_has_the_shape_of_the_original() -> None:
     )
 
 
-def test_pseudonyms_are_stable_within_one_recording_only() -> None:
+def test_equal_values_have_equal_pseudonyms() -> None:
     scrubbed_person = scrub_value(PERSON)
     assert (
         scrubbed_person["name"] == f"{scrubbed_person['firstName']} {scrubbed_person['lastName']}"
     )
     assert scrubbed_person["payout"]["accounts"]["wallet"]["address"] == scrubbed_person["email"]
-    url = SCRUBBER.scrub_url("/v1/recipients?search=quinta.marsh%40private.example")
+    url = SCRUBBER.scrub_target("/v1/recipients?search=quinta.marsh%40private.example")
     assert url == f"/v1/recipients?search={scrubbed_person['email'].replace('@', '%40')}"
-    other_scrubbed_person = json.loads(Scrubber(b"another").scrub_body(json.dumps(PERSON)))
-    assert other_scrubbed_person["email"] != scrubbed_person["email"]
-    assert other_scrubbed_person["name"] != scrubbed_person["name"]
-
-
-def test_scrubbed_recording_can_be_compared() -> None:
-    text = json.dumps(SCRUBBER.scrub_har(scrub_recording()))
-    parsed_input = parse_input(text, "scrubbed", Rules())
-    assert [(step.method, step.operation.path) for step in parsed_input.steps] == [
-        ("POST", "/v1/recipients"),
-        ("GET", "/v1/recipients"),
-        ("GET", "/v1/recipients/{id}"),
-        ("GET", "/v1/recipients/{id}/logs"),
-    ]
-    assert parsed_input.steps[3].placeholder_names == set(), "the first body contains R-aaaa itself"
-
-
-def test_output_has_required_har_members_and_no_others() -> None:
-    (entry, *_) = SCRUBBER.scrub_har(scrub_recording())["log"]["entries"]
-    assert set(entry) == {"startedDateTime", "time", "request", "response", "cache", "timings"}
-    assert set(entry["request"]) == {
-        "method", "url", "httpVersion", "cookies", "headers", "queryString", "postData",
-        "headersSize", "bodySize",
-    }  # fmt: skip
-    assert [header["name"] for header in entry["response"]["headers"]] == [
-        "Retry-After",
-        "Content-Type",
-    ]
-    assert (entry["time"], entry["response"]["statusText"]) == (12.5, "OK")
 
 
 @pytest.mark.parametrize("text", ["<p>Quinta</p>", "{", '{"a":NaN}', "Quinta", "[" * 100_000])
 def test_non_json_body_is_omitted(text: str) -> None:
     assert SCRUBBER.scrub_body(text) == OMITTED_BODY
-
-
-def test_base64_body_is_scrubbed() -> None:
-    encoded_body = base64.b64encode(json.dumps(PERSON).encode()).decode()
-    content = {"text": encoded_body, "encoding": "base64", "mimeType": "application/json"}
-    entry = SCRUBBER.scrub_har_entry(
-        {"request": {"method": "GET", "url": "/v1/a"}, "response": {"content": content}}
-    )
-    assert json.loads(entry["response"]["content"]["text"])["status"] == "active"
-    assert "Quinta" not in json.dumps(entry)
 
 
 def test_numbers_keep_their_text_and_duplicate_keys_remain() -> None:
@@ -228,4 +144,6 @@ def test_no_personal_text_remains_unchanged(texts: dict[str, str]) -> None:
 @given(st.from_regex(r"R-[A-Za-z0-9]{16}", fullmatch=True))
 def test_ids_remain_unchanged(id_: str) -> None:
     assert scrub_value({"id": id_, "ids": [id_]}) == {"id": id_, "ids": [id_]}
-    assert SCRUBBER.scrub_url(f"/v1/recipients/{id_}/payments") == f"/v1/recipients/{id_}/payments"
+    assert (
+        SCRUBBER.scrub_target(f"/v1/recipients/{id_}/payments") == f"/v1/recipients/{id_}/payments"
+    )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.compare.mask import Redactor
+from gateway.compare.masking import Redactor
 from gateway.compare.paths import build_header_path, parse_scenario_path
 from gateway.compare.strict_json import Number
 from tests.gateway.compare.fake_services import (
@@ -49,29 +50,28 @@ REDACTOR = Redactor((CONTROL_KEY, CANDIDATE_KEY))
         ("payments", [1, 2], "[…] 2 items"),
         ("memo", "", ""),
         # fields that may describe a person
-        ("recipient.email", "ada@example.com", "a***@e***"),
-        ("recipient.name", "Ada Lovelace", "*** L*******"),
-        ("accounts.bank.accountNum", "1234567847", "********47"),
-        ("accounts.bank.accountNum", Number("1234567847"), "********47"),
+        ("recipient.email", "ada@example.com", "***@*******.***"),
+        ("recipient.name", "Ada Lovelace", "*** ********"),
+        ("accounts.bank.accountNum", "1234567847", "**********"),
+        ("accounts.bank.accountNum", Number("1234567847"), "**********"),
         ("accounts.bank.accountNum", "1234", "****"),
-        ("accounts.bank.iban", "DE89370400440532013000", "DE******************00"),
-        ("accounts.bank.iban", "DE89 3704 0044 0532 0130 00", "DE** **** **** **** **** 00"),
+        ("accounts.bank.iban", "DE89370400440532013000", "**********************"),
         ("recipient.dob", "1815-12-10", "****-**-**"),
         ("recipient.dob", "1815-12-10T00:00:00Z", "****-**-*****:**:***"),
-        ("recipient.ssn", "123-45-6789", "***-**-**89"),
-        ("address.phone", "+1 212 555 0100", "+* *** *** **00"),
-        ("errors[0].message", "ada@example.com is not known", "***@e******.*** is not known"),
-        ("errors[0].message", "Ada Lovelace not found", "*** L******* not found"),
-        ("status", "ada@example.com", "a***@e***"),
-        ("code", "DE89370400440532013000", "DE******************00"),
+        ("recipient.ssn", "123-45-6789", "***-**-****"),
+        ("address.phone", "+1 212 555 0100", "+* *** *** ****"),
+        ("errors[0].message", "ada@example.com is not known", "***@*******.*** is not known"),
+        ("errors[0].message", "Ada Lovelace not found", "*** ******** not found"),
+        ("status", "ada@example.com", "***@*******.***"),
+        ("code", "DE89370400440532013000", "**********************"),
         ("sourceAmount", "Ada", "***"),
-        ("methodDisplay", "Ada Lovelace", "*** L*******"),
-        ("unknown", "whatever", "w*******"),
-        ("country.capital", "1234567890", "********90"),
+        ("methodDisplay", "Ada Lovelace", "*** ********"),
+        ("unknown", "whatever", "********"),
+        ("country.capital", "1234567890", "**********"),
     ],
 )
 def test_value_is_shown_unless_personal(path: str, value: Any, expected_text: str) -> None:
-    assert REDACTOR.redact_value(parse_scenario_path(path), value).text == expected_text
+    assert REDACTOR.redact_value(parse_scenario_path(path), value)["text"] == expected_text
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_value_is_shown_unless_personal(path: str, value: Any, expected_text: st
         ("/v1/recipients/R-aaaa/payout-methods", "/v1/recipients/R-aaaa/payout-methods"),
         ("/v1/geography/countries/CA", "/v1/geography/countries/CA"),
         ("/v1/recipients?page=2&orderBy=name&x", "/v1/recipients?page=2&orderBy=name&x"),
-        ("/v1/recipients?search=ada%40example.com", "/v1/recipients?search=a***@e***"),
+        ("/v1/recipients?search=ada%40example.com", "/v1/recipients?search=***@*******.***"),
         ("/v1/recipients?search=ada-${run}", "/v1/recipients?search=***-${run}"),
         ("/v1/recipients/${one}", "/v1/recipients/${one}"),
         ("/v1/recipients/ada@example.com", "/v1/recipients/…"),
@@ -93,10 +93,10 @@ def test_request_is_shown_without_personal_data(target: str, expected_target: st
 
 def test_field_key_is_shown_unless_personal() -> None:
     assert REDACTOR.redact_normal_path(("balances", "USD")) == "balances.USD"
-    assert REDACTOR.redact_normal_path(("by", "ada@example.com")) == 'by["a***@e***"]'
+    assert REDACTOR.redact_normal_path(("by", "ada@example.com")) == 'by["***@*******.***"]'
     assert (
         REDACTOR.redact_normal_path(("by", "DE89370400440532013000"))
-        == 'by["DE******************00"]'
+        == 'by["**********************"]'
     )
     assert REDACTOR.redact_normal_path(build_header_path("retry-after")) == "@header.retry-after"
 
@@ -106,7 +106,7 @@ def test_difference_is_marked_in_masked_values() -> None:
         path: str, control_value: Any, candidate_value: Any
     ) -> list[list[tuple[str, bool]]]:
         return [
-            [(segment.text, segment.differs) for segment in redacted_value.segments]
+            [(part["text"], part["differs"]) for part in redacted_value["parts"]]
             for redacted_value in REDACTOR.redact_pair_and_mark_differences(
                 parse_scenario_path(path), control_value, candidate_value
             )
@@ -117,12 +117,12 @@ def test_difference_is_marked_in_masked_values() -> None:
         [("12", False), ("05", True), (".00", False)],
     ]
     assert list_marked_segments("name", "Lovelace", "Lovelaxe") == [
-        [("L*****", False), ("*", True), ("*", False)],
-        [("L*****", False), ("*", True), ("*", False)],
+        [("******", False), ("*", True), ("*", False)],
+        [("******", False), ("*", True), ("*", False)],
     ]
     assert (
         list_marked_segments("email", "ada@example.com", "adb@example.com")
-        == [[("a***@e***", True)]] * 2
+        == [[("**", False), ("*", True), ("@*******.***", False)]] * 2
     )
     assert list_marked_segments("amount", "1.00", None) == [[("1.00", True)], [("null", True)]]
 
@@ -130,13 +130,12 @@ def test_difference_is_marked_in_masked_values() -> None:
 @given(st.text(max_size=40), st.sampled_from(["name", "message", "status", "x", "memo", "amount"]))
 def test_unknown_word_of_four_letters_is_never_shown_whole(text: str, field: str) -> None:
     canary = f"{text} Quesadilla {text}"
-    assert "Quesadilla" not in REDACTOR.redact_value((field,), canary).text
+    assert "Quesadilla" not in REDACTOR.redact_value((field,), canary)["text"]
 
 
 @given(st.text(alphabet="0123456789 -", min_size=5, max_size=30))
-def test_long_number_shows_at_most_two_digits(text: str) -> None:
-    redacted_text = REDACTOR.redact_value(("accountNum",), text).text
-    assert sum(map(str.isdigit, redacted_text)) <= 2
+def test_no_digit_of_an_account_is_shown(text: str) -> None:
+    assert not re.search(r"\d", REDACTOR.redact_value(("accountNum",), text)["text"])
 
 
 # No canary in any report
