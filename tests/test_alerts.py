@@ -16,6 +16,7 @@ from tests.legacy_and_current import open_gateway_between
 from tests.metrics_scrape import Scrape
 from tests.operator_commands import lose_batch_create, open_operated_gateway
 from tests.promql import PromQLError, parse_promql
+from tests.test_documentation_links import list_anchors
 from tests.test_metrics import KNOWN_LABEL_VALUES, scrape_gateway
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -83,7 +84,9 @@ def test_every_alert_has_severity_and_annotations() -> None:
     assert len(set(names)) == len(names)
     for rule in list_alerts():
         assert rule["labels"]["severity"] in ("info", "warning", "critical")
-        assert rule["annotations"].keys() == {"summary", "description"}
+        assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
+        page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert anchor in list_anchors(DEPLOY.parent / page)
         annotations = " ".join(rule["annotations"].values())
         grouped = parse_promql(rule["expr"]).grouped_by | {"instance", "environment"}
         assert set(re.findall(r"\$labels\.(\w+)", annotations)) <= grouped

@@ -472,7 +472,7 @@ async def test_admin_port_reports_on_all_workers(
         os.kill(stopped_pid, signal.SIGSTOP)
         try:
             status, body = await load_page("/readyz")
-            assert (status, body["status"]) == (200, "warning")
+            assert (status, body["status"]) == (200, "degraded")
             assert body["faults"] == {"workers": "1 of 2 do not answer"}
         finally:
             os.kill(stopped_pid, signal.SIGCONT)

@@ -20,6 +20,9 @@ Metrics = Callable[[str], Awaitable[tuple[bytes, str]]]
 
 CHECK_SECONDS = 3
 
+SERVICE_CHECK_PREFIXES = ("service.", "legacy.")
+"""Checks of what a service does with the gateway's requests; they never make it unready."""
+
 
 def create_monitoring_application(
     checks: Mapping[str, Check],
@@ -76,7 +79,14 @@ def create_metrics_handler(metrics: Metrics) -> Callable[[web.Request], Awaitabl
 
 
 def _is_ready(checks: Mapping[str, Check], faults: Mapping[str, str]) -> bool:
-    """Whether all own checks pass and at least one environment is usable."""
+    """Whether all own checks pass and at least one environment is usable.
+
+    A refusing or silent service is reported, but clients get its errors in the legacy format, so
+    the gateway stays ready.
+    """
+    faults = {
+        name: fault for name, fault in faults.items() if not name.startswith(SERVICE_CHECK_PREFIXES)
+    }
     environments = {name for name in checks if name.startswith("environments.")}
     return not faults.keys() - environments and not environments <= faults.keys()
 
@@ -84,8 +94,8 @@ def _is_ready(checks: Mapping[str, Check], faults: Mapping[str, str]) -> bool:
 def build_readiness_body(
     faults: Mapping[str, str], breakers: Mapping[str, str], *, is_ready: bool
 ) -> dict[str, Any]:
-    """Returns the body of /readyz. ``warning``: ready, but not for every environment."""
-    status = "error" if not is_ready else "warning" if faults else "ok"
+    """Returns the body of /readyz. ``degraded``: ready, but some clients are refused."""
+    status = "error" if not is_ready else "degraded" if faults else "ok"
     return {"status": status, "faults": faults, "circuit_breakers": breakers}
 
 

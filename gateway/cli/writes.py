@@ -39,12 +39,15 @@ def list_writes_in_doubt(*, as_json: bool, settings: Settings) -> None:
     object cannot be changed, and a retry of the request gets an error. Writes in progress are not
     listed; to tell them apart, the command may watch for a few seconds.
     """
-    from gateway.operator.in_doubt_writes import load_in_doubt_writes
+    from gateway.operator.in_doubt_writes import advise_to_wait, load_in_doubt_writes
+    from gateway.server.admin_application import find_unreachable_environments
     from gateway.storage import open_store
 
     async def load_writes() -> list[WriteInDoubt]:
         async with open_store(settings.state, create=False) as store:
-            return await load_in_doubt_writes(store)
+            writes = await load_in_doubt_writes(store)
+        environments = {write.record.tenant.environment for write in writes}
+        return advise_to_wait(writes, await find_unreachable_environments(settings, environments))
 
     in_doubt = run_to_completion(load_writes())
     if as_json:

@@ -65,7 +65,7 @@ async def load_alerts(
         *_iter_warning_alert_unless_zero(
             len(windows), "brownout is", "brownouts are", "active or scheduled", "/switches"
         ),
-        *_iter_warning_alert_unless_zero(near_their_limit, "key is near its", "keys are near their", "limit", "/limits"),
+        *_iter_warning_alert_unless_zero(near_their_limit, "key is at or near its", "keys are at or near their", "limit", "/limits"),
         *_iter_warning_alert_unless_zero(
             len(differing_keys), "compared key has", "compared keys have", "answers that differ", "/compare"
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from aiohttp import web
 
+from gateway.admin.port import find_readiness_problem
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.operator.rehearsal.report import CAPABILITY_NAME as REHEARSAL
@@ -58,6 +60,7 @@ class ServiceStatus:
     operations: list[OptionalEndpoint]
     index: CacheFigures | None
     rehearsal: LastRehearsal | None
+    problems: list[str]
 
 
 class ServicePage:
@@ -88,8 +91,12 @@ class ServicePage:
     ) -> web.StreamResponse:
         ledger = ObjectStateStore(self._dependencies.store)
         names = self._dependencies.settings.environments.map_configured_environments_by_name()
+        checks = self._dependencies.checks
+        found = await asyncio.gather(*(find_readiness_problem(check) for check in checks.values()))
+        problems = dict(zip(checks, found, strict=True))
         services = [
-            self._build_status(name, await ledger.load_capabilities(name)) for name in names
+            self._build_status(name, await ledger.load_capabilities(name), problems)
+            for name in names
         ]
         upstream = self._dependencies.settings.upstream
         return self._pages.render_page(
@@ -101,7 +108,10 @@ class ServicePage:
         )
 
     def _build_status(
-        self, name: str, learned: Mapping[str, tuple[Any, datetime]]
+        self,
+        name: str,
+        learned: Mapping[str, tuple[Any, datetime]],
+        problems: Mapping[str, str | None],
     ) -> ServiceStatus:
         environment = (
             self._dependencies.settings.environments.map_configured_environments_by_name()[name]
@@ -127,6 +137,11 @@ class ServicePage:
             if self._dependencies.settings.lists.index
             else None,
             parse_last_rehearsal(learned.get(REHEARSAL, (None,))[0]),
+            [
+                f"legacy service: {problem}" if kind == "legacy" else problem
+                for kind in ("environments", "service", "legacy")
+                if (problem := problems.get(f"{kind}.{name}"))
+            ],
         )
 
 

@@ -68,6 +68,21 @@ ignored_parameters = Counter(
     ("operation",),
     registry=REGISTRY,
 )
+breaker_open = Gauge(
+    _prefix_metric_name("circuit_breaker_open"),
+    "Whether the circuit breaker of a service is open or half open, so that calls are not sent.",
+    ("service", "environment"),
+    registry=REGISTRY,
+)
+refused_credentials = Gauge(
+    _prefix_metric_name("refused_credentials"),
+    "Merchants whose credentials the service refuses (401) or denies access (403).",
+    ("environment",),
+    registry=REGISTRY,
+)
+queued_requests = Gauge(
+    _prefix_metric_name("requests_queued"), "Requests that wait for admission.", registry=REGISTRY
+)
 database_errors = Counter(
     _prefix_metric_name("database_errors"), "Failed accesses to the database.", registry=REGISTRY
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from gateway.observability.plurals import pluralize
@@ -27,6 +27,11 @@ from gateway.storage.operations import (
 )
 from gateway.storage.tenants import Tenant
 from mappings.current import ID_PATTERN, Endpoint, find_documented_endpoint
+
+WAIT_ADVICE = (
+    "the service is down: wait; nothing to do yet. The gateway finds the outcome out when the "
+    "service is back"
+)
 
 ID_CHARACTERS = 12
 """Characters of an operation's id that identify it."""
@@ -105,6 +110,18 @@ async def load_in_doubt_writes(
     return [
         WriteInDoubt(record, write, names[record.id], format_operator_advice(record, write))
         for record, write in sorted(in_doubt, key=lambda pair: pair[1].recorded_at)
+    ]
+
+
+def advise_to_wait(
+    writes: Sequence[WriteInDoubt], unavailable_environments: Collection[str]
+) -> list[WriteInDoubt]:
+    """Replaces the advice for writes to services that are down, which nobody should settle now."""
+    return [
+        replace(write, to_do=WAIT_ADVICE)
+        if write.record.tenant.environment in unavailable_environments
+        else write
+        for write in writes
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -29,8 +29,10 @@ from gateway.storage.tables import (
     operations,
     upstream_writes,
 )
+from gateway.upstream.circuit_breaker import CircuitBreakers
 from gateway.upstream.client import USER_AGENT
 from gateway.upstream.clock import ServiceClock
+from gateway.upstream.credential_refusals import CredentialRefusals
 
 MAX_AGE_SECONDS = 5.0
 """Maximum age of the gauges, so that many scrapers do not query the state more often."""
@@ -153,12 +155,20 @@ class MetricsPage:
         clock: ServiceClock,
         indexes: RecipientCaches,
         environments: Iterable[str],
+        *,
+        breakers: CircuitBreakers,
+        legacy_breakers: CircuitBreakers,
+        refusals: CredentialRefusals,
+        count_queued_requests: Callable[[], int],
     ) -> None:
         self._store = store
         self._limits = limits
         self._clock = clock
         self._indexes = indexes
         self._environments = tuple(environments)
+        self._breakers = {"current": breakers, "legacy": legacy_breakers}
+        self._refusals = refusals
+        self._count_queued_requests = count_queued_requests
         self._read_at = -math.inf
         self._read_lock = asyncio.Lock()
         for environment in self._environments:
@@ -180,7 +190,13 @@ class MetricsPage:
         return metrics.render_metrics(accepted)
 
     async def _refresh_gauges(self) -> None:
+        metrics.queued_requests.set(self._count_queued_requests())
+        for service, breakers in self._breakers.items():
+            for environment, state in breakers.map_environments_to_states().items():
+                metrics.breaker_open.labels(service, environment).set(state != "closed")
         for environment in self._environments:
+            refused_count = self._refusals.count_refused(environment)
+            metrics.refused_credentials.labels(environment).set(refused_count)
             metrics.clock_offset.labels(environment).set(self._clock.offset(environment))
             index_figures = self._indexes.calculate_cache_statistics(environment)
             metrics.recipient_caches.labels(environment).set(index_figures.caches)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -12,19 +13,25 @@ from sqlalchemy import select
 
 from gateway import console
 from gateway.admin.authentication import create_auth_middleware
-from gateway.admin.port import Check, create_monitoring_application
-from gateway.admission.limits import RateLimiter
+from gateway.admin.port import CHECK_SECONDS, Check, create_monitoring_application
 from gateway.config.settings import Settings
 from gateway.docgen import openapi
 from gateway.operator.metrics_page import MetricsPage
-from gateway.storage import Store, StoreUnavailable
+from gateway.server.assembly import Backends
+from gateway.storage import StoreUnavailable
 from gateway.upstream.egress import EgressConfig
 from mappings.effects import JSON
+
+OPEN_BREAKER = (
+    "the circuit breaker is open: the service does not respond, and clients get 500; the next "
+    "request tries it again"
+)
 
 
 def create_admin_application(
     console_parts: console.ConsoleDependencies,
-    list_breaker_states: Callable[[], Mapping[str, str]],
+    backends: Backends,
+    count_queued_requests: Callable[[], int],
     client_port: int,
 ) -> web.Application:
     """Creates the application of the admin port. ``client_port`` is the bound port of clients."""
@@ -42,8 +49,12 @@ def create_admin_application(
             console_parts.clock,
             console_parts.indexes,
             environments,
+            breakers=backends.breakers,
+            legacy_breakers=backends.legacy_breakers,
+            refusals=backends.upstream.refusals,
+            count_queued_requests=count_queued_requests,
         ).render,
-        list_breaker_states,
+        backends.list_breaker_states,
         # Only the supervisor can reach a worker's admin socket, and it has authenticated the
         # request.
         [] if console_parts.has_parent else [create_auth_middleware(settings.server)],
@@ -58,9 +69,9 @@ def _build_legacy_openapi_document(settings: Settings, port: int) -> Mapping[str
     return openapi.build_openapi_document(settings.vocabulary.build_vocabulary(), addresses)
 
 
-def create_readiness_checks(
-    settings: Settings, store: Store, limits: RateLimiter
-) -> dict[str, Check]:
+def create_readiness_checks(settings: Settings, backends: Backends) -> dict[str, Check]:
+    store, limits = backends.store, backends.rate_limiter
+
     async def find_database_problem() -> str | None:
         try:
             await store.read(lambda tx: tx.fetch(select(1)))
@@ -86,7 +97,63 @@ def create_readiness_checks(
         f"environments.{name}": create_environment_check(name, environment_settings.base_url)
         for name, environment_settings in settings.environments.map_configured_environments_by_name().items()
     }
-    return {"state": find_database_problem, "limits": limits.find_limiter_problem, **environments}
+    return {
+        "state": find_database_problem,
+        "limits": limits.find_limiter_problem,
+        **environments,
+        **_create_service_checks(settings, backends, egress),
+    }
+
+
+def _create_service_checks(
+    settings: Settings, backends: Backends, egress: EgressConfig
+) -> dict[str, Check]:
+    """Creates checks of what the services do with the gateway's requests."""
+
+    def create_service_check(name: str) -> Check:
+        async def find_service_problem() -> str | None:
+            if backends.breakers.map_environments_to_states()[name] != "closed":
+                return OPEN_BREAKER
+            return backends.upstream.refusals.describe_problem(name)
+
+        return find_service_problem
+
+    def create_legacy_check(name: str, origin: str) -> Check:
+        async def find_legacy_problem() -> str | None:
+            if backends.legacy_breakers.map_environments_to_states()[name] != "closed":
+                return OPEN_BREAKER
+            if await _is_origin_reachable(origin, egress.build_request_options(name)):
+                return None
+            return "legacy_base_url does not answer; keys in mode forward get 500"
+
+        return find_legacy_problem
+
+    environments = settings.environments.map_configured_environments_by_name()
+    checks = {f"service.{name}": create_service_check(name) for name in environments}
+    return checks | {
+        f"legacy.{name}": create_legacy_check(name, environment.legacy_base_url)
+        for name, environment in environments.items()
+        if environment.legacy_base_url
+    }
+
+
+async def find_unreachable_environments(settings: Settings, names: Collection[str]) -> set[str]:
+    """Returns those of the environments whose service does not answer within the time of a check."""
+    egress = EgressConfig(settings)
+
+    async def is_unreachable(name: str, origin: str) -> bool:
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                return not await _is_origin_reachable(origin, egress.build_request_options(name))
+        except TimeoutError:
+            return True
+
+    environments = settings.environments.map_configured_environments_by_name()
+    return {
+        name
+        for name, environment in environments.items()
+        if name in names and await is_unreachable(name, environment.base_url)
+    }
 
 
 async def _is_origin_reachable(origin: str, request_options: Mapping[str, Any]) -> bool:

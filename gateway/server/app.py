@@ -144,14 +144,14 @@ async def run_gateway(
             backends.store,
             backends.rate_limiter,
             backends.upstream.clock,
-            create_readiness_checks(settings, backends.store, backends.rate_limiter),
+            create_readiness_checks(settings, backends),
             runtime.requests_in_progress,
             runtime.heartbeats,
             runtime.recipient_caches,
             has_parent=inherited_sockets is not None,
         )
         admin_application = create_admin_application(
-            console_parts, backends.list_breaker_states, listener.port
+            console_parts, backends, lambda: runtime.load.limiter.waiting_count, listener.port
         )
         admin_runner = AdminRunner(admin_application, access_log=None)
         admin_port = await start_admin_listener(stack, settings, admin_runner, inherited_sockets)

@@ -29,6 +29,7 @@ from gateway.payloads.compressed_buffer import WINDOW_BYTES, CompressedBuffer
 from gateway.upstream.circuit_breaker import BreakerCall, CircuitBreakers
 from gateway.upstream.clock import ServiceClock, SkewSample, measure_skew
 from gateway.upstream.connections import CONNECT_TIMEOUT_SHARE
+from gateway.upstream.credential_refusals import CredentialRefusals
 from gateway.upstream.egress import EgressConfig
 from gateway.upstream.http_connection import UpstreamConnection, build_too_large_error
 from gateway.upstream.send_attempt import Fence, ResponseLost, UnusableConnection
@@ -133,6 +134,7 @@ class UpstreamClient:
         breakers: CircuitBreakers,
     ) -> None:
         self.clock = clock
+        self.refusals = CredentialRefusals()
         self._breakers = breakers
         self._vocabulary = settings.vocabulary.current
         upstream = settings.upstream
@@ -222,7 +224,8 @@ class UpstreamClient:
         if reply.status == 401:
             reply, options = await self._sign_in_other_ways(call, options, reply)
         is_usual = reply.status == 200 and "?" not in call.target
-        if is_usual and not options.has_other_correction:
+        # While credentials are refused, an accepted call has to be recorded too.
+        if is_usual and not self.refusals.by_credentials and not options.has_other_correction:
             if reply.skew_sample is not None:
                 self.clock.record_accepted(environment, reply.skew_sample)
         else:
@@ -409,11 +412,17 @@ class UpstreamClient:
         """Records what an answer shows about clock skew, the signed target and the credentials."""
         is_accepted = 200 <= reply.status < 300
         # Every attempt was refused, so the credentials are wrong or revoked.
-        if reply.status == 401:
+        self.refusals.record_answer(call.environment, call.credentials, reply.status)
+        if reply.status in (401, 403):
             log.error(
-                "credentials_refused",
+                "credentials_refused" if reply.status == 401 else "access_denied",
                 environment=call.environment,
                 access_key=shorten_key(call.credentials.access_key),
+                look_swapped=call.credentials.look_swapped,
+                request_id=call.request_id,
+                reason="the service refuses the gateway's credentials or address; the client's API "
+                "key is valid",
+                hint="run `payout-gateway doctor`",
             )
         # Another refusal shows that the signature was valid only after a 401 of the same call.
         # Otherwise it may come from a proxy, or from a check before the signature.

@@ -91,7 +91,7 @@ async def test_overview_lists_alerts_first(console_client: ConsoleClient) -> Non
     page_text = await read_page_text(console_client, "/")
     alerts_text = page_text[page_text.index("issues") : page_text.index("Requests last 24 h")]
     assert "requests failed (5xx)" in alerts_text
-    assert "1 key is near its limit" in alerts_text
+    assert "1 key is at or near its limit" in alerts_text
     assert "1 batch is superseded at the service" in alerts_text
     assert "1 compared key has answers that differ" in alerts_text
     assert alerts_text.index("failed (5xx)") < alerts_text.index("near its limit")

@@ -1,0 +1,102 @@
+"""What operators see while a service refuses the gateway or does not respond."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.operator_commands import lose_batch_create, open_operated_gateway, write_configuration
+from tests.processes import find_free_port
+from tests.running_gateway import KEY, GatewayUnderTest, open_gateway
+from tests.signed_requests import (
+    RecordedRequest,
+    build_response,
+    open_raw_service,
+    respond_with,
+)
+from tests.test_metrics import scrape_gateway
+
+UPSTREAM = {"timeout_seconds": 5, "breaker_failures": 1, "breaker_seconds": 30}
+REFUSAL = b'{"ok":false,"errors":[{"code":"not_authorized","message":"no"}]}'
+
+
+async def load_page(gateway: GatewayUnderTest, path: str) -> Any:
+    async with gateway.session.get(gateway.running.admin_url + path) as response:
+        is_json = response.content_type == "application/json"
+        return response.status, await (response.json() if is_json else response.text())
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"), [(401, "refuses the gateway"), (403, "allow-list")]
+)
+async def test_refused_credentials_are_reported_everywhere_until_they_are_accepted(
+    status: int, expected: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    answers = [build_response(status, REFUSAL)]
+
+    async def respond(
+        request: RecordedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await respond_with(answers[-1])(request, reader, writer)
+
+    async with (
+        open_raw_service(respond) as service,
+        open_gateway(tmp_path, service.url) as gateway,
+    ):
+        await gateway.request("GET", "/v1/recipients")
+        code, body = await load_page(gateway, "/readyz")
+        assert (code, body["status"]) == (200, "degraded")
+        assert expected in body["faults"]["service.sandbox"]
+        for page in ("/", "/service"):
+            assert expected in (await load_page(gateway, page))[1]
+        scrape = await scrape_gateway(gateway)
+        (sample,) = scrape.get_value("payout_gateway_refused_credentials")
+        assert sample.value == 1
+        output = capfd.readouterr()
+        assert "client's API key is valid" in (output.err + output.out)
+        assert KEY["secret_key"] not in output.err + output.out
+        answers.append(build_response(200, b'{"ok":true,"recipients":[],"meta":{}}'))
+        await gateway.request("GET", "/v1/recipients")
+        assert (await load_page(gateway, "/readyz"))[1]["status"] == "ok"
+
+
+async def test_open_circuit_breaker_is_reported(tmp_path: Path) -> None:
+    async with (
+        open_raw_service(respond_with(b"", resets_connection=True)) as service,
+        open_gateway(tmp_path, service.url, upstream=UPSTREAM) as gateway,
+    ):
+        await gateway.request("GET", "/v1/recipients")
+        _, body = await load_page(gateway, "/readyz")
+        assert "circuit breaker is open" in body["faults"]["service.sandbox"]
+        assert "circuit breaker is open" in (await load_page(gateway, "/service"))[1]
+        scrape = await scrape_gateway(gateway)
+        (sample,) = scrape.get_value("payout_gateway_circuit_breaker_open")
+        assert (sample.labels["service"], sample.value) == ("current", 1)
+
+
+async def test_legacy_service_that_is_down_degrades_readiness(tmp_path: Path) -> None:
+    async with open_raw_service() as service:
+        environment = {
+            "base_url": service.url,
+            "legacy_base_url": f"http://127.0.0.1:{find_free_port()}",
+        }
+        async with open_gateway(
+            tmp_path, service.url, environments={"sandbox": environment}
+        ) as gateway:
+            code, body = await load_page(gateway, "/readyz")
+            assert (code, body["status"]) == (200, "degraded")
+            assert list(body["faults"]) == ["legacy.sandbox"]
+            for page in ("/", "/service"):
+                assert "legacy_base_url does not answer" in (await load_page(gateway, page))[1]
+
+
+async def test_writes_in_doubt_say_wait_while_the_service_is_down(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path) as setup:
+        await lose_batch_create(setup)
+        write_configuration(tmp_path, f"http://127.0.0.1:{find_free_port()}")
+        output = (await setup.run_command("writes", "unsettled")).stdout
+    assert "the service is down: wait; nothing to do yet" in output
+    assert "settle" not in output
