@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
-from gateway.cli import COMMANDS
+from gateway.cli import COMMANDS, gateway
 from gateway.config.settings import Settings, load_settings
 from gateway.operator.preflight import check_settings_are_runnable
 from gateway.server.shutdown import calculate_max_request_seconds
@@ -60,7 +61,7 @@ def build_overlay(overlay: str) -> dict[str, dict[str, Any]]:
 def test_yaml_files_pass_yamllint() -> None:
     pytest.importorskip("yamllint")
     result = subprocess.run(
-        [sys.executable, "-m", "yamllint", "--strict", "deploy"],
+        [sys.executable, "-m", "yamllint", "--strict", "deploy", "compose.yaml"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -203,13 +204,16 @@ def test_compose_file_references_exist() -> None:
     mounts = [entry for service in services.values() for entry in service.get("volumes", [])]
     for mount in mounts:
         source = mount.partition(":")[0]
+        # Written by the first command, `init`.
+        if source == "./compose/secrets":
+            continue
         if source.startswith("."):
             assert (DEPLOY / source).exists(), source
         else:
             assert source in COMPOSE["volumes"]
     for mount in COMPOSE["secrets"].values():
         assert "/secrets/" in mount["file"]
-    for name in ("gateway", "simulator"):
+    for name in ("gateway", "init"):
         command = services[name].get("command", ["serve"])
         assert command[0] in COMMANDS
         assert services[name]["read_only"] is True
@@ -223,6 +227,51 @@ def test_compose_images_have_versions_and_ports_bind_to_loopback() -> None:
             assert re.search(r":v?\d+\.\d+", service["image"]), name
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:"), name
+
+
+def test_init_writes_every_secret_of_the_compose_file(tmp_path: Path) -> None:
+    _, *arguments, _ = COMPOSE["services"]["init"]["command"]
+    result = CliRunner().invoke(gateway, ["init", *arguments, str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written == {Path(entry["file"]).name for entry in COMPOSE["secrets"].values()}
+    readers: dict[str, set[str]] = {}
+    for name, service in COMPOSE["services"].items():
+        for secret in service.get("secrets", []):
+            readers.setdefault(secret, set()).add(name)
+    assert all(len(names) == 1 for names in readers.values()), "one owner for each file"
+
+
+def test_demo_needs_no_secrets_and_is_published_on_loopback() -> None:
+    """`docker compose up` in a clone."""
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))["services"]
+    demo, forward = services["demo"], services["forward"]
+    assert demo["command"] == ["serve", "--demo", "--traffic"]
+    text = (DEPLOY / "compose/demo.cfg").read_text("utf-8")
+    inner_ports = [port.rpartition(":")[2] for port in demo["ports"]]
+    assert all(port.startswith("127.0.0.1:") for port in demo["ports"])
+    assert re.findall(r"bind :(\d+)", text) == inner_ports
+    server = Settings().server
+    assert re.findall(r"server demo 127.0.0.1:(\d+)", text) == [
+        str(server.port),
+        str(server.admin_port),
+    ]
+    assert forward["network_mode"] == "service:demo"
+    assert not any("secrets" in service or "env_file" in service for service in services.values())
+    if checker := shutil.which("haproxy"):
+        command = [checker, "-c", "-f", str(DEPLOY / "compose/demo.cfg")]
+        assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def test_service_monitor_selects_the_admin_port_with_its_token() -> None:
+    ((_, monitor),) = load_yaml_documents(KUBERNETES / "servicemonitor.example.yaml")
+    (endpoint,) = monitor["spec"]["endpoints"]
+    documents = build_overlay("base")
+    service = documents["Service"]
+    assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
+    selector = monitor["spec"]["selector"]["matchLabels"]
+    assert selector.items() <= service["metadata"]["labels"].items()
+    assert endpoint["authorization"]["credentials"]["key"] in SECRETS
 
 
 def test_secrets_are_ignored_by_version_control() -> None:
