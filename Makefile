@@ -4,6 +4,7 @@
 # make quick    runs the unit tests and the transcripts without sockets, about half a minute on two idle cores
 # make check    runs linters, formatter, type checker and import rules
 # make docs     regenerates deploy/configuration.md, deploy/commands.md and mappings/operations.md
+# make pictures  takes the pictures of the README from a running demo
 # make proof    compares the gateway with the simulator's legacy interface, PROOF=3600 seconds long
 # make mutants  breaks every row of every table of mappings/ and checks that the proof finds it; continues after an
 #               interruption until a source changes (.mutants)
@@ -38,7 +39,7 @@ QUICK := tests/test_cases_in_process.py tests/test_suite_imports.py tests/mappin
 # Twice the number of cores, because tests mostly wait.
 PROCESSES ?= $(shell expr 2 \* $$(nproc 2>/dev/null || echo 2))
 
-.PHONY: run install test quick check format docs fuzz proof mutants soak bench lock clean
+.PHONY: run install test quick check format docs pictures fuzz proof mutants soak bench lock clean
 
 run: $(VENV)/ready
 	$(BIN)/payout-gateway serve --demo
@@ -71,6 +72,10 @@ format: $(VENV)/ready-dev
 docs: $(VENV)/ready
 	$(BIN)/python -m gateway.docgen.reference
 	$(BIN)/python -m gateway.cli.command_reference
+
+# Needs `payout-gateway serve --demo --traffic` in another shell, for a minute or longer.
+pictures: $(VENV)/ready-dev
+	$(BIN)/python -m tests.pictures
 
 proof: $(VENV)/ready-dev
 	$(BIN)/python -m tests.proof --seconds $(PROOF)

@@ -327,7 +327,7 @@ async def test_filtered_list_of_many_pages_keeps_its_order(tmp_path: Path) -> No
         assert len(service.list_requests()) - request_count <= -(-1400 // 250) + 3
 
 
-# What it costs: the bounds that README.md states for 1,000 batches
+# What it costs: the bounds that deploy/clients.md states for 1,000 batches
 
 BATCH_COUNT, PAGE_SIZE = 1000, 10
 
