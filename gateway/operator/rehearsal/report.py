@@ -35,7 +35,7 @@ Report = dict[str, Any]
 CAPABILITY_NAME = "rehearsal"
 """The name of the row with an environment's last rehearsal, among what was learnt of its service."""
 
-NOT_REACHED: Seen = (None, "the rehearsal did not get there")
+NOT_REACHED: Seen = (None, "the rehearsal made no call for it")
 
 
 @dataclass(frozen=True, slots=True)
