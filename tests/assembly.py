@@ -27,6 +27,7 @@ from gateway.http.responses import LegacyResponse
 from gateway.legacy_api.codec import LegacyCodec
 from gateway.legacy_api.request_context import RequestContext
 from gateway.legacy_api.routes import Routes
+from gateway.payloads import json_codec
 from gateway.reads.listing import ListReader
 from gateway.reads.recent_reads import RecentReads
 from gateway.reads.recipient_cache import RecipientCaches
@@ -130,6 +131,11 @@ class GatewayParts:
             return await codec.build_failure_response(context, failure)
         finally:
             context.slot.release()
+
+
+def check_exact_json(response: LegacyResponse) -> None:
+    """Fails for a float, a date or a key that is not text, which the gateway would encode somehow."""
+    assert response.body_bytes == json_codec.dumps(response.body)
 
 
 def _now() -> datetime:

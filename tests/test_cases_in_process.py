@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from gateway.payloads import json_codec
-from tests.assembly import InProcessUpstream, assemble_parts
+from tests.assembly import InProcessUpstream, assemble_parts, check_exact_json
 from tests.running_gateway import build_settings
 from tests.state import TENANT, State, create_database, open_state
 from tests.transcripts import FILES, Transcript, name_of
@@ -38,8 +37,7 @@ async def test_case(file: Path, state: State) -> None:
     parts = assemble_parts(settings, state.store, InProcessUpstream(transcript.service.respond))
     await state.put_objects(transcript.objects_before, tenant)
     response = await parts.answer_request(settings, tenant, *transcript.request)
-    # Fails for a float, a date or a key that is not text, which the gateway would encode somehow.
-    assert response.body_bytes == json_codec.dumps(response.body)
+    check_exact_json(response)
     objects = await state.list_objects(transcript.kinds, tenant)
     transcript.check(response.status, json.loads(response.body_bytes), objects)
 
