@@ -126,7 +126,7 @@ class LegacySender:
             raise _build_lost_failure(inbound, f"status {status}, a redirect")
         # A proxy answered instead of the service, which may have executed the write.
         if inbound.is_write and status in UNANSWERED_STATUSES:
-            raise Unknown(f"status {status}")
+            raise _build_lost_failure(inbound, f"status {status}")
         return PassedResponse(status, headers, body)
 
 
@@ -177,13 +177,14 @@ class ForwardedWrites:
 
         None for a retry of a write that was translated. Raises BatchRoutedElsewhereError.
         """
+        arrived_at, _ = self._journal.find_receipt_time(inbound.caller.received_at)
         operation = self._journal.build_record(
             inbound.caller.key,
             inbound.operation,
             inbound.flow_request,
             inbound.caller.request_id,
             inbound.idempotency_key,
-            received_at=self._journal.find_receipt_time(inbound.caller.received_at)[1],
+            received_at=arrived_at,
         )
         received_at = self._journal.monotonic()
         await self._journal.save_connection_resets_so_far()
@@ -191,7 +192,9 @@ class ForwardedWrites:
             operation, received_at + self._retry_wait_seconds
         )
         while True:
-            first_try, related_ids = await self._find_first_try_and_related_ids(operation)
+            first_try, related_ids = await self._find_first_try_and_related_ids(
+                operation, arrived_at
+            )
             if first_try and self._retries.is_response_being_delivered(
                 first_try, operation, received_at, None
             ):
@@ -365,7 +368,7 @@ class ForwardedWrites:
     # Retries
 
     async def _find_first_try_and_related_ids(
-        self, operation: OperationRecord
+        self, operation: OperationRecord, arrived_at: float
     ) -> tuple[OperationRecord | None, frozenset[str]]:
         """Finds the first try of a write, and the ids of all related operations that are open.
 
@@ -384,7 +387,7 @@ class ForwardedWrites:
                     raise Invalid(KEY_REUSED)
                 if row.idempotency == operation.idempotency:
                     return row, related_ids
-            elif self._retries.is_forwarded_retry(row, operation):
+            elif self._retries.is_forwarded_retry(row, operation, arrived_at):
                 return row, related_ids
             if is_blocking(row, forwarded) and not self._settling.is_operation_executing(row):
                 await self._settling.reconcile_blocking_write(row)
@@ -478,4 +481,6 @@ async def _decompress_body(body: bytes, headers: CIMultiDict[str]) -> bytes:
 
 
 def _build_lost_failure(inbound: InboundRequest, reason: str) -> Failure:
-    return Unknown(reason) if inbound.is_write else Unreachable(reason)
+    if not inbound.is_write:
+        return Unreachable(reason)
+    return Unknown(reason, retry_after=MIN_RETRY_AFTER_SECONDS)
