@@ -4,7 +4,7 @@ It reads a line of JSON on standard input for each gateway and forks it, so that
 once. SIGUSR1 advances a gateway's monotonic clock by a minute, so that no test has to wait for the time after
 which a stamp is refused; the product has no such signal.
 
-    {"name", "settings": {sections}, "lease_seconds"?}   requests a gateway
+    {"name", "settings": {sections}, "lease_seconds"?, "skew_seconds"?}   requests a gateway
     {"name", "pid", "port"}                             it accepts connections
     {"name", "pid", "code"}                             it has ended; code is negative for a signal
 """
@@ -54,6 +54,7 @@ async def run_forked_gateway(order: dict[str, Any]) -> None:
         ),
         monotonic=lambda: time.monotonic() + ahead[0],
         lease_seconds=order.get("lease_seconds"),
+        wall_clock=lambda: time.time() + order.get("skew_seconds", 0.0),
     )
 
 

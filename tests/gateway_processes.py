@@ -66,11 +66,16 @@ class GatewayForker:
     started_count: int = 0
 
     async def start(
-        self, settings: Settings, folder: Path, lease_seconds: float | None = None
+        self,
+        settings: Settings,
+        folder: Path,
+        lease_seconds: float | None = None,
+        skew_seconds: float = 0.0,
     ) -> GatewayProcess:
+        """Starts a gateway; ``skew_seconds`` is how far its wall clock is ahead."""
         self.started_count += 1
         name, log = f"child {self.started_count}", folder / "stderr"
-        order: dict[str, Any] = {"name": name, "log": str(log)}
+        order: dict[str, Any] = {"name": name, "log": str(log), "skew_seconds": skew_seconds}
         order["settings"] = settings.model_dump(mode="json", exclude_unset=True)
         if lease_seconds is not None:
             order["lease_seconds"] = lease_seconds

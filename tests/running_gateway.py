@@ -17,6 +17,7 @@ from gateway.docgen.openapi import build_openapi_document
 from gateway.observability import logs
 from gateway.server.app import RunningGateway, run_gateway
 from gateway.server.shutdown import install_shutdown_event
+from gateway.upstream.clock import ServiceClock
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS
 from mappings.effects import Vocabulary
 from tests.state import ENVIRONMENT, KEY, import_api_keys
@@ -108,11 +109,17 @@ async def run_until_shutdown(
     on_start: Callable[[RunningGateway], None],
     monotonic: Callable[[], float] = time.monotonic,
     lease_seconds: float | None = None,
+    wall_clock: Callable[[], float] = time.time,
 ) -> None:
     """Runs a gateway as the command does, until the process gets SIGTERM."""
     shutdown = install_shutdown_event()
     lease_seconds = LEASE_TTL_SECONDS if lease_seconds is None else lease_seconds
-    running_gateway = run_gateway(settings, monotonic=monotonic, lease_seconds=lease_seconds)
+    running_gateway = run_gateway(
+        settings,
+        clock=ServiceClock(wall_clock),
+        monotonic=monotonic,
+        lease_seconds=lease_seconds,
+    )
     async with running_gateway as running:
         on_start(running)
         await shutdown.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -15,8 +16,8 @@ from gateway.config.settings import State
 from gateway.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from tests.gateway.storage import conftest
 from tests.payouts import create_recipient
-from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
-from tests.sockets import wait_until
+from tests.running_gateway import KEY, GatewayResponse, GatewayUnderTest, open_gateway
+from tests.sockets import open_connection, wait_until
 
 database, postgres = conftest.database, conftest.postgres
 
@@ -147,3 +148,30 @@ async def test_concurrent_identical_requests_are_executed_once(gateways: TwoGate
         assert [response.status for response in responses] == [200, 200]
         assert len({response.body["batch"]["id"] for response in responses}) == 1
         assert gateways.count_created() == number + 1
+
+
+@pytest.mark.parametrize("at_first", [True, False], ids=["same process", "other process"])
+async def test_request_whose_body_stalls_joins_one_that_is_executed_meanwhile(
+    gateways: TwoGateways, *, at_first: bool
+) -> None:
+    """Its head came first, and its client gave up and sent it again on another connection."""
+    gateways.service.faults.clear()
+    body = json.dumps(gateways.batch).encode()
+    head = (
+        f"POST /v1/batches HTTP/1.1\r\nHost: gateway\r\nX-API-Key: {KEY['api_key']}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    async with await open_connection(gateways.first.running.port) as connection:
+        await connection.send(head + body[:20])
+        await asyncio.sleep(0.2)
+        gateway = gateways.first if at_first else gateways.second
+        response = await gateways.create_batch(gateway)
+        await connection.send(body[20:])
+        stalled_response = await connection.read_response()
+    assert stalled_response is not None
+    assert (response.status, stalled_response.status) == (200, 200)
+    assert stalled_response.headers["idempotent-replayed"] == "true"
+    assert gateways.count_created() == 1
+    # It was delivered, so the next identical request is another.
+    assert (await gateways.create_batch(gateways.first)).status == 200
+    assert gateways.count_created() == 2

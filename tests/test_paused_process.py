@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 
 import pytest
 
-from gateway.admission.load import connection_tracker
 from gateway.simulator import Service
 from gateway.writes import operation_execution
 from tests.payouts import create_batch, create_recipient, open_gateway_and_service
@@ -27,11 +25,9 @@ async def test_start_is_not_sent_if_its_request_came_before_a_long_pause(
     is_new: bool,
 ) -> None:
     monkeypatch.setattr(operation_execution, "START_DEADLINE_SECONDS", 2.0)
-    monkeypatch.setattr(connection_tracker, "PROCESS_PAUSE_SECONDS", 1.5)
     service = Service(seed=1)
     async with open_gateway_and_service(tmp_path, service) as (gateway, _):
         batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
-        await asyncio.sleep(1.1)  # a sweep has begun
         key = f"Host: gateway\r\nX-API-Key: {KEY['api_key']}\r\n"
         async with await open_connection(gateway.running.port) as connection:
             if not is_new:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import select
+import socket
 import struct
 import termios
 
@@ -19,6 +20,9 @@ FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.001, 0.05
 
 _NO_UNACKNOWLEDGED_BYTES = struct.pack("i", 0)
 """Result of the ``TIOCOUTQ`` ioctl if every byte has been acknowledged."""
+
+_TCP_INFO_BYTES, _LAST_BYTES_OFFSET = 56, 52
+"""The part of Linux's ``struct tcp_info`` up to ``tcpi_last_data_recv``, and its position."""
 
 
 async def wait_for_tcp_acknowledgement(
@@ -51,6 +55,22 @@ def is_client_disconnected(request: web.BaseRequest) -> bool:
     # The peer has closed its side, even if there is unread data.
     poll.register(connection.fileno(), select.POLLRDHUP)
     return bool(poll.poll(0))
+
+
+def find_seconds_since_last_bytes(transport: asyncio.Transport | None) -> float:
+    """Returns the seconds since the kernel received the connection's last bytes; 0.0 if unknown.
+
+    They may have waited in the kernel while this process was stopped or busy.
+    """
+    connection = transport.get_extra_info("socket") if transport is not None else None
+    if connection is None or connection.fileno() < 0 or not hasattr(socket, "TCP_INFO"):
+        return 0.0
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    except OSError:  # not TCP
+        return 0.0
+    (milliseconds,) = struct.unpack_from("I", info, _LAST_BYTES_OFFSET)
+    return float(milliseconds) / 1000
 
 
 def is_acknowledged(

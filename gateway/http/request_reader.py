@@ -39,7 +39,7 @@ CONNECTION: web.RequestKey[ClientConnection] = web.RequestKey("connection", None
 """The connection on which a request arrived."""
 
 ARRIVED_AT: web.RequestKey[float] = web.RequestKey("arrived_at", float)
-"""Arrival time by the event loop's clock; before the time of reading if the process was stopped."""
+"""Arrival time of a write by the event loop's clock: before it was read, if the process was busy."""
 
 ON_RESET: web.RequestKey[Callable[[], None]] = web.RequestKey("on_reset", None)
 """Called if the connection is reset while the response is sent, or soon after."""

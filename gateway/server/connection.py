@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -22,7 +23,7 @@ from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from gateway.admission.load import ConnectionBounds, ConnectionTracker
 from gateway.http import responses
-from gateway.http.delivery import is_acknowledged
+from gateway.http.delivery import find_seconds_since_last_bytes, is_acknowledged
 from gateway.http.request_ids import generate_hex_id
 from gateway.http.request_reader import (
     ARRIVED_AT,
@@ -71,6 +72,9 @@ log = structlog.get_logger()
 _SUPPORTED_VERSIONS = (HttpVersion10, HttpVersion11)
 _WELL_FORMED_REQUEST_LINE = re.compile(r"b'[A-Z]{1,20} /\S* HTTP/1\.[01]")
 
+MIN_UNREAD_SECONDS = 0.02
+"""Bytes that were in the kernel for less were read at once: it counts time in ticks of 4 ms."""
+
 
 def _has_data_dropped_by_aiohttp(data: bytes, message: RawRequestMessage) -> bool:
     """Whether aiohttp drops the data after a request, as it does after ``Upgrade: h2c``.
@@ -108,6 +112,7 @@ class Connection(RequestHandler):
         "_newest_body",
         "_on_reset",
         "_peer_closed",
+        "_read_at",
         "_response_count",
         "_stalled_since",
         "_table",
@@ -122,7 +127,7 @@ class Connection(RequestHandler):
         self._table = tracker.connections
         self._tcp_transport: Any = None
         self._response_count = 0
-        self._last_response_at = 0.0
+        self._last_response_at = self._read_at = 0.0
         self._peer_closed: asyncio.Future[None] | None = None
         self._ignores_input = False
         self._on_reset: Callable[[], None] | None = None
@@ -181,9 +186,21 @@ class Connection(RequestHandler):
         self._unread_bytes = buffered_bytes
         return bool(buffered_bytes) and now - self._stalled_since >= WRITE_STALL_SECONDS
 
+    def find_arrival_time(self) -> float:
+        """Returns when the request that was read last arrived, by the event loop's clock.
+
+        It may have waited in the kernel while the process was stopped or busy. A request that was
+        read at once, and waited for the response to one before it, counts from now.
+        """
+        waited_seconds = find_seconds_since_last_bytes(self._tcp_transport)
+        unread_seconds = waited_seconds - (time.monotonic() - self._read_at)
+        return self._loop.time() - (waited_seconds if unread_seconds > MIN_UNREAD_SECONDS else 0.0)
+
     def data_received(self, data: bytes) -> None:
         if self._ignores_input:
             return
+        # Not by the event loop's clock, which may be as old as the last callback took.
+        self._read_at = time.monotonic()
         super().data_received(data)
         # If no request is unanswered, the data belongs to a head, which has its own timeout.
         if self._request_count > self._response_count:
@@ -399,8 +416,8 @@ class HttpServer(web.Server):
             request[IS_LAST_RESPONSE] = is_last_response
             connection = cast("Connection", request.protocol)
             request[CONNECTION] = connection
-            # May lie in the past: the request may have waited while the process was stopped.
-            request[ARRIVED_AT] = self.tracker.estimate_earliest_request_arrival()
+            if request.method not in ("GET", "HEAD"):
+                request[ARRIVED_AT] = connection.find_arrival_time()
             if underlying_transport := connection.underlying_transport:
                 request[UNDERLYING_TRANSPORT] = underlying_transport
             metrics.traffic.in_flight_count += 1

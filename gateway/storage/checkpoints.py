@@ -179,7 +179,7 @@ class CheckpointWriter:
                 tx, record, "response", values["response"]
             )
         if values.get("state") not in (None, RUNNING, IN_DOUBT):
-            values["ended_at"] = self._store.clock()
+            values["ended_at"] = self._store.database_clock.now()
         update = statements.build_fenced_update(tuple(sorted(values)), values.get("state"))
         fence = {"operation_id": record.id, "expected_fence": record.fence}
         # No row has this id, token and state: another instance has taken the operation over.

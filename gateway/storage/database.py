@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 from gateway.storage.errors import StoreUnavailable, build_unwritable_error
@@ -136,6 +137,10 @@ class Database(ABC):
 
     async def list_instance_locks(self) -> set[int] | None:
         """Lists the locks that processes hold; None if the database has no such locks."""
+        return None
+
+    async def read_clock(self) -> datetime | None:
+        """Reads the database's clock; None if it has only that of this machine."""
         return None
 
     @abstractmethod

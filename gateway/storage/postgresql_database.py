@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from typing import Any
 
 import asyncpg
@@ -108,6 +109,7 @@ _INSTANCE_LOCKS = text(
     " (SELECT oid FROM pg_database WHERE datname = current_database())"
     " AND classid = :lock_class"
 )
+_CLOCK = text("SELECT clock_timestamp()")
 _LOCK = "SELECT pg_advisory_xact_lock($1, hashtext(name)) FROM unnest($2::text[]) AS name"
 
 
@@ -247,6 +249,10 @@ class PostgresqlDatabase(Database):
             return {row[0] for row in rows}
 
         return await self.read(fetch_keys)
+
+    async def read_clock(self) -> datetime | None:
+        now: datetime = await self.read(lambda tx: tx.fetch_value(_CLOCK), is_brief=True)
+        return now
 
     async def close(self) -> None:
         if self._lock_connection is not None:

@@ -14,6 +14,7 @@ from sqlalchemy import URL, Connection, insert, select, text
 from gateway.config.settings import State
 from gateway.storage import engine as engines
 from gateway.storage.database import Body, Database, Result
+from gateway.storage.database_clock import DatabaseClock
 from gateway.storage.encryption import EncryptionContext, EncryptionKeys
 from gateway.storage.errors import StoreUnavailable
 from gateway.storage.key_file import build_missing_key_file_error, create_key_file, read_key_file
@@ -35,6 +36,7 @@ class Store:
     def __init__(self, database: Database, clock: Clock) -> None:
         self.database = database
         self.clock = clock
+        self.database_clock = DatabaseClock(database, clock)
         self.encryption: EncryptionKeys
 
     @property

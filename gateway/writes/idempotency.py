@@ -145,6 +145,9 @@ class IdempotencyGuard:
                     response = await self._execute(
                         execution, write_request, render_answer, render_failure
                     )
+                # Another process has taken it over, after a pause of this one, and ends it.
+                except OwnershipLostError:
+                    response = None
                 except StoreUnavailable as unavailable:
                     if not execution.writes:
                         raise
@@ -290,7 +293,11 @@ class IdempotencyGuard:
                     row
                     for row in rows
                     if self._retries.is_retry(
-                        row, record, write_request.operation, wait_state.first_attempt_id
+                        row,
+                        record,
+                        write_request.operation,
+                        wait_state.received_at[0],
+                        wait_state.first_attempt_id,
                     )
                 ),
                 None,
@@ -349,7 +356,7 @@ class IdempotencyGuard:
             write_request.request,
             caller.request_id,
             write_request.idempotency_key,
-            received_at=wait_state.received_at[1],
+            received_at=wait_state.received_at[0],
         )
         record = await run_in_thread_if(caller.is_long, build_record)
         if write_request.operation.method != "GET":

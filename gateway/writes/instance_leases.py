@@ -104,6 +104,7 @@ class Heartbeats:
             await tx.execute(insert(instances).values(**self._build_row()))
 
         await self._store.write(insert_instance)
+        await self._store.database_clock.measure()
         await self.refresh()
 
     async def beat(self) -> None:
@@ -123,6 +124,7 @@ class Heartbeats:
 
         await self._store.database.hold_instance_lock(_build_instance_lock_key(self._own_instance))
         await self._store.write(write_heartbeat)
+        await self._store.database_clock.measure()
         self._store.clear_write_error()
         self._last_beat_at = self._clock()
         await self.refresh()

@@ -12,8 +12,10 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TypeGuard
+
+from cachetools import TTLCache
 
 from gateway.auth.keys import ApiKey
 from gateway.payloads import json_codec, stored_json
@@ -40,6 +42,8 @@ from mappings.effects import (
 )
 from mappings.ids import replace_ids
 
+MAX_REMEMBERED_ENDS, ENDS_REMEMBERED_SECONDS = 20_000, 90.0
+"""How many ended operations are remembered and for how long: as long as a body may take."""
 ACKNOWLEDGEMENT_SECONDS = 0.25
 """Seconds to wait for a TCP acknowledgement, which Linux delays by 40 to 200 ms."""
 
@@ -80,6 +84,7 @@ class Journal:
         self.fence_after_seconds = lease_ttl_seconds / 2
         """Seconds after a fence check for which a write may be sent without another one."""
         self.clock = store.clock
+        self._database_clock = store.database_clock
         self._service_clock = service_clock
         self.monotonic = service_clock.monotonic
         self.delivery_checks: dict[str, tuple[Callable[[], bool], float]] = {}
@@ -87,6 +92,10 @@ class Journal:
         id."""
         self.delivered_ids: dict[str, None] = {}
         """Operations whose clients have the response, until that is saved."""
+        self.ended_at: TTLCache[str, float] = TTLCache(
+            MAX_REMEMBERED_ENDS, ENDS_REMEMBERED_SECONDS, self.monotonic
+        )
+        """When operations ended here, by the monotonic clock and operation id."""
         self.disconnected_ids: dict[str, None] = {}
         """Operations whose clients have disconnected, until that is saved for other instances."""
         self.reset_ids: dict[str, None] = {}
@@ -104,13 +113,14 @@ class Journal:
         request_id: str,
         idempotency_key: str | None = None,
         *,
-        received_at: float = math.inf,
+        received_at: float | None = None,
     ) -> OperationRecord:
         """Builds the record that a request gets if it is not a retry; nothing is saved yet.
 
         ``request_id`` is the one in the log and in the response; ``request.seed`` is secret;
-        ``received_at`` is when the request came, by the wall clock.
+        ``received_at`` is when the request came, by the monotonic clock; None means now.
         """
+        waited_seconds = 0.0 if received_at is None else self.monotonic() - received_at
         ids, body = request.ids, request.body
         object_ids = [*ids.values(), *_list_bulk_delete_ids(body)]
         # Keyed, so that nobody with a copy of the database can test a guess of a request's content.
@@ -131,7 +141,7 @@ class Journal:
             request_id=request_id,
             fingerprint=fingerprint,
             fingerprint_before_import=fingerprint_before_import,
-            started_at=datetime.fromtimestamp(min(request.now.timestamp(), received_at), UTC),
+            started_at=self._database_clock.now() - timedelta(seconds=waited_seconds),
             idempotency=self.digest_idempotency_key(idempotency_key),
             instance=self.instance,
             object_ids=tuple(dict.fromkeys(filter(_is_valid_id, object_ids))),
@@ -239,6 +249,10 @@ class Journal:
         return datetime.fromtimestamp(
             self._service_clock.wall() + self._service_clock.offset(environment), UTC
         )
+
+    def record_end(self, record: OperationRecord) -> None:
+        """Records that an operation ends: its response is sent after this."""
+        self.ended_at[record.id] = self.monotonic()
 
     def find_receipt_time(self, received_at: float | None) -> tuple[float, float]:
         """Converts a time of the event loop's clock (None: now) to those of ``read_clocks``."""

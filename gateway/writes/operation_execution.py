@@ -365,6 +365,7 @@ class OperationExecution:
         first attempt had none.
         """
         if self.is_saved:
+            self.journal.record_end(self.operation_record)
             del self._unsaved_steps[self._unsaved_change_end :]
             changes: dict[str, Any] = {"state": DONE, "reason": None, "response": answer}
             if key_digest is not None:
@@ -380,6 +381,7 @@ class OperationExecution:
     async def close(self, state: str = ANSWERED, answer: StoredText | None = None) -> None:
         """Closes the operation in an end state, and deletes its stored request."""
         if self.is_saved:
+            self.journal.record_end(self.operation_record)
             changes: dict[str, Any] = {"state": state, "reason": None, "response": answer}
             # The key is free again, because the client may repeat a request that had no effect.
             if state == UNDONE:

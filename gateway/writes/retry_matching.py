@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 
 from gateway.storage.operations import (
@@ -48,10 +49,12 @@ class RetryMatcher:
         row: OperationRecord,
         record: OperationRecord,
         operation: Operation,
+        received_at: float,
         first_attempt_id: str | None,
     ) -> bool:
         """Whether the request is a retry of ``row``: by its Idempotency-Key, or identical and open.
 
+        ``received_at`` is when the request was received, by the monotonic clock;
         ``first_attempt_id`` is the operation of which it was found to be a retry before, if any.
 
         An open connection of the first attempt proves nothing: a load balancer may hold it after
@@ -59,7 +62,8 @@ class RetryMatcher:
         """
         if self._has_same_idempotency_key(row, record):
             return True
-        if self._joins_running and operation.method != "GET" and has_overlapped(row, record):
+        is_write = operation.method != "GET"
+        if self._joins_running and is_write and self._has_overlapped(row, record, received_at):
             return True
         if not self._is_identical_and_undelivered(row, record, operation):
             return False
@@ -72,11 +76,16 @@ class RetryMatcher:
         )
         return not is_running or self._journal.is_client_disconnected(row) or self.is_resumed(row)
 
-    def is_forwarded_retry(self, row: OperationRecord, record: OperationRecord) -> bool:
-        """Whether a request to the legacy service, without a key in common, is a retry of ``row``."""
+    def is_forwarded_retry(
+        self, row: OperationRecord, record: OperationRecord, received_at: float
+    ) -> bool:
+        """Whether a request to the legacy service, without a key in common, is a retry of ``row``.
+
+        ``received_at`` is when the request was received, by the monotonic clock.
+        """
         if not record.has_same_request(row):
             return False
-        if self._joins_running and has_overlapped(row, record):
+        if self._joins_running and self._has_overlapped(row, record, received_at):
             return True
         if not row.is_open or row.started_at < record.started_at - RETRY_WINDOW:
             return False
@@ -109,6 +118,22 @@ class RetryMatcher:
         is_reported = row.is_client_disconnected or not self._reconciler.is_owned_by_other(row)
         return row.state == DONE and not is_joined and not is_reported
 
+    def _has_overlapped(
+        self, row: OperationRecord, record: OperationRecord, received_at: float
+    ) -> bool:
+        """Whether ``row`` is the same request, and ended after ``record`` came.
+
+        Its head may have come long before its body, or this process may have been paused or busy.
+        The two are one, even if the response was delivered since: its client cannot have had it
+        when it sent the second.
+        """
+        if row.state not in (DONE, ANSWERED) or not _is_possibly_same_request(row, record):
+            return False
+        if row.instance == record.instance:
+            # By the monotonic clock: a clock that is set back must not make a retry of a request.
+            return self._journal.ended_at.get(row.id, -math.inf) > received_at
+        return row.ended_at is not None and row.ended_at > record.started_at
+
     def _has_same_idempotency_key(self, row: OperationRecord, record: OperationRecord) -> bool:
         """Whether both have the same Idempotency-Key, from the same API key."""
         key_digest = record.idempotency
@@ -135,21 +160,6 @@ class RetryMatcher:
 def _is_possibly_same_request(row: OperationRecord, record: OperationRecord) -> bool:
     # Two different keys say that the client means two requests.
     return record.has_same_request(row) and None in (row.idempotency, record.idempotency)
-
-
-def has_overlapped(row: OperationRecord, record: OperationRecord) -> bool:
-    """Whether ``row`` is the same request, executed by another process after ``record`` came.
-
-    This process may have been paused or busy meanwhile. The two are one, even if the response was
-    delivered since: its client cannot have had it when it sent the second.
-    """
-    return (
-        row.instance != record.instance
-        and row.ended_at is not None
-        and row.state in (DONE, ANSWERED)
-        and row.ended_at > record.started_at
-        and _is_possibly_same_request(row, record)
-    )
 
 
 def is_blocking(row: OperationRecord, record: OperationRecord) -> bool:

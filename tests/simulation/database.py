@@ -21,13 +21,14 @@ from gateway.auth.key_import import import_keys
 from gateway.auth.key_lines import parse_key_lines
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.database import Body, Database, Result
+from gateway.storage.database_clock import DatabaseClock
 from gateway.storage.encryption import EncryptionKeys
 from gateway.storage.migrate import migrate
 from gateway.storage.operation_states import OPERATION_TRANSITIONS, WRITE_TRANSITIONS
 from gateway.storage.sql import compile_statement
 from gateway.storage.sqlite_database import run_transaction
 from gateway.storage.tables import metadata
-from tests.simulation.process import Process
+from tests.simulation.process import EPOCH, Process
 from tests.state import KEY, OpenOperation, StoredWrite, select_open_operations, select_writes
 
 ENCRYPTION_KEYS = EncryptionKeys({"one": base64.b64decode(b"A" * 43 + b"=")})
@@ -72,6 +73,12 @@ class MemoryDatabase(Database):
             raise _build_unavailable()
         return result
 
+    async def read_clock(self) -> datetime:
+        await self._process.step()
+        now = datetime.fromtimestamp(EPOCH + self._process.monotonic(), UTC)
+        await self._process.step()
+        return now
+
     async def close(self) -> None:
         pass
 
@@ -82,6 +89,7 @@ class SimulatedStore(Store):
     def __init__(self, process: Process, connection: sqlite3.Connection, *, shared: bool) -> None:
         self.memory_database = MemoryDatabase(process, connection)
         super().__init__(self.memory_database, lambda: datetime.fromtimestamp(process.wall(), UTC))
+        self.database_clock = DatabaseClock(self.memory_database, self.clock, process.monotonic)
         self.encryption = ENCRYPTION_KEYS
         self.shared = shared
 

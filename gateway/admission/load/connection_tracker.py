@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
@@ -14,9 +13,6 @@ from gateway.admission.load.connections import ConnectionBounds, ConnectionTable
 
 MAX_SWEEP_INTERVAL_SECONDS = 1.0
 """The longest interval between two searches for connections that are too slow."""
-
-PROCESS_PAUSE_SECONDS = 3.0
-"""If two searches are further apart than this, the process was stopped or starved of CPU."""
 
 log = structlog.get_logger()
 
@@ -43,9 +39,6 @@ class ConnectionTracker(Generic[ConnectionT]):
         self.closed_counts: Counter[str] = Counter()
         """Number of closed connections, by reason."""
         self._clock = clock
-        self._last_sweep_at = math.inf
-        self._pause_started_at: float | None = None
-        """Time of the sweep before the last one, if the process was stopped between the two."""
         self._logged_closed_count = 0
         self._sweep_interval_seconds = min(
             MAX_SWEEP_INTERVAL_SECONDS, min(bounds.head_seconds, bounds.pressed_seconds) / 4
@@ -61,26 +54,11 @@ class ConnectionTracker(Generic[ConnectionT]):
             self.closed_counts["for_others"] += 1
             replaced.abort()
 
-    def estimate_earliest_request_arrival(self) -> float:
-        """Returns the earliest time at which a request that is read now can have arrived.
-
-        The kernel accepts bytes while the process is stopped, so bytes that are read within a
-        second after a pause may have arrived during it.
-        """
-        if self._pause_started_at is not None:
-            return self._pause_started_at
-        now = self._clock()
-        return self._last_sweep_at if now - self._last_sweep_at > PROCESS_PAUSE_SECONDS else now
-
     async def close_slow_connections_periodically(self) -> None:
         """Closes slow connections periodically, until cancelled."""
         while True:
             await asyncio.sleep(self._sweep_interval_seconds)
             now = self._clock()
-            # The next request must still see a pause that ended just before this sweep.
-            has_paused = now - self._last_sweep_at > PROCESS_PAUSE_SECONDS
-            self._pause_started_at = self._last_sweep_at if has_paused else None
-            self._last_sweep_at = now
             for connection in self.connections.pop_overdue_connections(now):
                 self.closed_counts["overdue"] += 1
                 connection.abort()

@@ -1,0 +1,54 @@
+"""The clock by which processes on several machines compare times: that of their database."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from gateway.storage.database import Database
+
+_SAMPLE_COUNT = 16
+"""Number of measurements of which the fastest counts."""
+
+
+class DatabaseClock:
+    """The database's time, as measured by this process; its own until the first measurement.
+
+    A database of one process has no clock of its own: ``fallback`` is used.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        fallback: Callable[[], datetime],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._fallback = fallback
+        self._monotonic = monotonic
+        self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLE_COUNT)
+        """Round-trip times, and the seconds by which the database's time was ahead of ours."""
+
+    async def measure(self) -> None:
+        """Compares both clocks; raises StoreUnavailable."""
+        started_at = self._monotonic()
+        time_of_database = await self._database.read_clock()
+        if time_of_database is None:
+            return
+        ended_at = self._monotonic()
+        round_trip = ended_at - started_at
+        offset = time_of_database.timestamp() - (started_at + ended_at) / 2
+        # Further apart than both round trips explain: one of the clocks was set.
+        if (
+            self._samples
+            and abs(offset - min(self._samples)[1]) > round_trip + min(self._samples)[0]
+        ):
+            self._samples.clear()
+        self._samples.append((round_trip, offset))
+
+    def now(self) -> datetime:
+        if not self._samples:
+            return self._fallback()
+        return datetime.fromtimestamp(self._monotonic() + min(self._samples)[1], UTC)
