@@ -3,14 +3,11 @@
 A request is compared with the open operations of its merchant (contract of the translation, "Writes
 whose outcome is unknown"):
 
-- an identical request of the same API key, first sent within a day and not answered, is the first
+- an identical request of the same API key, first sent within a day and not delivered, is the first
   attempt: its outcome is determined and its response returned; the request is sent to the service
   only if the first attempt was not executed;
 - a write in doubt on the same object is reconciled first;
 - requests with the same ``Idempotency-Key`` are one request, also after it was answered.
-
-An identical request joins an open operation: one that is running, in doubt, or done and not
-delivered. It gets the same response, or takes its place if the first one was not executed.
 """
 
 from __future__ import annotations
