@@ -112,14 +112,17 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> StatementRecorder:
     return statement_recorder
 
 
-async def test_read_executes_one_select(tmp_path: Path, recorder: StatementRecorder) -> None:
+async def test_read_executes_at_most_one_select(
+    tmp_path: Path, recorder: StatementRecorder
+) -> None:
     async with open_gateway_and_service(tmp_path, Service(seed=1)) as (gateway, _simulator):
         recipient = await create_recipient(gateway)
         await wait_until(lambda: recorder.answered_count == 1)
         await request_successfully(gateway, "GET", f"/recipients/{recipient}")
         with recorder.record_transactions() as read:
             await request_successfully(gateway, "GET", f"/recipients/{recipient}")
-        assert (count_commits(read), sum(map(len, read))) == (0, 1), read
+        # None while the database is unchanged; what is recorded periodically changes it.
+        assert (count_commits(read), sum(map(len, read)) <= 1) == (0, True), read
 
 
 async def test_write_takes_four_commits(tmp_path: Path, recorder: StatementRecorder) -> None:

@@ -53,6 +53,9 @@ _FACTS_OF = Statement(
     )
 )
 _ALL_FACTS = Statement(lambda _kind: select(object_states.c.id, object_states.c.facts).where(_KIND))
+_FIRST_FACTS = Statement(
+    lambda _kind: select(object_states.c.id, object_states.c.facts).where(_KIND).limit(FEW + 1)
+)
 _ABANDONED = Statement(
     lambda _kind: select(object_states.c.id, object_states.c.facts).where(_OWN, text(IS_ABANDONED))
 )
@@ -82,10 +85,18 @@ class ObjectStateStore:
     async def load(self, owner: Tenant, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - the documents' word
         """Loads the facts of an object; an empty dict if it has none."""
         row = {**owner._asdict(), "kind": kind, "id": id}
-        rows = self._store.database.fetch_now(_FACTS, row)
+        rows = self._fetch_small_facts_now(_FACTS, row)
         if rows is None:
             rows = await self._store.read(lambda tx: tx.fetch(_FACTS, row), is_brief=True)
         return (await self._decode_facts_by_id(owner, kind, [(id, *rows[0])]))[id] if rows else {}
+
+    def _fetch_small_facts_now(
+        self, statement: Statement, values: Parameters
+    ) -> Sequence[Any] | None:
+        """Fetches rows without waiting; None if that is impossible, or if facts may be long."""
+        if values["kind"] in ENCRYPTED_KINDS:
+            return None
+        return self._store.database.fetch_now(statement, values)
 
     async def is_fact_known_to_any_tenant(
         self, environment: str, kind: str, object_id: str, fact: str
@@ -107,7 +118,9 @@ class ObjectStateStore:
         """Loads the facts of a kind's objects, by id: of all objects, or of those in ``among``."""
         values = {**owner._asdict(), "kind": kind}
         if among is None:
-            rows = await self._store.read(lambda tx: tx.fetch(_ALL_FACTS, values))
+            rows = self._fetch_small_facts_now(_FIRST_FACTS, values)
+            if rows is None or len(rows) > FEW:
+                rows = await self._store.read(lambda tx: tx.fetch(_ALL_FACTS, values))
         elif ids := sorted(set(among)):
             is_brief = len(ids) <= FEW
             rows = await self._store.read(

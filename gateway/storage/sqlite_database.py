@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import queue
 import sqlite3
 import threading
@@ -21,6 +22,15 @@ BUSY_SECONDS = 5
 
 MAX_GROUP_SIZE = 64
 """Maximum transactions in one commit; none is acknowledged before it has ended."""
+
+
+MAX_REMEMBERED_STATEMENTS = 10_000
+
+CHECK_SECONDS = 0.002
+"""Time for which the file is taken as unchanged, unless this process has changed it."""
+
+MAX_CLOCK_TICK_NS = 50_000_000
+"""Longer than a tick of the clock with which the kernel stamps a changed file: 1 to 10 ms."""
 
 
 class SqliteTransaction(Transaction):
@@ -94,6 +104,11 @@ class SqliteDatabase(Database):
         self._connect = connect
         self._connection: sqlite3.Connection | None = None
         self._read_connection: sqlite3.Connection | None = None
+        self._rows: dict[tuple[str, tuple[Any, ...]], Sequence[Any]] = {}
+        """Rows that ``fetch_now`` selected, valid as long as the file is unchanged."""
+        self._changed_at = -1
+        self._check_at = 0.0
+        """When the file is looked at again; at once after a change by this process."""
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closing = False
@@ -108,14 +123,31 @@ class SqliteDatabase(Database):
 
     def fetch_now(self, statement: Statement, parameters: Parameters) -> Sequence[Any] | None:
         compiled = statement.compile_for_dialect("sqlite")
+        arguments = tuple(compiled.build_arguments(parameters))
         try:
-            if self._read_connection is None:
-                self._read_connection = self._connect(0)
-            arguments = compiled.build_arguments(parameters)
-            # A transaction of its own, as every single statement is.
-            return self._read_connection.execute(compiled.text, arguments).fetchall()
-        except sqlite3.Error:
+            now = time.monotonic()
+            if now >= self._check_at:
+                # Set first: a change that is made meanwhile sets it back.
+                self._check_at = now + CHECK_SECONDS
+                self._forget_rows_if_changed()
+            rows = self._rows.get((compiled.text, arguments))
+            if rows is None:
+                if self._read_connection is None:
+                    self._read_connection = self._connect(0)
+                # A transaction of its own, as every single statement is.
+                rows = self._read_connection.execute(compiled.text, arguments).fetchall()
+                # Another change in the same tick of the file system's clock would not be noticed.
+                if time.time_ns() - self._changed_at > MAX_CLOCK_TICK_NS:
+                    self._rows[compiled.text, arguments] = rows
+        except (OSError, sqlite3.Error):
             return None
+        return rows
+
+    def _forget_rows_if_changed(self) -> None:
+        # Before rows are read: if the file changes after that, they are read again.
+        changed_at = os.stat(self.location).st_mtime_ns  # noqa: PTH116 - in nearly every request
+        if changed_at != self._changed_at or len(self._rows) > MAX_REMEMBERED_STATEMENTS:
+            self._rows, self._changed_at = {}, changed_at
 
     def _read_inline(self, body: Body[Result]) -> Result:
         """Raises _FileLocked if the file is locked, because the event loop must not wait."""
@@ -209,6 +241,8 @@ class SqliteDatabase(Database):
             for job in jobs:
                 self._run_job(connection, job, is_alone=len(jobs) == 1)
             connection.execute("COMMIT" if any(not job.error for job in jobs) else "ROLLBACK")
+            # Before the callers learn of it, so that what they read next shows their change.
+            self._check_at = 0.0
         except BaseException as error:  # noqa: BLE001 - each caller gets it
             for job in jobs:
                 job.error = job.error or error

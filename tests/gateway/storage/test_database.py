@@ -34,7 +34,7 @@ from gateway.storage.database import Database, Transaction, UniqueViolation
 from gateway.storage.errors import StoreUnavailable
 from gateway.storage.postgresql_database import PostgresqlDatabase
 from gateway.storage.sql import DIALECTS, AnyOf, Statement, build_upsert_statement
-from gateway.storage.sqlite_database import SqliteDatabase
+from gateway.storage.sqlite_database import CHECK_SECONDS, SqliteDatabase
 from gateway.storage.tables import UTCDateTime
 
 metadata = MetaData()
@@ -255,6 +255,44 @@ async def test_brief_read_runs_here_unless_the_file_is_locked(tmp_path: Path) ->
     # A brief read holds no lock after its end.
     other_connection.execute("BEGIN EXCLUSIVE")
     other_connection.execute("ROLLBACK")
+    other_connection.close()
+    await sqlite_database.close()
+
+
+async def test_rows_fetched_at_once_follow_every_change_of_others(tmp_path: Path) -> None:
+    """Whether or not the file system's clock has advanced between two changes."""
+    file = tmp_path / "test.db"
+    connect = build_connect(file)
+    other_connection = connect(0)
+    other_connection.execute("PRAGMA journal_mode = PERSIST")
+    other_connection.execute(str(CreateTable(things).compile(dialect=DIALECTS["sqlite"][1])))
+    other_connection.execute("INSERT INTO thing (id, count) VALUES ('a', 0)")
+    sqlite_database = SqliteDatabase(str(file), connect)
+    select_count = Statement(
+        lambda _dialect: select(things.c.count).where(things.c.id == bindparam("wanted"))
+    )
+    for number in range(1, 200):
+        other_connection.execute("UPDATE thing SET count = ?", (number,))
+        await asyncio.sleep(CHECK_SECONDS)
+        await asyncio.sleep(0.06 if number % 20 == 0 else number % 7 / 1000)
+        for _ in range(2):
+            assert sqlite_database.fetch_now(select_count, {"wanted": "a"}) == [(number,)]
+    statements: list[str] = []
+    await asyncio.sleep(0.1)
+    sqlite_database.fetch_now(select_count, {"wanted": "a"})
+    read_connection: Any = sqlite_database._read_connection
+    read_connection.set_trace_callback(statements.append)
+    assert sqlite_database.fetch_now(select_count, {"wanted": "a"}) == [(199,)]
+    assert statements == []
+    other_connection.execute("BEGIN EXCLUSIVE")
+    other_connection.execute("UPDATE thing SET count = 200")
+    other_connection.execute("COMMIT")
+    await asyncio.sleep(2 * CHECK_SECONDS)
+    assert sqlite_database.fetch_now(select_count, {"wanted": "a"}) == [(200,)]
+    for number in range(300, 400):
+        statement = text(f"UPDATE thing SET count = {number}")
+        await sqlite_database.write(lambda tx, statement=statement: tx.execute(statement))
+        assert sqlite_database.fetch_now(select_count, {"wanted": "a"}) == [(number,)]
     other_connection.close()
     await sqlite_database.close()
 
