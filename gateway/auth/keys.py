@@ -15,12 +15,13 @@ import contextlib
 import ipaddress
 import json
 import time
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 from uuid import uuid4
 
 import structlog
-from cachetools import LRUCache, TTLCache
+from cachetools import TTLCache
 
 from gateway.auth.key_rows import (
     decrypt_credentials,
@@ -137,7 +138,8 @@ class ApiKeyStore:
         self._clock = clock
         # Keyed by digest, never by the key itself. Entries do not expire: the poll invalidates
         # changed ones.
-        self._known: LRUCache[str, ApiKey] = LRUCache(_MAX_KNOWN_KEYS)
+        self._known: OrderedDict[str, ApiKey] = OrderedDict()
+        """The least recently used first."""
         self._unknown: TTLCache[str, bool] = TTLCache(
             _MAX_UNKNOWN_KEYS, _UNKNOWN_TTL_SECONDS, clock
         )
@@ -189,6 +191,7 @@ class ApiKeyStore:
         digest = self._store.encryption.digest_api_key(api_key)
         if self._clock() - self._confirmed_at <= self._grace_seconds:
             if key := self._known.get(digest):
+                self._known.move_to_end(digest)
                 return key
             if digest in self._unknown:
                 return None
@@ -273,6 +276,8 @@ class ApiKeyStore:
             return key
         if key:
             self._known[digest] = key
+            if len(self._known) > _MAX_KNOWN_KEYS:
+                self._known.popitem(last=False)
         else:
             self._unknown[digest] = True
         return key

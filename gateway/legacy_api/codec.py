@@ -97,7 +97,8 @@ class LegacyCodec:
         parsed_body: tuple[JSON, tuple[Problem, ...]],
     ) -> Request:
         """Builds the request for a flow from the ids in the path and the decoded body."""
-        operation = cast("Operation", context.operation)
+        operation = context.operation
+        assert operation is not None  # noqa: S101 - a request without one has no flow
         body, problems = parsed_body
         parameters = self._parse_query(request, operation) if "?" in request.raw_path else {}
         current_ids = await self._map_ids_in_request_to_current_ids(context, ids, body, parameters)
@@ -163,7 +164,8 @@ class LegacyCodec:
         """Maps the ids of a request to current ids; ids that are the same in both are left out."""
         if context.caller is None:
             return {}
-        operation = cast("Operation", context.operation)
+        operation = context.operation
+        assert operation is not None  # noqa: S101 - a request without one has no flow
         body_shape = operation.body_shape
         if context.caller.is_long:
             context.current_ids = await self._map_ids_in_large_request_to_current_ids(
@@ -202,7 +204,8 @@ class LegacyCodec:
 
     async def build_response(self, context: RequestContext, answer: Answer) -> LegacyResponse:
         """Builds the response to a client, in its vocabulary and with its ids."""
-        operation = cast("Operation", context.operation)
+        operation = context.operation
+        assert operation is not None  # noqa: S101 - a request without one has no flow
         context.notices, body = answer.notices, dict(answer.body)
         is_long = (
             context.caller is not None and context.caller.is_long and json_codec.has_rows(body)

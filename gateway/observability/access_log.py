@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from gateway.observability import logs, metrics, traces
+
+format_address = lru_cache(maxsize=1024)(str)
+"""Formats an address; those of few clients are most of all."""
 
 
 def log_and_measure_request(
@@ -16,7 +20,7 @@ def log_and_measure_request(
     request_id: str,
     api: str,
     route: str | None,
-    client_address: object,
+    client_address: Hashable,
     operation: str | None = None,
     tenant: tuple[str, str] | None = None,
     key_name: str | None = None,
@@ -44,7 +48,7 @@ def log_and_measure_request(
         "http.request.method": method,
         "http.route": route,
         "http.response.status_code": status,
-        "client.address": None if client_address is None else str(client_address),
+        "client.address": None if client_address is None else format_address(client_address),
         "api": api,
         "operation": operation,
         "duration_ms": round(duration_seconds * 1000, 1),

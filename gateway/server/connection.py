@@ -414,7 +414,7 @@ class HttpServer(web.Server):
         async def handle_request(request: web.BaseRequest) -> web.StreamResponse:
             is_last_response: Callable[[], bool] = partial(self._is_last_response, request)
             request[IS_LAST_RESPONSE] = is_last_response
-            connection = cast("Connection", request.protocol)
+            connection: Connection = request.protocol  # type: ignore[assignment] # as it creates them
             request[CONNECTION] = connection
             if request.method not in ("GET", "HEAD"):
                 request[ARRIVED_AT] = connection.find_arrival_time()

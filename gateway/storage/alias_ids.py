@@ -7,11 +7,10 @@ may be imported later, so that direction expires. An alias id is saved before an
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Literal
-
-from cachetools import LRUCache
 
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import Store
@@ -43,7 +42,8 @@ class AliasIds:
         # Another purpose would derive other aliases, so it keeps its first name.
         self._key = store.encryption.derive_key_from_oldest("stand-in ids")
         self._legacy_ids: TtlCache[tuple[Tenant, str], str] = TtlCache(_CACHE_SIZE, _CACHE_SECONDS)
-        self._current_ids: LRUCache[tuple[Tenant, str], str] = LRUCache(_CACHE_SIZE)
+        # Not an LRU cache, whose lookups are not built in: this one is in every request.
+        self._current_ids: OrderedDict[tuple[Tenant, str], str] = OrderedDict()
 
     def has_aliases_for_kind(self, kind: str) -> bool:
         return is_kind_with_alias_ids(kind, self._mode)
@@ -69,6 +69,8 @@ class AliasIds:
             found = await load_current_ids_by_legacy_id(self._store, tenant, missing)
             for legacy_id, current_id in found.items() if is_cached else ():
                 self._current_ids[tenant, legacy_id] = current_id
+                if len(self._current_ids) > _CACHE_SIZE:
+                    self._current_ids.popitem(last=False)
             known |= found
         return known
 

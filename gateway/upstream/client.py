@@ -214,9 +214,9 @@ class UpstreamClient:
 
     async def _send_with_accepted_signature(self, call: _UpstreamCall) -> Reply:
         environment = call.environment
-        options = _SigningOptions(
-            self.signed_target.select_form(environment), self.clock.offset(environment)
-        )
+        # Without a query both forms are the same.
+        form = self.signed_target.select_form(environment) if "?" in call.target else "path"
+        options = _SigningOptions(form, self.clock.offset(environment))
         try:
             reply = await self._exchange(call, options)
         except ResponseLost as lost:
@@ -301,7 +301,8 @@ class UpstreamClient:
                 if call.fence is None or call.fence.is_fence_recent:
                     break
                 await call.fence.verify_fence()
-            connection.check_usable()
+            if call.fence is not None or len(body) > LARGE_BODY_BYTES:
+                connection.check_usable()  # it may have been closed meanwhile
             call.has_left = True
             # Only attempts that reach the network count.
             call.attempts += 1
@@ -354,7 +355,7 @@ class UpstreamClient:
         max_bytes = self._max_answer_bytes
         body: bytes | CompressedBuffer = (
             connection.take_body()
-            if connection.is_response_complete
+            if connection.is_complete
             else await connection.read_long_body(max_bytes)
         )
         if len(body) > max_bytes:

@@ -39,7 +39,9 @@ class UpstreamConnection(asyncio.Protocol):
             lenient_optional_cr_before_lf=True,
             lenient_spaces_after_chunk_size=True,
         )
-        self._is_exchanging = self._is_complete = self._has_headers = False
+        self._is_exchanging = self._has_headers = False
+        self.is_complete = False
+        """Whether the whole response has arrived."""
         self._can_keep_alive = False
         self._is_damaged = False
         """Whether something arrived that was not asked for: no other request may be sent."""
@@ -85,7 +87,7 @@ class UpstreamConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             raise ResponseLost(CLOSED_BEFORE_ANSWER, is_connection_failure=True)
-        self._is_exchanging, self._is_complete, self._has_headers = True, False, False
+        self._is_exchanging, self.is_complete, self._has_headers = True, False, False
         self._parts, self._unread_bytes, self._head_bytes = [], 0, 0
         self._on_bytes_received = on_bytes_received
         self.headers = CIMultiDict()
@@ -106,10 +108,6 @@ class UpstreamConnection(asyncio.Protocol):
             progress.record_current_request_progress("calling_service", sent_bytes, len(body))
             await asyncio.sleep(0)  # lets other requests run
 
-    @property
-    def is_response_complete(self) -> bool:
-        return self._is_complete
-
     def take_body(self) -> bytes:
         """Returns the body of a complete response."""
         parts, self._parts = self._parts, []
@@ -126,11 +124,11 @@ class UpstreamConnection(asyncio.Protocol):
             if max(len(whole), declared) > max_bytes:
                 raise build_too_large_error(max_bytes)
             progress.record_current_request_progress("receiving_response", len(whole), declared)
-            if self._is_complete and not self._parts:
+            if self.is_complete and not self._parts:
                 return whole if len(whole) > json_codec.LARGE_BYTES else bytes(whole)
             if self._error is not None:
                 raise self._error
-            if not self._is_complete and not self._parts:
+            if not self.is_complete and not self._parts:
                 wakeup = self._wakeup = asyncio.get_running_loop().create_future()
                 if self._transport is not None:
                     self._transport.resume_reading()
@@ -139,12 +137,15 @@ class UpstreamConnection(asyncio.Protocol):
     def end_exchange(self) -> bool:
         """Ends a complete exchange; returns whether another request may follow."""
         self._is_exchanging = False
+        transport = self._transport
         return (
-            self._is_complete
-            and self.is_usable
-            # A service may answer before it has read all of a request.
-            and not cast("asyncio.Transport", self._transport).get_write_buffer_size()
+            self.is_complete
             and self._can_keep_alive
+            and not self._is_damaged
+            and transport is not None
+            and not transport.is_closing()
+            # A service may answer before it has read all of a request.
+            and not transport.get_write_buffer_size()
         )
 
     def close(self) -> None:
@@ -166,7 +167,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_encrypted = transport.get_extra_info("sslcontext") is not None
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_exchanging or self._is_complete:
+        if not self._is_exchanging or self.is_complete:
             # For example a proxy's 408, which would be taken for the next response.
             self._is_damaged = True
             if not self._is_exchanging:
@@ -176,10 +177,10 @@ class UpstreamConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:  # 101, which is final: another protocol would follow
-            self._is_complete = self._is_damaged = True
+            self.is_complete = self._is_damaged = True
         except HttpParserError:
             self._error = ResponseLost("an answer that is not HTTP")
-        if self._is_complete or self._error is not None:
+        if self.is_complete or self._error is not None:
             self._wake()
             return
         received_bytes = self._unread_bytes - unread_bytes
@@ -195,9 +196,9 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if self._is_exchanging and not self._is_complete and self._error is None:
+        if self._is_exchanging and not self.is_complete and self._error is None:
             if exc is None and self._has_headers and self._ends_with_connection:
-                self._is_complete = True
+                self.is_complete = True
             else:
                 self._error = self._describe_loss(exc)
         self._wake()
@@ -238,22 +239,22 @@ class UpstreamConnection(asyncio.Protocol):
     # httptools' callbacks
 
     def on_message_begin(self) -> None:
-        if self._is_complete:  # a second response in the same packet
+        if self.is_complete:  # a second response in the same packet
             self._is_damaged = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._is_complete:
+        if not self.is_complete:
             self.headers.add(
                 name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape")
             )
 
     def on_headers_complete(self) -> None:
-        if self._is_complete:
+        if self.is_complete:
             return
         self.status, self._has_headers = self._parser.get_status_code(), True
 
     def on_body(self, body: bytes) -> None:
-        if not self._is_complete:
+        if not self.is_complete:
             self._parts.append(body)
             self._unread_bytes += len(body)
 
@@ -264,7 +265,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.headers = CIMultiDict()
         else:
             # Asked here, because the parser forgets it when the message has ended.
-            self._is_complete, self._can_keep_alive = True, self._parser.should_keep_alive()
+            self.is_complete, self._can_keep_alive = True, self._parser.should_keep_alive()
 
 
 def build_too_large_error(max_bytes: int) -> ResponseLost:

@@ -85,7 +85,7 @@ class Origin:
         """Keeps a connection for the next call, unless it cannot be used again."""
         if not connection.end_exchange():
             connection.close()
-        elif not self._wake_waiter(connection):
+        elif not (self._waiters and self._wake_waiter(connection)):
             loop = asyncio.get_running_loop()
             connection.idle_since = loop.time()
             self._idle.append(connection)
