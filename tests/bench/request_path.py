@@ -284,8 +284,9 @@ async def _run_under_valgrind(
 
 def _count_instructions(pid: int, folder: Path, port: int) -> list[float]:
     counts = []
-    with open_client(port) as client:
-        for workload in COUNTED:
+    for workload in COUNTED:
+        # A connection for each: under valgrind, the pauses may exceed the idle timeout.
+        with open_client(port) as client:
             client.send_requests(workload, WARM_UP)
             _control_callgrind("-i", "on", pid)
             # The instrumented code is translated anew, which does not count, but takes time.
@@ -294,11 +295,11 @@ def _count_instructions(pid: int, folder: Path, port: int) -> list[float]:
             started_at = time.monotonic()
             client.send_requests(workload, TRACED_REQUESTS)
             seconds = time.monotonic() - started_at
-            busy = _dump_total(pid, folder)
-            time.sleep(seconds)
-            idle = _dump_total(pid, folder)
-            _control_callgrind("-i", "off", pid)
-            counts.append((busy - idle) / TRACED_REQUESTS)
+        busy = _dump_total(pid, folder)
+        time.sleep(seconds)
+        idle = _dump_total(pid, folder)
+        _control_callgrind("-i", "off", pid)
+        counts.append((busy - idle) / TRACED_REQUESTS)
     return counts
 
 
