@@ -296,10 +296,8 @@ def update_recipient(request: Request) -> Flow:
     If the payout is refused, the changes of the recipient stay; sending them again is harmless.
     """
     recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
-    body, options = (
-        recipient_bodies.drop_unchanged_recipient_fields(request.body, recipient),
-        request.options,
-    )
+    body = recipient_bodies.drop_unchanged_recipient_fields(request.body, recipient)
+    options = request.options
     payout = payouts.drop_masks_sent_back(
         payouts.parse_payout(body.get("payout"), "payout.", request.problems), recipient
     )

@@ -109,8 +109,7 @@ async def run_gateway(
     """Runs a gateway; on exit, requests in flight are finished first.
 
     ``inherited_sockets`` is set for one of several workers; see Clocks for the others.
-    ``create_client`` may return a client that records its calls. Raises
-    ConfigurationError, also if a port cannot be bound, and StoreUnavailable.
+    Raises ConfigurationError, also if a port cannot be bound, and StoreUnavailable.
     """
     check_c_extensions()
     check_settings_are_runnable(settings)
@@ -156,9 +155,8 @@ async def run_gateway(
         admin_runner = AdminRunner(admin_application, access_log=None)
         admin_port = await start_admin_listener(stack, settings, admin_runner, inherited_sockets)
         await _warn_about_database_without_keys(backends.store)
-        yield RunningGateway(
-            settings.server, listener.port, admin_port, listener, server, runtime.load
-        )
+        ports = listener.port, admin_port
+        yield RunningGateway(settings.server, *ports, listener, server, runtime.load)
 
 
 def _create_periodic_tasks(

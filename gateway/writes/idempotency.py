@@ -283,22 +283,17 @@ class IdempotencyGuard:
     ) -> OperationExecution | RecordedResponse:
         """Returns a new or resumed execution to run, or the response of a first attempt."""
         record = await self._build_record_after_connection_resets(write_request, wait_state)
+        received_at = wait_state.received_at[0]
+        is_retry = partial(
+            self._retries.is_retry,
+            record=record,
+            operation=write_request.operation,
+            received_at=received_at,
+        )
         while True:
             rows = await self._load_related_records(record)
-            first_attempt = next(
-                (
-                    row
-                    for row in rows
-                    if self._retries.is_retry(
-                        row,
-                        record,
-                        write_request.operation,
-                        wait_state.received_at[0],
-                        wait_state.first_attempt_id,
-                    )
-                ),
-                None,
-            )
+            id_ = wait_state.first_attempt_id
+            first_attempt = next((row for row in rows if is_retry(row, first_attempt_id=id_)), None)
             if first_attempt is None:
                 if recorded := await self._find_first_attempt_response(
                     wait_state, write_request.caller, render_answer
@@ -316,7 +311,7 @@ class IdempotencyGuard:
                 raise Invalid(KEY_REUSED)
             # Until its delivery is reported, it is open whether this request is a retry of it.
             if self._retries.is_response_being_delivered(
-                first_attempt, record, wait_state.received_at[0], wait_state.first_attempt_id
+                first_attempt, record, received_at, wait_state.first_attempt_id
             ):
                 await self._wait_for_first_attempt(
                     first_attempt, _WaitState(wait_state.deadline, wait_state.received_at)
