@@ -208,7 +208,9 @@ def _build_listed_batch(row: Row, facts: Row, result: Batch | Exception | None) 
         batch = result
     else:
         entries = (
-            [] if _has_all_listed_fields(row) else (yield from _load_payment_entries(row["id"]))
+            []
+            if _has_all_listed_fields(row)
+            else (yield from _load_stored_payment_entries(row["id"]))
         )
         batch = build_batch(row["id"], facts, entries, {}, None)
     if batch.is_draft:
@@ -216,7 +218,7 @@ def _build_listed_batch(row: Row, facts: Row, result: Batch | Exception | None) 
     return replace(batch, service_fields={**row, **drop_nulls(batch.service_fields)})
 
 
-def _load_payment_entries(batch_id: str) -> SubFlow:
+def _load_stored_payment_entries(batch_id: str) -> SubFlow:
     return (yield LoadFacts("payments", batch_id)).get("entries", [])
 
 

@@ -69,7 +69,7 @@ from mappings.list_filters import Filters
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_batch
 from mappings.payouts import SubFlow
-from mappings.start_checks import check_start_and_list_notices, has_start_changed_amount
+from mappings.start_checks import check_start_and_list_notices, has_start_changed_batch_amount
 
 # Create
 
@@ -304,7 +304,7 @@ def start_batch(request: Request) -> Flow:
         batch, service_fields={**batch.service_fields, "status": None, **start_fields}
     )
     has_all_fields = start_fields.get("status") and start_fields.get("sentAt")
-    if not has_all_fields or has_start_changed_amount(start_fields.get("amount"), batch):
+    if not has_all_fields or has_start_changed_batch_amount(start_fields.get("amount"), batch):
         try:
             batch = yield from load_batch(batch.id)
         except Failure:

@@ -18,7 +18,7 @@ def check_start_and_list_notices(request: Request, batch: Batch) -> SubFlow:
     return (yield from _check_payments_as_requested(batch, request))
 
 
-def has_start_changed_amount(amount: JSON, batch: Batch) -> bool:
+def has_start_changed_batch_amount(amount: JSON, batch: Batch) -> bool:
     """Whether the start changed the batch's amount: the service may apply new exchange rates."""
     new, old = money.parse_amount(amount), money.parse_amount(batch.service_fields.get("amount"))
     return None not in (new, old) and new != old

@@ -1,4 +1,4 @@
-"""Sessions of the admin port: a signed cookie that every process can verify.
+"""Sessions of the admin port: a signed cookie, valid in the process that created it.
 
 The cookie contains a random number, its expiry, and an HMAC of both. The key is derived from the admin
 token, so changing the token ends all sessions. The token itself is in no cookie and no URL.
@@ -28,9 +28,10 @@ FAILURE_DELAY_SECONDS = 1.0
 MAX_PARALLEL_FAILURES = 4
 """Wrong tokens of one address that are delayed in parallel; further ones queue."""
 
+_PROCESS_SECRET = secrets.token_bytes(32)
+"""Ends all sessions with the process: another one would not know which of them were revoked."""
 _revoked: dict[str, int] = {}
-"""Revoked cookies with their expiry, in memory only: after a restart a stolen cookie is valid again
-until it expires, unless the admin token is changed."""
+"""Revoked cookies with their expiry."""
 
 _COOKIE_FORMAT = re.compile(
     r"(?P<begin>[0-9a-f]{32}\.(?P<until>\d{1,12}))\.(?P<digest>[0-9a-f]{64})"
@@ -67,7 +68,7 @@ class Sessions:
 
     def __init__(self, token: str, clock: Callable[[], float] = time.time) -> None:
         self._token = token
-        self._key = hmac.digest(token.encode(), b"a login at the console", hashlib.sha256)
+        self._key = hmac.digest(token.encode(), _PROCESS_SECRET, hashlib.sha256)
         self._clock = clock
 
     @property

@@ -136,7 +136,7 @@ def simulate(
         processing_seconds=processing_seconds,
         deviations=frozenset(deviations),
     )
-    keys = [DEMO_CREDENTIALS] if key_file is None else parse_simulator_credentials(key_file)
+    keys = [DEMO_CREDENTIALS] if key_file is None else parse_simulator_keys_file(key_file)
     service = Service(
         credentials=keys,
         options=switches,
@@ -197,7 +197,7 @@ def _format_demo_key_line() -> str:
     )
 
 
-def parse_simulator_credentials(lines: IO[str]) -> list[ServiceCredentials]:
+def parse_simulator_keys_file(lines: IO[str]) -> list[ServiceCredentials]:
     """Parses the ``--keys`` file. A UsageError names the invalid line, but never its contents."""
     try:
         numbered_lines = [

@@ -51,7 +51,7 @@ def align(control: Sequence[Item], candidate: Sequence[Item]) -> Alignment:
     # Items paired only by similarity say nothing about order.
     candidate_indices = [candidate_index for _, candidate_index in sorted(alignment.pairs)]
     alignment.is_in_order = candidate_indices == sorted(candidate_indices)
-    _pair_by_similarity(alignment)
+    _pair_remaining_items(alignment)
     alignment.pairs.sort()
     return alignment
 
@@ -87,7 +87,7 @@ def _pair_by_content(alignment: Alignment) -> None:
             alignment.add_pair(index, indices_by_content[item.content].popleft())
 
 
-def _pair_by_similarity(alignment: Alignment) -> None:
+def _pair_remaining_items(alignment: Alignment) -> None:
     missing, extra = alignment.missing, alignment.extra
     if len(missing) <= MAX_SCORED_ITEMS and len(extra) <= MAX_SCORED_ITEMS:
         features = {index: _list_features(item.content) for index, item in extra.items()}

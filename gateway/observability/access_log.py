@@ -30,8 +30,7 @@ def log_and_measure_request(
 ) -> None:
     """Logs a request, and records its metrics and span, so that all three agree.
 
-    ``tenant`` is the merchant and environment. ``extra_fields`` must contain nothing that the
-    client sent.
+    ``tenant`` is the merchant and environment; ``extra_fields`` are free of what the client sent.
     """
     merchant, environment = tenant or (None, None)
     metrics.observe_request(

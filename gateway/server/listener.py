@@ -90,7 +90,7 @@ class Listener:
     def port(self) -> int:
         return find_bound_port(self._queues)
 
-    async def accept_only_from_queues(self, numbers: Iterable[int]) -> None:
+    async def set_accepted_queues(self, numbers: Iterable[int]) -> None:
         """Accepts connections only from the queues with these numbers."""
         wanted_numbers = set(numbers)
         # New queues first, so that there is no moment in which nothing is accepted.
@@ -107,7 +107,7 @@ class Listener:
 
     async def close(self) -> None:
         """Closes this process's sockets; connections still queued are lost if no other has them."""
-        await self.accept_only_from_queues(())
+        await self.set_accepted_queues(())
         for queue in self._queues:
             _close_queue(queue)
 
@@ -131,7 +131,7 @@ async def start_client_listener(
     # the cleanup waits for requests in flight.
     listener = Listener(runner, queues)
     stack.push_async_callback(listener.close)
-    await listener.accept_only_from_queues(
+    await listener.set_accepted_queues(
         inherited_sockets.queue_numbers if inherited_sockets else [0]
     )
     return listener
@@ -153,7 +153,7 @@ async def start_admin_listener(
         runner, bind_accept_queues(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT")
     )
     stack.push_async_callback(listener.close)
-    await listener.accept_only_from_queues([0])
+    await listener.set_accepted_queues([0])
     return listener.port
 
 

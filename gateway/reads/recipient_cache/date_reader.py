@@ -12,7 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gateway.payloads.worker_thread import run_in_thread
-from gateway.reads.recipient_cache.entry import RecipientEntry, format_stamp, parse_row_stamp
+from gateway.reads.recipient_cache.entry import (
+    RecipientEntry,
+    format_stamp_for_date_filter,
+    parse_row_stamp,
+)
 from gateway.reads.recipient_cache.scan import (
     MAX_PARALLEL_PAGES,
     PAGE_SIZE,
@@ -191,8 +195,8 @@ class ServiceListReader:
         query = {"page": str(number)} | (
             {"pageSize": str(requested_size)} if requested_size else {}
         )
-        query |= {"startDate": format_stamp(since)} if since is not None else {}
-        query |= {"endDate": format_stamp(until)} if until is not None else {}
+        query |= {"startDate": format_stamp_for_date_filter(since)} if since is not None else {}
+        query |= {"endDate": format_stamp_for_date_filter(until)} if until is not None else {}
         query |= {"status": status} if status else {}
         query |= {"orderBy": "updatedAt", "sortBy": direction}
         try:

@@ -120,7 +120,7 @@ def parse_row_stamp(row: Row) -> int:
     return (dates.parse_instant_or_earliest(row.get("updatedAt")) - _EPOCH) // _MILLISECOND
 
 
-def format_stamp(stamp: int) -> str:
+def format_stamp_for_date_filter(stamp: int) -> str:
     """Formats a stamp for the service's date filters."""
     moment = _EPOCH + stamp * _MILLISECOND
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -93,7 +93,7 @@ async def _handle_supervisor_messages(
         if message.get("retire"):
             await gateway.retire()
             return
-        await gateway.listener.accept_only_from_queues(message["queues"])
+        await gateway.listener.set_accepted_queues(message["queues"])
     log.error("parent_process_lost", reason="this worker shuts down after its requests in flight")
 
 

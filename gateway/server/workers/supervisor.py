@@ -238,7 +238,7 @@ async def _serve_application(
     await runner.setup()
     listener = Listener(runner, queues)
     try:
-        await listener.accept_only_from_queues([0])
+        await listener.set_accepted_queues([0])
         yield
     finally:
         await listener.close()

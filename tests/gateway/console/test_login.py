@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
+from gateway.admin import session as admin_session
 from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
 from gateway.admin.authentication import create_auth_middleware as admin_door
 from gateway.admin.session import COOKIE, SESSION_SECONDS, Sessions
@@ -172,6 +173,16 @@ async def test_cookie_is_secure_behind_tls(tmp_path: Path) -> None:
         login = await client.post("/login", {"token": TOKEN}, Origin=f"https://{host}")
         assert login.status == 303
         assert "Secure" in login.headers["Set-Cookie"]
+
+
+def test_session_ends_with_the_process_which_knows_what_was_revoked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cookie = Sessions(TOKEN).log_in(TOKEN)
+    assert cookie
+    assert Sessions(TOKEN).is_valid(cookie)
+    monkeypatch.setattr(admin_session, "_PROCESS_SECRET", b"of another process")
+    assert not Sessions(TOKEN).is_valid(cookie)
 
 
 def test_session_expires_ends_with_token_change_and_cannot_be_forged() -> None:
