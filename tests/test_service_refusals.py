@@ -73,8 +73,8 @@ async def test_open_circuit_breaker_is_reported(tmp_path: Path) -> None:
         assert "circuit breaker is open" in body["faults"]["service.sandbox"]
         assert "circuit breaker is open" in (await load_page(gateway, "/service"))[1]
         scrape = await scrape_gateway(gateway)
-        (sample,) = scrape.get_value("payout_gateway_circuit_breaker_open")
-        assert (sample.labels["service"], sample.value) == ("current", 1)
+        labels = {"service": "current", "environment": "sandbox"}
+        assert scrape.sum("payout_gateway_circuit_breaker_open", **labels) == 1
 
 
 async def test_legacy_service_that_is_down_degrades_readiness(tmp_path: Path) -> None:

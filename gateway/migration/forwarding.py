@@ -287,6 +287,7 @@ class ForwardedWrites:
             await _save_outcome_if_possible(
                 execution.leave_in_doubt(f"passed on to the legacy service: {unknown}")
             )
+            unknown.retry_after = unknown.retry_after or MIN_RETRY_AFTER_SECONDS
             raise
         except Unreachable as unreachable:
             execution.record_response(call, unreachable)
@@ -481,6 +482,4 @@ async def _decompress_body(body: bytes, headers: CIMultiDict[str]) -> bytes:
 
 
 def _build_lost_failure(inbound: InboundRequest, reason: str) -> Failure:
-    if not inbound.is_write:
-        return Unreachable(reason)
-    return Unknown(reason, retry_after=MIN_RETRY_AFTER_SECONDS)
+    return Unknown(reason) if inbound.is_write else Unreachable(reason)

@@ -15,6 +15,7 @@ import pytest
 
 from gateway.auth.key_rows import load_listed_keys, replace_credentials, revoke_key
 from gateway.auth.keys import (
+    FORBIDDEN_ADVICE,
     AccountProbe,
     ApiKey,
     ApiKeyStore,
@@ -431,7 +432,7 @@ def build_listing(*ids: str) -> PlannedReply:
         ),
         (
             PlannedReply(403, b""),
-            "refused, the service answered 403: wrong credentials, base_url, clock or vocabulary",
+            f"refused, the service answered 403: {FORBIDDEN_ADVICE}",
         ),
         (PlannedReply(503, b""), "unreachable, the service answered 503"),
         (PlannedReply(200, b"<html>"), "unreachable, the response cannot be parsed"),
@@ -444,10 +445,18 @@ async def test_answer_of_service_about_credentials_is_reported(
     reply: PlannedReply, expected: str
 ) -> None:
     service = FakeUpstream(mine=reply)
-    assert (await probe_account(service, "live", Credentials("mine", "s"))).description == expected
-    assert (
-        await probe_account(service, "live", Credentials("none", "s"))
-    ).description == "unreachable, connection refused"
+    probe = await probe_account(service, "live", Credentials("mine", "a secret"))
+    assert probe.description == expected
+    probe = await probe_account(service, "live", Credentials("none", "a secret"))
+    assert probe.description == "unreachable, connection refused"
+
+
+async def test_credentials_that_look_swapped_are_reported_as_such() -> None:
+    service = FakeUpstream(**{"a secret": PlannedReply(401, b"")})
+    probe = await probe_account(service, "live", Credentials("a secret", "mine"))
+    assert probe.description == (
+        "refused, the service answered 401: access_key and secret_key look swapped"
+    )
 
 
 async def test_credentials_are_checked_by_one_read() -> None:
