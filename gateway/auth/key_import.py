@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, insert, select, update
 
-from gateway.auth.key_lines import ImportRefused, NumberedLine
+from gateway.auth.key_lines import ImportRefused, NumberedLine, parse_key_lines
 from gateway.auth.key_rows import (
     AnyRow,
     build_secret_encryption_context,
@@ -19,12 +20,13 @@ from gateway.auth.key_rows import (
     increment_key_change_count,
 )
 from gateway.auth.signing import Credentials, extract_displayable_key_prefix
+from gateway.config.settings import State
 from gateway.observability.plurals import pluralize
 from gateway.storage.audit_log import record_audit_event
 from gateway.storage.database import Transaction
 from gateway.storage.encryption import EncryptionKeys
 from gateway.storage.mode_rows import copy_modes
-from gateway.storage.store import Store
+from gateway.storage.store import Store, open_store
 from gateway.storage.tables import api_keys, tenant_credentials
 from gateway.storage.tenants import Tenant
 
@@ -64,6 +66,21 @@ async def import_keys(
         changed=len(plan.changed_keys),
         unchanged=len(lines) - len(plan.new_keys) - len(plan.changed_keys),
     )
+
+
+async def import_only_key(
+    state: State, tenant: Tenant, credentials: Credentials, api_key: str, name: str
+) -> None:
+    """Imports the key of a gateway with a database of its own, as a demo's; raises StoreUnavailable."""
+    key_line = {
+        **tenant._asdict(),
+        "api_key": api_key,
+        "access_key": credentials.access_key,
+        "secret_key": credentials.secret_key,
+        "name": name,
+    }
+    async with open_store(state) as store:
+        await import_keys(store, parse_key_lines(json.dumps(key_line).encode()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,7 @@ def settle_write(
     except WriteCommandRefused as error:
         raise CommandError(str(error)) from None
     if as_json:
-        print_json({"write": in_doubt.id, "told": verdict.recorded_outcome})
+        print_json({"write": in_doubt.id, "told": verdict.outcome_to_record})
     else:
         click.echo(
             f"Recorded: {description}: {_format_verdict(verdict)}. A running gateway continues from there."

@@ -26,7 +26,6 @@ from gateway.storage.traffic_rows import (
     load_traffic_count_sums,
     sum_traffic_counts,
 )
-from mappings import OPERATIONS, UNLISTED
 
 HOUR_CHOICES = (1, 6, 24, 48)
 
@@ -46,12 +45,6 @@ MAX_MERCHANTS = 50
 """Merchants in the table; the others are added up in one row."""
 
 UNMATCHED_ROUTE = "unmatched route"
-SIGNED_OPERATION = "signed"
-
-KNOWN_OPERATIONS = frozenset(operation.name for operation in (*OPERATIONS, *UNLISTED)) | {
-    SIGNED_OPERATION,
-    "",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -349,7 +349,7 @@ class OperatorVerdict:
     created_id: str | None = None
 
     @property
-    def recorded_outcome(self) -> str:
+    def outcome_to_record(self) -> str:
         return self.created_id or (CONFIRMED if self.has_happened else ABSENT)
 
 
@@ -405,7 +405,7 @@ async def record_operator_verdict(
         )
     # A compare-and-set: a gateway may have found the outcome while the operator was looking.
     if not await OperationRepository(store, ObjectStateStore(store)).record_operator_outcome(
-        record, write.number, verdict.recorded_outcome, id_
+        record, write.number, verdict.outcome_to_record, id_
     ):
         raise WriteCommandRefused(
             f"the outcome of {shown_id} became known meanwhile; see `writes unsettled`"

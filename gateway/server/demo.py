@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.auth.key_import import import_keys
-from gateway.auth.key_lines import parse_key_lines
+from gateway.auth.key_import import import_only_key
+from gateway.auth.signing import Credentials
 from gateway.config.settings import Environment, Environments, Settings, State, Words
 from gateway.simulator import (
     DEMO_CREDENTIALS,
@@ -20,7 +20,7 @@ from gateway.simulator import (
     Vocabulary,
     start_simulator,
 )
-from gateway.storage import open_store
+from gateway.storage import Tenant
 from mappings.vocabulary import map_legacy_words
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ async def open_demo_settings(settings: Settings) -> AsyncIterator[Settings]:
             state = State(
                 url=f"sqlite:///{folder}/demo.db", encryption_key_file=Path(folder, "demo.key")
             )
-            await _import_demo_key(state)
+            credentials = Credentials(DEMO_CREDENTIALS.access_key, DEMO_CREDENTIALS.secret_key)
+            tenant = Tenant(DEMO_CREDENTIALS.merchant, DEMO_CREDENTIALS.environment)
+            await import_only_key(state, tenant, credentials, DEMO_API_KEY, "demo")
             yield settings.model_copy(
                 update={
                     # Always on loopback, because everybody knows the API key of the demo.
@@ -73,19 +75,6 @@ def build_simulator_vocabulary(vocabulary: Words) -> Vocabulary:
     """Converts the configured vocabulary of both interfaces to the simulator's."""
     legacy = LegacyVocabulary(**map_legacy_words(vocabulary.build_vocabulary()))
     return Vocabulary(**vocabulary.current.model_dump(), legacy=legacy)
-
-
-async def _import_demo_key(state: State) -> None:
-    key_line = {
-        "merchant": DEMO_CREDENTIALS.merchant,
-        "environment": DEMO_CREDENTIALS.environment,
-        "api_key": DEMO_API_KEY,
-        "access_key": DEMO_CREDENTIALS.access_key,
-        "secret_key": DEMO_CREDENTIALS.secret_key,
-        "name": "demo",
-    }
-    async with open_store(state) as store:
-        await import_keys(store, parse_key_lines(json.dumps(key_line).encode()))
 
 
 def format_demo_instructions(running: RunningGateway) -> str:

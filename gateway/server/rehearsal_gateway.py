@@ -6,7 +6,6 @@ key. Its client of the service records each call.
 
 from __future__ import annotations
 
-import json
 import secrets
 import tempfile
 from collections.abc import AsyncIterator
@@ -16,8 +15,7 @@ from pathlib import Path
 
 import aiohttp
 
-from gateway.auth.key_import import import_keys
-from gateway.auth.key_lines import parse_key_lines
+from gateway.auth.key_import import import_only_key
 from gateway.auth.signing import Credentials
 from gateway.config.settings import (
     Deprecation,
@@ -31,7 +29,7 @@ from gateway.config.settings import (
 )
 from gateway.operator.rehearsal.sandbox import Exchange, RecordingClient, Sandbox
 from gateway.server.app import run_gateway
-from gateway.storage import Tenant, open_store
+from gateway.storage import Tenant
 from gateway.upstream.client import open_upstream_client
 
 
@@ -46,7 +44,7 @@ async def open_rehearsal_sandbox(
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="payout-gateway-"))
         own_settings = _build_own_settings(settings, folder)
-        await _import_key(own_settings.state, tenant, credentials, api_key)
+        await import_only_key(own_settings.state, tenant, credentials, api_key, "rehearsal")
         gateway = await stack.enter_async_context(
             run_gateway(own_settings, create_client=partial(create_client, is_probe=False))
         )
@@ -79,15 +77,3 @@ def _build_own_settings(settings: Settings, folder: str) -> Settings:
             "traces": Traces(),
         }
     )
-
-
-async def _import_key(state: State, tenant: Tenant, credentials: Credentials, api_key: str) -> None:
-    key_line = {
-        **tenant._asdict(),
-        "api_key": api_key,
-        "access_key": credentials.access_key,
-        "secret_key": credentials.secret_key,
-        "name": "rehearsal",
-    }
-    async with open_store(state) as store:
-        await import_keys(store, parse_key_lines(json.dumps(key_line).encode()))

@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING
 import structlog
 from yarl import URL
 
-from gateway.auth.signing import Credentials, SignedTargetForm, compute_signature, shorten_key
+from gateway.auth.signing import (
+    Credentials,
+    SignedTargetForm,
+    build_signature_headers,
+    extract_signed_target,
+    shorten_key,
+)
 from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
 from gateway.http.timeouts import Timeout
 from gateway.observability import traces
@@ -217,10 +223,7 @@ class UpstreamClient:
         # Without a query both forms are the same.
         form = self.signed_target.select_form(environment) if "?" in call.target else "path"
         options = _SigningOptions(form, self.clock.offset(environment))
-        try:
-            reply = await self._exchange(call, options)
-        except ResponseLost as lost:
-            reply = await self._exchange_again(call, options, lost)
+        reply = await self._exchange_repeatedly(call, options)
         if reply.status == 401:
             reply, options = await self._sign_in_other_ways(call, options, reply)
         is_usual = reply.status == 200 and "?" not in call.target
@@ -245,29 +248,22 @@ class UpstreamClient:
                 # After a suspend that stopped all clocks, the skew is the first sign that another
                 # process may own the write by now.
                 await call.fence.verify_fence()
-            try:
-                reply = await self._exchange(call, options)
-            except ResponseLost as lost:
-                reply = await self._exchange_again(call, options, lost)
+            reply = await self._exchange_repeatedly(call, options)
         return reply, options
 
-    async def _exchange_again(
-        self, call: _UpstreamCall, options: _SigningOptions, lost: ResponseLost
-    ) -> Reply:
-        """Exchanges a call again if that is safe: a read once; raises ResponseLost."""
+    async def _exchange_repeatedly(self, call: _UpstreamCall, options: _SigningOptions) -> Reply:
+        """Exchanges a call, and again if that is safe: a read once; raises ResponseLost."""
         unusable_count = 0
         while True:
-            if isinstance(lost, UnusableConnection):  # nothing was sent: also for a write
-                if (unusable_count := unusable_count + 1) == MAX_UNUSABLE_CONNECTIONS:
-                    raise lost
-            elif call.may_repeat and lost.is_connection_failure:
-                call.may_repeat = False
-            else:
-                raise lost
             try:
                 return await self._exchange(call, options)
-            except ResponseLost as error:
-                lost = error
+            except UnusableConnection:  # nothing was sent: also for a write
+                if (unusable_count := unusable_count + 1) == MAX_UNUSABLE_CONNECTIONS:
+                    raise
+            except ResponseLost as lost:
+                if not (call.may_repeat and lost.is_connection_failure):
+                    raise
+                call.may_repeat = False
 
     def _select_other_signing_options(
         self, call: _UpstreamCall, signing_options: _SigningOptions, reply: Reply
@@ -372,15 +368,14 @@ class UpstreamClient:
 
     def _encode_signed_head(self, call: _UpstreamCall, options: _SigningOptions) -> bytes:
         """Signs a call, and encodes its request line and headers; raises ResponseLost."""
-        method, target, body, credentials = call.method, call.target, call.body, call.credentials
-        signed_target = target if options.form == "path-and-query" else target.partition("?")[0]
-        stamp = int(self.clock.wall() + options.correction)
-        signature = (
-            credentials.keyed.hexdigest(
-                f"{stamp}\n{method}\n{signed_target}\n".encode() + bytes(body) + b"\n"
-            )
-            if len(body) <= WINDOW_BYTES
-            else compute_signature(credentials.keyed, stamp, method, signed_target, body)
+        method, target, body, origin = call.method, call.target, call.body, call.origin
+        signature_headers = build_signature_headers(
+            call.credentials,
+            self._vocabulary,
+            stamp=int(self.clock.wall() + options.correction),
+            method=method,
+            target=extract_signed_target(options.form, target),
+            body=body,
         )
         more_headers, more_count = "", 0
         if traces.active_tracer is not None:
@@ -392,14 +387,13 @@ class UpstreamClient:
         # Without a length some servers wait for a body (RFC 9110, section 8.6).
         elif method != "GET":
             more_headers, more_count = f"{more_headers}Content-Length: 0\r\n", more_count + 1
-        words, origin = self._vocabulary, call.origin
+        signature_lines = "\r\n".join(map(": ".join, signature_headers.items()))
         # A path prefix in base_url is sent but not signed: the signed path starts with /v1.
         text = (
             f"{method} {origin.path}{target} HTTP/1.1\r\nHost: {origin.host_header}\r\n"
             "Accept: application/json\r\nAccept-Encoding: identity\r\n"
             f"User-Agent: {USER_AGENT}\r\nX-Request-Id: {call.request_id}\r\n{more_headers}"
-            f"Authorization: {words.scheme} {credentials.access_key}:{signature}\r\n"
-            f"{words.timestamp_header}: {stamp}\r\n\r\n"
+            f"{signature_lines}\r\n\r\n"
         )
         # Counting line ends finds an injected header in any value.
         line_count = 9 + more_count

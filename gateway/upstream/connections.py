@@ -5,14 +5,10 @@ from __future__ import annotations
 import aiohttp
 
 from gateway.config.settings import Settings
-from gateway.upstream.send_attempt import SignedRequest
+from gateway.upstream.send_attempt import IDLE_TIMEOUT_SECONDS, SingleSendRequest
 
 CONNECT_TIMEOUT_SHARE = 1 / 5
 """Share of a call's timeout that connecting one socket may take."""
-
-IDLE_TIMEOUT_SECONDS = 4
-"""Less than the five seconds after which common servers close an idle connection: a write on a
-connection that is being closed would be in doubt."""
 
 
 def create_http_session(settings: Settings, *skipped_headers: str) -> aiohttp.ClientSession:
@@ -29,7 +25,7 @@ def create_http_session(settings: Settings, *skipped_headers: str) -> aiohttp.Cl
             limit_per_host=settings.upstream.connections,
             keepalive_timeout=IDLE_TIMEOUT_SECONDS,
         ),
-        request_class=SignedRequest,
+        request_class=SingleSendRequest,
         # A cookie set for one merchant would be sent with the calls of another.
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(

@@ -34,7 +34,7 @@ from gateway.upstream.send_attempt import (
 from mappings.failures import Unknown, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import Mapping
 
     from multidict import CIMultiDict, CIMultiDictProxy
 
@@ -61,19 +61,6 @@ class PassthroughRequest:
     body: Spool | None
     is_write: bool
     stamp: int | None = None
-
-
-@dataclass(slots=True)
-class PassthroughAttempt(SingleSend):
-    """One attempt to send a request with the client's own credentials."""
-
-    path: str
-    fence: Fence | None = None
-    has_left: bool = False
-    sent_at: float = 0.0
-
-    async def _add_credentials(self, _headers: MutableMapping[str, str]) -> None:
-        self.sent_at = time.monotonic()
 
 
 class PassthroughResponse:
@@ -181,7 +168,7 @@ class PassthroughClient:
         if origin is None:
             raise Unreachable(f"no address for {request.environment} is configured")
         path = origin.raw_path.rstrip("/") + request.target
-        attempt = PassthroughAttempt(path, fence)
+        attempt = SingleSend(path, fence)
         with self._breakers.track(request.environment) as breaker_call:
             return await self._send_with_timeout(
                 request, _build_url(origin, path), attempt, breaker_call
@@ -191,7 +178,7 @@ class PassthroughClient:
         self,
         request: PassthroughRequest,
         url: URL,
-        attempt: PassthroughAttempt,
+        attempt: SingleSend,
         breaker_call: BreakerCall,
     ) -> aiohttp.ClientResponse:
         try:
@@ -223,7 +210,7 @@ class PassthroughClient:
         self,
         request: PassthroughRequest,
         response: aiohttp.ClientResponse,
-        attempt: PassthroughAttempt,
+        attempt: SingleSend,
     ) -> None:
         """Records the clock skew that the response to an accepted request shows."""
         # A refusal does not show whether the service accepted the timestamp.
@@ -235,7 +222,7 @@ class PassthroughClient:
             self._clock.record_accepted(request.environment, sample, stamp_offset)
 
     async def _send_request(
-        self, request: PassthroughRequest, url: URL, attempt: PassthroughAttempt
+        self, request: PassthroughRequest, url: URL, attempt: SingleSend
     ) -> aiohttp.ClientResponse:
         headers, body = request.headers.copy(), request.body
         if body is not None:

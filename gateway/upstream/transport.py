@@ -7,7 +7,6 @@ retries are not needed, and cost more than the rest of a read even if they are d
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import ssl
 from collections import deque
@@ -17,16 +16,12 @@ import aiohappyeyeballs
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from gateway.upstream.http_connection import UpstreamConnection
-from gateway.upstream.send_attempt import ResponseLost
+from gateway.upstream.send_attempt import IDLE_TIMEOUT_SECONDS, ResponseLost, describe_connect_error
 
 if TYPE_CHECKING:
     from yarl import URL
 
     from gateway.upstream.egress import Egress
-
-IDLE_TIMEOUT_SECONDS = 4
-"""Less than the five seconds after which common servers close an idle connection: a write on a
-connection that is being closed would be in doubt."""
 
 HAPPY_EYEBALLS_SECONDS = 0.25
 """Time until an address of the other IP version is tried too (RFC 8305, section 5)."""
@@ -155,7 +150,7 @@ class Origin:
         except TimeoutError:
             lost = ResponseLost(f"cannot connect to {name}: timed out", is_connection_failure=True)
         except OSError as error:
-            reason = f"cannot connect to {name}: {_describe_connect_error(error)}"
+            reason = f"cannot connect to {name}: {describe_connect_error(error)}"
             lost = ResponseLost(reason, is_connection_failure=True)
         # Raised outside the except block, because the cause's text may name more than the reason.
         raise lost
@@ -234,11 +229,3 @@ class _Tunnel(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._response.done():
             self._response.set_exception(exc or ConnectionResetError())
-
-
-def _describe_connect_error(error: OSError) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"{error.verify_message} ({error.reason})"
-    if isinstance(error, ssl.SSLError | socket.gaierror) or not error.errno:
-        return error.strerror or str(error) or type(error).__name__
-    return os.strerror(error.errno).lower()

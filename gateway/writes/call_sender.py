@@ -112,11 +112,12 @@ class CallSender:
             return await caller.send_write(call, caller.execution)
         endpoint = find_documented_endpoint(call.method, call.path)
         data = None if call.body is None else await self._encode_body(call, endpoint, caller)
-        reply = await (
-            self._exchange(call, endpoint, caller, data)
-            if traces.active_tracer is None
-            else self._exchange_in_span(call, endpoint, caller, data)
-        )
+        if traces.active_tracer is None:
+            reply = await self._exchange(call, endpoint, caller, data)
+        else:
+            environment = caller.key.environment
+            with traces.start_call_span(call.method, endpoint.path, environment) as span:
+                reply = await self._exchange(call, endpoint, caller, data, span)
         is_long = len(reply.body) > json_codec.LARGE_BYTES
         if is_long or caller.is_long:
             caller.is_long = True
@@ -202,36 +203,15 @@ class CallSender:
         _log_progress(caller, "calling_service", call, body)
         return body
 
-    async def _exchange_in_span(
-        self,
-        call: Call,
-        endpoint: Endpoint,
-        caller: Caller,
-        body: bytes | CompressedBuffer | None,
-    ) -> Reply:
-        with traces.start_call_span(call.method, endpoint.path, caller.key.environment) as span:
-            outcome, status = "cancelled", None
-            try:
-                reply = await self._exchange(call, endpoint, caller, body)
-                outcome, status = f"{reply.status // 100}xx", reply.status
-            except Failure as failure:
-                outcome = failure.error_type
-                raise
-            except Exception:
-                outcome = "failed"
-                raise
-            finally:
-                span.record_outcome(outcome, status)
-        return reply
-
     async def _exchange(
         self,
         call: Call,
         endpoint: Endpoint,
         caller: Caller,
         body: bytes | CompressedBuffer | None,
+        span: traces.CallSpan | None = None,
     ) -> Reply:
-        environment, outcome = caller.key.environment, "cancelled"
+        environment, outcome, status = caller.key.environment, "cancelled", None
         started_at = time.perf_counter()
         # Counted before it is sent: the access log also shows calls that failed.
         caller.call_count += 1
@@ -246,7 +226,7 @@ class CallSender:
                 write=not call.is_read,
                 fence=None if call.is_read else _build_fence(call, caller),
             )
-            outcome = STATUS_CLASSES[reply.status // 100]
+            outcome, status = STATUS_CLASSES[reply.status // 100], reply.status
         except Failure as failure:
             outcome = failure.error_type
             raise
@@ -257,6 +237,8 @@ class CallSender:
             # CancelledError is no Exception, so a cancelled call keeps the outcome "cancelled".
             caller.service_seconds += time.perf_counter() - started_at
             metrics.count_upstream_call(environment, call.method, endpoint.path, outcome)
+            if span is not None:
+                span.record_outcome(outcome, status)
         return reply
 
     def _build_refused_failure(

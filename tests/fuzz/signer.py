@@ -41,7 +41,7 @@ def check(data: bytes) -> None:
         return  # never sent: ``Upstream.send`` refuses it
     sent_target = URL(f"{ORIGIN}{target.removesuffix('?')}", encoded=True).raw_path_qs
     if sent_target != "/prefix" + target.removesuffix("?"):
-        return  # never sent_target: ``SingleSend.sign_and_verify_fence`` refuses what would be sent_target otherwise than it is signed_target
+        return  # never sent: ``SingleSendRequest.send`` refuses a target that would be changed
     signed_target = extract_signed_target(target_form, target.removesuffix("?"))
     headers = build_signature_headers(
         CREDENTIALS, CurrentWords(), stamp=STAMP, method=method, target=signed_target, body=body

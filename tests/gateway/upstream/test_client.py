@@ -21,8 +21,7 @@ from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.json_codec import LARGE_BYTES
 from gateway.upstream.client import UpstreamClient, open_upstream_client
 from gateway.upstream.clock import ServiceClock
-from gateway.upstream.passthrough import PassthroughAttempt
-from gateway.upstream.send_attempt import convert_to_response_lost
+from gateway.upstream.send_attempt import SingleSend, convert_to_response_lost
 from mappings.failures import Unknown, Unreachable
 
 CREDENTIALS = Credentials("AK", "SK")
@@ -435,10 +434,10 @@ async def test_retried_read_has_two_attempts_each_signed():
 
 
 async def test_attempt_cannot_be_sent_twice():
-    attempt = PassthroughAttempt("/v1/x")
-    await attempt.sign_and_verify_fence({})
+    attempt = SingleSend("/v1/x")
+    await attempt.verify_fence_before_sending()
     with pytest.raises(RuntimeError, match="once"):
-        await attempt.sign_and_verify_fence({})
+        await attempt.verify_fence_before_sending()
 
 
 # Unreachable or unknown.
