@@ -164,7 +164,7 @@ def _describe_next_steps(directory: Path, base_url: str | None, *, compose: bool
         steps = [
             *([] if directory == Path() else [f"cd {directory}"]),
             *([] if base_url else ["set base_url in gateway.toml to your service's address"]),
-            "payout-gateway keys import keys.jsonl     # one line for each legacy API key; see the README",
+            "payout-gateway keys import keys.jsonl     # one line for each legacy API key; see deploy/starting.md",
             "payout-gateway doctor                     # tries the service, with reads only",
             "payout-gateway serve",
         ]
