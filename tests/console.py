@@ -7,6 +7,7 @@ import math
 import random
 import re
 import threading
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -19,9 +20,14 @@ import aiohttp
 from gateway.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from gateway.storage import Store, Tenant, open_store
 from gateway.storage.difference_rows import Tally, TallyKey, add_to_comparison_tallies
-from gateway.storage.durations import Durations
-from gateway.storage.traffic_rows import SPAN_LENGTH, Span, Traffic, compute_traffic_span_start
-from gateway.storage.usage_rows import UsageCounts, UsageKey, add_usage_and_traffic_counts
+from gateway.storage.request_counts import (
+    BUCKET_BOUNDS_MS,
+    DAY,
+    MINUTE,
+    CountKey,
+    RequestCounts,
+    add_request_counts,
+)
 from tests.operator_commands import disable_immediate_read
 from tests.payouts import create_batch, create_recipient
 from tests.running_gateway import KEY, GatewayUnderTest, import_api_keys, open_gateway
@@ -165,67 +171,72 @@ async def fill_history(console: ConsoleUnderTest, folder: Path) -> None:
 async def _add_history(store: Store) -> None:
     rng = random.Random(4)
     now = datetime.now(UTC)
-    traffic: dict[Span, Traffic] = {}
+    counts: dict[CountKey, RequestCounts] = {}
     owners = [SHOP, *(Tenant(name, "sandbox") for name in OTHER_MERCHANTS)]
-    began_at = compute_traffic_span_start(now) - timedelta(hours=30)
-    while began_at < now - SPAN_LENGTH:
+    began_at = now - timedelta(hours=30)
+    while began_at < now - 5 * MINUTE:
         hour = began_at.hour + began_at.minute / 60
         load = 0.35 + 0.65 * math.sin(math.pi * hour / 24) ** 2
-        for weight, tenant in zip((6, 3, 1, 0.3), owners, strict=True):
+        is_outage = began_at > now - timedelta(hours=4) < began_at + timedelta(minutes=15)
+        error_share = 0.3 if is_outage else 0.004
+        # The last merchant has been inactive for days.
+        for weight, tenant in zip((6, 3, 1), owners[:3], strict=True):
             for operation, share in OPERATIONS.items():
-                requests = int(share * weight * load * rng.uniform(0.6, 1.4))
-                if not requests:
-                    continue
-                error_share = (
-                    0.3
-                    if began_at > now - timedelta(hours=4) < began_at + SPAN_LENGTH * 3
-                    else 0.004
-                )
-                service = requests * int(rng.uniform(60, 120) * (1 + 2 * error_share))
-                traffic[Span(began_at, *tenant, operation)] = Traffic(
-                    requests,
-                    int(requests * rng.uniform(0, 0.06)),
-                    int(requests * error_share * rng.random() * 2),
-                    service + requests * rng.randint(2, 5),
-                    service,
-                    rng.randint(200, 900),
-                    _build_durations(requests, 3, rng),
-                    _build_durations(requests, service / requests, rng),
-                )
-        began_at += SPAN_LENGTH
-    await add_usage_and_traffic_counts(store, _build_usage(owners, now, rng), traffic)
+                if requests := int(share * weight * load * rng.uniform(0.6, 1.4)):
+                    count_key = CountKey(began_at, MINUTE, *tenant, *_name_key(tenant, operation))
+                    service = requests * int(rng.uniform(60, 120) * (1 + 2 * error_share))
+                    counts[count_key] = RequestCounts(
+                        requests,
+                        int(requests * rng.uniform(0, 0.06)),
+                        int(requests * error_share * rng.random() * 2),
+                        service + requests * rng.randint(2, 5),
+                        service,
+                        rng.randint(200, 900),
+                        began_at,
+                        began_at,
+                        _build_histogram(requests, 3, rng),
+                        _build_histogram(requests, service / requests, rng),
+                    )
+        began_at += 5 * MINUTE
+    await add_request_counts(store, {**counts, **_build_usage(owners, now, rng)})
 
 
-def _build_durations(requests: int, ms: float, rng: random.Random) -> Durations:
+def _name_key(tenant: Tenant, operation: str) -> tuple[str, str]:
+    """Returns the key and the operation of requests; signed requests use no key."""
+    key = "demo-sandbox" if tenant == SHOP else tenant.merchant
+    return "" if operation == "signed" else key, operation
+
+
+def _build_histogram(requests: int, ms: float, rng: random.Random) -> list[int]:
     """Most durations near ``ms``, a few much longer."""
-    durations = Durations()
+    histogram = RequestCounts().gateway
     for _ in range(requests):
-        durations.count(ms * rng.lognormvariate(0, 0.4) * (4 if rng.random() < 0.02 else 1))
-    return durations
+        duration = ms * rng.lognormvariate(0, 0.4) * (4 if rng.random() < 0.02 else 1)
+        histogram[bisect_left(BUCKET_BOUNDS_MS, duration)] += 1
+    return histogram
 
 
 def _build_usage(
     owners: list[Tenant], now: datetime, rng: random.Random
-) -> dict[UsageKey, UsageCounts]:
-    counts: dict[UsageKey, UsageCounts] = {}
+) -> dict[CountKey, RequestCounts]:
+    counts: dict[CountKey, RequestCounts] = {}
     for days_ago in range(59, -1, -1):
         recorded_at = now - timedelta(days=days_ago)
         for number, tenant in enumerate(owners):
             if number == 3 and days_ago < 12:
                 continue
-            key = "demo-sandbox" if tenant == SHOP else tenant.merchant
             for operation, frequency in OPERATIONS.items():
-                name = "" if operation == "signed" else key
                 share = (60 - days_ago) / 60 if operation == "signed" else (days_ago + 20) / 80
                 requests = int(frequency * (4 - number) * share * rng.uniform(20, 30))
-                counts[UsageKey(*tenant, name, operation, recorded_at.date())] = UsageCounts(
+                count_key = CountKey(recorded_at, DAY, *tenant, *_name_key(tenant, operation))
+                counts[count_key] = RequestCounts(
                     requests,
                     requests // 40,
                     requests // 900,
                     requests * 90,
                     requests * 85,
-                    recorded_at,
-                    recorded_at,
+                    first_at=recorded_at,
+                    last_at=recorded_at,
                 )
     return counts
 

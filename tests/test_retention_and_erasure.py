@@ -25,16 +25,16 @@ from gateway.simulator import Service
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.id_rows import load_current_ids_by_legacy_id
+from gateway.storage.request_counts import load_usage_summaries
 from gateway.storage.tables import (
     audit_events,
     object_states,
     operation_objects,
     operation_steps,
     operations,
+    request_counts,
     upstream_writes,
-    usage,
 )
-from gateway.storage.usage_rows import load_usage_summaries
 from tests.gateway.storage.conftest import (  # noqa: F401 - fixtures
     database,
     postgres,
@@ -320,17 +320,17 @@ async def test_usage_and_audit_log_have_their_own_retention(
             return bool(await load_usage_summaries(setup.store))
 
         await wait_until_async(is_usage_counted)
-        await setup.make_old(usage, "day")
+        await setup.make_old(request_counts, "began_at")
         row = {"id": "1", "action": "froze", "actor": "x", "merchant": "", "environment": ""}
         await execute(
             setup.store, audit_events.insert().values(**row, at=setup.store.clock() - 3 * LONG_TIME)
         )
         await delete_expired_data(setup.store, Retention(usage_days=0, audit_days=0))
-        assert await setup.count_rows(usage, audit_events) == [1, 2]
+        assert await setup.count_rows(request_counts, audit_events) == [3, 2]
         await delete_expired_data(setup.store, Retention(usage_days=600, audit_days=1600))
-        assert await setup.count_rows(usage, audit_events) == [1, 2]
+        assert await setup.count_rows(request_counts, audit_events) == [3, 2]
         await delete_expired_data(setup.store, DEFAULT_RETENTION)
-        assert await setup.count_rows(usage, audit_events) == [0, 1], (
+        assert await setup.count_rows(request_counts, audit_events) == [2, 1], (
             "that a key was imported was just noted"
         )
 

@@ -17,7 +17,7 @@ from gateway.observability.plurals import pluralize
 
 if TYPE_CHECKING:
     from gateway.storage.brownout_rows import Brownout, BrownoutHit
-    from gateway.storage.usage_rows import UsageSummary
+    from gateway.storage.request_counts import UsageSummary
 
 
 class UtcTimeParameter(click.ParamType[datetime]):

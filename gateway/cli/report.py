@@ -19,7 +19,7 @@ from gateway.observability.plurals import pluralize
 from gateway.operator.key_usage import group_usage_by_key, map_operations_to_replacement_calls
 
 if TYPE_CHECKING:
-    from gateway.storage.usage_rows import UsageSummary
+    from gateway.storage.request_counts import UsageSummary
 
 COLUMNS = (
     "merchant",
@@ -75,7 +75,7 @@ def show_usage(
 
 async def _load_usage(settings: Settings, since: date | None) -> list[UsageSummary]:
     from gateway.storage import open_store
-    from gateway.storage.usage_rows import load_usage_summaries
+    from gateway.storage.request_counts import load_usage_summaries
 
     async with open_store(settings.state, create=False) as store:
         return await load_usage_summaries(store, since)

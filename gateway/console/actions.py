@@ -33,7 +33,7 @@ from gateway.storage.audit_log import describe_scope, is_tenant_in_scope
 from gateway.storage.brownout_rows import Brownout, end_brownouts, insert_brownout, list_brownouts
 from gateway.storage.freezes import freeze_writes, unfreeze_writes
 from gateway.storage.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
-from gateway.storage.usage_rows import load_usage_summaries
+from gateway.storage.request_counts import load_usage_summaries
 
 DURATION_MINUTES = (5, 15, 60, 240)
 

@@ -11,7 +11,7 @@ from gateway.operator.metrics_page import StateGauges
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE
 from gateway.storage.brownout_rows import list_planned_and_active_brownouts
 from gateway.storage.difference_rows import load_comparison_tallies_by_key
-from gateway.storage.traffic_rows import Traffic
+from gateway.storage.request_counts import RequestCounts
 
 FAILURE_RATIO = 0.05
 """Alert if a larger share of recent requests failed."""
@@ -35,7 +35,7 @@ async def load_alerts(
     dependencies: ConsoleDependencies,
     faults: Mapping[str, str | None],
     figures: StateGauges,
-    recent: Traffic,
+    recent: RequestCounts,
     near_their_limit: int,
 ) -> list[Alert]:
     """Loads all alerts, errors first; raises StoreUnavailable."""

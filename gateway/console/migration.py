@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 
 from aiohttp import web
 
@@ -17,10 +16,11 @@ from gateway.operator.key_usage import (
     group_usage_by_key,
     map_operations_to_replacement_calls,
 )
-from gateway.storage.usage_rows import (
-    DailyUsage,
+from gateway.storage import Store
+from gateway.storage.request_counts import (
+    DAY,
     UsageSummary,
-    load_daily_usage,
+    load_request_counts,
     load_usage_summaries,
 )
 
@@ -94,7 +94,7 @@ class MigrationPage:
             ),
             # Requests without a known key are counted without a merchant.
             unknown=next((usage for usage in keys if not usage.owner.merchant), None),
-            plot=_build_usage_plot(await load_daily_usage(store, since), since, today),
+            plot=await _load_usage_plot(store, since, today),
             becomes=map_operations_to_replacement_calls(),
         )
 
@@ -110,17 +110,21 @@ def _build_key_migration(use: KeyUsage, now: datetime) -> KeyMigration:
     return KeyMigration(use, now - use.last_at < RECENT_PERIOD, operations)
 
 
-def _build_usage_plot(days: Sequence[DailyUsage], since: date, today: date) -> Plot:
-    dates = [since + timedelta(days=number) for number in range((today - since).days + 1)]
-    bars = {date_: {"legacy": 0.0, "signed": 0.0} for date_ in dates}
-    for usage in days:
-        # Midnight may have passed since the days were listed.
-        if usage.day in bars:
-            bars[usage.day]["signed" if usage.operation == SIGNED_OPERATION else "legacy"] += (
-                usage.requests
-            )
-    midnights = [datetime.combine(date_, datetime.min.time()) for date_ in dates]
+async def _load_usage_plot(store: Store, since: date, today: date) -> Plot:
+    midnights = [
+        datetime.combine(since, time(), UTC) + number * DAY
+        for number in range((today - since).days + 1)
+    ]
+    bars = {midnight: {"legacy": 0.0, "signed": 0.0} for midnight in midnights}
+    counts_by_day = await load_request_counts(
+        store, DAY, midnights[0], "began_at", "merchant", "operation"
+    )
+    for (began_at, merchant, operation), counts in counts_by_day.items():
+        # Requests without a key have no merchant. Midnight may have passed since ``today``.
+        if merchant and began_at in bars:
+            interface = "signed" if operation == SIGNED_OPERATION else "legacy"
+            bars[began_at][interface] += counts.requests
     return build_stacked_bar_plot(
-        [(f"{date_}", values) for date_, values in bars.items()],
+        [(f"{midnight:%Y-%m-%d}", values) for midnight, values in bars.items()],
         format_axis_time_labels(midnights, "%d %b"),
     )

@@ -19,8 +19,7 @@ from gateway.console.traffic import load_recent_traffic_by_operation, load_traff
 from gateway.http.progress import RequestProgress
 from gateway.operator.key_usage import group_usage_by_key
 from gateway.operator.metrics_page import load_state_gauges
-from gateway.storage.traffic_rows import sum_traffic_counts
-from gateway.storage.usage_rows import load_usage_summaries
+from gateway.storage.request_counts import load_usage_summaries, sum_request_counts
 
 CHECK_CACHE_SECONDS = 10.0
 """Checks are cached this long, however many clients refresh the page."""
@@ -55,7 +54,7 @@ class OverviewPage:
         faults = await self._refresh_readiness_faults()
         gauges = await load_state_gauges(store)
         plots, day = await load_traffic_plots(store, PLOT_HOURS)
-        recent = sum_traffic_counts((await load_recent_traffic_by_operation(store)).values())
+        recent = sum_request_counts((await load_recent_traffic_by_operation(store)).values())
         week = group_usage_by_key(
             await load_usage_summaries(store, (store.clock() - USAGE_PERIOD).date())
         )

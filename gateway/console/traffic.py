@@ -19,25 +19,21 @@ from gateway.console.charts import (
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.storage import Store
-from gateway.storage.durations import BUCKET_BOUNDS_MS, PARTS, Part
-from gateway.storage.traffic_rows import (
-    SPAN_LENGTH,
-    Traffic,
-    load_traffic_count_sums,
-    sum_traffic_counts,
+from gateway.storage.request_counts import (
+    BUCKET_BOUNDS_MS,
+    HOUR,
+    MINUTE,
+    Part,
+    RequestCounts,
+    load_request_counts,
+    sum_request_counts,
 )
 
-HOUR_CHOICES = (1, 6, 24, 48)
-
-BAR_SIZE_BY_HOURS: Mapping[int, timedelta] = {
-    1: SPAN_LENGTH,
-    6: SPAN_LENGTH,
-    24: 3 * SPAN_LENGTH,
-    48: 6 * SPAN_LENGTH,
-}
+BAR_SIZE_BY_HOURS: Mapping[int, timedelta] = {1: MINUTE, 6: 5 * MINUTE, 24: HOUR, 48: HOUR}
+"""Length of a bar of the plots, by the number of hours that they show."""
 
 RECENT_PERIOD = timedelta(minutes=15)
-"""The period shown as "now"; the current span is added to it."""
+"""The period shown as "now"; the current minute is added to it."""
 
 PERCENTILES: Mapping[str, int] = {"p50": 50, "p95": 95, "p99": 99}
 
@@ -54,7 +50,7 @@ class Row:
     name: str
     detail: str
     href: str
-    traffic: Traffic
+    traffic: RequestCounts
     ratio: float
 
 
@@ -64,8 +60,8 @@ class OperationTimes:
 
     name: str
     href: str
-    total: Traffic
-    recent: Traffic
+    total: RequestCounts
+    recent: RequestCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +74,24 @@ class TrafficPlots:
 
 async def load_traffic_plots(
     store: Store, hours: int, filters: Mapping[str, str] | None = None
-) -> tuple[TrafficPlots, Traffic]:
+) -> tuple[TrafficPlots, RequestCounts]:
     """Loads the plots of the last hours and their total; raises StoreUnavailable."""
     bar_size, now = BAR_SIZE_BY_HOURS[hours], store.clock()
     since, until = _compute_period(now, hours)
-    traffic_by_start = await load_traffic_count_sums(
-        store, since, "began_at", required_values=filters, has_durations=True
+    traffic_by_start = await load_request_counts(
+        store, _find_span(hours), since, "began_at", required_values=filters, has_durations=True
     )
     starts = list_time_span_starts(since, until, bar_size)
-    bars: list[Traffic] = [Traffic() for _ in starts]
+    bars: list[RequestCounts] = [RequestCounts() for _ in starts]
     for (began_at,), traffic in traffic_by_start.items():
         # Requests counted since the period was computed belong to the last bar.
         bars[min(int((began_at - since) / bar_size), len(bars) - 1)].add(traffic)
-    return _build_traffic_plots(starts, bars, bar_size), sum_traffic_counts(bars)
+    return _build_traffic_plots(starts, bars, bar_size), sum_request_counts(bars)
+
+
+def _find_span(hours: int) -> timedelta:
+    """Returns the length of the counted spans that the bars add up."""
+    return HOUR if BAR_SIZE_BY_HOURS[hours] >= HOUR else MINUTE
 
 
 def _compute_period(now: datetime, hours: int) -> tuple[datetime, datetime]:
@@ -102,7 +103,7 @@ def _compute_period(now: datetime, hours: int) -> tuple[datetime, datetime]:
 
 
 def _build_traffic_plots(
-    starts: Sequence[datetime], bars: Sequence[Traffic], bar_size: timedelta
+    starts: Sequence[datetime], bars: Sequence[RequestCounts], bar_size: timedelta
 ) -> TrafficPlots:
     labels = format_axis_time_labels(starts)
     names = [f"{start:%H:%M}\N{EN DASH}{start + bar_size:%H:%M}" for start in starts]
@@ -110,31 +111,21 @@ def _build_traffic_plots(
         {"answered": traffic.successful, "refused": traffic.refused, "failed": traffic.failed}
         for traffic in bars
     ]
-    part_plots = [
-        build_stacked_bar_plot(
-            list(
-                zip(
-                    names,
-                    [_compute_duration_percentiles(traffic, part) for traffic in bars],
-                    strict=True,
-                )
-            ),
-            labels,
-            is_cumulative=True,
-        )
-        for part in PARTS
-    ]
-    # In the order of PARTS.
-    gateway, service = part_plots
+
+    def build_percentile_plot(part: Part) -> Plot:
+        percentiles = [_compute_duration_percentiles(traffic, part) for traffic in bars]
+        rows = list(zip(names, percentiles, strict=True))
+        return build_stacked_bar_plot(rows, labels, is_cumulative=True)
+
     return TrafficPlots(
         build_stacked_bar_plot(list(zip(names, counts, strict=True)), labels),
-        service,
-        gateway,
+        build_percentile_plot("service"),
+        build_percentile_plot("gateway"),
         bar_size,
     )
 
 
-def _compute_duration_percentiles(traffic: Traffic, part: Part) -> dict[str, float]:
+def _compute_duration_percentiles(traffic: RequestCounts, part: Part) -> dict[str, float]:
     """Returns percentiles, capped at the highest bucket bound: infinity cannot be drawn."""
     return {
         name: min(traffic.percentile(part, percent) or 0.0, BUCKET_BOUNDS_MS[-1])
@@ -144,12 +135,12 @@ def _compute_duration_percentiles(traffic: Traffic, part: Part) -> dict[str, flo
 
 async def load_recent_traffic_by_operation(
     store: Store, filters: Mapping[str, str] | None = None
-) -> dict[tuple[str], Traffic]:
+) -> dict[tuple[str], RequestCounts]:
     """Loads the last 15 minutes by operation; raises StoreUnavailable."""
-    # Counts are stored by span, so the first one may have begun before the period.
-    since = store.clock() - RECENT_PERIOD - SPAN_LENGTH
-    return await load_traffic_count_sums(
-        store, since, "operation", required_values=filters, has_durations=True
+    # Counts are stored by minute, so the first one may have begun before the period.
+    since = store.clock() - RECENT_PERIOD - MINUTE
+    return await load_request_counts(
+        store, MINUTE, since, "operation", required_values=filters, has_durations=True
     )
 
 
@@ -162,12 +153,13 @@ class TrafficPage:
         hours, filters = _parse_period_and_filters(request.query)
         plots, total = await load_traffic_plots(self._store, hours, filters)
         since, _ = _compute_period(self._store.clock(), hours)
-        by_operation = await load_traffic_count_sums(
-            self._store, since, "operation", required_values=filters, has_durations=True
+        span = _find_span(hours)
+        by_operation = await load_request_counts(
+            self._store, span, since, "operation", required_values=filters, has_durations=True
         )
         recent = await load_recent_traffic_by_operation(self._store, filters)
-        by_merchant = await load_traffic_count_sums(
-            self._store, since, "merchant", "environment", required_values=filters
+        by_merchant = await load_request_counts(
+            self._store, span, since, "merchant", "environment", required_values=filters
         )
         return self._pages.render_page(
             request,
@@ -175,7 +167,7 @@ class TrafficPage:
             hours=hours,
             choices=[
                 (choice, _build_traffic_url({**filters, "hours": choice}))
-                for choice in HOUR_CHOICES
+                for choice in BAR_SIZE_BY_HOURS
             ],
             only=filters,
             everything=_build_traffic_url({"hours": hours}),
@@ -189,7 +181,7 @@ class TrafficPage:
 
 def _parse_period_and_filters(query: Mapping[str, str]) -> tuple[int, dict[str, str]]:
     """Parses the query: period and filters. Unknown parameters are ignored."""
-    hours = next((choice for choice in HOUR_CHOICES if str(choice) == query.get("hours")), 24)
+    hours = next((choice for choice in BAR_SIZE_BY_HOURS if str(choice) == query.get("hours")), 24)
     names = ("merchant", "environment", "operation")
     return hours, {name: query[name] for name in names if name in query}
 
@@ -199,10 +191,10 @@ def _build_traffic_url(query: Mapping[str, Any]) -> str:
 
 
 def _build_operation_rows(
-    traffic_by_operation: Mapping[tuple[Any, ...], Traffic],
+    traffic_by_operation: Mapping[tuple[Any, ...], RequestCounts],
     filters: Mapping[str, str],
     hours: int,
-    total: Traffic,
+    total: RequestCounts,
 ) -> list[Row]:
     rows = [
         _build_traffic_row(
@@ -218,27 +210,29 @@ def _build_operation_rows(
 
 
 def _build_operation_times(
-    rows: Sequence[Row], recent: Mapping[tuple[str], Traffic], total: Traffic
+    rows: Sequence[Row], recent: Mapping[tuple[str], RequestCounts], total: RequestCounts
 ) -> list[OperationTimes]:
     recent_by_name = {name or UNMATCHED_ROUTE: traffic for (name,), traffic in recent.items()}
     times = [
-        OperationTimes(row.name, row.href, row.traffic, recent_by_name.get(row.name, Traffic()))
+        OperationTimes(
+            row.name, row.href, row.traffic, recent_by_name.get(row.name, RequestCounts())
+        )
         for row in rows
     ]
     # The sum of a single row would repeat it.
     if len(times) < 2:
         return times
     return [
-        OperationTimes("all operations", "", total, sum_traffic_counts(recent_by_name.values())),
+        OperationTimes("all operations", "", total, sum_request_counts(recent_by_name.values())),
         *times,
     ]
 
 
 def _build_merchant_rows(
-    traffic_by_tenant: Mapping[tuple[Any, ...], Traffic],
+    traffic_by_tenant: Mapping[tuple[Any, ...], RequestCounts],
     filters: Mapping[str, str],
     hours: int,
-    total: Traffic,
+    total: RequestCounts,
 ) -> list[Row]:
     rows = [
         _build_traffic_row(
@@ -257,7 +251,7 @@ def _build_merchant_rows(
                 f"{len(remaining_traffic)} others",
                 "",
                 {},
-                sum_traffic_counts(remaining_traffic),
+                sum_request_counts(remaining_traffic),
                 total,
             )
         ]
@@ -265,7 +259,7 @@ def _build_merchant_rows(
 
 
 def _build_traffic_row(
-    name: str, detail: str, query: Mapping[str, Any], traffic: Traffic, total: Traffic
+    name: str, detail: str, query: Mapping[str, Any], traffic: RequestCounts, total: RequestCounts
 ) -> Row:
     return Row(
         name,

@@ -46,10 +46,10 @@ from gateway.migration.inbound_request import InboundRequest, list_batch_ids_in_
 from gateway.migration.recorder import Recorder
 from gateway.migration.routing import ServiceRouter
 from gateway.migration.shadow_traffic import ShadowTraffic
-from gateway.migration.usage import NO_TENANT, UsageCounter
 from gateway.observability import logs, metrics
 from gateway.storage import StoreUnavailable
 from gateway.storage.mode_rows import COMPARE
+from gateway.storage.request_counts import NO_TENANT, UsageCounter
 from gateway.upstream import header_filter
 from gateway.writes.batch_routing import BatchRoutedElsewhereError
 from gateway.writes.caller import Caller

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from gateway.auth.key_rows import ListedKey, find_keys_by_name_or_prefix
 from gateway.storage import Store
 from gateway.storage.brownout_rows import Brownout, build_brownout_with_new_id
-from gateway.storage.usage_rows import UsageSummary, load_usage_summaries
+from gateway.storage.request_counts import UsageSummary, load_usage_summaries
 from mappings import OPERATIONS, UNLISTED
 
 USAGE_PERIOD = timedelta(days=7)

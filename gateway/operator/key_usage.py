@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gateway.storage import Tenant
-from gateway.storage.usage_rows import UsageSummary
+from gateway.storage.request_counts import UsageSummary
 from mappings import OPERATIONS, UNLISTED
 from mappings.provenance import list_documented_calls_without_drafts
 

@@ -11,7 +11,7 @@ from gateway.compare.rules import Rule
 from gateway.observability.plurals import pluralize
 from gateway.storage import Store, Tenant
 from gateway.storage.difference_rows import Tally, TallyKey, load_comparison_tallies_by_key
-from gateway.storage.usage_rows import load_usage_summaries
+from gateway.storage.request_counts import load_usage_summaries
 from mappings import OPERATIONS, UNLISTED
 
 VALUE_FREE_RULE_KINDS = ("ignore", "present")

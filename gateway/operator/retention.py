@@ -24,6 +24,7 @@ from gateway.storage.database import Transaction
 from gateway.storage.id_rows import load_current_ids_by_legacy_id, load_legacy_ids
 from gateway.storage.operations import ANSWERED, SENT, UNDONE, OperationRepository
 from gateway.storage.periodic_tasks import PeriodicTask
+from gateway.storage.request_counts import delete_old_request_counts, delete_old_usage
 from gateway.storage.tables import (
     audit_events,
     brownout_hits,
@@ -34,9 +35,7 @@ from gateway.storage.tables import (
     operations,
     text_chunks,
     upstream_writes,
-    usage,
 )
-from gateway.storage.traffic_rows import delete_old_traffic_counts
 from mappings.batch_locks import SIGNED_CHANGES_KIND
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
@@ -91,7 +90,7 @@ class RetentionTask(PeriodicTask):
         deleted_counts = await delete_expired_data(
             self._store, self._settings, lambda: self.is_stopping
         )
-        await delete_old_traffic_counts(self._store)
+        await delete_old_request_counts(self._store)
         await delete_expired_signed_changes(self._store, lambda: self.is_stopping)
         if any(deleted_counts.values()):
             log.info(
@@ -238,7 +237,7 @@ async def _delete_old_usage_and_brownouts(store: Store, before: datetime) -> int
         ended_brownouts = select(brownouts.c.id).where(brownouts.c.ends_at < before)
         await tx.execute(delete(brownout_hits).where(brownout_hits.c.brownout.in_(ended_brownouts)))
         await tx.execute(delete(brownouts).where(brownouts.c.ends_at < before))
-        await tx.execute(delete(usage).where(usage.c.day < before.date()))
+        await delete_old_usage(tx, before)
 
     await store.write(delete_rows)
     return 0

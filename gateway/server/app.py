@@ -20,7 +20,6 @@ from gateway.config.settings import Server as ServerSettings
 from gateway.config.settings import Settings, build_url
 from gateway.http.tls import load_certificate
 from gateway.legacy_api.deprecation import DeprecationNotice
-from gateway.migration.usage import UsageCounter
 from gateway.operator.ledger_reconciliation import Reconciler
 from gateway.operator.preflight import check_settings_are_runnable
 from gateway.operator.retention import RetentionTask
@@ -48,6 +47,7 @@ from gateway.server.shutdown import calculate_max_shutdown_seconds
 from gateway.signed_api.routing import InterfaceRouter
 from gateway.storage import Store
 from gateway.storage.periodic_tasks import PeriodicTask
+from gateway.storage.request_counts import UsageCounter
 from gateway.upstream.capability_cache import RELOAD_SECONDS, CapabilityCache
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.clock import ServiceClock

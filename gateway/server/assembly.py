@@ -27,7 +27,6 @@ from gateway.migration.modes import Modes
 from gateway.migration.recorder import Recorder
 from gateway.migration.routing import ServiceRouter
 from gateway.migration.shadow_traffic import ShadowTraffic
-from gateway.migration.usage import UsageCounter
 from gateway.observability.traces import open_tracing
 from gateway.operator.restore_check import RestoreDetector
 from gateway.reads.listing import ListReader
@@ -45,6 +44,7 @@ from gateway.signed_api.signers import SignerStore
 from gateway.signed_api.transitions import SignedWriteGuard
 from gateway.storage import ObjectStateStore, Store, open_store
 from gateway.storage.alias_ids import AliasIds
+from gateway.storage.request_counts import UsageCounter
 from gateway.upstream.capability_cache import CapabilityCache, load_capabilities
 from gateway.upstream.circuit_breaker import CircuitBreakers
 from gateway.upstream.client import UpstreamClient, create_circuit_breakers, open_upstream_client

@@ -30,7 +30,6 @@ from gateway.http.client_address import (
 from gateway.http.request_paths import PathTemplates, is_forwardable, parse_path_parts
 from gateway.http.request_reader import BodyPace
 from gateway.http.responses import LegacyResponse
-from gateway.migration.usage import NO_TENANT, UsageCounter
 from gateway.observability import access_log, logs, metrics, traces
 from gateway.payloads import json_codec
 from gateway.reads.recent_reads import RecentReads
@@ -54,6 +53,7 @@ from gateway.signed_api.transitions import (
     is_payment_addition,
 )
 from gateway.storage import StoreUnavailable, Tenant
+from gateway.storage.request_counts import NO_TENANT, UsageCounter
 from gateway.upstream import header_filter, instrumentation
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest, PassthroughResponse
 from gateway.upstream.send_attempt import Fence

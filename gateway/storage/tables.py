@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +15,6 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
-    Date,
     DateTime,
     Dialect,
     ForeignKey,
@@ -31,7 +31,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-from gateway.storage.durations import PARTS, list_bucket_columns
+BUCKET_COLUMNS: Mapping[str, list[str]] = {
+    part: [f"{part}_{bucket:02}" for bucket in range(25)] for part in ("gateway", "service")
+}
+"""Columns of the histograms of ``request_counts``, by the measured part of a request."""
 
 metadata = MetaData(
     naming_convention={
@@ -371,43 +374,28 @@ instances = Table(
     Column("large", Text, nullable=False, server_default=text("''")),
 )
 
-usage = Table(
-    "usage",
+request_counts = Table(
+    # Requests by minute, hour and day; see request_counts.py.
+    "request_counts",
     metadata,
+    Column("seconds", Integer, nullable=False),  # length of the span
+    Column("began_at", UTCDateTime, nullable=False),
     *_build_tenant_columns(),
     Column("key", Text, nullable=False),  # its name
     Column("operation", Text, nullable=False),
-    Column("day", Date, nullable=False),
-    Column("requests", BigInteger, nullable=False),
-    Column("refused", BigInteger, nullable=False),
-    Column("failed", BigInteger, nullable=False),
-    Column("ms", BigInteger, nullable=False),
-    Column("service_ms", BigInteger, nullable=False),
+    *(
+        Column(name, BigInteger, nullable=False)
+        for name in ("requests", "refused", "failed", "ms", "service_ms", "slowest_ms")
+    ),
     Column("first_at", UTCDateTime, nullable=False),
     Column("last_at", UTCDateTime, nullable=False),
-    PrimaryKeyConstraint("merchant", "environment", "key", "operation", "day"),
-)
-
-traffic = Table(
-    # Traffic of the last days in spans of a few minutes; see traffic_rows.py.
-    "traffic",
-    metadata,
-    Column("began_at", UTCDateTime, nullable=False),  # of the span
-    *_build_tenant_columns(),
-    Column("operation", Text, nullable=False),
-    Column("requests", BigInteger, nullable=False),
-    Column("refused", BigInteger, nullable=False),
-    Column("failed", BigInteger, nullable=False),
-    Column("ms", BigInteger, nullable=False),
-    Column("service_ms", BigInteger, nullable=False),
-    Column("slowest_ms", BigInteger, nullable=False),
     *(
         Column(name, BigInteger, nullable=False, server_default="0")
-        for part in PARTS
-        for name in list_bucket_columns(part)
+        for names in BUCKET_COLUMNS.values()
+        for name in names
     ),
     # Time first: rows are read and deleted by time.
-    PrimaryKeyConstraint("began_at", "merchant", "environment", "operation"),
+    PrimaryKeyConstraint("seconds", "began_at", "merchant", "environment", "key", "operation"),
 )
 
 brownouts = Table(

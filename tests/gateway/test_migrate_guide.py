@@ -21,10 +21,11 @@ from gateway.docgen.guide.page import (
     list_error_codes_with_statuses,
 )
 from gateway.storage import open_store
-from gateway.storage.usage_rows import (
-    UsageCounts,
-    UsageKey,
-    add_usage_and_traffic_counts,
+from gateway.storage.request_counts import (
+    MINUTE,
+    CountKey,
+    RequestCounts,
+    add_request_counts,
     load_usage_summaries,
 )
 from mappings import OPERATIONS, UNLISTED
@@ -47,11 +48,13 @@ async def record_usage(
     await import_api_keys(settings, [line])
     key_columns = (line["merchant"], line["environment"], line["name"])
     async with open_store(settings.state) as store:
-        usage_counts = {
-            UsageKey(*key_columns, name, TODAY.date()): UsageCounts(5, 2, 1, 9, 8, TODAY, TODAY)
+        counts = {
+            CountKey(TODAY, MINUTE, *key_columns, name): RequestCounts(
+                5, 2, 1, 9, 8, first_at=TODAY, last_at=TODAY
+            )
             for name in operations
         }
-        await add_usage_and_traffic_counts(store, usage_counts)
+        await add_request_counts(store, counts)
     (folder / "gateway.toml").write_text(
         '[environments.sandbox]\nbase_url = "https://service.example"\n'
         f'[state]\nurl = "sqlite:///{folder}/gateway.db"\n'

@@ -15,7 +15,7 @@ from gateway.docgen.explain import Explanation, explain_request
 from gateway.docgen.request_examples import RequestExample, build_request_example
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.id_rows import count_objects_with_legacy_id
-from gateway.storage.usage_rows import UsageSummary, load_usage_summaries
+from gateway.storage.request_counts import UsageSummary, load_usage_summaries
 from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.signed_target import CAPABILITY_NAME
 from mappings import OPERATIONS, UNLISTED

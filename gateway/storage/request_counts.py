@@ -1,0 +1,362 @@
+"""Counts of requests and histograms of their durations, by minute, hour and day.
+
+The days are also counted by API key, for `report usage`. Minutes and hours are for the plots of the
+console and are soon deleted, so that their number is bounded.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from types import ModuleType
+from typing import Any, Literal, NamedTuple, Self
+
+from sqlalchemy import delete, func, or_, select
+from sqlalchemy.dialects import postgresql
+
+from gateway.storage.database import Transaction
+from gateway.storage.errors import StoreUnavailable
+from gateway.storage.periodic_tasks import PeriodicTask
+from gateway.storage.sql import Statement
+from gateway.storage.store import Store
+from gateway.storage.tables import BUCKET_COLUMNS, request_counts
+
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+RETENTION: Mapping[timedelta, timedelta] = {MINUTE: timedelta(hours=6), HOUR: timedelta(hours=48)}
+"""How long the counts of a minute or an hour are kept; for days, the configuration says it."""
+
+WRITE_INTERVAL_SECONDS = 0.7
+"""Seconds between two writes; with the duration of a write, a count is durable within a second."""
+
+NO_TENANT = ("", "")
+"""The tenant of a request without a known key."""
+
+BUCKET_BOUNDS_MS = tuple(
+    step * 10**power for power in range(5) for step in (1.0, 1.6, 2.5, 4.0, 6.3)
+)[:-1]
+"""Upper bounds of the buckets in milliseconds, 1 to 40,000; one more bucket has no upper bound."""
+
+Part = Literal["gateway", "service"]
+"""A measured part of a request: the time in the gateway itself, or at the service."""
+
+_SUMS = ("requests", "refused", "failed", "ms", "service_ms")
+_BUCKET_NAMES = [name for names in BUCKET_COLUMNS.values() for name in names]
+
+
+def _build_empty_histogram() -> list[int]:
+    return [0] * (len(BUCKET_BOUNDS_MS) + 1)
+
+
+@dataclass(slots=True)
+class RequestCounts:
+    """Counts of requests.
+
+    ``refused`` were answered 4xx and ``failed`` 5xx. ``ms`` is the total time, ``service_ms`` the
+    part of it at the service. ``gateway`` and ``service`` are histograms: the time in the gateway
+    itself, of every request, and the time at the service, of requests that called it.
+    """
+
+    requests: int = 0
+    refused: int = 0
+    failed: int = 0
+    ms: int = 0
+    service_ms: int = 0
+    slowest_ms: int = 0
+    first_at: datetime | None = None
+    last_at: datetime | None = None
+    gateway: list[int] = field(default_factory=_build_empty_histogram)
+    service: list[int] = field(default_factory=_build_empty_histogram)
+
+    def add(self, other: RequestCounts) -> None:
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.slowest_ms = max(self.slowest_ms, other.slowest_ms)
+        self.first_at = min(filter(None, (self.first_at, other.first_at)), default=None)
+        self.last_at = max(filter(None, (self.last_at, other.last_at)), default=None)
+        self.gateway = [*map(sum, zip(self.gateway, other.gateway, strict=True))]
+        self.service = [*map(sum, zip(self.service, other.service, strict=True))]
+
+    @property
+    def successful(self) -> int:
+        return self.requests - self.refused - self.failed
+
+    @property
+    def error_rate(self) -> float:
+        """Share of requests answered 4xx or 5xx, rounded to four decimals."""
+        return round((self.refused + self.failed) / (self.requests or 1), 4)
+
+    @property
+    def mean_service_ms(self) -> float:
+        return self.service_ms / (self.requests or 1)
+
+    @property
+    def mean_gateway_ms(self) -> float:
+        """Mean time in the gateway; 0 if parallel reads add up to more than the request took."""
+        return max(self.ms - self.service_ms, 0) / (self.requests or 1)
+
+    def percentile(self, part: Part, percent: float) -> float | None:
+        """Returns a percentile in milliseconds, off by at most one bucket; None without requests.
+
+        It is at most the slowest request.
+        """
+        counts = self.gateway if part == "gateway" else self.service
+        rank, lower_count = sum(counts) * percent / 100, 0
+        for bucket, count in enumerate(counts):
+            if count and lower_count + count >= rank:
+                percentile = _interpolate_in_bucket(bucket, (rank - lower_count) / count)
+                # A slowest request of 0 ms was rounded down from less than half a millisecond.
+                return min(percentile, max(self.slowest_ms, 1.0))
+            lower_count += count
+        return None
+
+
+def _interpolate_in_bucket(bucket: int, fraction: float) -> float:
+    """Interpolates inside a bucket, on the logarithmic scale of the bounds."""
+    if bucket == len(BUCKET_BOUNDS_MS):
+        return math.inf
+    upper = BUCKET_BOUNDS_MS[bucket]
+    lower = BUCKET_BOUNDS_MS[bucket - 1] if bucket else upper / 1.6
+    # More digits would suggest a precision that a histogram does not have.
+    return float(f"{lower * (upper / lower) ** fraction:.2g}")
+
+
+def sum_request_counts(counts: Iterable[RequestCounts]) -> RequestCounts:
+    total = RequestCounts()
+    for count in counts:
+        total.add(count)
+    return total
+
+
+class CountKey(NamedTuple):
+    """What is counted together.
+
+    ``key`` is the name of the API key, empty for requests without a known one; ``operation`` is
+    empty for paths that match no operation. Minutes and hours have no key.
+    """
+
+    began_at: datetime
+    span: timedelta
+    merchant: str
+    environment: str
+    key: str
+    operation: str
+
+
+def compute_span_start(moment: datetime, span: timedelta) -> datetime:
+    """Returns the start of the minute, hour or day that contains a moment."""
+    seconds = span.total_seconds()
+    return datetime.fromtimestamp(moment.timestamp() // seconds * seconds, UTC)
+
+
+class UsageCounter:
+    """Counts requests; an async context manager that writes the counts about once a second.
+
+    After a clean stop the counts are exact. A killed process loses at most one second of them.
+    """
+
+    def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._clock = clock
+        self._counts: dict[CountKey, RequestCounts] = {}
+        self._minute = compute_span_start(clock(), MINUTE)
+        self._write_task = PeriodicTask("usage_write", WRITE_INTERVAL_SECONDS, self._write_counts)
+
+    async def __aenter__(self) -> Self:
+        await self._write_task.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._write_task.__aexit__()
+
+    def count(
+        self,
+        tenant: tuple[str, str],
+        key: str,
+        operation: str,
+        status: int,
+        *,
+        seconds: float = 0,
+        service_seconds: float = 0,
+    ) -> None:
+        """Counts one request when its response is sent."""
+        now = self._clock()
+        # Compared for inequality, because the clock may be set back.
+        if not self._minute <= now < self._minute + MINUTE:
+            self._minute = compute_span_start(now, MINUTE)
+        count_key = CountKey(self._minute, MINUTE, *tenant, key, operation)
+        if (counts := self._counts.get(count_key)) is None:
+            counts = self._counts[count_key] = RequestCounts(first_at=now)
+        ms = round(seconds * 1000)
+        counts.requests += 1
+        counts.refused += 400 <= status < 500
+        counts.failed += status >= 500
+        counts.ms += ms
+        counts.service_ms += round(service_seconds * 1000)
+        counts.slowest_ms = max(counts.slowest_ms, ms)
+        # The sum of concurrent calls' durations can exceed the duration of the request.
+        own_seconds = seconds - service_seconds if seconds > service_seconds else 0.0
+        counts.gateway[bisect_left(BUCKET_BOUNDS_MS, own_seconds * 1000)] += 1
+        if service_seconds:
+            counts.service[bisect_left(BUCKET_BOUNDS_MS, service_seconds * 1000)] += 1
+        counts.last_at = now
+
+    async def _write_counts(self) -> None:
+        """Writes the counts; if that fails, they are written next time."""
+        # Replaced before the write, because requests are counted while it waits for the database.
+        written_counts, self._counts = self._counts, {}
+        try:
+            await add_request_counts(self._store, written_counts)
+        except StoreUnavailable:
+            for count_key, counts in self._counts.items():
+                written_counts.setdefault(count_key, RequestCounts()).add(counts)
+            self._counts = written_counts
+            raise
+
+
+async def add_request_counts(store: Store, counts: Mapping[CountKey, RequestCounts]) -> None:
+    """Adds counts of any span to the stored ones of minute, hour and day.
+
+    Raises StoreUnavailable.
+    """
+    if not counts:
+        return
+    counts_by_row: dict[CountKey, RequestCounts] = {}
+    for count_key, count in counts.items():
+        for span in (MINUTE, HOUR, DAY):
+            # Counts of a day cannot be divided into hours again.
+            if span >= count_key.span:
+                row_key = count_key._replace(
+                    began_at=compute_span_start(count_key.began_at, span),
+                    span=span,
+                    key=count_key.key if span == DAY else "",
+                )
+                counts_by_row.setdefault(row_key, RequestCounts()).add(count)
+    # Always in the same order: two instances that update the same rows must not deadlock.
+    rows = [_build_row(row_key, counts_by_row[row_key]) for row_key in sorted(counts_by_row)]
+    await store.write(lambda tx: tx.execute(_UPSERT, *rows))
+
+
+def _build_row(row_key: CountKey, counts: RequestCounts) -> dict[str, Any]:
+    row = row_key._asdict()
+    row["seconds"] = row.pop("span").total_seconds()
+    for name in (*_SUMS, "slowest_ms", "first_at", "last_at"):
+        row[name] = getattr(counts, name)
+    row |= zip(_BUCKET_NAMES, [*counts.gateway, *counts.service], strict=True)
+    return row
+
+
+def _build_upsert(kind: ModuleType) -> Any:
+    least, greatest = (func.least, func.greatest) if kind is postgresql else (func.min, func.max)
+    stored, new = request_counts.c, kind.insert(request_counts)
+    values: dict[str, Any] = {
+        name: stored[name] + new.excluded[name] for name in (*_SUMS, *_BUCKET_NAMES)
+    }
+    values["first_at"] = least(stored.first_at, new.excluded.first_at)
+    for name in ("slowest_ms", "last_at"):
+        values[name] = greatest(stored[name], new.excluded[name])
+    keys = [column.name for column in request_counts.primary_key]
+    return new.on_conflict_do_update(index_elements=keys, set_=values)
+
+
+_UPSERT = Statement(_build_upsert, [column.name for column in request_counts.c])
+
+
+async def load_request_counts(
+    store: Store,
+    span: timedelta,
+    since: datetime | None,
+    *column_names: str,
+    required_values: Mapping[str, str] | None = None,
+    has_durations: bool = False,
+) -> dict[tuple[Any, ...], RequestCounts]:
+    """Sums the minutes, hours or days since a time, grouped by columns; raises StoreUnavailable.
+
+    ``required_values`` filters by columns. The database adds them up, so that the process stays
+    free for payments. ``has_durations`` loads the histograms too, which takes three times as long.
+    """
+    table = request_counts.c
+    columns = [table[name] for name in column_names]
+    sums = [
+        func.sum(table[name]).label(name)
+        for name in (*_SUMS, *(_BUCKET_NAMES if has_durations else ()))
+    ]
+    # With the column's type, which an aggregate does not have on SQLite.
+    first = func.min(table.first_at, type_=table.first_at.type).label("first_at")
+    last = func.max(table.last_at, type_=table.last_at.type).label("last_at")
+    slowest = func.max(table.slowest_ms).label("slowest_ms")
+    conditions = [table[name] == value for name, value in (required_values or {}).items()]
+    if since:
+        conditions.append(table.began_at >= since)
+    query = (
+        select(*columns, *sums, slowest, first, last)
+        .where(table.seconds == span.total_seconds(), *conditions)
+        .group_by(*columns)
+        .order_by(*columns)
+    )
+    rows = await store.read(lambda tx: tx.fetch(query))
+    return {tuple(row[: len(columns)]): _parse_counts(row._asdict()) for row in rows}
+
+
+def _parse_counts(values: Mapping[str, Any]) -> RequestCounts:
+    counts = RequestCounts(first_at=values["first_at"], last_at=values["last_at"])
+    for name in (*_SUMS, "slowest_ms"):
+        setattr(counts, name, int(values[name] or 0))
+    if _BUCKET_NAMES[0] in values:
+        counts.gateway, counts.service = (
+            [int(values[name] or 0) for name in names] for names in BUCKET_COLUMNS.values()
+        )
+    return counts
+
+
+class UsageSummary(NamedTuple):
+    """Usage of an operation by a key; ``refused`` were answered 4xx, ``failed`` 5xx."""
+
+    merchant: str
+    environment: str
+    key: str
+    operation: str
+    requests: int
+    refused: int
+    failed: int
+    error_rate: float
+    first_at: datetime
+    last_at: datetime
+
+
+async def load_usage_summaries(store: Store, since: date | None = None) -> list[UsageSummary]:
+    """Loads usage by merchant, environment, key and operation; raises StoreUnavailable."""
+    begin = datetime.combine(since, time(), UTC) if since else None
+    counts_by_key = await load_request_counts(
+        store, DAY, begin, "merchant", "environment", "key", "operation"
+    )
+    return [
+        UsageSummary(
+            *count_key, *(getattr(counts, name) for name in UsageSummary._fields[len(count_key) :])
+        )
+        for count_key, counts in counts_by_key.items()
+    ]
+
+
+async def delete_old_request_counts(store: Store) -> None:
+    """Deletes minutes and hours that are older than ``RETENTION``."""
+    table, now = request_counts.c, store.clock()
+    is_old = or_(
+        *(
+            (table.seconds == span.total_seconds()) & (table.began_at < now - age)
+            for span, age in RETENTION.items()
+        )
+    )
+    await store.write(lambda tx: tx.execute(delete(request_counts).where(is_old)))
+
+
+async def delete_old_usage(tx: Transaction, before: datetime) -> None:
+    """Deletes the days before a moment's day."""
+    table = request_counts.c
+    is_old = (table.seconds == DAY.total_seconds()) & (
+        table.began_at < compute_span_start(before, DAY)
+    )
+    await tx.execute(delete(request_counts).where(is_old))
