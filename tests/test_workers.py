@@ -482,6 +482,19 @@ async def test_admin_port_reports_on_all_workers(
         assert await load_page("/healthz") == (200, {"status": "ok"})
 
 
+async def test_requests_page_covers_all_workers(
+    tmp_path: Path, database: str, write_configuration: Configure
+) -> None:
+    async with run_workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
+        await import_api_key(tmp_path, database)
+        async with run_load(gateway) as load:
+            await wait_until(lambda: load.answered_count > 40, START_SECONDS)
+        assert len(count_served(gateway)) == 2
+        async with session.get(f"http://127.0.0.1:{gateway.admin_port}/requests") as response:
+            assert f">{len(list_events(gateway, 'request'))} requests " in await response.text()
+        assert await gateway.stop() == 0
+
+
 async def test_metrics_cover_all_workers_and_never_decrease(
     tmp_path: Path, database: str, write_configuration: Configure
 ) -> None:

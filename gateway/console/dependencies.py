@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from gateway.admin.port import Check
 from gateway.admission.limits import RateLimiter
@@ -19,7 +20,7 @@ from gateway.writes.instance_leases import Heartbeats
 class ConsoleDependencies:
     """Dependencies of the pages. ``checks`` are those of `/readyz`.
 
-    ``has_parent``: this is a worker, and its parent passes the client's address on.
+    ``admin_socket``: of a worker, the socket on which its parent passes requests on.
     """
 
     settings: Settings
@@ -30,4 +31,8 @@ class ConsoleDependencies:
     requests_in_progress: LargeRequestsInProgress
     heartbeats: Heartbeats
     indexes: RecipientCaches
-    has_parent: bool = False
+    admin_socket: Path | None = None
+
+    @property
+    def has_parent(self) -> bool:
+        return self.admin_socket is not None

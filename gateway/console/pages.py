@@ -55,6 +55,7 @@ class MenuEntry:
 MENU = (
     MenuEntry("/", "Overview", is_live=True),
     MenuEntry("/traffic", "Traffic", is_live=True),
+    MenuEntry("/requests", "Requests", is_live=True),
     MenuEntry("/limits", "Limits", is_live=True),
     MenuEntry("/migration", "Migration"),
     MenuEntry("/writes", "Writes"),

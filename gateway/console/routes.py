@@ -12,6 +12,7 @@ from gateway.console.login import LoginPage
 from gateway.console.migration import MigrationPage
 from gateway.console.overview import OverviewPage
 from gateway.console.pages import Pages
+from gateway.console.requests import RequestsPage
 from gateway.console.service import ServicePage
 from gateway.console.static_files import serve_static_file
 from gateway.console.traffic import TrafficPage
@@ -23,6 +24,7 @@ def add_console_routes(application: web.Application, dependencies: ConsoleDepend
     """Adds the routes of the console to the application of the admin port."""
     pages = Pages(dependencies)
     service, switches = ServicePage(dependencies, pages), TrafficControlPage(dependencies, pages)
+    requests = RequestsPage(dependencies, pages)
     explain, login = ExplainPage(dependencies, pages), LoginPage(pages)
     # Only POST changes something, and only through `form_view`, which checks the token.
     view, form_view = pages.wrap_view_with_unavailable_page, pages.wrap_form_view_with_csrf_check
@@ -30,6 +32,9 @@ def add_console_routes(application: web.Application, dependencies: ConsoleDepend
         [
             web.get("/", view(OverviewPage(dependencies, pages))),
             web.get("/traffic", view(TrafficPage(dependencies, pages))),
+            web.get("/requests", view(requests)),
+            web.get("/requests/own", requests.list_own_requests),
+            web.get("/trace", view(requests.trace)),
             web.get("/limits", view(LimitsPage(dependencies, pages))),
             web.get("/migration", view(MigrationPage(dependencies, pages))),
             web.get("/writes", view(WritesPage(dependencies, pages))),

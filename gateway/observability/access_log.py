@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from gateway.observability import logs, metrics, traces
+from gateway.observability.recent_requests import recorded_requests
 
 format_address = lru_cache(maxsize=1024)(str)
 """Formats an address; those of few clients are most of all."""
@@ -28,7 +30,7 @@ def log_and_measure_request(
     upstream_seconds: float = 0.0,
     extra_fields: Mapping[str, Any],
 ) -> None:
-    """Logs a request, and records its metrics and span, so that all three agree.
+    """Logs a request, and records its metrics and span and for the console, so that all agree.
 
     ``tenant`` is the merchant and environment; ``extra_fields`` are free of what the client sent.
     """
@@ -43,6 +45,9 @@ def log_and_measure_request(
         request_id=request_id,
         log_fields=extra_fields,
     )
+    identity = request_id, api, operation, tenant, key_name
+    costs = duration_seconds, upstream_calls, upstream_seconds
+    recorded_requests.append((time.time(), identity, status, costs, extra_fields))
     fields: dict[str, Any] = {
         "http.request.method": method,
         "http.route": route,

@@ -147,7 +147,7 @@ async def run_gateway(
             runtime.requests_in_progress,
             runtime.heartbeats,
             runtime.recipient_caches,
-            has_parent=inherited_sockets is not None,
+            admin_socket=inherited_sockets.admin_socket if inherited_sockets else None,
         )
         admin_application = create_admin_application(
             console_parts, backends, lambda: runtime.load.limiter.waiting_count, listener.port

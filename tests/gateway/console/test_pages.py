@@ -33,7 +33,17 @@ from tests.state import execute
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PAGES = (
-    *("/", "/traffic", "/limits", "/migration", "/writes", "/compare", "/service", "/switches"),
+    *(
+        "/",
+        "/traffic",
+        "/requests",
+        "/limits",
+        "/migration",
+        "/writes",
+        "/compare",
+        "/service",
+        "/switches",
+    ),
     *("/explain", "/compare/key?key=demo-sandbox", "/switches/confirm?do=freeze"),
 )
 

@@ -1,0 +1,174 @@
+"""The requests page: the newest requests and errors of all workers, and the trace of any id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from gateway.auth.key_rows import load_listed_keys
+from gateway.console.dependencies import ConsoleDependencies
+from gateway.console.pages import Pages, redirect_see_other
+from gateway.observability.recent_requests import (
+    MAX_REQUESTS,
+    RecentRequest,
+    list_recent_requests,
+)
+from gateway.operator.object_trace import find_object_tenants, trace_object
+from gateway.operator.trace_text import format_trace
+
+FILTERS = ("status", "operation", "merchant", "environment", "key", "code", "field")
+
+STATUS_CLASSES: Mapping[str, range] = {
+    "errors": range(400, 600),
+    "4xx": range(400, 500),
+    "5xx": range(500, 600),
+}
+
+ROW_CHOICES = (50, 1000)
+MAX_GROUPS = 30
+MAX_FILTER_CHOICES = 200
+
+WORKER_SECONDS = 3
+"""Timeout for the requests of another worker; the page is shown without them."""
+
+_DECODER = msgspec.json.Decoder(list[RecentRequest])
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroup:
+    """Requests with the same status, code and field; ``newest`` is the last of them."""
+
+    count: int
+    merchants: Sequence[tuple[str, int]]
+    first: RecentRequest
+    newest: RecentRequest
+
+
+def build_requests_url(**filters: str | int) -> str:
+    return f"/requests?{urlencode(filters)}"
+
+
+class RequestsPage:
+    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
+        self._dependencies = dependencies
+        self._pages = pages
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        # An empty field of the form filters by nothing.
+        filters = {name: request.query[name] for name in FILTERS if request.query.get(name)}
+        requests = await self._load_requests()
+        matching = [each for each in requests if _matches_filters(each, filters)]
+        row_count = ROW_CHOICES["rows" in request.query]
+        return self._pages.render_page(
+            request,
+            "requests",
+            requests=matching[:row_count],
+            found=len(matching),
+            more=build_requests_url(**filters, rows=ROW_CHOICES[-1]),
+            groups=_group_errors(matching)[:MAX_GROUPS],
+            choices={name: _list_choices(requests, name) for name in FILTERS},
+            filters=filters,
+            since=_parse_time(requests[-1].at) if requests else None,
+            kept=MAX_REQUESTS,
+            moment_of=_parse_time,
+        )
+
+    async def list_own_requests(self, _request: web.Request) -> web.StreamResponse:
+        """Lists this worker's requests as JSON, for the page of another worker."""
+        body = msgspec.json.encode(list_recent_requests())
+        return web.Response(body=body, content_type="application/json")
+
+    async def trace(self, request: web.Request) -> web.StreamResponse:
+        """Shows everything known about an id, or the requests of a key."""
+        id_, store = request.query.get("id", "").strip(), self._dependencies.store
+        if any(key.name == id_ for key in await load_listed_keys(store)):
+            return redirect_see_other(build_requests_url(key=id_))
+        tenants = await find_object_tenants(store, id_) if id_ else []
+        requests = [each for each in await self._load_requests() if each.request_id == id_]
+        return self._pages.render_page(
+            request,
+            "trace",
+            200 if tenants or requests else 404,
+            id=id_,
+            requests=requests,
+            traces=[
+                "\n".join(format_trace(await trace_object(store, tenant, id_)))
+                for tenant in tenants
+            ],
+            moment_of=_parse_time,
+        )
+
+    async def _load_requests(self) -> list[RecentRequest]:
+        """Loads the requests of all workers, the newest first."""
+        requests = list_recent_requests()
+        if own_socket := self._dependencies.admin_socket:
+            # The workers of one gateway have their sockets in one folder.
+            others = [path for path in own_socket.parent.iterdir() if path != own_socket]
+            for listed in await asyncio.gather(*map(_load_requests_of_worker, others)):
+                requests += listed
+        return sorted(requests, key=lambda each: -each.at)
+
+
+async def _load_requests_of_worker(admin_socket: Path) -> list[RecentRequest]:
+    """Loads the requests of another worker; none if it does not answer."""
+    try:
+        async with (
+            aiohttp.ClientSession(
+                connector=aiohttp.UnixConnector(str(admin_socket)),
+                timeout=aiohttp.ClientTimeout(total=WORKER_SECONDS),
+            ) as session,
+            session.get("http://worker/requests/own", raise_for_status=True) as response,
+        ):
+            return _DECODER.decode(await response.read())
+    except (aiohttp.ClientError, TimeoutError):
+        return []
+
+
+def _matches_filters(request: RecentRequest, filters: Mapping[str, str]) -> bool:
+    for name, wanted in filters.items():
+        if wanted in STATUS_CLASSES and name == "status":
+            if request.status not in STATUS_CLASSES[wanted]:
+                return False
+        elif str(getattr(request, name)) != wanted:
+            return False
+    return True
+
+
+def _list_choices(requests: Iterable[RecentRequest], name: str) -> list[str]:
+    values = sorted({str(getattr(request, name)) for request in requests} - {""})
+    classes = list(STATUS_CLASSES) if name == "status" else []
+    return [*classes, *values[:MAX_FILTER_CHOICES]]
+
+
+def _group_errors(requests: Iterable[RecentRequest]) -> list[ErrorGroup]:
+    """Groups errors by status, code and field, the most frequent first."""
+    groups: dict[tuple[int, str, str], list[RecentRequest]] = {}
+    for request in requests:
+        if request.status >= 400:
+            key = request.status, request.code, request.field
+            groups.setdefault(key, []).append(request)
+    return sorted(
+        (
+            ErrorGroup(
+                len(members),
+                Counter(member.merchant for member in members).most_common(3),
+                members[-1],
+                members[0],
+            )
+            for members in groups.values()
+        ),
+        key=lambda group: (-group.count, -group.newest.at),
+    )
+
+
+def _parse_time(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)

@@ -1,0 +1,91 @@
+"""The newest requests of this process, for the console: who, what and with which result.
+
+They have what the access log has, and so neither bodies nor personal data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.observability.metrics import SIGNED_OPERATION, classify_outcome
+
+MAX_REQUESTS = 5000
+MAX_LISTED_CODES = 3
+
+UNMATCHED_ROUTE, UNAUTHENTICATED = "unmatched route", "unauthenticated"
+"""Shown instead of an operation and a merchant."""
+
+RecordedRequest = tuple[
+    float,
+    tuple[str, str, str | None, tuple[str, str] | None, str | None],
+    int,
+    tuple[float, int, float],
+    Mapping[str, Any],
+]
+"""The time; request id, interface, operation, tenant and key; status; seconds, upstream calls and
+upstream seconds; further fields of the log line."""
+
+recorded_requests: deque[RecordedRequest] = deque(maxlen=MAX_REQUESTS)
+"""Plain tuples: appending one is all that a request costs, the work is done when somebody looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecentRequest:
+    """A request. ``at`` is in seconds since 1970; ``code`` is empty if it succeeded."""
+
+    at: float
+    request_id: str
+    operation: str
+    merchant: str
+    environment: str
+    key: str
+    status: int
+    code: str
+    field: str
+    reason: str
+    duration_ms: float
+    upstream_calls: int
+    upstream_ms: float
+
+
+def list_recent_requests() -> list[RecentRequest]:
+    """Lists the newest requests of this process, oldest first."""
+    return [_build_recent_request(record) for record in list(recorded_requests)]
+
+
+def _build_recent_request(record: RecordedRequest) -> RecentRequest:
+    at, identity, status, (duration_seconds, upstream_calls, upstream_seconds), log_fields = record
+    request_id, api, operation, tenant, key_name = identity
+    merchant, environment = tenant or (UNAUTHENTICATED, "")
+    return RecentRequest(
+        at,
+        request_id,
+        operation or (SIGNED_OPERATION if api == "signed" else UNMATCHED_ROUTE),
+        merchant,
+        environment,
+        key_name or "",
+        status,
+        "" if status < 400 else _describe_codes(status, log_fields),
+        _join_distinct(
+            # Without list indexes, so that a mistake in each payment is one group.
+            re.sub(r"\[\d+\]", "[]", name)
+            for name in log_fields.get("error_fields", ())
+        ),
+        str(log_fields.get("reason") or ""),
+        round(duration_seconds * 1000, 1),
+        upstream_calls,
+        round(upstream_seconds * 1000, 1),
+    )
+
+
+def _describe_codes(status: int, log_fields: Mapping[str, Any]) -> str:
+    """Returns the codes of the response, or its outcome if the gateway did not choose a code."""
+    return _join_distinct(log_fields.get("error_codes", ())) or classify_outcome(status, log_fields)
+
+
+def _join_distinct(names: Any) -> str:
+    return ", ".join(list(dict.fromkeys(names))[:MAX_LISTED_CODES])
