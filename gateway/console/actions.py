@@ -72,6 +72,17 @@ class Action:
     execute: Callable[[ConsoleDependencies, Mapping[str, str]], Awaitable[str]]
 
 
+EVERYTHING = "*"
+"""Chosen in a form for every merchant, environment or operation; nothing is chosen at first."""
+
+
+def _require_choice(fields: Mapping[str, str], name: str) -> str:
+    """Returns the chosen value, empty for everything. Raises ActionRefused without a choice."""
+    if not (value := fields.get(name, "")):
+        raise ActionRefused(f"Choose the {name}.")
+    return "" if value == EVERYTHING else value
+
+
 # Freezes
 
 
@@ -84,12 +95,12 @@ FREEZE_EFFECT = (
 async def _parse_freeze_scope(
     dependencies: ConsoleDependencies, fields: Mapping[str, str]
 ) -> Tenant:
-    environment = fields.get("environment", "")
+    environment = _require_choice(fields, "environment")
     if environment not in ("", *ENVIRONMENTS):
         raise ActionRefused("There is no such environment.")
     try:
         return await resolve_freeze_scope(
-            dependencies.store, fields.get("merchant", ""), environment
+            dependencies.store, _require_choice(fields, "merchant"), environment
         )
     except UnknownMerchant as error:
         raise ActionRefused(_format_sentence(str(error))) from None
@@ -135,7 +146,10 @@ async def _build_common_freeze_plan(
         "",
         (),
         action_name.title(),
-        {"do": action_name, **scope._asdict()},
+        {
+            "do": action_name,
+            **{name: value or EVERYTHING for name, value in scope._asdict().items()},
+        },
         ("merchant", "environment", "key", "requests in 7 days"),
         rows[:MAX_ROWS],
         max(len(rows) - MAX_ROWS, 0),
@@ -287,7 +301,8 @@ async def _parse_brownout_window(
     )
     if minutes is None:
         raise ActionRefused("Choose a duration.")
-    merchant, key, operation = (fields.get(name, "") for name in ("merchant", "key", "operation"))
+    merchant, operation = (_require_choice(fields, name) for name in ("merchant", "operation"))
+    key = fields.get("key", "")
     await _check_merchant_and_key_exist(dependencies, merchant, key)
     # The window begins with the confirmation: executing calls this function again.
     now = dependencies.store.clock()

@@ -58,7 +58,7 @@ async def load_alerts(
     return [
         *(Alert("error", f"{name}: {fault}", "/service") for name, fault in faults.items() if fault),
         *(_RESTORED_ALERTS if figures.is_restored else ()),
-        *_iter_error_alert_unless_zero(figures.in_doubt_writes, "write is", "writes are", "in doubt", "/writes"),
+        *_iter_error_alert_unless_zero(figures.in_doubt_operations, "write is", "writes are", "in doubt", "/writes"),
         *_iter_error_alert_unless_zero(failed, failed_text, failed_text, "", "/requests?status=5xx"),
         *_iter_warning_alert_unless_zero(figures.superseded_batches, "batch is", "batches are", "superseded at the service", "/writes"),
         *_iter_warning_alert_unless_zero(figures.freezes, "write freeze is", "write freezes are", "active", "/switches"),

@@ -1,4 +1,4 @@
-"""Computes the geometry of bar charts over time, for SVG templates.
+"""Computes the geometry of bar and line charts over time, for SVG templates.
 
 A drawing is ``WIDTH`` by ``HEIGHT`` units and is stretched to its container, so text cannot be part of
 it. A table with the same values is below each plot.
@@ -46,12 +46,24 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """A line. ``kind`` is its CSS class, ``path`` an SVG path, with gaps if values are missing."""
+
+    kind: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot. ``top`` is the value at the upper edge; ``labels`` are evenly spaced below."""
+    """A plot. ``ticks`` are the values at the upper edge, in the middle and at the lower edge.
+
+    ``labels`` are evenly spaced below.
+    """
 
     bars: tuple[Bar, ...]
-    top: float
+    ticks: tuple[float, float, float]
     labels: tuple[str, ...]
+    lines: tuple[Line, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -63,49 +75,65 @@ class Plot:
 
 
 def build_stacked_bar_plot(
-    rows: Sequence[tuple[str, Mapping[str, float]]],
-    labels: Sequence[str],
-    *,
-    is_cumulative: bool = False,
+    rows: Sequence[tuple[str, Mapping[str, float]]], labels: Sequence[str]
 ) -> Plot:
-    """Builds stacked bars from rows of a label and non-negative values by kind.
-
-    ``is_cumulative``: each kind includes the one before it, as percentiles do.
-    """
-    stacked = [
-        _compute_successive_differences(values) if is_cumulative else values for _, values in rows
-    ]
-    top = round_up_axis(max((sum(values.values()) for values in stacked), default=0))
+    """Builds stacked bars from rows of a label and non-negative values by kind."""
+    top = round_up_axis(max((sum(values.values()) for _, values in rows), default=0))
     slot_width = WIDTH / max(len(rows), 1)
     return Plot(
         tuple(
-            _build_stacked_bar(index * slot_width, slot_width, row, heights, top)
-            for index, (row, heights) in enumerate(zip(rows, stacked, strict=True))
+            _build_stacked_bar(index * slot_width, slot_width, row, top)
+            for index, row in enumerate(rows)
         ),
-        top,
+        (top, top / 2, 0.0),
         tuple(labels),
     )
 
 
-def _compute_successive_differences(values: Mapping[str, float]) -> Mapping[str, float]:
-    """Returns the difference of each value from the one before."""
-    previous_values = [0.0, *values.values()]
-    return {
-        kind: max(value - previous, 0.0)
-        for (kind, value), previous in zip(values.items(), previous_values, strict=False)
-    }
+def build_line_plot(rows: Sequence[tuple[str, Mapping[str, float]]], labels: Sequence[str]) -> Plot:
+    """Builds a line for each kind, on a logarithmic axis of whole powers of ten.
+
+    A value of 0 is a gap. The bars are without segments: they are the places to point at.
+    """
+    values = [value for _, row in rows for value in row.values() if value > 0] or [1.0]
+    low = math.floor(math.log10(min(values)))
+    high = max(math.ceil(math.log10(max(values))), low + 1)
+    slot_width = WIDTH / max(len(rows), 1)
+
+    def compute_point(index: int, value: float) -> str:
+        y = HEIGHT * (1 - (math.log10(value) - low) / (high - low))
+        return f"{(index + 0.5) * slot_width:.1f} {y:.1f}"
+
+    def build_path(kind: str) -> str:
+        parts, has_previous = [], False
+        for index, (_, row) in enumerate(rows):
+            if row[kind] > 0:
+                point = compute_point(index, row[kind])
+                # The line of no length makes a value between two gaps visible.
+                parts.append(f"L{point}" if has_previous else f"M{point}h0")
+            has_previous = row[kind] > 0
+        return "".join(parts)
+
+    return Plot(
+        tuple(
+            Bar(label, index * slot_width, slot_width, (), row, max(row.values(), default=0.0))
+            for index, (label, row) in enumerate(rows)
+        ),
+        (10.0**high, 10.0 ** ((high + low) / 2), 10.0**low),
+        tuple(labels),
+        tuple(Line(kind, build_path(kind)) for kind in (rows[0][1] if rows else ())),
+    )
 
 
 def _build_stacked_bar(
     x: float,
     slot_width: float,
     row: tuple[str, Mapping[str, float]],
-    heights: Mapping[str, float],
     top: float,
 ) -> Bar:
     label, values = row
     segments, y = [], float(HEIGHT)
-    for kind, value in heights.items():
+    for kind, value in values.items():
         if value > 0:
             # A minimum height keeps small values visible, above all few failures.
             height = max(value / top * HEIGHT, 1.5)
@@ -115,7 +143,7 @@ def _build_stacked_bar(
                 # Minimum heights can add up to more than the plot is high, hence the 0.
                 BarSegment(kind, round(x, 2), round(max(y, 0), 2), width, round(height, 2))
             )
-    total = sum(heights.values())
+    total = sum(values.values())
     return Bar(label, round(x, 2), round(slot_width, 2), tuple(segments), values, total)
 
 

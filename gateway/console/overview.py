@@ -1,4 +1,4 @@
-"""The overview page: alerts, key figures, large requests and the last 24 hours."""
+"""The overview page: alerts, key figures, large requests and the last hour."""
 
 from __future__ import annotations
 
@@ -15,16 +15,26 @@ from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.limits import load_limit_usage
 from gateway.console.migration import SunsetProgress, compute_sunset_progress
 from gateway.console.pages import Pages
-from gateway.console.traffic import load_recent_traffic_by_operation, load_traffic_plots
+from gateway.console.traffic import (
+    DEFAULT_HOURS,
+    load_recent_traffic,
+    load_traffic_plots,
+)
 from gateway.http.progress import RequestProgress
 from gateway.operator.key_usage import group_usage_by_key
 from gateway.operator.metrics_page import load_state_gauges
-from gateway.storage.request_counts import load_usage_summaries, sum_request_counts
+from gateway.storage.request_counts import (
+    HOUR,
+    compute_span_start,
+    load_request_counts,
+    load_usage_summaries,
+    sum_request_counts,
+)
 
 CHECK_CACHE_SECONDS = 10.0
 """Checks are cached this long, however many clients refresh the page."""
 
-PLOT_HOURS = 24
+FIGURES_PERIOD = timedelta(hours=24)
 USAGE_PERIOD = timedelta(days=6)
 """Together with today, seven days."""
 
@@ -53,8 +63,10 @@ class OverviewPage:
         store = self._dependencies.store
         faults = await self._refresh_readiness_faults()
         gauges = await load_state_gauges(store)
-        plots, day = await load_traffic_plots(store, PLOT_HOURS)
-        recent = sum_request_counts((await load_recent_traffic_by_operation(store)).values())
+        plots, _ = await load_traffic_plots(store, DEFAULT_HOURS)
+        since = compute_span_start(store.clock() - FIGURES_PERIOD, HOUR)
+        day = await load_request_counts(store, HOUR, since, has_durations=True)
+        recent = await load_recent_traffic(store)
         week = group_usage_by_key(
             await load_usage_summaries(store, (store.clock() - USAGE_PERIOD).date())
         )
@@ -64,7 +76,7 @@ class OverviewPage:
             faults=faults,
             matters=await load_alerts(self._dependencies, faults, gauges, recent, self._near_limit),
             plots=plots,
-            day=day,
+            day=sum_request_counts(day.values()),
             recent=recent,
             figures=gauges,
             near=self._near_limit,

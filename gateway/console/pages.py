@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -158,6 +159,11 @@ class Pages:
 
     def _format_time_since(self, moment: datetime | None) -> str:
         return "never" if moment is None else format_age(self._dependencies.store.clock() - moment)
+
+
+def build_requests_url(**filters: str | int) -> str:
+    """Builds the URL of the newest requests with these values."""
+    return f"/requests?{urlencode(filters)}"
 
 
 def redirect_see_other(path: str) -> web.Response:

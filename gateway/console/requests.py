@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
@@ -16,7 +15,7 @@ from aiohttp import web
 
 from gateway.auth.key_rows import load_listed_keys
 from gateway.console.dependencies import ConsoleDependencies
-from gateway.console.pages import Pages, redirect_see_other
+from gateway.console.pages import Pages, build_requests_url, redirect_see_other
 from gateway.observability.recent_requests import (
     MAX_REQUESTS,
     RecentRequest,
@@ -51,10 +50,6 @@ class ErrorGroup:
     merchants: Sequence[tuple[str, int]]
     first: RecentRequest
     newest: RecentRequest
-
-
-def build_requests_url(**filters: str | int) -> str:
-    return f"/requests?{urlencode(filters)}"
 
 
 class RequestsPage:

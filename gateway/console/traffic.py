@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,12 +12,14 @@ from aiohttp import web
 
 from gateway.console.charts import (
     Plot,
+    build_line_plot,
     build_stacked_bar_plot,
     format_axis_time_labels,
     list_time_span_starts,
 )
 from gateway.console.dependencies import ConsoleDependencies
-from gateway.console.pages import Pages
+from gateway.console.pages import Pages, build_requests_url
+from gateway.observability.recent_requests import UNAUTHENTICATED, UNMATCHED_ROUTE
 from gateway.storage import Store
 from gateway.storage.request_counts import (
     BUCKET_BOUNDS_MS,
@@ -29,39 +31,48 @@ from gateway.storage.request_counts import (
     sum_request_counts,
 )
 
+DEFAULT_HOURS = 1
 BAR_SIZE_BY_HOURS: Mapping[int, timedelta] = {1: MINUTE, 6: 5 * MINUTE, 24: HOUR, 48: HOUR}
 """Length of a bar of the plots, by the number of hours that they show."""
 
 RECENT_PERIOD = timedelta(minutes=15)
 """The period shown as "now"; the current minute is added to it."""
 
+FILTERS = ("merchant", "environment", "operation")
+
 PERCENTILES: Mapping[str, int] = {"p50": 50, "p95": 95, "p99": 99}
 
-MAX_MERCHANTS = 50
-"""Merchants in the table; the others are added up in one row."""
+MAX_ROWS = 50
+"""Rows of the table; the others are added up in one."""
 
-UNMATCHED_ROUTE = "unmatched route"
+GROUPINGS: Mapping[str, tuple[str, ...]] = {
+    "operation": ("operation",),
+    "merchant": ("merchant", "environment"),
+}
+"""Columns of the database by which the table can be grouped."""
+
+COLUMNS: Mapping[str, tuple[str, Callable[[RequestCounts], float]]] = {
+    "requests": ("requests", lambda counts: counts.requests),
+    "failed": ("failed 5xx", lambda counts: counts.failed),
+    "refused": ("refused 4xx", lambda counts: counts.refused),
+    "service_p50": ("service p50", lambda counts: counts.percentile("service", 50) or 0),
+    "service_p95": ("service p95", lambda counts: counts.percentile("service", 95) or 0),
+    "gateway_p50": ("gateway p50", lambda counts: counts.percentile("gateway", 50) or 0),
+    "gateway_p95": ("gateway p95", lambda counts: counts.percentile("gateway", 95) or 0),
+    "slowest": ("slowest", lambda counts: counts.slowest_ms),
+}
+"""The heading of each column of figures, and what it is sorted by."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A table row. ``href`` filters by it; ``ratio`` is its share of all requests."""
+    """A table row. ``href`` filters by it, ``requests_href`` lists its newest requests."""
 
     name: str
     detail: str
     href: str
+    requests_href: str
     traffic: RequestCounts
-    ratio: float
-
-
-@dataclass(frozen=True, slots=True)
-class OperationTimes:
-    """Latency of an operation in the whole period and recently."""
-
-    name: str
-    href: str
-    total: RequestCounts
-    recent: RequestCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +126,7 @@ def _build_traffic_plots(
     def build_percentile_plot(part: Part) -> Plot:
         percentiles = [_compute_duration_percentiles(traffic, part) for traffic in bars]
         rows = list(zip(names, percentiles, strict=True))
-        return build_stacked_bar_plot(rows, labels, is_cumulative=True)
+        return build_line_plot(rows, labels)
 
     return TrafficPlots(
         build_stacked_bar_plot(list(zip(names, counts, strict=True)), labels),
@@ -133,15 +144,12 @@ def _compute_duration_percentiles(traffic: RequestCounts, part: Part) -> dict[st
     }
 
 
-async def load_recent_traffic_by_operation(
-    store: Store, filters: Mapping[str, str] | None = None
-) -> dict[tuple[str], RequestCounts]:
-    """Loads the last 15 minutes by operation; raises StoreUnavailable."""
+async def load_recent_traffic(store: Store) -> RequestCounts:
+    """Loads the sum of the last 15 minutes; raises StoreUnavailable."""
     # Counts are stored by minute, so the first one may have begun before the period.
     since = store.clock() - RECENT_PERIOD - MINUTE
-    return await load_request_counts(
-        store, MINUTE, since, "operation", required_values=filters, has_durations=True
-    )
+    counts = await load_request_counts(store, MINUTE, since, has_durations=True)
+    return sum_request_counts(counts.values())
 
 
 class TrafficPage:
@@ -150,121 +158,69 @@ class TrafficPage:
         self._pages = pages
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        hours, filters = _parse_period_and_filters(request.query)
+        view = _parse_view(request.query)
+        hours = int(view["hours"])
+        filters = {name: view[name] for name in FILTERS if name in view}
         plots, total = await load_traffic_plots(self._store, hours, filters)
         since, _ = _compute_period(self._store.clock(), hours)
-        span = _find_span(hours)
-        by_operation = await load_request_counts(
-            self._store, span, since, "operation", required_values=filters, has_durations=True
-        )
-        recent = await load_recent_traffic_by_operation(self._store, filters)
-        by_merchant = await load_request_counts(
-            self._store, span, since, "merchant", "environment", required_values=filters
+        counts = await load_request_counts(
+            self._store,
+            _find_span(hours),
+            since,
+            *GROUPINGS[view["by"]],
+            required_values=filters,
+            has_durations=True,
         )
         return self._pages.render_page(
             request,
             "traffic",
-            hours=hours,
-            choices=[
-                (choice, _build_traffic_url({**filters, "hours": choice}))
-                for choice in BAR_SIZE_BY_HOURS
+            view=view,
+            hour_choices=[
+                (f"{hours} h", view | {"hours": str(hours)}) for hours in BAR_SIZE_BY_HOURS
             ],
-            only=filters,
-            everything=_build_traffic_url({"hours": hours}),
+            groupings=[(f"by {name}", view | {"by": name}) for name in GROUPINGS],
+            columns=[(name, title, view | {"sort": name}) for name, (title, _) in COLUMNS.items()],
+            filters=filters,
+            everything={name: view[name] for name in view if name not in FILTERS},
             plots=plots,
-            whole=total,
-            operations=(operations := _build_operation_rows(by_operation, filters, hours, total)),
-            times=_build_operation_times(operations, recent, total),
-            merchants=_build_merchant_rows(by_merchant, filters, hours, total),
+            total=total,
+            rows=_build_rows(counts, view),
         )
 
 
-def _parse_period_and_filters(query: Mapping[str, str]) -> tuple[int, dict[str, str]]:
-    """Parses the query: period and filters. Unknown parameters are ignored."""
-    hours = next((choice for choice in BAR_SIZE_BY_HOURS if str(choice) == query.get("hours")), 24)
-    names = ("merchant", "environment", "operation")
-    return hours, {name: query[name] for name in names if name in query}
+def _parse_view(query: Mapping[str, str]) -> dict[str, str]:
+    """Parses the query: period, grouping, order and filters. Unknown parameters are ignored."""
+    hours = [str(choice) for choice in BAR_SIZE_BY_HOURS]
+    view = {
+        "hours": query["hours"] if query.get("hours") in hours else str(DEFAULT_HOURS),
+        "by": query["by"] if query.get("by") in GROUPINGS else "operation",
+        "sort": query["sort"] if query.get("sort") in COLUMNS else "requests",
+    }
+    return view | {name: query[name] for name in FILTERS if name in query}
 
 
-def _build_traffic_url(query: Mapping[str, Any]) -> str:
-    return f"/traffic?{urlencode(query)}"
-
-
-def _build_operation_rows(
-    traffic_by_operation: Mapping[tuple[Any, ...], RequestCounts],
-    filters: Mapping[str, str],
-    hours: int,
-    total: RequestCounts,
+def _build_rows(
+    counts: Mapping[tuple[Any, ...], RequestCounts], view: Mapping[str, str]
 ) -> list[Row]:
-    rows = [
-        _build_traffic_row(
-            name or UNMATCHED_ROUTE,
-            "",
-            {**filters, "operation": name, "hours": hours},
-            traffic,
-            total,
-        )
-        for (name,), traffic in traffic_by_operation.items()
-    ]
-    return sorted(rows, key=lambda row: -row.traffic.requests)
-
-
-def _build_operation_times(
-    rows: Sequence[Row], recent: Mapping[tuple[str], RequestCounts], total: RequestCounts
-) -> list[OperationTimes]:
-    recent_by_name = {name or UNMATCHED_ROUTE: traffic for (name,), traffic in recent.items()}
-    times = [
-        OperationTimes(
-            row.name, row.href, row.traffic, recent_by_name.get(row.name, RequestCounts())
-        )
-        for row in rows
-    ]
-    # The sum of a single row would repeat it.
-    if len(times) < 2:
-        return times
-    return [
-        OperationTimes("all operations", "", total, sum_request_counts(recent_by_name.values())),
-        *times,
-    ]
-
-
-def _build_merchant_rows(
-    traffic_by_tenant: Mapping[tuple[Any, ...], RequestCounts],
-    filters: Mapping[str, str],
-    hours: int,
-    total: RequestCounts,
-) -> list[Row]:
-    rows = [
-        _build_traffic_row(
-            merchant or "unauthenticated",
-            environment,
-            {**filters, "merchant": merchant, "environment": environment, "hours": hours},
-            traffic,
-            total,
-        )
-        for (merchant, environment), traffic in traffic_by_tenant.items()
-    ]
-    rows.sort(key=lambda row: -row.traffic.requests)
-    if remaining_traffic := [row.traffic for row in rows[MAX_MERCHANTS:]]:
-        rows[MAX_MERCHANTS:] = [
-            _build_traffic_row(
-                f"{len(remaining_traffic)} others",
-                "",
-                {},
-                sum_request_counts(remaining_traffic),
-                total,
-            )
-        ]
+    rows = [_build_row(values, traffic, view) for values, traffic in counts.items()]
+    rows.sort(key=lambda row: COLUMNS[view["sort"]][1](row.traffic), reverse=True)
+    if others := [row.traffic for row in rows[MAX_ROWS:]]:
+        rows[MAX_ROWS:] = [Row(f"{len(others)} others", "", "", "", sum_request_counts(others))]
     return rows
 
 
-def _build_traffic_row(
-    name: str, detail: str, query: Mapping[str, Any], traffic: RequestCounts, total: RequestCounts
-) -> Row:
+def _build_row(values: tuple[str, ...], traffic: RequestCounts, view: Mapping[str, str]) -> Row:
+    columns = dict(zip(GROUPINGS[view["by"]], values, strict=True))
+    # A row leads to the same figures by the other grouping.
+    by = "merchant" if view["by"] == "operation" else "operation"
+    shown = {name: view[name] for name in FILTERS if name in view} | columns
+    labels = {"operation": UNMATCHED_ROUTE, "merchant": UNAUTHENTICATED}
     return Row(
-        name,
-        detail,
-        _build_traffic_url(query) if query else "",
+        values[0] or labels[view["by"]],
+        columns.get("environment", ""),
+        f"/traffic?{urlencode({**view, **columns, 'by': by})}",
+        build_requests_url(
+            **{name: value or labels.get(name, "") for name, value in shown.items()}
+        ),
         traffic,
-        traffic.requests / (total.requests or 1),
     )

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, func, select, text
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select, text
 
 from gateway.admission.limits import RateLimiter
 from gateway.observability import metrics
 from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.database import Transaction
+from gateway.storage.operations import IN_DOUBT, RUNNING
 from gateway.storage.restore_detection import RESTORED
 from gateway.storage.tables import (
     IS_ABANDONED,
@@ -57,12 +58,14 @@ class StateGauges:
     """Figures of the state.
 
     ``in_doubt_writes``: writes sent more than a minute ago whose outcome is unknown, or after which the
-    operation could not continue; the oldest was sent ``in_doubt_seconds`` ago. ``keys``: keys that are
-    not revoked, by environment. ``is_restored``: no batch is started until the state is reconciled.
+    operation could not continue; the oldest was sent ``in_doubt_seconds`` ago. ``in_doubt_operations``
+    also counts the newer ones that are known to be in doubt, as the list of them does. ``keys``: keys
+    that are not revoked, by environment. ``is_restored``: no batch is started until the state is reconciled.
     """
 
     in_doubt_writes: int
     in_doubt_seconds: float
+    in_doubt_operations: int
     open_operations: int
     superseded_batches: int
     freezes: int
@@ -82,6 +85,20 @@ async def load_state_gauges(store: Store) -> StateGauges:
         IS_SENT_CONDITION, upstream_writes.c.recorded_at < now - IN_FLIGHT_PERIOD
     )
     stuck_count = _build_stuck_operations_query(now)
+    in_doubt_count = (
+        select(func.count())
+        .select_from(operations)
+        .where(
+            IS_OPEN_CONDITION,
+            or_(
+                operations.c.state == IN_DOUBT,
+                and_(
+                    operations.c.state == RUNNING,
+                    or_(operations.c.reason.is_not(None), _has_late_write(now)),
+                ),
+            ),
+        )
+    )
     open_count = select(func.count()).select_from(operations).where(IS_OPEN_CONDITION)
     superseded_count = select(func.count()).select_from(object_states).where(IS_ABANDONED_CONDITION)
     unseen_count = (
@@ -102,6 +119,7 @@ async def load_state_gauges(store: Store) -> StateGauges:
         return StateGauges(
             late[0] + stuck[0],
             (now - oldest).total_seconds() if oldest else 0,
+            await tx.fetch_value(in_doubt_count),
             await tx.fetch_value(open_count),
             await tx.fetch_value(superseded_count) + await tx.fetch_value(unseen_count),
             await tx.fetch_value(freeze_count),
@@ -110,6 +128,19 @@ async def load_state_gauges(store: Store) -> StateGauges:
         )
 
     return await store.read(load)
+
+
+def _has_late_write(now: datetime) -> ColumnElement[bool]:
+    return (
+        select(upstream_writes.c.number)
+        .where(
+            upstream_writes.c.operation_id == operations.c.id,
+            IS_SENT_CONDITION,
+            upstream_writes.c.recorded_at < now - IN_FLIGHT_PERIOD,
+        )
+        .correlate(operations)
+        .exists()
+    )
 
 
 def _build_stuck_operations_query(now: datetime) -> Select[int, Any]:

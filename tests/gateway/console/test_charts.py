@@ -1,7 +1,8 @@
-"""Bar charts over time: the drawing agrees with the numbers."""
+"""Charts over time: the drawing agrees with the numbers."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from gateway.console.charts import (
     HEIGHT,
     WIDTH,
+    build_line_plot,
     build_stacked_bar_plot,
     format_axis_time_labels,
     list_time_span_starts,
@@ -45,8 +47,23 @@ def test_bars_are_stacked_inside_the_chart(values_by_span: list[dict[str, float]
             assert 0 <= part.x <= part.x + part.width <= WIDTH + 0.01
             assert part.y <= previous_y
             previous_y = part.y
-            exact_height = values[part.kind] / plot.top * HEIGHT
+            exact_height = values[part.kind] / plot.ticks[0] * HEIGHT
             assert abs(part.height - max(exact_height, 1.5)) < 0.01
+
+
+@given(span_lists)
+def test_lines_are_inside_the_chart_with_gaps(values_by_span: list[dict[str, float]]) -> None:
+    rows = [(str(index), span_values) for index, span_values in enumerate(values_by_span)]
+    plot = build_line_plot(rows, [])
+    for line in plot.lines:
+        values = [span_values[line.kind] for span_values in values_by_span]
+        points = re.findall(r"([ML])([\d.]+) ([\d.]+)", line.path)
+        assert len(points) == sum(value > 0 for value in values)
+        starts = sum(
+            value > 0 >= before for before, value in zip([0.0, *values], values, strict=False)
+        )
+        assert [command for command, _, _ in points].count("M") == starts
+        assert all(0 <= float(y) <= HEIGHT and 0 <= float(x) <= WIDTH for _, x, y in points)
 
 
 def test_no_data_gives_an_empty_chart() -> None:

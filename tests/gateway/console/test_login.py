@@ -54,7 +54,7 @@ from tests.running_gateway import (
 )
 from tests.sockets import exchange
 
-FREEZE_FORM = {"do": "freeze", "merchant": "demo", "environment": ""}
+FREEZE_FORM = {"do": "freeze", "merchant": "demo", "environment": "*"}
 
 
 @asynccontextmanager
@@ -234,7 +234,10 @@ async def test_only_forms_of_this_console_change_anything(tmp_path: Path) -> Non
         assert (await client.post("/switches", FREEZE_FORM, word=other_token)).status == 403
         for path in ("/explain", "/service", "/logout", "/login"):
             assert (await client.post(path, {}, word="")).status == 403
-        for path in ("/switches?do=freeze&merchant=demo", "/switches/confirm?do=freeze"):
+        for path in (
+            "/switches?do=freeze&merchant=demo",
+            "/switches/confirm?do=freeze&merchant=*&environment=*",
+        ):
             assert (await client.get(path)).status == 200
         assert not await is_frozen(console)
         assert (await client.post("/switches", FREEZE_FORM)).status == 303

@@ -90,7 +90,7 @@ async def load_brownouts(console: ConsoleUnderTest) -> list[Brownout]:
 async def test_brownout_is_started_and_cancelled(
     console: ConsoleUnderTest, console_client: ConsoleClient
 ) -> None:
-    query = "do=brownout&minutes=15&merchant=&key=demo-sandbox&operation=balances&counts="
+    query = "do=brownout&minutes=15&merchant=*&key=demo-sandbox&operation=balances&counts="
     assert "read_balances" in await read_confirmation_page(console_client, query)
     fields = dict(part.split("=") for part in query.split("&"))
     assert (await console_client.post("/switches", fields)).status == 303
@@ -117,7 +117,7 @@ async def test_brownout_is_started_and_cancelled(
         "/switches", {"do": "brownout-off", "id": open_brownout.id}
     )
     assert second_cancellation.status == 409
-    counting_form = {**fields, "operation": "", "counts": "yes"}
+    counting_form = {**fields, "operation": "*", "counts": "yes"}
     assert (await console_client.post("/switches", counting_form)).status == 303
     assert [brownout.refuses for brownout in await load_brownouts(console)] == [True, False]
     assert (await console_client.post("/switches", {"do": "brownout-off", "id": ""})).status == 303
@@ -126,18 +126,22 @@ async def test_brownout_is_started_and_cancelled(
 INVALID_ACTIONS = [
     "do=nothing",
     "",
-    "do=freeze&merchant=nobody",
-    "do=freeze&environment=moon",
+    "do=freeze",
+    "do=freeze&merchant=*",
+    "do=freeze&merchant=nobody&environment=*",
+    "do=freeze&merchant=*&environment=moon",
     "do=mode&key=demo-sandbox&mode=sideways",
     "do=mode&key=demo-sandbox&mode=forward&group=none",
     "do=mode&key=demo&mode=forward",
     "do=mode&merchant=nobody&mode=translate",
     "do=mode&key=&mode=translate",
     "do=mode&merchant=nobody&key=demo-sandbox&mode=translate",
-    "do=brownout&minutes=7",
-    "do=brownout&minutes=5&merchant=nobody",
-    "do=brownout&minutes=5&merchant=demo&key=nobody",
-    "do=brownout&minutes=5&operation=nothing",
+    "do=brownout&minutes=7&merchant=*&operation=*",
+    "do=brownout&minutes=5&operation=*",
+    "do=brownout&minutes=5&merchant=*",
+    "do=brownout&minutes=5&merchant=nobody&operation=*",
+    "do=brownout&minutes=5&merchant=demo&key=nobody&operation=*",
+    "do=brownout&minutes=5&merchant=*&operation=nothing",
     "do=brownout-off&id=none",
 ]
 
