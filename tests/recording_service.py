@@ -174,9 +174,13 @@ class RecordingService:
 
     async def close(self) -> None:
         """Stops listening and closes every connection; the records remain."""
-        if self._server:
-            self._server.close()
-            self._server = None
+        if not self._server:
+            return
+        server, self._server = self._server, None
+        # asyncio needs some steps to accept a connection, and loses it if the server closes before.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        server.close()
         for task in self._connection_tasks:
             task.cancel()
         await asyncio.gather(*self._connection_tasks, return_exceptions=True)
@@ -219,9 +223,14 @@ class RecordingService:
     # Connections
 
     def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:
+            writer.transport.abort()
+            return
         task = asyncio.ensure_future(self._serve(reader, writer))
         self._connection_tasks.add(task)
         task.add_done_callback(self._connection_tasks.discard)
+        # Not in the task: one that is cancelled before its first step never enters a ``try``.
+        task.add_done_callback(lambda _task: writer.transport.abort())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -232,8 +241,6 @@ class RecordingService:
                 await self._apply_fault(request, fault, writer)
         except (asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
             pass
-        finally:
-            writer.transport.abort()
 
     async def _read_request(self, reader: asyncio.StreamReader) -> ReceivedRequest:
         lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")

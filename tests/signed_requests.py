@@ -183,7 +183,6 @@ class RawService:
             pass
         finally:
             self.ended_count += 1
-            writer.close()
 
 
 async def _read_request(reader: asyncio.StreamReader) -> RecordedRequest:
@@ -242,7 +241,10 @@ async def open_raw_service(respond: RespondFunction | None = None) -> AsyncItera
     tasks: set[asyncio.Task[None]] = set()
 
     def serve_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.add(asyncio.ensure_future(recorder.serve(reader, writer)))
+        task = asyncio.ensure_future(recorder.serve(reader, writer))
+        tasks.add(task)
+        # Not in the task: one that is cancelled before its first step never enters a ``try``.
+        task.add_done_callback(lambda _task: writer.close())
 
     server = await asyncio.start_server(serve_connection, "127.0.0.1", 0, limit=1 << 20)
     recorder.port = server.sockets[0].getsockname()[1]

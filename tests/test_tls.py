@@ -348,7 +348,9 @@ class ConnectProxy:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[str]:
         def accept_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self._tasks.add(asyncio.ensure_future(self.serve(reader, writer)))
+            task = asyncio.ensure_future(self.serve(reader, writer))
+            self._tasks.add(task)
+            task.add_done_callback(lambda _task: writer.close())
 
         server = await asyncio.start_server(accept_connection, "127.0.0.1", 0)
         try:
