@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from gateway.compare.endpoints import USER_AGENT
 from gateway.compare.har import LINES_HEADER
 from gateway.compare.inputs import parse_input
 from gateway.compare.rules import Rules
@@ -286,6 +287,7 @@ async def test_only_selected_keys_and_operations_are_recorded(
         for path in ("/v1/batches", "/v1/geography/countries/US", "/v1/nowhere"):
             await gateway.request("GET", path)
         await gateway.request("GET", "/v1/recipients", headers={"X-API-Key": "nobody-s-key"})
+        await gateway.request("GET", "/v1/recipients", headers={"User-Agent": USER_AGENT})
         series_after = (await fetch_metrics(gateway.session, gateway.running.admin_url)).series()
     assert {
         entry

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from gateway.config.settings import Comparing
-from tests.gateway.compare.fake_services import PlannedResponse, ReceivedRequest
+from tests.gateway.compare.fake_services import (
+    PlannedResponse,
+    ReceivedRequest,
+    build_comparison_report,
+)
 from tests.gateway.compare.fake_services import open_fake_service as open_service
-from tests.legacy_and_current import KEY_NAME, GatewayBetween
+from tests.legacy_and_current import API_KEY, KEY_NAME, GatewayBetween
 from tests.legacy_and_current import open_gateway_between as open_any
 from tests.operator_commands import wait_until_async
-from tests.payouts import create_batch, create_recipient, request_successfully
+from tests.payouts import (
+    create_batch,
+    create_recipient,
+    load_payment_ids,
+    request_successfully,
+)
+from tests.test_cutover import run_import
 
 
 def open_comparing_gateway(folder: Path, **options: Any) -> Any:
@@ -113,7 +124,7 @@ async def test_legacy_service_answers_if_configured(tmp_path: Path) -> None:
         assert "Never compared: " in output
 
 
-async def test_differences_are_counted_by_field_without_values(tmp_path: Path) -> None:
+async def test_differences_are_counted_by_field_with_a_masked_example(tmp_path: Path) -> None:
     async with open_comparing_gateway(tmp_path) as setup:
         recipient = await create_recipient(setup.gateway)
         await setup.request_legacy("PATCH", f"/v1/recipients/{recipient}", {"status": "disabled"})
@@ -126,6 +137,9 @@ async def test_differences_are_counted_by_field_without_values(tmp_path: Path) -
             if difference["operation"] == "read_recipient"
         ]
         assert (difference["kind"], difference["place"]) == ("value", "recipient.status")
+        example = difference["example"]
+        assert (example["control"], example["candidate"]) == ("disabled", "suspended")
+        assert re.fullmatch("[0-9a-f]{24}", example["request_id"])
         assert entry["unexplained"] >= 1
         assert "ada" not in json.dumps(entry).lower()
         (tmp_path / "rules.toml").write_text(
@@ -253,3 +267,61 @@ async def test_sample_setting_limits_compared_requests(tmp_path: Path) -> None:
         for _ in range(20):
             assert (await setup.gateway.request("GET", "/v1/profile/balances")).status == 200
         assert setup.count_legacy_calls() == 0
+
+
+async def test_key_that_writes_becomes_ready_for_cutover(tmp_path: Path) -> None:
+    """The current service has the batch by another id, which no import has shown yet."""
+    sections = {"comparing": {"answers": "legacy"}}
+    bank = {
+        "primary": {"method": "bank", "currency": "USD"},
+        "accounts": {"bank": {"country": "US", "accountNum": "1234567", "routing": "021000021"}},
+    }
+    async with open_comparing_gateway(tmp_path, sections=sections) as setup:
+        await start_comparing(setup)
+        recipient = await create_recipient(setup.gateway)
+        await request_successfully(
+            setup.gateway, "POST", f"/recipients/{recipient}/payout-methods", bank
+        )
+        batch = await create_batch(setup.gateway, recipient, "10.00")
+        assert batch not in setup.current.find_or_create_tenant().batches
+        (payment,) = await load_payment_ids(setup.gateway, batch)
+        for path in ("", "/summary", "/payments", f"/payments/{payment}"):
+            await request_successfully(setup.gateway, "GET", f"/batches/{batch}{path}")
+        await request_successfully(setup.gateway, "GET", f"/payments/{payment}")
+        await request_successfully(setup.gateway, "GET", f"/recipients/{recipient}/logs")
+        await request_successfully(setup.gateway, "GET", "/batches")
+        await request_successfully(setup.gateway, "GET", "/payments")
+        report = await wait_for_count(setup, "list_payments", 1, "failed")
+        await wait_for_count(setup, "list_batches", 1)
+        await wait_for_count(setup, "read_any_payment", 1)
+        report = await wait_for_count(setup, "read_batch_summary", 1)
+        assert report["differences"] == []
+        assert report["used_and_never_compared"] == ["list_payments"]
+
+        switch = ("modes", "set", "--key", KEY_NAME, "translate")
+        assert "Nothing is imported of demo" in await setup.run_command(*switch, code=2)
+        await run_import(setup)
+        assert "Nothing is imported" not in await setup.run_command(*switch, code=2)
+        await request_successfully(setup.gateway, "GET", "/payments")
+        report = await wait_for_count(setup, "list_payments", 1)
+        assert (report["ready"], report["differences"]) == (True, [])
+
+
+async def test_comparison_with_a_forwarding_gateway_is_reported(tmp_path: Path) -> None:
+    """The offline comparison would compare the legacy service with itself."""
+    async with open_any(tmp_path) as setup:
+        await setup.run_command("modes", "set", "--key", KEY_NAME, "forward", "--yes")
+
+        async def is_forwarded() -> bool:
+            legacy = setup.count_legacy_calls()
+            response = await setup.gateway.request("GET", "/v1/recipients")
+            assert "X-Answered-By" not in response.headers, "only for the comparison"
+            return setup.count_legacy_calls() > legacy
+
+        await wait_until_async(is_forwarded)
+        urls = [setup.legacy_url, setup.gateway.running.url]
+        report = await build_comparison_report(
+            urls, "GET /v1/recipients\n", keys=(API_KEY, API_KEY)
+        )
+        assert (report["result"], report["counts"]["compared"]) == ("could not run", 0)
+        assert "passed it on to the legacy service" in report["failed"][0]["why"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ compare.add_command(compare_module.compare, "run")
     multiple=True,
     metavar="FILE",
     help="Differences to ignore, with the reason for each (TOML). Only `ignore` and "
-    "`present` rules apply, because values are not stored.",
+    "`present` rules apply, because only masked values are stored.",
 )
 @click.option("--forget", is_flag=True, help="Reset the statistics of --key.")
 @yes_option
@@ -188,6 +189,7 @@ def _build_key_readiness_json(readiness: KeyReadiness) -> dict[str, Any]:
                 "place": difference.place,
                 "answers": difference.answers,
                 "explained": difference.why,
+                "example": asdict(difference.example),
             }
             for difference in readiness.differences
         ],
@@ -200,12 +202,15 @@ def _print_key_readiness(readiness: KeyReadiness) -> None:
         [name, *(str(getattr(tally, count)) for count in _COUNTS)]
         for name, tally in readiness.operations.items()
     ]
-    print_table(["operation", "compared", "different", "no answer", "dropped"], rows)
+    print_table(["operation", "compared", "different", "not comparable", "dropped"], rows)
     click.echo("")
     for difference in readiness.differences:
         reason = f"; ignored: {difference.why}" if difference.why else ""
         place = f"{difference.operation}: {difference.kind} at {difference.place}"
         click.echo(f"{place}, in {pluralize(difference.answers, 'answer')}{reason}")
+        if (example := difference.example).request_id:
+            values = f"legacy {example.control}, current {example.candidate}"
+            click.echo(f"    for example request {example.request_id}: {values}")
     if readiness.has_unexplained_status_difference:
         click.echo(UNKNOWN_OBJECT_HINT)
     if readiness.never_seen:

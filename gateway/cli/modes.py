@@ -66,6 +66,7 @@ def switch_keys(
         SwitchScope,
         check_legacy_base_url_is_set,
         count_legacy_batches,
+        describe_missing_imports,
         describe_mode,
         find_switch_scopes,
         switch_mode,
@@ -76,13 +77,17 @@ def switch_keys(
         raise click.UsageError("give either --key NAME or --merchant NAME")
     chosen_groups = groups or GROUPS
 
-    async def find_targets() -> tuple[list[SwitchScope], int]:
+    async def find_targets() -> tuple[list[SwitchScope], int, list[str]]:
         async with open_store(settings.state, create=False) as store:
             targets_found = await find_switch_scopes(store, key, merchant, environment)
             # Translating needs no legacy service: it may be the one that was switched off.
             if mode != TRANSLATE:
                 check_legacy_base_url_is_set(settings, targets_found)
-            return targets_found, await count_legacy_batches(store, targets_found)
+            return (
+                targets_found,
+                await count_legacy_batches(store, targets_found),
+                await describe_missing_imports(store, targets_found),
+            )
 
     # Apart from `find_targets`, so that the state is not open while the prompt waits.
     async def save_mode() -> list[str]:
@@ -90,15 +95,17 @@ def switch_keys(
             return await switch_mode(store, targets, chosen_groups, mode)
 
     try:
-        targets, legacy_batches = run_to_completion(find_targets())
+        targets, legacy_batches, missing_imports = run_to_completion(find_targets())
     except ModeSwitchRefused as error:
         raise CommandError(str(error)) from None
     # On stderr with the prompt: stdout has only the result.
     for target in targets:
         click.echo(f"{target.description}: {', '.join(chosen_groups)}", err=True)
     click.echo(f"Mode {mode}: {describe_mode(mode, settings)}", err=True)
-    if mode == TRANSLATE and legacy_batches and "batches" in chosen_groups:
-        click.echo(f"Batches that stay at the legacy service: {legacy_batches}.", err=True)
+    if mode == TRANSLATE:
+        if legacy_batches and "batches" in chosen_groups:
+            missing_imports.insert(0, f"Batches that stay at the legacy service: {legacy_batches}.")
+        click.echo("\n".join(missing_imports), err=True, nl=bool(missing_imports))
     require_confirmation(f"Switch to {mode}?", yes=yes)
     replaced_keys = run_to_completion(save_mode())
     click.echo(f"Switched to {mode}; running gateways follow within a second.")

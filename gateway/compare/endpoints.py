@@ -23,6 +23,12 @@ SideName = Literal["control", "candidate"]
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """Larger bodies are not read."""
 
+USER_AGENT = "payout-gateway compare"
+"""By it a gateway knows these requests: it does not record them, and sends the header below."""
+
+ANSWERED_BY_HEADER, LEGACY_SERVICE = "X-Answered-By", "legacy service"
+"""Tells that a gateway passed a request on, so that control would be compared with itself."""
+
 WRONG_KEY = "a-key-that-is-nobodys"
 
 
@@ -195,7 +201,7 @@ class Side:
             # Uncompressed: whether a service compresses is not a difference of the answer.
             "Accept-Encoding": "identity",
             "Content-Type": "application/json",
-            "User-Agent": "payout-gateway compare",
+            "User-Agent": USER_AGENT,
         }
         # One spelling, so that a header of the request replaces the default one.
         request_headers = {name.title(): value for name, value in request.headers.items()}

@@ -166,6 +166,7 @@ _REQUEST_TIME_REASON = "depends on the time of the request, which is not the sam
 _SEPARATE_OBJECTS_REASON = (
     "with writes, the two sides create their objects at slightly different times"
 )
+_LOGS_REASON = "each service logs the requests that it receives itself"
 _USAGE_REASON = "depends on earlier requests to that side"
 
 BUILT_IN: tuple[Rule, ...] = (
@@ -189,6 +190,10 @@ BUILT_IN: tuple[Rule, ...] = (
             with_writes_only=True,
         )
         for name in ("createdAt", "updatedAt", "sentAt", "completedAt", "processedAt", "checkedAt")
+    ),
+    *(
+        IgnoreRule(path=path, operation="read_recipient_logs", reason=_LOGS_REASON)
+        for path in ("activities", "meta.records", "meta.pages")
     ),
     AddedRule(
         path="@header.ratelimit-*",

@@ -18,7 +18,14 @@ from operator import getitem
 from typing import Any
 
 from gateway.compare.differences import Differ
-from gateway.compare.endpoints import Answer, AnswerUnavailable, OutgoingRequest, Side
+from gateway.compare.endpoints import (
+    ANSWERED_BY_HEADER,
+    LEGACY_SERVICE,
+    Answer,
+    AnswerUnavailable,
+    OutgoingRequest,
+    Side,
+)
 from gateway.compare.findings import Findings, NotCompared
 from gateway.compare.id_map import IdMap
 from gateway.compare.paths import Path
@@ -44,6 +51,11 @@ QUEUED_PER_SLOT = 4
 
 POLL_SECONDS = 0.5
 """Interval between two attempts of a read with a wait condition."""
+
+
+ANSWERED_BY_CONTROL = (
+    "candidate passed it on to the legacy service: set the key to translate (`modes set`)"
+)
 
 
 class ComparisonStopped(Exception):
@@ -232,6 +244,8 @@ class Run:
         self, steps: list[Step], index: int, task: asyncio.Task[_Answers | NotCompared]
     ) -> None:
         step, result = steps[index], await task
+        if isinstance(result, _Answers) and _is_answer_of_control(result.candidate):
+            result = self._build_not_compared(step, ANSWERED_BY_CONTROL)
         if isinstance(result, NotCompared):
             self._record_not_compared(step, result)
         else:
@@ -352,6 +366,10 @@ class Run:
 
 def _format_placeholder(placeholder: Placeholder) -> str:
     return placeholder.name if OBJECT_ID.fullmatch(placeholder.name) else f"${{{placeholder.name}}}"
+
+
+def _is_answer_of_control(answer: Answer) -> bool:
+    return answer.headers.get(ANSWERED_BY_HEADER.lower()) == LEGACY_SERVICE
 
 
 async def _cancel_tasks(tasks: list[asyncio.Task[Any]]) -> None:

@@ -24,6 +24,7 @@ from gateway.operator.mode_switches import (
     SwitchScope,
     check_legacy_base_url_is_set,
     count_legacy_batches,
+    describe_missing_imports,
     describe_mode,
     find_switch_scopes,
     switch_mode,
@@ -257,6 +258,8 @@ async def _plan_mode_switch(dependencies: ConsoleDependencies, fields: Mapping[s
         effects.append(
             f"Batches created at the legacy service, which stay there: {legacy_batches}."
         )
+    if mode == TRANSLATE:
+        effects += await describe_missing_imports(dependencies.store, targets)
     rows = await _load_affected_key_rows(
         dependencies,
         lambda owner, key: any(

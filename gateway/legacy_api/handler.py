@@ -22,6 +22,7 @@ from aiohttp import web
 from gateway.admission.limits import Admission, RateLimiter
 from gateway.admission.load import AdmissionSlot, LoadShedder, Overloaded
 from gateway.auth.keys import ApiKeyStore
+from gateway.compare import endpoints
 from gateway.config.settings import Settings
 from gateway.http import request_reader, responses
 from gateway.http.client_address import (
@@ -145,6 +146,8 @@ class LegacyHandler:
                 response = responses.build_passthrough_response(
                     legacy_response, context.request_id, context.admission, deprecation_headers
                 )
+                if request.headers.get("User-Agent") == endpoints.USER_AGENT:
+                    response.headers[endpoints.ANSWERED_BY_HEADER] = endpoints.LEGACY_SERVICE
             else:
                 response = responses.build_web_response(
                     legacy_response, context.request_id, context.admission, deprecation_headers
@@ -159,8 +162,12 @@ class LegacyHandler:
                 self._idempotency_guard.end_response_delivery(context.pending_delivery)
         # Queued, so that the client does not wait for the other service.
         if inbound := context.shadow_request:
+            caller = Caller(inbound.caller.key, context.request_id)
             self._shadow_traffic.enqueue_comparison(
-                inbound, legacy_response, partial(self._run_flow_for_comparison, context, inbound)
+                inbound,
+                legacy_response,
+                partial(self._run_flow_for_comparison, context, inbound, caller),
+                partial(self._player.execute, caller=caller),
             )
         if self._recorder.is_on:
             request_log.record_exchange(
@@ -368,20 +375,28 @@ class LegacyHandler:
         return legacy_response
 
     async def _run_flow_for_comparison(
-        self, context: RequestContext, inbound: InboundRequest
+        self,
+        context: RequestContext,
+        inbound: InboundRequest,
+        caller: Caller,
+        current_ids: Mapping[str, str],
     ) -> LegacyResponse:
-        """Runs a read against the current service for comparison; raises Unreachable."""
-        caller = Caller(inbound.caller.key, context.request_id)
+        """Runs a read against the current service for comparison; raises Unreachable.
+
+        ``current_ids`` are the current service's ids by legacy id, for ids that are not imported.
+        """
         comparison_context = RequestContext(
             context.request_id,
             context.start_time,
             context.address,
             inbound.operation,
             caller,
-            client_ids=context.client_ids,
-            has_only_current_ids=context.has_only_current_ids,
+            client_ids=context.client_ids | {id_: name for name, id_ in current_ids.items()},
+            has_only_current_ids=context.has_only_current_ids and not current_ids,
         )
-        flow, problems = inbound.operation.flow(inbound.flow_request), inbound.flow_request.problems
+        ids = {name: current_ids.get(id_, id_) for name, id_ in inbound.flow_request.ids.items()}
+        flow_request = replace(inbound.flow_request, ids=ids)
+        flow, problems = inbound.operation.flow(flow_request), flow_request.problems
         try:
             answer = await self._player.execute(flow, caller, problems)
             return await self._codec.build_response(comparison_context, answer)

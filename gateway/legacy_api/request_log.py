@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import structlog
 from aiohttp import web
 
+from gateway.compare import endpoints
 from gateway.http import request_reader
 from gateway.http.responses import LegacyResponse, PassedResponse
 from gateway.legacy_api.request_context import RequestContext
@@ -52,10 +53,13 @@ def record_exchange(
 ) -> None:
     """Offers the exchange to the recorder.
 
-    Requests whose body was not read are not recorded: refusals of a key, a limit or a brownout.
+    Requests whose body was not read are not recorded: refusals of a key, a limit or a brownout. Nor
+    are those of `payout-gateway compare`, which sends recorded requests again.
     """
     operation, key = context.operation, context.caller.key if context.caller else None
     if operation is None or context.body is None:
+        return
+    if request.headers.get("User-Agent") == endpoints.USER_AGENT:
         return
     if not recorder.is_selected(operation.name, key.name if key else "", now):
         return

@@ -16,7 +16,7 @@ from gateway.migration.forwarding import (
     ForwardedWrites,
     LegacySender,
 )
-from gateway.migration.inbound_request import InboundRequest
+from gateway.migration.inbound_request import InboundRequest, parse_fields
 from gateway.migration.modes import Modes, find_mode_group
 from gateway.storage.mode_rows import COMPARE, FORWARD, TRANSLATE
 from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting
@@ -158,6 +158,24 @@ class ServiceRouter:
         return "current" not in {
             await self._batch_routing.find_backend(key.tenant, batch) for batch in batches
         }
+
+    async def lists_unknown_batches(
+        self, inbound: InboundRequest, response: PassedResponse
+    ) -> bool:
+        """Whether the legacy service lists payments of batches that are not imported yet.
+
+        The gateway lists the payments of the batches that it knows, so the answers cannot be equal.
+        """
+        if inbound.operation.name != "list_payments":
+            return False
+        rows = parse_fields(response.body).get("payments") or []
+        batch_ids = {str((row.get("batch") or {}).get("id")) for row in rows}
+        return any(
+            [
+                await self._batch_routing.is_only_at_legacy(inbound.caller.key.tenant, batch_id)
+                for batch_id in batch_ids
+            ]
+        )
 
     async def fetch_legacy_read(self, inbound: InboundRequest) -> PassedResponse:
         """Fetches the legacy service's answer to a read; raises Unreachable."""

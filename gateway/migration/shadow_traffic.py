@@ -2,8 +2,8 @@
 
 Compares only reads of keys and groups in mode ``compare``, after the client has its response. Reads
 wait in a bounded queue, and are dropped if it is full. A difference is checked again, because the
-data may have changed between the two reads. Only the places of differences are stored, never
-values.
+data may have changed between the two reads. Of a difference its place is stored, and the masked
+values of one answer. Each service may have its own ids, which are paired.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from gateway.compare.masking import Redactor
 from gateway.compare.rules import Rules
 from gateway.config.settings import Comparing
 from gateway.http.responses import LegacyResponse, PassedResponse
+from gateway.migration.id_pairs import IdPairs, RunFlow
 from gateway.migration.inbound_request import MAX_VALUE_BYTES, InboundRequest
 from gateway.migration.routing import ServiceRouter
 from gateway.observability import logs
 from gateway.payloads import json_codec
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.difference_rows import (
+    DifferenceExample,
     DifferencePlace,
     Tally,
     TallyKey,
@@ -50,7 +52,8 @@ MAX_PLACES = 200
 OVERFLOW_PLACE = ("too many", "$")
 SHUTDOWN_SECONDS = 2
 
-Translate = Callable[[], Awaitable[LegacyResponse]]
+Translate = Callable[[Mapping[str, str]], Awaitable[LegacyResponse]]
+"""Answers the request from the current service, with its own ids for these legacy ids."""
 
 log = structlog.get_logger()
 
@@ -60,10 +63,11 @@ class _Item:
     inbound: InboundRequest
     response: LegacyResponse | PassedResponse
     translate: Translate
+    run_flow: RunFlow
 
 
 class _NotComparableError(Exception):
-    """Raised if one of the two answers is missing, or would take too much memory to parse."""
+    """One of the two answers is missing, too large, or lists what only an import makes known."""
 
 
 class ShadowTraffic:
@@ -85,6 +89,7 @@ class ShadowTraffic:
         self._queue: asyncio.Queue[_Item] = asyncio.Queue(settings.queue)
         self._tallies: dict[TallyKey, Tally] = {}
         self._rules = Rules().rules_for_runs_without_writes
+        self._id_pairs = IdPairs(store, forwarding)
         self._tasks: list[asyncio.Task[None]] = []
         self._write_task = PeriodicTask(
             "comparison_write", WRITE_INTERVAL_SECONDS, self._write_tallies
@@ -115,12 +120,13 @@ class ShadowTraffic:
         inbound: InboundRequest,
         response: LegacyResponse | PassedResponse,
         translate: Translate,
+        run_flow: RunFlow,
     ) -> None:
         """Queues a comparison without waiting; called when the client's response is ready."""
         if self._random() >= self._sample_rate:
             return
         try:
-            self._queue.put_nowait(_Item(inbound, response, translate))
+            self._queue.put_nowait(_Item(inbound, response, translate, run_flow))
         # Dropping a comparison is better than delaying requests.
         except asyncio.QueueFull:
             self._find_or_create_tally(inbound).dropped += 1
@@ -142,22 +148,28 @@ class ShadowTraffic:
             if differences:
                 await asyncio.sleep(RECHECK_SECONDS)
                 # Only differences found in both rounds count.
-                differences &= await self._find_differences(item, None)
+                again = await self._find_differences(item, None)
+                differences = {place: differences[place] for place in differences if place in again}
         except (_NotComparableError, Failure, StoreUnavailable):
             self._find_or_create_tally(item.inbound).failed += 1
             return
         tally = self._find_or_create_tally(item.inbound)
         tally.compared += 1
         tally.different += bool(differences)
-        for place in differences:
+        for place, (control, candidate) in differences.items():
             is_counted = place in tally.places or len(tally.places) < MAX_PLACES
             counted_place = place if is_counted else OVERFLOW_PLACE
             tally.places[counted_place] = tally.places.get(counted_place, 0) + 1
+            example = DifferenceExample(item.inbound.caller.request_id, control, candidate)
+            tally.examples[counted_place] = example
 
     async def _find_differences(
         self, item: _Item, response: LegacyResponse | PassedResponse | None
-    ) -> set[DifferencePlace]:
-        """Finds the places where the two differ; an answer in ``response`` is not fetched again."""
+    ) -> dict[DifferencePlace, tuple[str, str]]:
+        """Finds where the two differ, with a masked pair of values of each place.
+
+        An answer in ``response`` is not fetched again.
+        """
         control = (
             response
             if isinstance(response, PassedResponse)
@@ -166,16 +178,21 @@ class ShadowTraffic:
         # An outage, a cached answer or a limit says nothing about the data.
         if control.status >= 500 or control.status in (304, 429):
             raise _NotComparableError
-        candidate = response if isinstance(response, LegacyResponse) else await item.translate()
+        if await self._forwarding.lists_unknown_batches(item.inbound, control):
+            raise _NotComparableError
+        candidate = (
+            response
+            if isinstance(response, LegacyResponse)
+            else await self._fetch_candidate(item, control)
+        )
         bodies = (control.body, candidate.body_bytes)
         if (
             await asyncio.to_thread(lambda: max(map(json_codec.estimate_memory_bytes, bodies)))
             > MAX_VALUE_BYTES
         ):
             raise _NotComparableError
-        differ = Differ(
-            self._rules, IdMap(has_separate_ids=False), operation=item.inbound.operation.name
-        )
+        # A map for each answer: two lists whose items were paired wrongly once recover.
+        differ = Differ(self._rules, IdMap(), operation=item.inbound.operation.name)
         # Headers are left out: they differ between the services and say nothing about the data.
         control_answer, candidate_answer = (
             Answer(control.status, {}, bodies[0]),
@@ -186,10 +203,24 @@ class ShadowTraffic:
         )
         # A path may contain keys from the data, such as ids, and those are never stored.
         redactor = Redactor(item.inbound.flow_request.api_keys)
-        return {
-            (difference.kind, redactor.redact_normal_path(difference.control_path))
-            for difference in differences
-        }
+        places: dict[DifferencePlace, tuple[str, str]] = {}
+        for difference in differences:
+            place = difference.kind, redactor.redact_normal_path(difference.control_path)
+            control_value, candidate_value = (
+                redactor.redact_value(difference.control_path, value)["text"]
+                for value in (difference.control, difference.candidate)
+            )
+            places.setdefault(place, (control_value, candidate_value))
+        return places
+
+    async def _fetch_candidate(self, item: _Item, control: PassedResponse) -> LegacyResponse:
+        """Fetches the current service's answer, by its own ids for what the request names."""
+        inbound = item.inbound
+        candidate = await item.translate(self._id_pairs.select_known_pairs(inbound))
+        if candidate.status != 404 or control.status != 200:
+            return candidate
+        pairs = await self._id_pairs.find_pairs(inbound, control, item.run_flow)
+        return await item.translate(pairs) if pairs else candidate
 
     def _find_or_create_tally(self, inbound: InboundRequest) -> Tally:
         key, now = inbound.caller.key, self._clock()
@@ -222,5 +253,6 @@ def merge_tallies(
             setattr(existing, name, getattr(existing, name) + getattr(tally, name))
         for place, answers in tally.places.items():
             existing.places[place] = existing.places.get(place, 0) + answers
+        existing.examples |= tally.examples
         existing.last_at = tally.last_at
     return merged

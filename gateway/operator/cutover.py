@@ -22,6 +22,7 @@ from gateway.operator.legacy_reads import (
     load_read_budget,
     save_read_budget,
 )
+from gateway.operator.mode_switches import IMPORT_RECORD
 from gateway.operator.standalone_executor import create_flow_executor
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.id_rows import IdCollisionError, load_current_ids_by_legacy_id, save_legacy_ids
@@ -127,6 +128,9 @@ class CutoverImport:
             "batch",
             progress,
         )
+        if not self._options.dry_run:
+            record = CompareAndSet(*IMPORT_RECORD, {"at": self._store.clock().isoformat()})
+            await self._compare_and_set_record(record)
         missing_batches = await self._unmark_batches_missing_at_legacy()
         routing_marks = await self._ledger.load_facts_by_id(self._owner, BACKEND_KIND)
         unmarked = self._report.moved_batches + missing_batches if self._options.dry_run else 0

@@ -39,6 +39,16 @@ MODE_DESCRIPTIONS = {
 }
 
 
+IMPORT_RECORD = "cutover", "import"
+"""Kind and id of the record that a tenant was imported."""
+
+MISSING_IMPORT = (
+    "Nothing is imported of {tenant}: ids that its clients have stored may be answered 404, and "
+    "statuses and payout holds of recipients and payments of earlier batches are missing. Run "
+    "`payout-gateway cutover import` first."
+)
+
+
 class ModeSwitchRefused(Exception):
     """A switch cannot be made. The message is one line."""
 
@@ -76,6 +86,22 @@ async def count_legacy_batches(store: Store, scopes: Iterable[SwitchScope]) -> i
     """Returns the number of batches of these tenants that stay at the legacy service."""
     ledger = ObjectStateStore(store)
     return sum([len(await ledger.load_facts_by_id(scope.owner, BACKEND_KIND)) for scope in scopes])
+
+
+async def describe_missing_imports(store: Store, scopes: Iterable[SwitchScope]) -> list[str]:
+    """Says what clients would miss if these scopes were translated now, because nothing is imported.
+
+    Empty for tenants whose requests the legacy service never answered.
+    """
+    ledger = ObjectStateStore(store)
+    forwarded = {
+        switch.tenant for switch in await list_mode_switches(store) if switch.mode != TRANSLATE
+    }
+    return [
+        MISSING_IMPORT.format(tenant=tenant)
+        for tenant in dict.fromkeys(scope.owner for scope in scopes)
+        if tenant in forwarded and not await ledger.load(tenant, *IMPORT_RECORD)
+    ]
 
 
 def _require_key_scope(keys: list[ListedKey], name_or_prefix: str) -> SwitchScope:

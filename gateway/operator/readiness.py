@@ -10,23 +10,32 @@ from gateway.compare.paths import iter_parent_paths
 from gateway.compare.rules import Rule
 from gateway.observability.plurals import pluralize
 from gateway.storage import Store, Tenant
-from gateway.storage.difference_rows import Tally, TallyKey, load_comparison_tallies_by_key
+from gateway.storage.difference_rows import (
+    DifferenceExample,
+    Tally,
+    TallyKey,
+    load_comparison_tallies_by_key,
+)
 from gateway.storage.request_counts import load_usage_summaries
 from mappings import OPERATIONS, UNLISTED
 
 VALUE_FREE_RULE_KINDS = ("ignore", "present")
-"""The kinds of rules that can be applied without values: compared values are not stored."""
+"""The kinds of rules that can be applied without values: of the compared values, only masked examples are stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A path at which answers differ. ``why`` is the reason of the rule that ignores it."""
+    """A path at which answers differ. ``why`` is the reason of the rule that ignores it.
+
+    ``example`` is the newest answer that differs there.
+    """
 
     operation: str
     kind: str
     place: str
     answers: int
     why: str | None
+    example: DifferenceExample
 
 
 @dataclass(slots=True)
@@ -149,7 +158,8 @@ def _iter_differences(name: str, tally: Tally, rules: Sequence[Rule]) -> Iterato
             ),
             None,
         )
-        yield Difference(name, kind, place, answers, reason)
+        example = tally.examples.get((kind, place), DifferenceExample())
+        yield Difference(name, kind, place, answers, reason, example)
 
 
 def _is_difference_ignored_by(rule: Rule, operation: str, kind: str, place: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import partial
 from types import ModuleType
@@ -25,6 +25,7 @@ DifferencePlace = tuple[str, str]
 """The kind of a difference, and its path in the body, without list indexes."""
 
 _SUMS = ("compared", "different", "failed", "dropped")
+_EXAMPLE_COLUMNS = ("request_id", "control", "candidate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,21 @@ class TallyKey:
     operation: str
 
 
+@dataclass(frozen=True, slots=True)
+class DifferenceExample:
+    """The request of an answer with a difference, and the masked values of both services."""
+
+    request_id: str = ""
+    control: str = ""
+    candidate: str = ""
+
+
 @dataclass(slots=True)
 class Tally:
-    """Counters of compared answers; ``places`` counts the answers with each difference."""
+    """Counters of compared answers; ``places`` counts the answers with each difference.
+
+    ``examples`` has the newest of them.
+    """
 
     compared: int = 0
     different: int = 0
@@ -45,6 +58,7 @@ class Tally:
     places: dict[DifferencePlace, int] = field(default_factory=dict)
     first_at: datetime | None = None
     last_at: datetime | None = None
+    examples: dict[DifferencePlace, DifferenceExample] = field(default_factory=dict)
 
 
 async def add_to_comparison_tallies(store: Store, tallies: Mapping[TallyKey, Tally]) -> None:
@@ -61,21 +75,24 @@ async def add_to_comparison_tallies(store: Store, tallies: Mapping[TallyKey, Tal
     await store.write(upsert_rows)
 
 
-def _build_upsert(table: Table, summed_columns: Iterable[str], kind: ModuleType) -> Any:
+def _build_upsert(
+    table: Table, summed_columns: Iterable[str], replaced_columns: Iterable[str], kind: ModuleType
+) -> Any:
     new = kind.insert(table)
     # SQLite's ``max`` of several values is PostgreSQL's ``greatest``.
     greatest = func.greatest if kind is postgresql else func.max
     updates: dict[str, Any] = {name: table.c[name] + new.excluded[name] for name in summed_columns}
+    updates |= {name: new.excluded[name] for name in replaced_columns}
     updates["last_at"] = greatest(table.c.last_at, new.excluded.last_at)
     keys = [column.name for column in table.primary_key]
     return new.on_conflict_do_update(index_elements=keys, set_=updates)
 
 
 _UPSERT_TALLIES = Statement(
-    partial(_build_upsert, comparisons, _SUMS), [column.name for column in comparisons.c]
+    partial(_build_upsert, comparisons, _SUMS, ()), [column.name for column in comparisons.c]
 )
 _UPSERT_DIFFERENCES = Statement(
-    partial(_build_upsert, found_differences, ("answers",)),
+    partial(_build_upsert, found_differences, ("answers",), _EXAMPLE_COLUMNS),
     [column.name for column in found_differences.c],
 )
 
@@ -102,7 +119,14 @@ def _build_tally_row(key: TallyKey, tally: Tally) -> dict[str, Any]:
 def _build_difference_rows(key: TallyKey, tally: Tally) -> list[dict[str, Any]]:
     times = {"first_at": tally.first_at, "last_at": tally.last_at}
     return [
-        {**_build_tally_key_columns(key), "kind": kind, "place": place, "answers": answers, **times}
+        {
+            **_build_tally_key_columns(key),
+            "kind": kind,
+            "place": place,
+            "answers": answers,
+            **asdict(tally.examples.get((kind, place), DifferenceExample())),
+            **times,
+        }
         for (kind, place), answers in tally.places.items()
     ]
 
@@ -124,6 +148,8 @@ async def load_comparison_tallies_by_key(store: Store) -> dict[TallyKey, Tally]:
         # The two queries are no snapshot: a difference may be newer than the tallies.
         if tally := tallies.get(_parse_tally_key(row)):
             tally.places[row.kind, row.place] = row.answers
+            example = DifferenceExample(*(getattr(row, name) for name in _EXAMPLE_COLUMNS))
+            tally.examples[row.kind, row.place] = example
     return tallies
 
 

@@ -454,7 +454,7 @@ comparisons = Table(
 )
 
 found_differences = Table(
-    # Where the answers of the two services differ, and in how many; without values.
+    # Where the answers of the two services differ, and in how many, with masked values of one.
     "found_differences",
     metadata,
     *_build_tenant_columns(),
@@ -465,5 +465,9 @@ found_differences = Table(
     Column("answers", BigInteger, nullable=False),
     Column("first_at", UTCDateTime, nullable=False),
     Column("last_at", UTCDateTime, nullable=False),
+    *(
+        Column(name, Text, nullable=False, server_default="")
+        for name in ("request_id", "control", "candidate")
+    ),
     PrimaryKeyConstraint("merchant", "environment", "key", "operation", "kind", "place"),
 )

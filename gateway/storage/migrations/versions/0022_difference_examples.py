@@ -1,0 +1,17 @@
+"""Keeps an example of each difference that shadow traffic finds."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0022"
+down_revision = "0021"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    for name in ("request_id", "control", "candidate"):
+        column = sa.Column(name, sa.Text, nullable=False, server_default="")
+        op.add_column("found_differences", column)
