@@ -19,7 +19,12 @@ import aiohttp
 
 from gateway.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from gateway.storage import Store, Tenant, open_store
-from gateway.storage.difference_rows import Tally, TallyKey, add_to_comparison_tallies
+from gateway.storage.difference_rows import (
+    DifferenceExample,
+    Tally,
+    TallyKey,
+    add_to_comparison_tallies,
+)
 from gateway.storage.request_counts import (
     BUCKET_BOUNDS_MS,
     DAY,
@@ -251,7 +256,8 @@ async def _add_comparisons(store: Store) -> None:
         store,
         {
             TallyKey(SHOP, "demo-sandbox", "list_recipients"): Tally(
-                812, 48, 2, 1, places, now, now
+                *(812, 48, 2, 1, places, now, now),
+                dict.fromkeys(places, DifferenceExample("3c11177e92518934a0385865", "USD", "EUR")),
             ),
             TallyKey(SHOP, "demo-sandbox", "get_recipient"): Tally(640, 0, 0, 0, {}, now, now),
             TallyKey(Tenant("northwind", "sandbox"), "northwind", "get_batch"): Tally(

@@ -94,6 +94,7 @@ async def test_overview_lists_alerts_first(console_client: ConsoleClient) -> Non
     page_text = await read_page_text(console_client, "/")
     alerts_text = page_text[page_text.index("issues") : page_text.index("Requests last 24 h")]
     assert "requests failed (5xx)" in alerts_text
+    assert "1 write is in doubt" in alerts_text, "at once, as the page of writes says"
     assert "1 key is at or near its limit" in alerts_text
     assert "1 batch is superseded at the service" in alerts_text
     assert "1 compared key has answers that differ" in alerts_text
@@ -231,6 +232,7 @@ async def test_comparison_drills_down_to_fields(console_client: ConsoleClient) -
     )
     page_text = await read_page_text(console_client, "/compare/key?key=demo-sandbox")
     assert "recipients[].payout.primary.currency value 41" in page_text
+    assert "3c11177e92518934a0385865 legacy USD , current EUR" in page_text
     assert (await console_client.get("/compare/key?key=nobody")).status == 404
 
 
