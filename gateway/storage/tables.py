@@ -466,7 +466,7 @@ found_differences = Table(
     Column("first_at", UTCDateTime, nullable=False),
     Column("last_at", UTCDateTime, nullable=False),
     *(
-        Column(name, Text, nullable=False, server_default="")
+        Column(name, Text, nullable=False, server_default=text("''"))
         for name in ("request_id", "control", "candidate")
     ),
     PrimaryKeyConstraint("merchant", "environment", "key", "operation", "kind", "place"),

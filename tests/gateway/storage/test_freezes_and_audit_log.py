@@ -314,7 +314,7 @@ def test_only_retention_deletes_from_audit_log() -> None:
             "counters",
             "modes",
         ),
-        *("comparisons", "found_differences", "traffic"),
+        *("comparisons", "found_differences", "request_counts"),
     }
 
 

@@ -13,5 +13,5 @@ depends_on = None
 
 def upgrade() -> None:
     for name in ("request_id", "control", "candidate"):
-        column = sa.Column(name, sa.Text, nullable=False, server_default="")
+        column = sa.Column(name, sa.Text, nullable=False, server_default=sa.text("''"))
         op.add_column("found_differences", column)
