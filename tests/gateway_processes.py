@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import itertools
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,8 @@ from tests.running_gateway import KEY, GatewayResponse
 
 TIMEOUT_SECONDS = 30
 """Limit for a start or a shutdown on a busy machine."""
+
+_NUMBERS = itertools.count(1)
 
 
 @dataclass(slots=True, eq=False)
@@ -60,10 +66,9 @@ class GatewayProcess:
 
 @dataclass(slots=True)
 class GatewayForker:
-    process: asyncio.subprocess.Process
+    process: subprocess.Popen[bytes]
     starting: dict[str, asyncio.Future[GatewayProcess]] = field(default_factory=dict)
     children: dict[int, GatewayProcess] = field(default_factory=dict)
-    started_count: int = 0
 
     async def start(
         self,
@@ -73,8 +78,7 @@ class GatewayForker:
         skew_seconds: float = 0.0,
     ) -> GatewayProcess:
         """Starts a gateway; ``skew_seconds`` is how far its wall clock is ahead."""
-        self.started_count += 1
-        name, log = f"child {self.started_count}", folder / "stderr"
+        name, log = f"child {next(_NUMBERS)}", folder / "stderr"
         order: dict[str, Any] = {"name": name, "log": str(log), "skew_seconds": skew_seconds}
         order["settings"] = settings.model_dump(mode="json", exclude_unset=True)
         if lease_seconds is not None:
@@ -82,50 +86,60 @@ class GatewayForker:
         self.starting[name] = asyncio.get_running_loop().create_future()
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(order).encode() + b"\n")
+        self.process.stdin.flush()
         async with asyncio.timeout(TIMEOUT_SECONDS):
             child = await self.starting[name]
         child.log = log
         return child
 
-    async def read_events(self) -> None:
-        assert self.process.stdout is not None
-        while line := await self.process.stdout.readline():
+    async def read_events(self, events: asyncio.StreamReader) -> None:
+        while line := await events.readline():
             event = json.loads(line)
             if "port" in event:
+                starting = self.starting.pop(event["name"], None)
+                if starting is None:  # of a test that did not wait for it
+                    os.kill(event["pid"], signal.SIGKILL)
+                    continue
                 code = asyncio.get_running_loop().create_future()
                 child = GatewayProcess(
                     self, event["name"], event["pid"], event["port"], Path(), code
                 )
                 self.children[event["pid"]] = child
-                self.starting.pop(event["name"]).set_result(child)
+                starting.set_result(child)
             elif child_ended := self.children.pop(event["pid"], None):
                 child_ended.code.set_result(event["code"])
             elif waiting := self.starting.pop(event["name"], None):
                 waiting.set_exception(RuntimeError(f"it ended with {event['code']}"))
 
 
+@cache
+def _start_forker() -> subprocess.Popen[bytes]:
+    """Starts the process that forks gateways, once for all tests: it takes seconds."""
+    command = [sys.executable, "-m", "tests.gateway_forker"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    atexit.register(process.communicate)  # it ends when its input does
+    return process
+
+
 @asynccontextmanager
 async def open_forker() -> AsyncIterator[GatewayForker]:
-    running = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.gateway_forker",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
+    forker = GatewayForker(_start_forker())
+    assert forker.process.stdout is not None
+    events = asyncio.StreamReader()
+    # A copy, because each test has an event loop of its own, which closes what it reads.
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(events),
+        os.fdopen(os.dup(forker.process.stdout.fileno()), "rb", buffering=0),
     )
-    forker = GatewayForker(running)
-    reader_task = asyncio.create_task(forker.read_events())
+    reader_task = asyncio.create_task(forker.read_events(events))
     try:
         yield forker
     finally:
         for child in list(forker.children.values()):
             child.kill(signal.SIGCONT)
-            child.kill()
-        assert running.stdin is not None
-        running.stdin.close()
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            await running.wait()
-            await reader_task
+            await child.stop()
+        reader_task.cancel()
+        transport.close()
 
 
 async def request_gateway(
