@@ -70,7 +70,7 @@ async def open_imported_batch(folder: Path) -> AsyncIterator[ImportedBatch]:
         other_credentials = ServiceCredentials(
             "SECONDACCESSKEY", "second-secret-key", api_key=KEY["api_key"]
         )
-        setup.legacy.merchants.credentials[other_credentials.access_key] = other_credentials
+        setup.legacy.credentials[other_credentials.access_key] = other_credentials
         populated = await populate_legacy_service(setup)
         await run_import(setup)
         await setup.set_mode("forward", "batches")

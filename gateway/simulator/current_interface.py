@@ -13,7 +13,7 @@ from gateway.simulator.operations import require_operation
 from gateway.simulator.service import Service
 from gateway.simulator.signature import authenticate_request, select_signed_target
 
-BOOLEAN_PARAMETERS = ("primary", "apikey", "enabled")
+BOOLEAN_PARAMETERS = ("primary",)
 
 
 class CurrentInterface:

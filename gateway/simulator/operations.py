@@ -4,10 +4,9 @@ import re
 from functools import lru_cache
 
 from gateway.simulator import batch_operations as batch
-from gateway.simulator import partner_operations as partner
 from gateway.simulator import recipient_operations as recipient
-from gateway.simulator import subscriptions
 from gateway.simulator.accepted_request import Operation
+from gateway.simulator.canned_answers import CANNED_ANSWERS, create_canned_operation
 from gateway.simulator.errors import OperationNotFound
 from gateway.simulator.options import ServiceOptions, Vocabulary
 
@@ -19,9 +18,6 @@ BATCHES_PATH = "/v1/batches"
 BATCH_PATH = "/v1/batches/{id}"
 PAYMENTS_PATH = "/v1/batches/{id}/payments"
 PAYMENT_PATH = "/v1/batches/{id}/payments/{paymentId}"
-SANDBOX_PATH = "/v1/profile/sandbox"
-SUBSCRIPTIONS_PATH = "/v1/subscriptions"
-SUBSCRIPTION_PATH = "/v1/subscriptions/{id}"
 
 RouteTable = tuple[tuple[str, re.Pattern[str], Operation], ...]
 
@@ -58,18 +54,10 @@ def _list_documented_routes(vocabulary: Vocabulary) -> RouteTable:
         ("GET", vocabulary.summary_path, batch.get_summary),
         ("GET", "/v1/payments/{id}", batch.read_payment),
         ("GET", vocabulary.balance_path, batch.read_balance),
-        ("POST", "/v1/profile/submerchant", partner.create_submerchant),
-        ("POST", "/v1/onboarding/update", partner.update_onboarding),
-        ("GET", "/v1/balances/info", partner.list_funding_accounts),
-        ("POST", SANDBOX_PATH, partner.create_sandbox_submerchant),
-        ("DELETE", SANDBOX_PATH, partner.delete_sandbox_submerchant),
-        ("POST", "/v1/direct-debit/bank-account/", partner.save_merchant_bank_account),
-        ("POST", "/v1/iframe/config", partner.save_widget_colors),
-        ("POST", SUBSCRIPTIONS_PATH, subscriptions.create_subscription),
-        ("GET", SUBSCRIPTIONS_PATH, subscriptions.list_subscriptions),
-        ("GET", SUBSCRIPTION_PATH, subscriptions.get_subscription),
-        ("PATCH", SUBSCRIPTION_PATH, subscriptions.update_subscription),
-        ("DELETE", SUBSCRIPTION_PATH, subscriptions.delete_subscription),
+        *(
+            (method, path, create_canned_operation(answer))
+            for method, path, answer in CANNED_ANSWERS
+        ),
     )
 
 

@@ -13,7 +13,6 @@ from gateway.simulator.errors import build_not_found_error
 from gateway.simulator.exchange import InterfaceName, ReceivedRequest
 from gateway.simulator.faults import Fault, is_path_matching_pattern
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.merchants import Merchants
 from gateway.simulator.options import (
     DEMO_CREDENTIALS,
     ServiceCredentials,
@@ -52,13 +51,18 @@ class Service:
         self.requests: deque[ReceivedRequest] = deque(maxlen=max_kept_requests)
         self.faults: list[Fault] = []
         self.effects = Effects()
-        self.merchants = Merchants(self.credentials)
         self._seed = seed
         self._wallet_balance = wallet_balance
         self._random_by_prefix: dict[str, random.Random] = {}
 
     def add_credentials(self, credentials: ServiceCredentials) -> None:
         self.credentials[credentials.access_key] = credentials
+
+    def find_credentials_by_api_key(self, api_key: str) -> ServiceCredentials | None:
+        """Finds the credentials of an API key of the legacy interface."""
+        # Credentials without an API key have an empty one, which must not match an empty header.
+        matches = (pair for pair in self.credentials.values() if pair.api_key == api_key)
+        return next(matches, None) if api_key else None
 
     def find_or_create_tenant(
         self,
@@ -76,7 +80,6 @@ class Service:
                 self._read_clock,
                 self._generate_id,
                 self.effects,
-                self.merchants,
                 wallet_balance=self._wallet_balance,
             )
         return self.tenants[tenant_key]

@@ -11,7 +11,6 @@ from gateway.simulator.effects import Effects
 from gateway.simulator.errors import build_invalid_status_error, build_not_found_error
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy_ids import build_legacy_id
-from gateway.simulator.merchants import Merchant, Merchants
 from gateway.simulator.money import ZERO, sum_amounts
 from gateway.simulator.options import ServiceOptions, Vocabulary
 
@@ -164,7 +163,6 @@ class Tenant:
     clock: Callable[[], float]
     generate_id: Callable[[str, int], str]
     effects: Effects
-    merchants: Merchants
     recipients: dict[str, Recipient] = field(default_factory=dict)
     batches: dict[str, Batch] = field(default_factory=dict)
     payments: dict[str, Payment] = field(default_factory=dict)
@@ -173,13 +171,7 @@ class Tenant:
         default_factory=lambda: dict.fromkeys(FUNDED_CURRENCIES, INITIAL_FUNDS)
     )
     wallet_balance: tuple[str, Decimal] | None = None
-    subscriptions: dict[str, JsonObject] = field(default_factory=dict)
     service_ids_by_legacy_id: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def merchant_record(self) -> Merchant:
-        # Found by name each time: partner operations may create or delete it meanwhile.
-        return self.merchants.find_or_create_merchant(self.merchant, self.environment)
 
     def register_legacy_id(self, service_id: str) -> None:
         """Makes an id resolvable by the shorter id that legacy clients get, if it has one."""

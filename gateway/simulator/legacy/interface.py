@@ -38,7 +38,7 @@ class LegacyInterface:
         if exchange.method == "OPTIONS" or not self._require_route(exchange).needs_key:
             # These operations need no data, so they get a tenant without a merchant.
             return AcceptedRequest(self.service.find_or_create_tenant("", ""), (), query, {})
-        credentials = self.service.merchants.find_credentials_by_api_key(
+        credentials = self.service.find_credentials_by_api_key(
             exchange.headers.get("X-API-Key", "")
         )
         if credentials is None:
