@@ -100,6 +100,49 @@ async def find_counted_labels(
     return dict(labels.labels)
 
 
+# Calls, connections and the process
+
+
+async def test_calls_retries_and_latencies_are_reported(setup: OperatedGateway) -> None:
+    await setup.gateway.request("GET", "/v1/recipients")
+    scrape_before = await scrape_gateway(setup.gateway)
+    setup.add_fault("GET", "/v1/recipients", close="before")
+    assert (await setup.gateway.request("GET", "/v1/recipients")).status == 200
+    await create_recipient(setup.gateway)
+    await asyncio.sleep(0.3)  # the event loop is measured four times a second
+    scrape_after = await scrape_gateway(setup.gateway)
+
+    def measure(name: str, **labels: str) -> float:
+        return measure_increase(scrape_after, scrape_before, f"payout_gateway_{name}", **labels)
+
+    assert measure("upstream_retries_total", environment="sandbox") == 1
+    call = {"environment": "sandbox", "endpoint": "GET /recipients"}
+    assert measure("upstream_call_duration_seconds_count", **call) == 1, "with its retry"
+    assert measure("database_duration_seconds_count", kind="write") > 0
+    assert measure("event_loop_lag_seconds_count") > 0
+    connections = "payout_gateway_upstream_connections"
+    assert scrape_after.sum(connections, environment="sandbox", state="idle") >= 1
+    assert scrape_after.sum(connections, environment="sandbox", state="active") == 0
+
+
+async def test_authentication_failures_are_counted_by_interface(setup: OperatedGateway) -> None:
+    scrape_before = await scrape_gateway(setup.gateway)
+    url = f"{setup.gateway.running.url}/v1/recipients"
+    for headers, status in (
+        ({"X-API-Key": "nobody-s"}, 403),
+        ({"Authorization": "svcsign nonsense"}, 401),
+    ):
+        async with setup.gateway.session.get(url, headers=headers) as response:
+            assert response.status == status
+    await setup.gateway.request("GET", "/v1/recipients")
+    scrape_after = await scrape_gateway(setup.gateway)
+    for api in ("legacy", "signed"):
+        name = "payout_gateway_authentication_failures_total"
+        assert measure_increase(scrape_after, scrape_before, name, api=api) == 1
+    denied = {"api": "legacy", "status": "4xx", "code": "403"}
+    assert measure_increase(scrape_after, scrape_before, REQUESTS_METRIC, **denied) == 1
+
+
 # Outcomes of requests
 
 

@@ -22,8 +22,10 @@ from prometheus_client.registry import Collector
 from gateway.observability.request_series import (
     DURATION_BUCKETS_SECONDS,
     MIN_EXEMPLAR_SECONDS,
+    DurationHistogram,
     RequestSeries,
     TrafficCollector,
+    find_endpoint_label,
 )
 
 # The `_created` series would double the number of series of counters and histograms.
@@ -78,6 +80,12 @@ refused_credentials = Gauge(
     _prefix_metric_name("refused_credentials"),
     "Merchants whose credentials the service refuses (401) or denies access (403).",
     ("environment",),
+    registry=REGISTRY,
+)
+upstream_connections = Gauge(
+    _prefix_metric_name("upstream_connections"),
+    "Connections to the service; each process may have `upstream.connections` of them.",
+    ("environment", "state"),
     registry=REGISTRY,
 )
 queued_requests = Gauge(
@@ -204,8 +212,10 @@ def observe_request(
     if (series := request_series.get(key)) is None:
         label = operation or (SIGNED_OPERATION if api == "signed" else NO_OPERATION)
         series = request_series[key] = RequestSeries((api, label, environment))
-    # Only the status class, to bound the number of series.
-    result = status // 100, "success" if status < 400 else classify_outcome(status, log_fields)
+    result = status, "success" if status < 400 else classify_outcome(status, log_fields)
+    # The service's own refusals, which are passed on, took time there.
+    if status in (401, 403) and result[1] == "refused" and not upstream_seconds:
+        traffic.authentication_failure_counts[api] += 1
     series.counts[result] = series.counts.get(result, 0) + 1
     # The times of parallel calls are added up, so they may exceed the duration of the request.
     own_seconds = (
@@ -254,13 +264,24 @@ def count_ignored_parameters(operation: str, count: int) -> None:
     ignored_parameters.labels(operation).inc(count)
 
 
-def count_upstream_call(environment: str, method: str, path: str, outcome: str) -> None:
+def count_upstream_call(
+    environment: str, method: str, path: str, outcome: str, seconds: float
+) -> None:
     """Counts a call; ``path`` is the endpoint's template, with placeholders for ids."""
     key = environment, method, path, outcome
     upstream_call_counts[key] = upstream_call_counts.get(key, 0) + 1
+    endpoint = environment, find_endpoint_label(method, path)
+    if (durations := traffic.upstream_durations.get(endpoint)) is None:
+        durations = traffic.upstream_durations[endpoint] = DurationHistogram()
+    durations.observe(seconds)
 
 
-def count_legacy_call(environment: str, operation: str, outcome: str) -> None:
+def count_upstream_retry(environment: str) -> None:
+    counts = traffic.upstream_retry_counts
+    counts[environment] = counts.get(environment, 0) + 1
+
+
+def count_legacy_call(environment: str, operation: str, outcome: str, _seconds: float) -> None:
     """Counts a request to the legacy service; ``operation`` is the name of an operation."""
     key = environment, operation, outcome
     legacy_call_counts[key] = legacy_call_counts.get(key, 0) + 1

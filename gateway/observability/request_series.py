@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
@@ -37,7 +38,7 @@ _ENDPOINTS: Mapping[tuple[str, str], str] = {
     (endpoint.method, endpoint.path): f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS
 }
 
-StatusClassAndOutcome: TypeAlias = tuple[int, str]
+StatusAndOutcome: TypeAlias = tuple[int, str]
 
 
 class DurationHistogram:
@@ -49,6 +50,10 @@ class DurationHistogram:
         self.counts = [0] * len(_BUCKET_LABELS)
         self.sum = 0.0
         self.exemplars: dict[int, Exemplar] = {}
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(DURATION_BUCKETS_SECONDS, seconds)] += 1
+        self.sum += seconds
 
     def record_exemplar(self, request_id: str, seconds: float) -> None:
         if seconds < MIN_EXEMPLAR_SECONDS:
@@ -74,14 +79,14 @@ class RequestSeries:
 
     def __init__(self, labels: tuple[str, str, str]) -> None:
         self.labels = labels
-        self.counts: dict[StatusClassAndOutcome, int] = {}
-        self.exemplars: dict[StatusClassAndOutcome, Exemplar] = {}
+        self.counts: dict[StatusAndOutcome, int] = {}
+        self.exemplars: dict[StatusAndOutcome, Exemplar] = {}
         self.duration, self.overhead = DurationHistogram(), DurationHistogram()
         self.upstream = DurationHistogram()
 
     def record_exemplars(
         self,
-        result: StatusClassAndOutcome,
+        result: StatusAndOutcome,
         status: int,
         request_id: str,
         duration_seconds: float,
@@ -107,6 +112,14 @@ class TrafficCollector(Collector):
         """By environment, method, path template and outcome."""
         self.legacy_call_counts: dict[tuple[str, str, str], int] = {}
         """By environment, operation and outcome."""
+        self.upstream_durations: dict[tuple[str, str], DurationHistogram] = {}
+        """By environment and endpoint."""
+        self.upstream_retry_counts: dict[str, int] = {}
+        """By environment."""
+        self.database_durations = {"read": DurationHistogram(), "write": DurationHistogram()}
+        self.event_loop_lag = DurationHistogram()
+        self.authentication_failure_counts = {"legacy": 0, "signed": 0}
+        """By interface."""
 
     def collect(self) -> Iterator[Metric]:
         yield from self._collect_requests()
@@ -117,6 +130,8 @@ class TrafficCollector(Collector):
         in_flight.add_metric((), self.in_flight_count)
         yield in_flight
         yield self._collect_upstream_calls()
+        yield from self._collect_upstream_durations_and_retries()
+        yield from self._collect_process_metrics()
         legacy_calls = CounterMetricFamily(
             "payout_gateway_legacy_service_calls",
             "Requests forwarded to the legacy service, or sent to it for comparison, by outcome.",
@@ -130,14 +145,14 @@ class TrafficCollector(Collector):
         family = CounterMetricFamily(
             "payout_gateway_requests",
             "Requests answered, by outcome.",
-            labels=("api", "operation", "environment", "status", "outcome"),
+            labels=("api", "operation", "environment", "status", "code", "outcome"),
         )
         for series in self.request_series.values():
-            for (status_class, outcome), count in series.counts.items():
+            for (status, outcome), count in series.counts.items():
                 family.add_metric(
-                    (*series.labels, f"{status_class}xx", outcome),
+                    (*series.labels, f"{status // 100}xx", str(status), outcome),
                     count,
-                    exemplar=series.exemplars.get((status_class, outcome)),
+                    exemplar=series.exemplars.get((status, outcome)),
                 )
         yield family
 
@@ -168,7 +183,7 @@ class TrafficCollector(Collector):
     def _collect_upstream_calls(self) -> Metric:
         counts: dict[tuple[str, str, str], int] = {}
         for (environment, method, path, outcome), count in self.upstream_call_counts.items():
-            labels = environment, _ENDPOINTS.get((method, path), OTHER_ENDPOINT), outcome
+            labels = environment, find_endpoint_label(method, path), outcome
             # All endpoints that are not listed are one series.
             counts[labels] = counts.get(labels, 0) + count
         family = CounterMetricFamily(
@@ -179,3 +194,48 @@ class TrafficCollector(Collector):
         for labels, count in counts.items():
             family.add_metric(labels, count)
         return family
+
+    def _collect_upstream_durations_and_retries(self) -> Iterator[Metric]:
+        durations = HistogramMetricFamily(
+            "payout_gateway_upstream_call_duration_seconds",
+            "Duration of a call of the service, with its retry, by endpoint.",
+            labels=("environment", "endpoint"),
+        )
+        for labels, duration in self.upstream_durations.items():
+            duration.add_to_family(durations, labels)
+        retries = CounterMetricFamily(
+            "payout_gateway_upstream_retries",
+            "Reads that were sent again after a failure of the connection.",
+            labels=("environment",),
+        )
+        for environment, count in self.upstream_retry_counts.items():
+            retries.add_metric((environment,), count)
+        yield from (durations, retries)
+
+    def _collect_process_metrics(self) -> Iterator[Metric]:
+        database = HistogramMetricFamily(
+            "payout_gateway_database_duration_seconds",
+            "Time until a transaction has ended, with the time it waits for its turn.",
+            labels=("kind",),
+        )
+        for kind, duration in self.database_durations.items():
+            duration.add_to_family(database, (kind,))
+        lag = HistogramMetricFamily(
+            "payout_gateway_event_loop_lag_seconds",
+            "How late the event loop is, measured four times a second: it is busy, or the machine is.",
+            labels=(),
+        )
+        self.event_loop_lag.add_to_family(lag, ())
+        failures = CounterMetricFamily(
+            "payout_gateway_authentication_failures",
+            "Requests refused for their key, signature or client address.",
+            labels=("api",),
+        )
+        for api, count in self.authentication_failure_counts.items():
+            failures.add_metric((api,), count)
+        yield from (database, lag, failures)
+
+
+def find_endpoint_label(method: str, path: str) -> str:
+    """Returns the label of a path template; all that are not listed have the same."""
+    return _ENDPOINTS.get((method, path), OTHER_ENDPOINT)

@@ -34,6 +34,7 @@ from gateway.upstream.circuit_breaker import CircuitBreakers
 from gateway.upstream.client import USER_AGENT
 from gateway.upstream.clock import ServiceClock
 from gateway.upstream.credential_refusals import CredentialRefusals
+from gateway.upstream.transport import Origin
 
 MAX_AGE_SECONDS = 5.0
 """Maximum age of the gauges, so that many scrapers do not query the state more often."""
@@ -191,6 +192,7 @@ class MetricsPage:
         legacy_breakers: CircuitBreakers,
         refusals: CredentialRefusals,
         count_queued_requests: Callable[[], int],
+        origins: Mapping[str, Origin],
     ) -> None:
         self._store = store
         self._limits = limits
@@ -200,6 +202,7 @@ class MetricsPage:
         self._breakers = {"current": breakers, "legacy": legacy_breakers}
         self._refusals = refusals
         self._count_queued_requests = count_queued_requests
+        self._origins = origins
         self._read_at = -math.inf
         self._read_lock = asyncio.Lock()
         for environment in self._environments:
@@ -225,6 +228,9 @@ class MetricsPage:
         for service, breakers in self._breakers.items():
             for environment, state in breakers.map_environments_to_states().items():
                 metrics.breaker_open.labels(service, environment).set(state != "closed")
+        for environment, origin in self._origins.items():
+            for usage, count in origin.connection_counts.items():
+                metrics.upstream_connections.labels(environment, usage).set(count)
         for environment in self._environments:
             refused_count = self._refusals.count_refused(environment)
             metrics.refused_credentials.labels(environment).set(refused_count)

@@ -53,6 +53,7 @@ def create_admin_application(
             legacy_breakers=backends.legacy_breakers,
             refusals=backends.upstream.refusals,
             count_queued_requests=count_queued_requests,
+            origins=backends.upstream.origins,
         ).render,
         backends.list_breaker_states,
         # Only the supervisor can reach a worker's admin socket, and it has authenticated the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from gateway.server.assembly import (
     open_signed_handler,
 )
 from gateway.server.connection import RETIRE_IDLE_SECONDS, HttpServer
+from gateway.server.event_loop_lag import EventLoopLagMonitor
 from gateway.server.listener import (
     InheritedSockets,
     Listener,
@@ -161,7 +162,7 @@ async def run_gateway(
 
 def _create_periodic_tasks(
     settings: Settings, backends: Backends, runtime: FlowRuntime
-) -> tuple[SupersededBatchMonitor | RetentionTask | PeriodicTask, ...]:
+) -> tuple[AbstractAsyncContextManager[object], ...]:
     """Creates the tasks that run in the background, in the order in which they start."""
     ledger_reconciler = Reconciler(
         backends.store,
@@ -174,6 +175,7 @@ def _create_periodic_tasks(
         SupersededBatchMonitor(ledger_reconciler, settings.upstream.abandoned_check_seconds),
         RetentionTask(backends.store, settings.retention),
         create_trim_task(),
+        EventLoopLagMonitor(),
         _create_capability_reload_task(backends.capabilities),
     )
 

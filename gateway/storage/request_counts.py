@@ -196,7 +196,8 @@ class UsageCounter:
         counts.failed += status >= 500
         counts.ms += ms
         counts.service_ms += round(service_seconds * 1000)
-        counts.slowest_ms = max(counts.slowest_ms, ms)
+        # Rounded up, so that no percentile is above it.
+        counts.slowest_ms = max(counts.slowest_ms, math.ceil(seconds * 1000))
         # The sum of concurrent calls' durations can exceed the duration of the request.
         own_seconds = seconds - service_seconds if seconds > service_seconds else 0.0
         counts.gateway[bisect_left(BUCKET_BOUNDS_MS, own_seconds * 1000)] += 1

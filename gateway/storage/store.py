@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
+from time import perf_counter
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import URL, Connection, insert, select, text
 
 from gateway.config.settings import State
+from gateway.observability import metrics
 from gateway.storage import engine as engines
 from gateway.storage.database import Body, Database, Result
 from gateway.storage.database_clock import DatabaseClock
@@ -59,11 +61,19 @@ class Store:
 
     async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:
         """Runs a transaction that only reads; see ``Database.read``."""
-        return await self.database.read(body, is_brief=is_brief)
+        started_at = perf_counter()
+        try:
+            return await self.database.read(body, is_brief=is_brief)
+        finally:
+            metrics.traffic.database_durations["read"].observe(perf_counter() - started_at)
 
     async def write(self, body: Body[Result]) -> Result:
         """Runs a transaction that writes; see ``Database.write``."""
-        return await self.database.write(body)
+        started_at = perf_counter()
+        try:
+            return await self.database.write(body)
+        finally:
+            metrics.traffic.database_durations["write"].observe(perf_counter() - started_at)
 
     async def close(self) -> None:
         await self.database.close()

@@ -29,7 +29,7 @@ from gateway.auth.signing import (
 )
 from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
 from gateway.http.timeouts import Timeout
-from gateway.observability import traces
+from gateway.observability import metrics, traces
 from gateway.payloads import json_codec
 from gateway.payloads.compressed_buffer import WINDOW_BYTES, CompressedBuffer
 from gateway.upstream.circuit_breaker import BreakerCall, CircuitBreakers
@@ -264,6 +264,7 @@ class UpstreamClient:
                 if not (call.may_repeat and lost.is_connection_failure):
                     raise
                 call.may_repeat = False
+                metrics.count_upstream_retry(call.environment)
 
     def _select_other_signing_options(
         self, call: _UpstreamCall, signing_options: _SigningOptions, reply: Reply

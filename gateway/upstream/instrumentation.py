@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
+from time import perf_counter
 from types import TracebackType
 from typing import Self
 
@@ -19,12 +20,12 @@ class CallRecorder:
     A class, because a generator-based context manager costs more per call.
     """
 
-    __slots__ = ("_count_outcome", "_span", "_span_context", "outcome", "status")
+    __slots__ = ("_count_outcome", "_span", "_span_context", "_started_at", "outcome", "status")
 
     def __init__(
         self,
         span_context: AbstractContextManager[traces.CallSpan],
-        count_outcome: Callable[[str], None],
+        count_outcome: Callable[[str, float], None],
     ) -> None:
         self._span_context = span_context
         self._count_outcome = count_outcome
@@ -37,6 +38,7 @@ class CallRecorder:
 
     def __enter__(self) -> Self:
         self._span = self._span_context.__enter__()
+        self._started_at = perf_counter()
         return self
 
     def __exit__(
@@ -51,7 +53,7 @@ class CallRecorder:
         elif isinstance(error, Exception):
             self.outcome = "failed"
         self._span.record_outcome(self.outcome, self.status)
-        self._count_outcome(self.outcome)
+        self._count_outcome(self.outcome, perf_counter() - self._started_at)
         self._span_context.__exit__(kind, error, trace)
 
 

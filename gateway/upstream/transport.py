@@ -49,6 +49,12 @@ class Origin:
         self._waiters: deque[asyncio.Future[UpstreamConnection | None]] = deque()
         self._idle_timer: asyncio.TimerHandle | None = None
 
+    @property
+    def connection_counts(self) -> dict[str, int]:
+        """Connections in use and idle."""
+        idle = len(self._idle)
+        return {"active": len(self._connections) - idle, "idle": idle}
+
     def take_idle_connection(self) -> UpstreamConnection | None:
         while self._idle:
             connection = self._idle.pop()

@@ -235,8 +235,9 @@ class CallSender:
             raise
         finally:
             # CancelledError is no Exception, so a cancelled call keeps the outcome "cancelled".
-            caller.service_seconds += time.perf_counter() - started_at
-            metrics.count_upstream_call(environment, call.method, endpoint.path, outcome)
+            seconds = time.perf_counter() - started_at
+            caller.service_seconds += seconds
+            metrics.count_upstream_call(environment, call.method, endpoint.path, outcome, seconds)
             if span is not None:
                 span.record_outcome(outcome, status)
         return reply

@@ -31,6 +31,7 @@ SUMMED_GAUGES = frozenset(
     {
         "payout_gateway_requests_in_flight",
         "payout_gateway_requests_queued",
+        "payout_gateway_upstream_connections",
         "payout_gateway_recipient_caches",
         "payout_gateway_recipient_cache_entries",
         "process_virtual_memory_bytes",
