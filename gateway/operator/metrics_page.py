@@ -210,6 +210,7 @@ class MetricsPage:
             # at 1.
             metrics.cache_calls.labels(environment)
             metrics.cache_stale.labels(environment)
+            metrics.traffic.upstream_retry_counts.setdefault(environment, 0)
             for outcome in (metrics.REFRESHED, metrics.FAILED, metrics.CANCELLED):
                 metrics.cache_refreshes.labels(environment, outcome)
         metrics.build_info.info({"version": USER_AGENT.partition("/")[2]})
