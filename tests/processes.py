@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import os
 import re
@@ -10,15 +11,38 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 COMMAND = [sys.executable, "-m", "gateway"]
+"""A new process that imports the whole program; ``build_command`` starts one in less time."""
+
 SECONDS = 60
 """Limit for a start or a shutdown on a busy machine."""
+
+
+@cache
+def build_command() -> list[str]:
+    """The command, forked from a server that is started once; see ``tests.forked_command``."""
+    script = str(Path(__file__).with_name("forked_command.py"))
+    address = str(Path(tempfile.mkdtemp()) / "socket")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.forked_command", address],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[1],
+        env=build_environment(),
+    )
+    atexit.register(server.communicate)  # it ends when its input does
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"ready\n"
+    # Without site-packages, because it imports a few modules of the standard library only.
+    return [sys.executable, "-IS", script, address, "--"]
 
 
 def build_environment(**variables: str) -> dict[str, str]:
@@ -45,7 +69,7 @@ def run_installed_command(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command of the gateway in a folder until it ends."""
     return subprocess.run(
-        [*COMMAND, *arguments],
+        [*build_command(), *arguments],
         cwd=folder,
         input=stdin,
         capture_output=True,
@@ -116,7 +140,7 @@ async def run_serve(
     log = folder / "stderr"
     with log.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(
-            *(command or COMMAND),
+            *(command or build_command()),
             "serve",
             *arguments,
             cwd=folder,

@@ -13,7 +13,7 @@ import aiohttp
 
 from gateway.payloads import json_codec
 from gateway.simulator import start_simulator
-from tests.processes import Process, build_configuration, run_serve
+from tests.processes import COMMAND, Process, build_configuration, run_serve
 from tests.running_gateway import KEY, build_settings, import_api_keys
 
 MEGABYTE = 1 << 20
@@ -71,7 +71,10 @@ async def open_measured_gateway(folder: Path) -> AsyncIterator[MeasuredGateway]:
     try:
         (folder / "gateway.toml").write_text(build_configuration(service.url))
         await import_api_keys(build_settings(folder, service.url), [KEY])
-        async with run_serve(folder) as gateway, aiohttp.ClientSession() as session:
+        async with (
+            run_serve(folder, command=COMMAND) as gateway,
+            aiohttp.ClientSession() as session,
+        ):
             yield MeasuredGateway(gateway, session)
     finally:
         await service.stop()

@@ -26,6 +26,7 @@ from tests.processes import (
     COMMAND,
     SECONDS,
     Process,
+    build_command,
     build_configuration,
     build_environment,
     find_free_port,
@@ -465,7 +466,12 @@ async def test_all_recipient_operations_work_with_the_simulator(
     tmp_path: Path,
 ) -> None:
     simulator_process = await asyncio.create_subprocess_exec(
-        *COMMAND, "simulate", "--port", "0", env=build_environment(), stdout=asyncio.subprocess.PIPE
+        *build_command(),
+        "simulate",
+        "--port",
+        "0",
+        env=build_environment(),
+        stdout=asyncio.subprocess.PIPE,
     )
     try:
         async with asyncio.timeout(SECONDS):

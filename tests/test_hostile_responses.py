@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.processes import Process, build_configuration, run_installed_command, run_serve
+from tests.processes import COMMAND, Process, build_configuration, run_installed_command, run_serve
 from tests.running_gateway import KEY, build_settings, import_api_keys
 from tests.signed_requests import RawService, build_response, open_raw_service, respond_with
 
@@ -81,7 +81,7 @@ async def open_gateway_under_attack(
             switch = ("modes", "set", "--key", "demo-sandbox", "forward", "--yes")
             result = run_installed_command(*switch, folder=folder)
             assert result.returncode == 0, result.stderr
-        async with run_serve(folder) as gateway:
+        async with run_serve(folder, command=COMMAND) as gateway:
             yield GatewayUnderAttack(gateway, service, session)
 
 

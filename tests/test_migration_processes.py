@@ -15,8 +15,8 @@ import aiohttp
 from gateway.simulator import DEMO_CREDENTIALS, Fault, Service, start_simulator
 from tests.operator_commands import wait_until_async
 from tests.processes import (
-    COMMAND,
     SECONDS,
+    build_command,
     build_configuration,
     build_environment,
     run_installed_command,
@@ -53,7 +53,7 @@ async def configure_gateway(folder: Path, base_url: str, legacy_url: str) -> Non
 async def run_simulator() -> AsyncIterator[tuple[str, str]]:
     """Runs the simulator; yields the URLs of both interfaces."""
     process = await asyncio.create_subprocess_exec(
-        *COMMAND,
+        *build_command(),
         *("simulate", "--port", "0", "--legacy-port", "0"),
         env=build_environment(),
         stdout=asyncio.subprocess.PIPE,

@@ -113,7 +113,9 @@ main()
 async def test_debug_log_contains_no_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.processes.COMMAND", [sys.executable, "-c", DEBUG_LOGGING_SCRIPT])
+    monkeypatch.setattr(
+        "tests.processes.build_command", lambda: [sys.executable, "-c", DEBUG_LOGGING_SCRIPT]
+    )
     async with open_service() as simulator:
         (tmp_path / "gateway.toml").write_text(build_configuration(simulator.url))
         settings = build_settings(tmp_path, simulator.url)

@@ -270,7 +270,9 @@ main()
 def test_missing_traces_extra_is_a_one_line_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.processes.COMMAND", [sys.executable, "-c", WITHOUT_OPENTELEMETRY])
+    monkeypatch.setattr(
+        "tests.processes.build_command", lambda: [sys.executable, "-c", WITHOUT_OPENTELEMETRY]
+    )
     traces_section = '[traces]\nendpoint = "http://127.0.0.1:4318"'
     (tmp_path / "gateway.toml").write_text(
         build_configuration("http://127.0.0.1:1", traces_section)
@@ -284,7 +286,9 @@ def test_missing_traces_extra_is_a_one_line_error(
 async def test_gateway_runs_without_the_traces_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.processes.COMMAND", [sys.executable, "-c", WITHOUT_OPENTELEMETRY])
+    monkeypatch.setattr(
+        "tests.processes.build_command", lambda: [sys.executable, "-c", WITHOUT_OPENTELEMETRY]
+    )
     (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:1"))
     async with run_serve(tmp_path) as gateway:
         assert await gateway.stop() == 0

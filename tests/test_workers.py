@@ -30,7 +30,14 @@ from tests.certificates import Authority
 from tests.gateway.admission.limits.conftest import REDIS_URL
 from tests.gateway.storage.conftest import create_temporary_database, run_statements
 from tests.metrics_scrape import fetch_metrics
-from tests.processes import Process, find_free_port, is_listening, run_installed_command, run_serve
+from tests.processes import (
+    COMMAND,
+    Process,
+    find_free_port,
+    is_listening,
+    run_installed_command,
+    run_serve,
+)
 from tests.running_gateway import KEY
 from tests.sockets import RawConnection, wait_until
 
@@ -113,7 +120,7 @@ async def import_api_key(folder: Path, database: str, **fields: Any) -> None:
 
 @asynccontextmanager
 async def run_workers(folder: Path) -> AsyncIterator[Process]:
-    async with run_serve(folder, seconds=START_SECONDS) as gateway:
+    async with run_serve(folder, seconds=START_SECONDS, command=COMMAND) as gateway:
         yield gateway
 
 

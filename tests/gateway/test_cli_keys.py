@@ -18,10 +18,10 @@ from click.testing import CliRunner, Result
 
 from gateway.cli.keys import keys
 from tests.operator_commands import run_command
+from tests.processes import COMMAND, build_command
 
 API_KEY = "key-of-acme-0123456789abcdefghij"
 SECRETS = (API_KEY, "secret-of-acme", "secret-of-bolt", "hunter2")
-COMMAND = [sys.executable, "-c", "from gateway.cli import main; main()", "keys"]
 CommandRunner = Callable[..., Result]
 
 
@@ -175,7 +175,7 @@ def test_piped_list_is_aligned_text(run_keys_command: CommandRunner) -> None:
 def test_list_on_terminal_is_a_table(run_keys_command: CommandRunner, config_file: Path) -> None:
     run_keys_command("import", "-", stdin=build_key_line(name="[red]x"))
     parent_end, child_end = pty.openpty()
-    command = [*COMMAND, "list", "--config", str(config_file)]
+    command = [*build_command(), "keys", "list", "--config", str(config_file)]
     subprocess.run(
         command,
         stdout=child_end,
@@ -402,7 +402,8 @@ async def test_keys_commands_exit_with_1_on_findings_and_2_on_usage_errors(
         (["revoke"], 2),
     ):
         process = await asyncio.create_subprocess_exec(
-            *COMMAND,
+            *build_command(),
+            "keys",
             *arguments,
             "--config",
             str(config_file),
@@ -460,7 +461,7 @@ def test_rotation_prompt_hides_the_secret(
     arguments = ["rotate-secret", "acme-live", "--no-verify", "--config", str(config_file)]
     process, terminal = pty.fork()
     if process == 0:
-        os.execv(sys.executable, [*COMMAND, *arguments])
+        os.execv(sys.executable, [*COMMAND, "keys", *arguments])
     terminal_output = b""
     for prompt, answer in (
         (b"Access key: ", b"new-access-key-1\n"),

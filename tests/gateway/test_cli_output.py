@@ -23,7 +23,13 @@ from click.testing import CliRunner
 
 from gateway.cli import COMMAND_GROUPS, gateway, main
 from gateway.cli.command_reference import PAGE, render_commands_page
-from tests.processes import COMMAND, build_configuration, build_environment, run_installed_command
+from tests.processes import (
+    COMMAND,
+    build_command,
+    build_configuration,
+    build_environment,
+    run_installed_command,
+)
 
 ROOT = Path(__file__).parents[2]
 KEY = {
@@ -142,7 +148,7 @@ def run_on_terminal(columns: int, *arguments: str, folder: Path, types: bytes = 
     fcntl.ioctl(child_end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     environ = build_environment(TERM="xterm-256color", COLUMNS=str(columns))
     with subprocess.Popen(
-        [*COMMAND, *arguments],
+        [*build_command(), *arguments],
         cwd=folder,
         env=environ,
         stdin=child_end,
@@ -318,7 +324,7 @@ def complete_line(line: str, shell: str = "bash") -> list[str]:
         COMP_CWORD=str(len(typed_words) - 1),
     )
     result = subprocess.run(
-        COMMAND, env=environ, capture_output=True, text=True, check=False, timeout=20
+        build_command(), env=environ, capture_output=True, text=True, check=False, timeout=20
     )
     assert result.returncode == 0, result.stderr
     return [completion.partition(",")[2] for completion in result.stdout.splitlines()]
@@ -344,7 +350,7 @@ def test_shell_completes_commands_options_and_values(
 def test_completion_script_exists_for_each_shell(shell: str) -> None:
     environ = {**os.environ, "_PAYOUT_GATEWAY_COMPLETE": f"{shell}_source"}
     result = subprocess.run(
-        COMMAND, env=environ, capture_output=True, text=True, check=False, timeout=20
+        build_command(), env=environ, capture_output=True, text=True, check=False, timeout=20
     )
     assert result.returncode == 0, result.stderr
     assert "_PAYOUT_GATEWAY_COMPLETE" in result.stdout

@@ -26,7 +26,7 @@ from tests.gateway.compare.fake_services import (
     ReceivedRequest,
     open_fake_service,
 )
-from tests.processes import COMMAND, SECONDS, build_environment, run_installed_command
+from tests.processes import SECONDS, build_command, build_environment, run_installed_command
 
 TIMEOUT_SECONDS = 3 * SECONDS
 
@@ -49,7 +49,7 @@ async def run_compare(
     inherited_variables = {name: value for name, value in os.environ.items() if name not in KEYS}
     return await asyncio.to_thread(
         subprocess.run,
-        [*COMMAND, "compare", "--control", control, "--candidate", candidate, *options],
+        [*build_command(), "compare", "--control", control, "--candidate", candidate, *options],
         cwd=folder,
         env={
             **{
@@ -246,7 +246,7 @@ async def test_killed_run_leaves_no_partial_report(tmp_path: Path) -> None:
     side_options = ("--control", url, "--candidate", url)
     process = await asyncio.create_subprocess_exec(
         *(
-            *COMMAND,
+            *build_command(),
             "compare",
             *side_options,
             "reads.txt",
@@ -279,7 +279,7 @@ async def test_terminal_output_has_tables_and_no_leftover_progress_bar(
     async with open_two_services(respond_with_control_characters) as (control, candidate):
         arguments = ["--control", control.url, "--candidate", candidate.url, "--show-values"]
         process = await asyncio.create_subprocess_exec(
-            *(*COMMAND, "compare", *arguments, "reads.txt"),
+            *(*build_command(), "compare", *arguments, "reads.txt"),
             cwd=tmp_path,
             env=build_environment(**KEYS, COLUMNS="160", TERM="xterm"),
             stdout=child_end,

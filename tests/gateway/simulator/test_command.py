@@ -5,7 +5,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -13,14 +12,15 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.processes import build_command
+
 DEMO_CREDENTIALS = ("SIMULATORACCESSKEY", "simulator-secret-key")
-COMMAND = [sys.executable, "-c", "from gateway.cli.simulate import simulate; simulate()"]
 
 
 @contextmanager
 def run_simulator(*arguments, line_count, stdin=""):
     """Run the command and yield its process, its URL, and the lines that it printed."""
-    command = [*COMMAND, "--port", "0", *arguments]
+    command = [*build_command(), "simulate", "--port", "0", *arguments]
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -218,7 +218,7 @@ def send_legacy(url, method, path, body=None):
 def test_invalid_vocabulary_is_reported_in_one_line(tmp_path):
     (tmp_path / "gateway.toml").write_text('[vocabulary.legacy]\nwallet = "bank"\n')
     result = subprocess.run(
-        [*COMMAND, "--config", str(tmp_path / "gateway.toml")],
+        [*build_command(), "simulate", "--config", str(tmp_path / "gateway.toml")],
         capture_output=True,
         text=True,
         check=False,
@@ -271,7 +271,11 @@ def test_legacy_interface_accepts_api_keys_of_file():
 )  # fmt: skip
 def test_invalid_credentials_are_reported_in_one_line(text, expected_text):
     result = subprocess.run(
-        [*COMMAND, "--keys", "-"], input=text, capture_output=True, text=True, check=False
+        [*build_command(), "simulate", "--keys", "-"],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode == 2
     assert result.stdout == ""
@@ -284,9 +288,9 @@ def test_invalid_credentials_are_reported_in_one_line(text, expected_text):
 def test_port_in_use_is_reported_in_one_line(ports):
     with socket.create_server(("127.0.0.1", 0)) as occupied_socket:
         port = str(occupied_socket.getsockname()[1])
-        command = [*COMMAND, *ports, port]
+        command = [*build_command(), "simulate", *ports, port]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == (
-        f"Error: Cannot listen on 127.0.0.1 port {port}: the port is in use; choose another\n"
+        f"payout-gateway: Cannot listen on 127.0.0.1 port {port}: the port is in use; choose another\n"
     )
