@@ -92,7 +92,7 @@ class CannotListen(click.ClickException):
     "deviations",
     type=click.Choice(get_args(Deviation)),
     multiple=True,
-    help="Behave oddly in this respect, against the document. May be given several times.",
+    help="Differ in this assumption of `rehearse`. May be given several times.",
 )
 @click.option("--bare", is_flag=True, help="Answer batch writes with an id only.")
 @click.option(

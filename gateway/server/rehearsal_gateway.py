@@ -9,71 +9,51 @@ from __future__ import annotations
 import secrets
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
 from gateway.auth.key_import import import_only_key
 from gateway.auth.signing import Credentials
-from gateway.config.settings import (
-    Deprecation,
-    Environments,
-    Limits,
-    Recording,
-    Server,
-    Settings,
-    State,
-    Traces,
-)
-from gateway.operator.rehearsal.sandbox import Exchange, RecordingClient, Sandbox
+from gateway.config.settings import Environments, Server, Settings, State
+from gateway.operator.rehearsal.exchanges import RecordingClient
+from gateway.operator.rehearsal.run import RehearsalRun
 from gateway.server.app import run_gateway
 from gateway.storage import Tenant
-from gateway.upstream.client import open_upstream_client
 
 
 @asynccontextmanager
-async def open_rehearsal_sandbox(
-    settings: Settings, tenant: Tenant, credentials: Credentials
-) -> AsyncIterator[Sandbox]:
+async def open_rehearsal(
+    settings: Settings, tenant: Tenant, credentials: Credentials, *, may_start: bool
+) -> AsyncIterator[RehearsalRun]:
     """Runs the gateway for one tenant; raises ConfigurationError and StoreUnavailable."""
-    exchanges: list[Exchange] = []
-    create_client = partial(RecordingClient, exchanges=exchanges)
+    clients: list[RecordingClient] = []
+
+    def create_client(*parts: Any) -> RecordingClient:
+        clients.append(RecordingClient(*parts))
+        return clients[-1]
+
     api_key = secrets.token_hex(16)
-    async with AsyncExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="payout-gateway-"))
+    with tempfile.TemporaryDirectory(prefix="payout-gateway-") as folder:
         own_settings = _build_own_settings(settings, folder)
         await import_only_key(own_settings.state, tenant, credentials, api_key, "rehearsal")
-        gateway = await stack.enter_async_context(
-            run_gateway(own_settings, create_client=partial(create_client, is_probe=False))
-        )
-        probe_client = await stack.enter_async_context(
-            open_upstream_client(settings, create_client=partial(create_client, is_probe=True))
-        )
-        session = await stack.enter_async_context(
-            aiohttp.ClientSession(gateway.url, headers={"X-API-Key": api_key})
-        )
-        yield Sandbox(
-            settings,
-            credentials,
-            exchanges=exchanges,
-            probe_client=probe_client,
-            session=session,
-        )
+        async with (
+            run_gateway(own_settings, create_client=create_client) as gateway,
+            aiohttp.ClientSession(gateway.url, headers={"X-API-Key": api_key}) as session,
+        ):
+            yield RehearsalRun(settings, credentials, session, clients[0], may_start)
 
 
 def _build_own_settings(settings: Settings, folder: str) -> Settings:
     key_file = Path(folder, "rehearsal.key")
-    return settings.model_copy(
-        update={
-            "server": Server(port=0, admin_port=0),
-            # Without live: nothing here can reach it.
-            "environments": Environments(sandbox=settings.environments.sandbox),
-            "state": State(url=f"sqlite:///{folder}/rehearsal.db", encryption_key_file=key_file),
-            "limits": Limits(),
-            "recording": Recording(),
-            "deprecation": Deprecation(),
-            "traces": Traces(),
-        }
-    )
+    changes: dict[str, Any] = {
+        name: Settings.model_fields[name].default
+        for name in ("limits", "recording", "deprecation", "traces")
+    }
+    changes["server"] = Server(port=0, admin_port=0)
+    changes["state"] = State(url=f"sqlite:///{folder}/rehearsal.db", encryption_key_file=key_file)
+    # Without live: nothing here can reach it.
+    changes["environments"] = Environments(sandbox=settings.environments.sandbox)
+    return settings.model_copy(update=changes)

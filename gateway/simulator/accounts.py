@@ -93,7 +93,7 @@ def set_account_fields_and_id(
     make_primary: bool,
 ) -> None:
     # A new id for each change (rule 3); clients that use the old one get `not_found`.
-    if "account-id-stays" not in tenant.options.deviations:
+    if "account-id" not in tenant.options.deviations:
         account.id = _generate_account_id(tenant)
     account.fields = fields
     if make_primary or account.is_primary:

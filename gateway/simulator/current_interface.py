@@ -34,7 +34,7 @@ class CurrentInterface:
             method=exchange.method,
             target=select_signed_target(exchange.target, service.options),
             body=exchange.body,
-            checks_age="old-stamps-accepted" not in service.options.deviations,
+            checks_age="request-age" not in service.options.deviations,
         )
         query = dict(parse_qsl(exchange.target.partition("?")[2], keep_blank_values=True))
         return AcceptedRequest(

@@ -14,7 +14,7 @@ from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.options import Deviation
 
 LAG = timedelta(minutes=1)
-"""How long a new recipient is missing in lists with the deviation `lists-lag`."""
+"""How long a new recipient is missing in lists with the deviation `listed-at-once`."""
 
 
 def change_request(exchange: Exchange, request: AcceptedRequest) -> None:
@@ -22,16 +22,16 @@ def change_request(exchange: Exchange, request: AcceptedRequest) -> None:
     deviations, path = request.tenant.options.deviations, exchange.path
     if path == "/v1/recipients" and exchange.method == "GET":
         ignored: set[str] = set()
-        if "filters-ignored" in deviations:
+        if "list-filters" in deviations:
             ignored |= request.query.keys() - {"page", "pageSize", "orderBy", "sortBy"}
-        if "order-ignored" in deviations:
+        if "list-order" in deviations:
             ignored |= {"orderBy", "sortBy"}
         request.query = {
             name: value for name, value in request.query.items() if name not in ignored
         }
-    if "logs-missing" in deviations and path.endswith("/logs"):
+    if "documented-paths" in deviations and path.endswith("/logs"):
         raise ApiError(Problem("not_found", "Path does not exist"))
-    is_refused_quote = "quote-once" in deviations and path.endswith("/generate-quote")
+    is_refused_quote = "quotes" in deviations and path.endswith("/generate-quote")
     if is_refused_quote and request.require_path_batch().quote_count:
         raise build_invalid_status_error("Batch has a quote")
     if exchange.method == "POST" and path.endswith(("/batches", "/payments")):
@@ -40,12 +40,12 @@ def change_request(exchange: Exchange, request: AcceptedRequest) -> None:
 
 def _change_payment_bodies(request: AcceptedRequest, *, is_add: bool) -> None:
     deviations, body = request.tenant.options.deviations, request.body
-    if is_add and "payment-add-refused" in deviations:
+    if is_add and "added-payments" in deviations:
         raise ApiError(Problem("empty_field", "Required field is missing", "sourceAmount"))
     payments = [body] if is_add else body.get("payments") or []
-    if "memo-refused" in deviations and any(payment.get("memo") for payment in payments):
+    if "memo" in deviations and any(payment.get("memo") for payment in payments):
         raise ApiError(Problem("invalid_field", "Unknown field", "memo"))
-    if "amounts-in-batch-currency" in deviations:
+    if "target-amounts" in deviations:
         batch_currency = request.tenant.vocabulary.batch_currency
         currency = request.require_path_batch().currency if is_add else body.get(batch_currency)
         for payment in payments:
@@ -57,25 +57,25 @@ def change_answer(request: AcceptedRequest, answer: JsonObject) -> JsonObject:
     deviations, now = request.tenant.options.deviations, request.tenant.now()
     recipients: list[JsonObject] = [*answer.get("recipients", ()), answer.get("recipient") or {}]
     for recipient in filter(None, recipients):
-        if "created-date-moves" in deviations:
+        if "creation-date" in deviations:
             recipient["createdAt"] = recipient["updatedAt"]
-        if "updated-date-stays" in deviations:
+        if "update-date" in deviations:
             recipient["updatedAt"] = recipient["createdAt"]
-        if "several-primary-accounts" in deviations:
+        if "primary-account" in deviations:
             for account in recipient["accounts"]:
                 account["primary"] = True
-    if "lists-lag" in deviations and "recipients" in answer:
+    if "listed-at-once" in deviations and "recipients" in answer:
         answer["recipients"] = [
             recipient
             for recipient in answer["recipients"]
             if now - datetime.fromisoformat(recipient["createdAt"]) > LAG
         ]
-    if "no-list-totals" in deviations:
+    if "list-totals" in deviations:
         answer.pop("meta", None)
     summary: Any = answer.get(request.tenant.vocabulary.summary)
-    if summary and "summary-without-payments" in deviations:
+    if summary and "summary" in deviations:
         del summary["payments"]
-    if "payments-without-amounts" in deviations and "payment" in answer:
+    if "payment-fields" in deviations and "payment" in answer:
         del answer["payment"]["sourceAmount"], answer["payment"]["targetAmount"]
     return answer
 
@@ -83,10 +83,10 @@ def change_answer(request: AcceptedRequest, answer: JsonObject) -> JsonObject:
 def change_error(exchange: Exchange, deviations: frozenset[Deviation], error: ApiError) -> ApiError:
     """Returns the error that the service answers with instead."""
     code = error.problems[0].code
-    if code == "invalid_api_key" and "bad-signature-forbidden" in deviations:
+    if code == "invalid_api_key" and "refused-signature" in deviations:
         return ApiError(Problem("not_authorized", "Not permitted"))
-    if code == "not_found" and exchange.method == "GET" and "unknown-id-invalid" in deviations:
+    if code == "not_found" and exchange.method == "GET" and "unknown-id" in deviations:
         return ApiError(Problem("invalid_field", "Unknown id", "id"))
-    if code in ("empty_field", "invalid_field") and "own-error-codes" in deviations:
+    if code in ("empty_field", "invalid_field") and "validation-errors" in deviations:
         return ApiError(Problem("validation_failed", "Request is invalid"))
     return error

@@ -123,7 +123,7 @@ class RequestHandler:
         return web.Response(status=exchange.status, body=exchange.response_body, headers=headers)
 
     def _format_date_header(self) -> str:
-        if "no-date" in self.service.options.deviations:
+        if "date-header" in self.service.options.deviations:
             return ""  # aiohttp would add a header that is missing
         # From the service's own clock, which tests may set apart from the client's.
         return formatdate(self.service.clock(), usegmt=True)

@@ -2,61 +2,30 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from importlib.resources import files
-
-HOLDS, HANDLED, NOTICED, NOT_TRIED = (
-    "holds",
-    "differs: handled",
-    "differs: clients would notice",
-    "not tried",
-)
-"""The verdicts of an assumption."""
-
-Setting = tuple[str, str, str | bool]
-"""Section, key and value of ``gateway.toml``."""
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Assumption:
-    """One row. ``effect`` is what the gateway does if the service differs; ``setting`` is offered
-    then. ``operations`` rest on it in the coverage table (``Operation.assumption``).
+class Assumption(NamedTuple):
+    """The cells of a row.
+
+    ``effect`` is what the gateway does if the service differs, ``is_noticed`` is "yes" or empty,
+    ``operations`` are those that name the row in the coverage table. ``setting`` is offered if the
+    service differs: a line of TOML. ``expected`` is a call and the begin of its result; the module
+    ``checks`` has the rows that need more.
     """
 
     name: str
     statement: str
     effect: str
-    is_noticed: bool
-    operations: tuple[str, ...]
-    setting: Setting | None
+    is_noticed: str
+    operations: str
+    setting: str
+    expected: str
 
 
-def _parse_row(line: str) -> Assumption:
-    name, statement, effect, noticed, operations, setting = (
-        cell.strip() for cell in line.strip("|\n").split("|")
-    )
-    return Assumption(
-        name,
-        statement,
-        effect,
-        noticed == "yes",
-        tuple(filter(None, operations.split(", "))),
-        _parse_setting(setting.strip("`")) if setting else None,
-    )
+_TEXT = files("gateway.operator.rehearsal").joinpath("assumptions.md").read_text("utf-8")
+_HEADER, _RULE, *_ROWS = (line for line in _TEXT.splitlines() if line.startswith("|"))
 
-
-def _parse_setting(text: str) -> Setting:
-    key_path, _, value = text.partition(" = ")
-    section, _, key = key_path.partition(".")
-    return section, key, json.loads(value)
-
-
-def _load_rows() -> tuple[Assumption, ...]:
-    text = files("gateway.operator.rehearsal").joinpath("assumptions.md").read_text("utf-8")
-    _header, _rule, *rows = (line for line in text.splitlines() if line.startswith("|"))
-    return tuple(map(_parse_row, rows))
-
-
-ASSUMPTIONS = _load_rows()
+ASSUMPTIONS = tuple(Assumption(*(cell.strip() for cell in line[1:-1].split("|"))) for line in _ROWS)
 """In the order of the report."""

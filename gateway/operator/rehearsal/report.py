@@ -1,12 +1,13 @@
-"""The report of a rehearsal: verdicts, what is left at the service, and settings to change."""
+"""The report of a rehearsal: one document, which is printed, written as JSON or shown as a page."""
 
 from __future__ import annotations
 
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
@@ -15,27 +16,25 @@ from jinja2 import Environment, StrictUndefined
 
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-from gateway.operator.rehearsal.assumptions import (
-    ASSUMPTIONS,
-    HANDLED,
-    HOLDS,
-    NOT_TRIED,
-    NOTICED,
-    Assumption,
-    Setting,
-)
-from gateway.operator.rehearsal.cleanup import Leftover
-from gateway.operator.rehearsal.run import OPTIONAL_PATHS, Results, Seen
-from gateway.operator.rehearsal.sandbox import ENVIRONMENT
+from gateway.operator.rehearsal.assumptions import ASSUMPTIONS
+from gateway.operator.rehearsal.run import ENVIRONMENT, RehearsalRun
 from mappings import OPERATIONS
+from mappings.current import ENDPOINTS
 
 Report = dict[str, Any]
 """The JSON document of ``rehearse --json``."""
 
+HOLDS, HANDLED, NOTICED, NOT_TRIED = (
+    "holds",
+    "differs: handled",
+    "differs: clients would notice",
+    "not tried",
+)
+"""The verdicts of an assumption."""
+
+COLOURS = {HOLDS: "green", "ok": "green", HANDLED: "yellow", NOTICED: "red", "failed": "red"}
 CAPABILITY_NAME = "rehearsal"
 """The name of the row with an environment's last rehearsal, among what was learnt of its service."""
-
-NOT_REACHED: Seen = (None, "the rehearsal made no call for it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +53,27 @@ def parse_last_rehearsal(row: Mapping[str, Any] | None) -> LastRehearsal | None:
     return LastRehearsal(row["verdict"], row["is_ok"], datetime.fromtimestamp(row["at"], UTC))
 
 
-def build_report(results: Results, left: Iterable[Leftover], stop_reason: str) -> Report:
-    assumptions = [_build_assumption_row(assumption, results) for assumption in ASSUMPTIONS]
+def build_report(run: RehearsalRun, left: list[dict[str, Any]], stop_reason: str) -> Report:
+    not_reached = (None, "the rehearsal made no call for it")
+    run.results.assumptions["country names"] = (None, "the service has no such operation")
+    if not run.may_start:
+        needs_start = (None, "needs --start")
+        run.results.assumptions["processed batches"] = needs_start
+        run.results.operations["start_batch"] = needs_start
+    assumptions = [
+        {
+            "name": row.name,
+            "presumed": row.statement,
+            "seen": seen,
+            "if_different": row.effect,
+            "clients_could_notice": row.is_noticed == "yes",
+            "verdict": {True: HOLDS, None: NOT_TRIED}.get(
+                holds, NOTICED if row.is_noticed else HANDLED
+            ),
+        }
+        for row in ASSUMPTIONS
+        for holds, seen in [run.results.assumptions.get(row.name, not_reached)]
+    ]
     operations = [
         {
             "name": operation.name,
@@ -64,37 +82,21 @@ def build_report(results: Results, left: Iterable[Leftover], stop_reason: str) -
             "seen": seen,
         }
         for operation in OPERATIONS
-        for is_ok, seen in [results.operations.get(operation.name, NOT_REACHED)]
+        for is_ok, seen in [run.results.operations.get(operation.name, not_reached)]
     ]
-    counts = {
-        verdict: sum(row["verdict"] == verdict for row in assumptions)
-        for verdict in (NOTICED, HANDLED, NOT_TRIED, HOLDS)
-    }
+    verdicts = [row["verdict"] for row in assumptions]
+    counts = {name: verdicts.count(name) for name in (NOTICED, HANDLED, NOT_TRIED, HOLDS)}
     failed_count = sum(row["outcome"] == "failed" for row in operations)
-    is_noticed = bool(counts[NOTICED] or failed_count)
     return {
         "verdict": _format_verdict(counts, failed_count, stop_reason),
-        "exit_code": 2 if stop_reason else int(is_noticed),
+        "exit_code": 2 if stop_reason else int(bool(counts[NOTICED] or failed_count)),
         "environment": ENVIRONMENT,
         "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "counts": counts,
         "failed_operations": failed_count,
         "assumptions": assumptions,
         "operations": operations,
-        "left": [asdict(item) for item in left],
-    }
-
-
-def _build_assumption_row(assumption: Assumption, results: Results) -> dict[str, Any]:
-    holds, seen = results.assumptions.get(assumption.name, NOT_REACHED)
-    difference = NOTICED if assumption.is_noticed else HANDLED
-    return {
-        "name": assumption.name,
-        "presumed": assumption.statement,
-        "seen": seen,
-        "if_different": assumption.effect,
-        "clients_could_notice": assumption.is_noticed,
-        "verdict": {True: HOLDS, False: difference, None: NOT_TRIED}[holds],
+        "left": left,
     }
 
 
@@ -111,41 +113,74 @@ def _format_verdict(counts: dict[str, int], failed_count: int, stop_reason: str)
     return f"{text}; {counts[HOLDS]} hold, {handled} differ and are handled, {not_tried} not tried"
 
 
+def list_tables(report: Report) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Returns title, headers and rows of the tables that show a report, most urgent rows first."""
+    order = [*report["counts"], "failed", "ok"]
+    assumptions = sorted(report["assumptions"], key=lambda row: order.index(row["verdict"]))
+    operations = sorted(report["operations"], key=lambda row: order.index(row["outcome"]))
+    effect = "what the gateway does if it differs"
+    return [
+        (
+            "Assumptions",
+            ["assumption", "verdict", "seen", effect, "could clients notice"],
+            [
+                [
+                    f"{row['name']}: {row['presumed']}",
+                    row["verdict"],
+                    row["seen"],
+                    row["if_different"],
+                    "yes" if row["clients_could_notice"] else "no",
+                ]
+                for row in assumptions
+            ],
+        ),
+        (
+            "Operations",
+            ["operation", "outcome", "seen"],
+            [[row["request"], row["outcome"], row["seen"]] for row in operations],
+        ),
+        (
+            "Left at the service",
+            ["kind", "id", "reason"],
+            [[item["kind"], item["id"], item["reason"]] for item in report["left"]],
+        ),
+    ]
+
+
 def propose_settings(report: Report, settings: Settings, config_text: str) -> str:
     """Returns a diff of the configuration with the settings that suit the service.
 
     It has no unchanged lines, which may contain secrets; it is empty if nothing is to change.
     """
     verdicts = {row["name"]: row["verdict"] for row in report["assumptions"]}
-    offered = [
-        assumption.setting
-        for assumption in ASSUMPTIONS
-        if assumption.setting and verdicts[assumption.name] in (HANDLED, NOTICED)
-    ]
-    if all(verdicts[name] == HANDLED for name in OPTIONAL_PATHS):
-        offered.append(("upstream", "inferred_operations", "avoid"))
+    offered = [row.setting for row in ASSUMPTIONS if verdicts[row.name] in (HANDLED, NOTICED)]
+    paths = [f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS if endpoint.is_optional]
+    if all(verdicts[path] == HANDLED for path in paths):
+        offered.append('upstream.inferred_operations = "avoid"')
     lines = config_text.splitlines()
-    for section, key, value in offered:
-        if getattr(getattr(settings, section), key) != value:
-            lines = _set_toml_key(lines, (section, key, value))
+    for section, values in ((s, v) for text in offered for s, v in tomllib.loads(text).items()):
+        for key, value in values.items():
+            if getattr(getattr(settings, section), key) != value:
+                lines = _set_toml_key(lines, section, key, json.dumps(value))
     names = ("gateway.toml", "gateway.toml (proposed)")
     diff = difflib.unified_diff(config_text.splitlines(), lines, *names, n=0, lineterm="")
     return "\n".join(diff)
+
+
+def _set_toml_key(lines: list[str], section: str, key: str, value: str) -> list[str]:
+    header, line = f"[{section}]", f"{key} = {value}"
+    if header not in lines:
+        return [*lines, header, line]
+    start = lines.index(header) + 1
+    end = next((n for n in range(start, len(lines)) if lines[n].startswith("[")), len(lines))
+    kept = [old for old in lines[start:end] if not re.match(rf"{key}\s*=", old)]
+    return [*lines[:start], line, *kept, *lines[end:]]
 
 
 def render_rehearsal_page(report: Report) -> str:
     """Renders the report as one self-contained HTML page."""
     template = files("gateway.operator.rehearsal").joinpath("page.html.j2").read_text("utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return environment.from_string(template).render(report=report)
-
-
-def _set_toml_key(lines: list[str], setting: Setting) -> list[str]:
-    section, key, value = setting
-    line = f"{key} = {json.dumps(value)}"
-    if f"[{section}]" not in lines:
-        return [*lines, f"[{section}]", line]
-    start = lines.index(f"[{section}]") + 1
-    end = next((n for n in range(start, len(lines)) if lines[n].startswith("[")), len(lines))
-    old = [n for n in range(start, end) if re.match(rf"{key}\s*=", lines[n])]
-    return [*lines[:start], line, *(lines[n] for n in range(start, len(lines)) if n not in old)]
+    return environment.from_string(template).render(
+        report=report, tables=list_tables(report), colours=COLOURS
+    )
