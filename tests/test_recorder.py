@@ -19,8 +19,8 @@ import pytest
 from gateway.compare.endpoints import USER_AGENT
 from gateway.compare.har import LINES_HEADER
 from gateway.compare.inputs import parse_input
+from gateway.compare.masking import Scrubber
 from gateway.compare.rules import Rules
-from gateway.compare.scrub import Scrubber
 from gateway.config.settings import ConfigurationError, Recording
 from gateway.migration.recorder import MAX_EXCHANGE_BYTES, RecordedExchange, Recorder
 from gateway.migration.rotating_file import RotatingFile, list_recordings
@@ -29,7 +29,6 @@ from gateway.simulator import Service, ServiceCredentials, start_simulator
 from tests.canaries import (
     ACCESS_KEY,
     API_KEY,
-    EMAIL,
     HEADERS,
     PERSON,
     PERSONAL,
@@ -210,7 +209,7 @@ async def test_vocabulary_words_are_recorded_unchanged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("canary", PERSONAL)
 def test_personal_data_is_replaced_in_any_field(canary: str) -> None:
-    scrubber = Scrubber(b"salt")
+    scrubber = Scrubber()
     canary_forms = [canary, canary.lower(), f" {canary}", f"{canary}.", [canary], {canary: canary}]
     text = scrubber.scrub_body(
         json.dumps([{name: entry} for name in FIELDS for entry in canary_forms])
@@ -397,25 +396,6 @@ async def test_exchange_over_the_queue_limit_is_dropped_and_counted(tmp_path: Pa
         recorder.enqueue_exchange(build_exchange(answer=b"x" * MAX_EXCHANGE_BYTES))
     increases = {entry: read_counter(entry) - counts_before[entry] for entry in counts_before}
     assert increases == {"written": 5, "dropped": 3, "too_large": 1}
-
-
-async def test_replacements_are_stable_within_a_recording_only(
-    tmp_path: Path,
-) -> None:
-    emails = []
-    for number in range(2):
-        folder = tmp_path / str(number)
-        async with Recorder(Recording(directory=str(folder)), lambda: NOW) as recorder:
-            recorder.enqueue_exchange(build_exchange())
-            recorder.enqueue_exchange(
-                build_exchange(method="GET", target=f"/v1/recipients?search={EMAIL}", body=b"")
-            )
-        create_request, search_request = (
-            entry["request"] for entry in read_entries(list_recordings(folder)[0])
-        )
-        emails.append(json.loads(create_request["postData"]["text"])["email"])
-        assert search_request["queryString"] == [{"name": "search", "value": emails[-1]}]
-    assert emails[0] != emails[1]
 
 
 async def test_sampling_keeps_whole_conversations(tmp_path: Path) -> None:

@@ -479,7 +479,7 @@ async def test_log_lines_are_json_and_each_request_has_one(
     gateway_process: GatewayProcessUnderTest,
 ) -> None:
     line_count = len(gateway_process.gateway.parse_log())
-    await gateway_process.request("GET", "/recipients")
+    response = await gateway_process.request("GET", "/recipients")
     # Writes in doubt of other tests may be logged at the same time.
     (line,) = [
         entry
@@ -490,6 +490,8 @@ async def test_log_lines_are_json_and_each_request_has_one(
     assert line["operation"] == "list_recipients"
     assert line["http.route"] == "/v1/recipients"
     assert line["client.address"] == "127.0.0.1"
+    assert line["http.request.body.size"] == 0
+    assert line["http.response.body.size"] == len(response.body)
     assert line["duration_ms"] >= line["upstream_duration_ms"] > 0
     assert "Traceback" not in gateway_process.gateway.read_log()
 

@@ -10,9 +10,9 @@ from typing import Any, Final, Literal
 
 from gateway.compare import paths
 from gateway.compare.alignment import Item, align
-from gateway.compare.allowlist import AllowList
 from gateway.compare.endpoints import Answer
 from gateway.compare.id_map import IdMap, is_same_id_kind
+from gateway.compare.masking import AllowList
 from gateway.compare.paths import Path
 from gateway.compare.requests import ID_IN_TEXT
 from gateway.compare.rules import IdRule, Rule, Rules, UnorderedRule, parse_decimal

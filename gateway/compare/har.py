@@ -18,10 +18,10 @@ from urllib.parse import quote, urlsplit
 
 from pydantic import BaseModel, model_validator
 
+from gateway.compare.masking import OMITTED_BODY
 from gateway.compare.paths import Path
 from gateway.compare.requests import ID_IN_TEXT, METHODS, OBJECT_ID, SECRET_PARAMETER, InputError
 from gateway.compare.rules import Rules
-from gateway.compare.scrub import OMITTED_BODY
 from gateway.compare.steps import Capture, Input, Placeholder, Step, Template
 from gateway.compare.strict_json import JSON, InvalidJson, loads_strict
 

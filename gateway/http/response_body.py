@@ -40,6 +40,10 @@ class CompleteResponse(web.StreamResponse):
         return self._is_sent
 
     @property
+    def body_length(self) -> int:
+        return len(self._data)
+
+    @property
     def keep_alive(self) -> bool:
         return not self._is_last
 

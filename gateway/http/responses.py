@@ -117,6 +117,12 @@ def build_web_response(
     return web_response
 
 
+def measure_body(response: web.StreamResponse) -> int:
+    """Returns the bytes of a body, before or after it is sent."""
+    # Only an unsent response that is complete says it by its length.
+    return response.body_length or response.content_length or 0
+
+
 def build_passthrough_response(
     passed_response: PassedResponse,
     request_id: str,

@@ -135,8 +135,6 @@ class LegacyHandler:
             if context.slot:
                 context.slot.release()
         try:
-            # Logged first, so that a client that has its response finds the request in the log.
-            self._log_and_count_request(request, context, legacy_response.status)
             environment = context.caller.key.environment if context.caller else None
             deprecation_headers = self._deprecation.headers_by_environment.get(
                 environment, responses.NO_HEADERS
@@ -152,6 +150,8 @@ class LegacyHandler:
                 response = responses.build_web_response(
                     legacy_response, context.request_id, context.admission, deprecation_headers
                 )
+            # Before it is sent, so that a client that has its response finds the request in the log.
+            self._log_and_count_request(request, context, response)
             if context.pending_delivery:
                 await self._delivery.send_and_await_acknowledgement(
                     request, response, context, context.pending_delivery
@@ -176,18 +176,18 @@ class LegacyHandler:
         return response
 
     def _log_and_count_request(
-        self, request: web.BaseRequest, context: RequestContext, status: int
+        self, request: web.BaseRequest, context: RequestContext, response: web.StreamResponse
     ) -> None:
         """Writes the access log line and counts the usage."""
         # One duration for both, so that the log and the counts agree.
         seconds = asyncio.get_running_loop().time() - context.start_time
-        request_log.log_request(request, context, status, seconds)
+        request_log.log_request(request, context, response, seconds)
         caller = context.caller
         self._usage.count(
             caller.key.tenant if caller else NO_TENANT,
             caller.key.name if caller else "",
             context.operation.name if context.operation else "",
-            status,
+            response.status,
             seconds=seconds,
             service_seconds=caller.service_seconds if caller else 0,
         )

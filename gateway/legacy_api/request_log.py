@@ -10,7 +10,7 @@ from aiohttp import web
 
 from gateway.compare import endpoints
 from gateway.http import request_reader
-from gateway.http.responses import LegacyResponse, PassedResponse
+from gateway.http.responses import LegacyResponse, PassedResponse, measure_body
 from gateway.legacy_api.request_context import RequestContext
 from gateway.migration.recorder import RecordedExchange, Recorder
 from gateway.observability import access_log, traces
@@ -19,14 +19,17 @@ log = structlog.get_logger()
 
 
 def log_request(
-    request: web.BaseRequest, context: RequestContext, status: int, seconds: float
+    request: web.BaseRequest,
+    context: RequestContext,
+    response: web.StreamResponse,
+    seconds: float,
 ) -> None:
     caller, log_fields = context.caller, context.log_fields
     if context.pending_delivery and context.pending_delivery.request_id != context.request_id:
         # `trace` finds an operation by the request id of its first try.
         log_fields = {**log_fields, "retry_of": context.pending_delivery.request_id}
     access_log.log_and_measure_request(
-        status=status,
+        status=response.status,
         method=request.method,
         duration_seconds=seconds,
         request_id=context.request_id,
@@ -38,6 +41,8 @@ def log_request(
         key_name=caller.key.name if caller else None,
         upstream_calls=caller.call_count if caller else 0,
         upstream_seconds=caller.service_seconds if caller else 0.0,
+        request_bytes=request.headers.get("Content-Length"),
+        response_bytes=measure_body(response),
         extra_fields=log_fields,
     )
     for notice in context.notices:

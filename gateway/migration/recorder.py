@@ -1,8 +1,7 @@
 """Records legacy traffic for `compare`; keys and personal data are scrubbed before it is written.
 
-Exchanges wait in a bounded queue; if it is full, they are dropped and counted. ``compare.scrub``
-replaces personal data by pseudonyms under a random key that exists only in this process. Nobody
-can reverse them, and two processes use different pseudonyms for one person.
+Exchanges wait in a bounded queue; if it is full, they are dropped and counted. What the allow-list
+of ``compare.masking`` does not keep is replaced by its type and length.
 
 The sample consists of conversations: all requests of a key within some minutes are recorded, or
 none, because a request is of little use without the response that its ids came from.
@@ -25,9 +24,8 @@ from urllib.parse import unquote
 
 import structlog
 
-from gateway.compare.allowlist import AllowList
 from gateway.compare.har import HarContent, HarEntry, HarHeader, HarRequest, HarResponse
-from gateway.compare.scrub import Scrubber
+from gateway.compare.masking import AllowList, Scrubber
 from gateway.config.settings import Recording
 from gateway.migration.rotating_file import RotatingFile
 from gateway.observability import logs, metrics
@@ -163,9 +161,7 @@ class Recorder:
         sent_secrets = [
             secret for secret in exchange.secrets if len(secret) >= MIN_SECRET_CHARACTERS
         ]
-        # Created for each exchange, because the secrets differ; the common salt makes pseudonyms
-        # agree.
-        scrubber = Scrubber(self._salt, sent_secrets, self._allow_list)
+        scrubber = Scrubber(sent_secrets, self._allow_list)
         entry = _build_har_entry(exchange, scrubber)
         self._file.write(entry.model_dump_json(exclude_none=True).encode())
 

@@ -28,11 +28,14 @@ def log_and_measure_request(
     key_name: str | None = None,
     upstream_calls: int = 0,
     upstream_seconds: float = 0.0,
+    request_bytes: str | None = None,
+    response_bytes: int = 0,
     extra_fields: Mapping[str, Any],
 ) -> None:
     """Logs a request, and records its metrics and span and for the console, so that all agree.
 
-    ``tenant`` is the merchant and environment; ``extra_fields`` are free of what the client sent.
+    ``tenant`` is the merchant and environment; ``request_bytes`` the Content-Length, which the HTTP
+    parser has checked; ``extra_fields`` are free of what the client sent.
     """
     merchant, environment = tenant or (None, None)
     metrics.observe_request(
@@ -55,6 +58,8 @@ def log_and_measure_request(
         "client.address": None if client_address is None else format_address(client_address),
         "api": api,
         "operation": operation,
+        "http.request.body.size": int(request_bytes or 0),
+        "http.response.body.size": response_bytes,
         "duration_ms": round(duration_seconds * 1000, 1),
         "merchant": merchant,
         "environment": environment,
@@ -64,16 +69,21 @@ def log_and_measure_request(
         "upstream_duration_ms": round(upstream_seconds * 1000, 1),
     }
     if traces.active_tracer is not None:
-        traces.set_request_span_attributes(
-            api=api,
-            method=method,
-            operation=operation,
-            environment=environment or "",
-            status=status,
-            outcome=metrics.classify_outcome(status, extra_fields),
-        )
-        if trace_id := traces.get_trace_id():
-            fields["trace_id"] = trace_id
+        fields |= _annotate_request_span(fields, metrics.classify_outcome(status, extra_fields))
     fields.update(extra_fields)
     # A 4xx is the client's error, so only 5xx are logged as errors.
     logs.write_request_line(fields, is_error=status >= 500)
+
+
+def _annotate_request_span(fields: Mapping[str, Any], outcome: str) -> dict[str, str]:
+    """Sets the attributes of the request's span; returns the fields that refer to it."""
+    traces.set_request_span_attributes(
+        api=fields["api"],
+        method=fields["http.request.method"],
+        operation=fields["operation"],
+        environment=fields["environment"] or "",
+        status=fields["http.response.status_code"],
+        outcome=outcome,
+    )
+    trace_id = traces.get_trace_id()
+    return {"trace_id": trace_id} if trace_id else {}

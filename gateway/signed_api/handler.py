@@ -94,6 +94,7 @@ class SignedRequestContext:
     admission: Admission | None = None
     calls: int = 0
     service_seconds: float = 0.0
+    response_bytes: int = 0
     log_fields: dict[str, Any] = field(default_factory=dict)
     slot: AdmissionSlot | None = None
 
@@ -144,6 +145,7 @@ class SignedHandler:
                 # Otherwise the client disconnected before anything was sent, and the status remains
                 # 499.
                 context.status = response.status
+            context.response_bytes = responses.measure_body(response)
         finally:
             if context.slot:
                 context.slot.release()
@@ -466,5 +468,7 @@ def _log_request(request: web.BaseRequest, context: SignedRequestContext) -> Non
         tenant=context.tenant,
         upstream_calls=context.calls,
         upstream_seconds=context.service_seconds,
+        request_bytes=request.headers.get("Content-Length"),
+        response_bytes=context.response_bytes,
         extra_fields=context.log_fields,
     )

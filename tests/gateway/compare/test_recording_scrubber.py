@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
@@ -11,12 +10,12 @@ import schwifty
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.compare.masking import OMITTED_BODY, Scrubber
 from gateway.compare.requests import OBJECT_ID
-from gateway.compare.scrub import OMITTED_BODY, Scrubber
 from gateway.compare.strict_json import dumps_strict, loads_strict
 
 KEY = "a-key-of-the-recorded"
-SCRUBBER = Scrubber(b"salt", (KEY,))
+SCRUBBER = Scrubber((KEY,))
 
 PERSON = {
     "id": "R-aaaa",
@@ -83,23 +82,18 @@ def test_data_needed_for_comparison_remains() -> None:
 
 def test_replacement_has_the_shape_of_the_original() -> None:
     scrubbed_person = scrub_value(PERSON)
-    assert re.fullmatch(r"x[0-9a-f]{12}@example\.com", scrubbed_person["email"])
-    assert re.fullmatch(r"[A-Z][a-z]{5} [A-Z][a-z]{10}", scrubbed_person["name"])
-    assert re.fullmatch(r"\d{3}-\d{2}-\d{4}", scrubbed_person["ssn"])
-    assert re.fullmatch(r"\d{10}", scrubbed_person["payout"]["accounts"]["bank"]["accountNum"])
-    assert re.fullmatch(r"19\d\d-0[1-9]-1\d", scrubbed_person["dob"])
+    assert scrubbed_person["email"] == "xxxxxx.xxxxx@example.com"
+    assert scrubbed_person["name"] == "Xxxxxx Xxxxxxxxxxx"
+    assert scrubbed_person["ssn"] == "111-11-1111"
+    assert scrubbed_person["payout"]["accounts"]["bank"]["accountNum"] == "1111111111"
+    assert scrubbed_person["dob"] == "1111-11-11"
     iban = schwifty.IBAN(scrubbed_person["payout"]["accounts"]["bank"]["iban"])
     assert iban.country_code == "DE"
-    assert re.fullmatch(
-        r"[a-z]{4} [a-z]{3} [A-Z][a-z]{5} [a-z]{2} [A-Z][a-z]{12}", scrubbed_person["memo"]
-    )
+    assert scrubbed_person["memo"] == "xxxx xxx Xxxxxx xx Xxxxxxxxxxxxx"
 
 
-def test_equal_values_have_equal_pseudonyms() -> None:
+def test_search_finds_what_it_found() -> None:
     scrubbed_person = scrub_value(PERSON)
-    assert (
-        scrubbed_person["name"] == f"{scrubbed_person['firstName']} {scrubbed_person['lastName']}"
-    )
     assert scrubbed_person["payout"]["accounts"]["wallet"]["address"] == scrubbed_person["email"]
     url = SCRUBBER.scrub_target("/v1/recipients?search=quinta.marsh%40private.example")
     assert url == f"/v1/recipients?search={scrubbed_person['email'].replace('@', '%40')}"
@@ -116,14 +110,21 @@ def test_numbers_keep_their_text_and_duplicate_keys_remain() -> None:
     assert SCRUBBER.scrub_body('{"amount":10.50,"value":1.20}') == '{"amount":10.50,"value":1.20}'
 
 
-def test_salt_is_absent_from_scrubber_texts() -> None:
-    assert "salt'" not in repr(SCRUBBER)
+def test_replaced_keys_do_not_become_one() -> None:
+    assert SCRUBBER.scrub_body('{"Ada L":1,"Bob M":2,"Eve":3}') == '{"Xxx X":1,"Xxx Xx":2,"Xxx":3}'
+
+
+def test_api_key_is_absent_from_scrubber_texts() -> None:
     assert KEY not in repr(SCRUBBER)
 
 
 NAME_TEXTS = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGH ÄÖé-'", min_size=8, max_size=30).filter(
-    # An id remains as it is.
-    lambda text: len(text.replace(" ", "")) > 6 and not OBJECT_ID.fullmatch(text)
+    # An id remains as it is, and so does a text that has the form of a replaced one.
+    lambda text: (
+        len(text.replace(" ", "")) > 6
+        and not OBJECT_ID.fullmatch(text)
+        and set(text.lower()) - set("x -'")
+    )
 )
 
 
