@@ -28,6 +28,7 @@ from gateway.config.settings import State as StateSettings
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.database import Transaction
 from gateway.storage.engine import find_sqlite_file, parse_state_url
+from gateway.storage.migrate import migrate
 from gateway.storage.operations import (
     ANSWERED,
     CONFIRMED,
@@ -38,7 +39,6 @@ from gateway.storage.operations import (
     SENT,
     UNDONE,
 )
-from gateway.storage.schema_upgrade import upgrade_schema
 from gateway.storage.sqlite_database import SqliteTransaction
 from gateway.storage.tables import operations, upstream_writes
 
@@ -243,7 +243,7 @@ def _build_migrated_file() -> bytes:
         file = Path(folder) / "gateway.db"
         engine = create_engine(f"sqlite:///{file}")
         with engine.begin() as connection:
-            upgrade_schema(connection, "")
+            migrate(connection, "")
         engine.dispose()
         return file.read_bytes()
 

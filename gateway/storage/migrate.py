@@ -7,12 +7,16 @@ from sqlalchemy.exc import DBAPIError
 
 from gateway.storage.errors import StoreUnavailable, describe_database_error
 from gateway.storage.migrations import find_newest_revision
+from gateway.storage.tables import counters, metadata
 
 
 def migrate(connection: Connection, where: str) -> None:
     """Creates or upgrades the tables in the caller's transaction; raises StoreUnavailable."""
     try:
-        if find_schema_revision(connection) != find_newest_revision():
+        revision = find_schema_revision(connection)
+        if revision is None:
+            _create_schema(connection)
+        elif revision != find_newest_revision():
             # alembic takes long to load, and most starts and commands do not need it.
             from gateway.storage.schema_upgrade import upgrade_schema  # noqa: PLC0415
 
@@ -25,6 +29,21 @@ def migrate(connection: Connection, where: str) -> None:
             do="check that the database's user may create tables, that nothing else uses them "
             "and that they belong to this gateway",
         ) from None
+
+
+def _create_schema(connection: Connection) -> None:
+    """Creates the tables as the migrations would leave them, in a fraction of their time."""
+    metadata.create_all(connection, checkfirst=False)
+    connection.execute(counters.insert().values(name="keys", value=0))
+    # As alembic creates it.
+    connection.execute(
+        text(
+            "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, "
+            "CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
+        )
+    )
+    stamp = text("INSERT INTO alembic_version (version_num) VALUES (:revision)")
+    connection.execute(stamp, {"revision": find_newest_revision()})
 
 
 def find_schema_revision(connection: Connection) -> str | None:

@@ -19,7 +19,17 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, bindparam, delete, insert, make_url, select, text, update
+from sqlalchemy import (
+    Connection,
+    bindparam,
+    delete,
+    insert,
+    inspect,
+    make_url,
+    select,
+    text,
+    update,
+)
 
 from gateway.config.settings import State
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant, open_store
@@ -39,7 +49,11 @@ from gateway.storage.tables import (
     encryption_keys,
     metadata,
 )
-from tests.gateway.storage.conftest import build_empty_sqlite_state, open_store_at_revision
+from tests.gateway.storage.conftest import (
+    build_empty_sqlite_state,
+    open_store_at_revision,
+    run_statements,
+)
 from tests.state import execute, fetch
 from tests.tcp_proxy import open_tcp_proxy
 
@@ -105,6 +119,45 @@ async def test_new_database_has_the_tables_of_the_code(state: State) -> None:
 
     async with open_store(state):
         assert await run_in_sqlalchemy_transaction(parse_state_url(state.url), differences) == []
+
+
+async def test_migrated_database_is_as_a_new_one(state: State) -> None:
+    def describe_tables(connection: Connection) -> dict[str, list[str]]:
+        """Columns, keys and indexes of each table; keys without names, which differ on SQLite."""
+        inspector = inspect(connection)
+        return {
+            table: sorted(
+                [
+                    *(
+                        f"{column['name']} {column['type']} {column['nullable']} {column['default']}"
+                        for column in inspector.get_columns(table)
+                    ),
+                    str(inspector.get_pk_constraint(table)["constrained_columns"]),
+                    *(
+                        f"{key['constrained_columns']} {key['referred_table']}"
+                        for key in inspector.get_foreign_keys(table)
+                    ),
+                    *(
+                        f"{index['name']} {index['column_names']} {index['unique']} "
+                        f"{[str(option) for option in index['dialect_options'].values()]}"
+                        for index in inspector.get_indexes(table)
+                    ),
+                ]
+            )
+            for table in inspector.get_table_names()
+        }
+
+    address = parse_state_url(state.url)
+    async with open_store(state) as store:
+        created = await run_in_sqlalchemy_transaction(address, describe_tables)
+        created_counters = await fetch(store, select(counters))
+    if state.url.startswith("postgresql"):
+        await asyncio.to_thread(
+            run_statements, state.url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public"
+        )
+    async with open_store_at_revision(state, "head") as store:
+        assert await run_in_sqlalchemy_transaction(address, describe_tables) == created
+        assert await fetch(store, select(counters)) == created_counters
 
 
 def test_latest_migration_is_found_by_file_name() -> None:
@@ -207,11 +260,11 @@ async def test_foreign_tables_are_refused_and_nothing_is_created(
     sqlite: State,
 ) -> None:
     with sqlite3.connect(extract_sqlite_path(sqlite)) as connection:
-        connection.execute("CREATE TABLE keys (x)")
+        connection.execute("CREATE TABLE api_keys (x)")
     assert "cannot be brought up to date" in await open_and_describe_failure(sqlite)
     tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
     connection.close()
-    assert tables == [("keys",)]
+    assert tables == [("api_keys",)]
 
 
 async def test_created_files_are_accessible_by_owner_only(sqlite: State) -> None:
