@@ -35,7 +35,6 @@ def render_report_page(report: Report) -> str:
     return environment.from_string(_load_resource("page.html.j2")).render(
         report=report,
         by_operation=_group_by_operation(report["differences"]),
-        kinds=_count_kinds(report["differences"]),
         meanings=KIND_DESCRIPTIONS,
         places={
             input_entry["name"]: STEP_NOUNS[input_entry["kind"]] for input_entry in report["inputs"]
@@ -65,9 +64,3 @@ def _group_by_operation(
     for difference in differences:
         grouped.setdefault(difference["request"], []).append(difference)
     return [*grouped.items()]
-
-
-def _count_kinds(differences: list[DifferenceEntry]) -> dict[str, int]:
-    """Counts the differences of each kind, in the order of ``KIND_DESCRIPTIONS``."""
-    kinds = [difference["kind"] for difference in differences]
-    return {kind: kinds.count(kind) for kind in KIND_DESCRIPTIONS if kind in kinds}
