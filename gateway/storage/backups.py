@@ -12,14 +12,12 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
+from itertools import count
 from pathlib import Path
-
-from sqlalchemy import text
 
 from gateway.config.settings import State
 from gateway.storage import engine, postgresql_tools
 from gateway.storage.archive import (
-    DatabaseKind,
     Manifest,
     open_temporary_folder,
     pack,
@@ -36,7 +34,7 @@ from gateway.storage.restore_detection import (
     read_high_water_mark_file,
     set_restored_flag,
 )
-from gateway.storage.store import Store, open_store
+from gateway.storage.store import load_schema_revision, open_store
 
 BACKUP_RESTORED = "restored a backup"
 
@@ -49,7 +47,13 @@ async def save_backup(state: State, path: Path) -> tuple[Manifest, int]:
     address = engine.parse_state_url(state.url)
     sqlite_file = engine.find_sqlite_file(address)
     async with open_store(state, create=False) as store:
-        manifest = await _build_manifest(store, "sqlite" if sqlite_file else "postgresql")
+        restore_state = await load_restore_state(store)
+        manifest = Manifest(
+            f"{store.clock():%Y-%m-%dT%H:%M:%SZ}",
+            "sqlite" if sqlite_file else "postgresql",
+            str(await load_schema_revision(state)),
+            restore_state.mark.number,
+        )
     with open_temporary_folder(path) as folder:
         copy = folder / "copied"
         if sqlite_file:
@@ -61,14 +65,6 @@ async def save_backup(state: State, path: Path) -> tuple[Manifest, int]:
             pack, path, manifest, copy, state.encryption_key_file, folder
         )
     return manifest, size
-
-
-async def _build_manifest(store: Store, kind: DatabaseKind) -> Manifest:
-    restore_state = await load_restore_state(store)
-    version = text("SELECT version_num FROM alembic_version")
-    revision = str(await store.read(lambda tx: tx.fetch_value(version)))
-    made_at = f"{store.clock():%Y-%m-%dT%H:%M:%SZ}"
-    return Manifest(made_at, kind, revision, restore_state.mark.number)
 
 
 def _copy_sqlite_database(source: Path, target: Path) -> None:
@@ -154,7 +150,7 @@ async def _restore_postgresql_database(
     state: State, manifest: Manifest, saved_state: Path, key: Path, *, force: bool
 ) -> list[Path]:
     address = engine.parse_state_url(state.url)
-    revision = await postgresql_tools.load_schema_revision(address)
+    revision = await load_schema_revision(state)
     if revision and revision != manifest.revision:
         raise _build_refusal(
             f"{engine.format_address(address)} has schema revision {revision}, the backup has "
@@ -199,7 +195,7 @@ def _replace_key_file(state: State, backup_key_file: Path) -> list[Path]:
     # Copied rather than renamed: it may be on another file system than the backup.
     new_file = key_file.with_name(f".{key_file.name}-restored")
     new_file.unlink(missing_ok=True)
-    with os.fdopen(_create_file(new_file), "wb") as file:
+    with os.fdopen(os.open(new_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
         file.write(backup_key_file.read_bytes())
         file.flush()
         os.fsync(file.fileno())
@@ -211,30 +207,14 @@ def _replace_key_file(state: State, backup_key_file: Path) -> list[Path]:
 
 def _keep_replaced_file(path: Path) -> Path:
     """Keeps a file that is about to be replaced under a second, unused name."""
-    number = 1
-    while True:
-        kept_path = path.with_name(f"{path.name}.before-restore-{number}")
-        try:
-            _link_or_copy(path, kept_path)
-        except FileExistsError:
-            number += 1
-        else:
-            return kept_path
-
-
-def _link_or_copy(path: Path, kept_path: Path) -> None:
+    names = (path.with_name(f"{path.name}.before-restore-{number}") for number in count(1))
+    kept_path = next(name for name in names if not name.exists())
     try:
-        # Unlike a rename, a link never replaces the copy of an earlier restore.
+        # A link, so that there is a file under the old name until it is replaced.
         kept_path.hardlink_to(path)
-    except FileExistsError:
-        raise
     except OSError:  # the file system has no hard links
-        with path.open("rb") as source, os.fdopen(_create_file(kept_path), "wb") as file:
-            shutil.copyfileobj(source, file)
-
-
-def _create_file(path: Path) -> int:
-    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        shutil.copy2(path, kept_path)
+    return kept_path
 
 
 def _read_high_water_mark(state: State) -> HighWaterMark:

@@ -11,11 +11,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import asyncpg
 from sqlalchemy import URL
 
 from gateway.storage.engine import format_address
-from gateway.storage.errors import StoreUnavailable, describe_database_error
+from gateway.storage.errors import StoreUnavailable
 
 _ENVIRONMENT_VARIABLES = {
     "host": "PGHOST",
@@ -83,28 +82,3 @@ def _build_libpq_environment(address: URL) -> dict[str, str]:
     }
     variables = {_ENVIRONMENT_VARIABLES[name]: str(value) for name, value in parameters.items()}
     return variables | ({"PGPASSWORD": str(address.password)} if address.password else {})
-
-
-async def load_schema_revision(address: URL) -> str | None:
-    """Loads the schema revision of a database; None if it has no tables.
-
-    Raises StoreUnavailable.
-    """
-    try:
-        connection = await asyncpg.connect(address.render_as_string(hide_password=False), timeout=5)
-        try:
-            has_table = await connection.fetchval(
-                "SELECT to_regclass('alembic_version') IS NOT NULL"
-            )
-            if not has_table:
-                return None
-            return str(await connection.fetchval("SELECT version_num FROM alembic_version"))
-        finally:
-            await connection.close()
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
-        raise StoreUnavailable(
-            f"the database at {format_address(address)} cannot be used "
-            f"({describe_database_error(error)})",
-            means="nothing was restored",
-            do="check that it runs and is reachable",
-        ) from None
