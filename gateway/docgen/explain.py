@@ -152,6 +152,9 @@ def _explain_field_rejection(refusal: ErrorAnswer, name: str) -> str:
 def _decode_body(operation: Operation, data: bytes) -> JSON:
     if operation.body_shape is None:
         return None
+    if not data.strip():
+        message = f"The request has no body; {operation.name} needs one. Add it with -d '{{…}}'."
+        raise Invalid(Problem("empty_field", message))
     try:
         return json_codec.loads(data)
     except json_codec.JsonError as unreadable:

@@ -470,7 +470,10 @@ async def test_untried_optional_endpoints_are_listed(tmp_path: Path) -> None:
         findings = await examine(tmp_path, simulator.url)
         untried_findings = [finding for finding in findings if finding.result == "not tried yet"]
         assert len(untried_findings) == sum(endpoint.is_optional for endpoint in ENDPOINTS) - 1 > 0
-        assert require_finding(findings, "GET /batches").result == "available: tried just now"
+        assert (
+            require_finding(findings, "GET /batches").result
+            == "the service has it: it answered just now"
+        )
         assert all(
             finding.state == "skipped" and finding.advice.startswith("no action needed")
             for finding in untried_findings
@@ -484,7 +487,7 @@ async def test_unsupported_batch_list_is_reported_as_ok(tmp_path: Path) -> None:
     async with open_simulator(options=ServiceOptions(inferred=False)) as simulator:
         findings = await examine(tmp_path, simulator.url)
     assert require_finding(findings, "GET /batches").result.startswith(
-        "not available (status 404, just now)"
+        "the service does not have it: it answered status 404 just now"
     )
     assert require_finding(findings, "GET /batches").state == "ok"
 
@@ -501,10 +504,13 @@ async def test_refused_list_is_not_absent_if_documented_reads_fail(
         ]
         findings = await examine(tmp_path, simulator.url)
         finding = require_finding(findings, "GET /batches")
-        assert (finding.state, "inconclusive" in finding.result) == ("warning", True)
+        assert (finding.state, "unclear whether" in finding.result) == ("warning", True)
         assert finding.advice
         findings = await examine(tmp_path, simulator.url)
-        assert require_finding(findings, "GET /batches").result == "available: tried just now"
+        assert (
+            require_finding(findings, "GET /batches").result
+            == "the service has it: it answered just now"
+        )
 
 
 @pytest.mark.parametrize("is_available", [True, False])
@@ -514,7 +520,7 @@ async def test_enabled_optional_endpoints_are_probed(is_available: bool, tmp_pat
         findings = await examine(tmp_path, simulator.url, upstream=upstream_settings)
     finding = require_finding(findings, "optional endpoints")
     if is_available:
-        assert (finding.state, "GET /batches is available" in finding.result) == ("ok", True)
+        assert (finding.state, "answered GET /batches just now" in finding.result) == ("ok", True)
     else:
         assert require_only_error(findings) == finding
         assert finding.advice == 'set upstream.inferred_operations to "auto"'
@@ -558,12 +564,12 @@ async def test_remembered_capability_is_not_reported_as_just_tried(tmp_path: Pat
         "skipped",
     )
     assert re.fullmatch(
-        r"path, detected since \d{4}-\d\d-\d\d \d\d:\d\d UTC; skipped: the service was not reached",
+        r"path: the service has accepted it since \d{4}-\d\d-\d\d \d\d:\d\d UTC; skipped: the service was not reached",
         scope_finding.result,
     )
     assert clock.result == "skipped: the service was not reached"
     assert credentials_finding.result == "skipped: the service was not reached"
-    listing = "there, detected since 2026-09-21 14:13 UTC; not tried now"
+    listing = "there, by an answer of the service at 2026-09-21 14:13 UTC; not tried now"
     assert require_finding(offline_findings, "GET /batches").result == listing
 
 

@@ -291,6 +291,7 @@ def test_explain_command_accepts_curl_syntax(arguments: list[str], tmp_path: Pat
         (["-X"], "needs a value"),
         (["-X", "PUT", "/v1/batches"], "not an operation"),
         (["-X", "POST", "/v1/batches", "-d", "{"], "not JSON"),
+        (["-X", "POST", "/v1/batches"], "has no body"),
         (["-X", "POST", "/v1/batches", "-d", "@nowhere.json"], "nowhere.json"),
     ],
 )

@@ -123,10 +123,12 @@ def _iter_signature_scope_findings(
             yield Finding(name, SIGNATURE_CHECK, "skipped", description, probe.advice_if_skipped)
     elif form:
         since = format_since_suffix(capabilities.get_discovery_time(name, CAPABILITY_NAME))
-        description = f"{form}, detected{since}; {_describe_skip_reason(probe)}"
+        description = f"{form}: the service has accepted it{since}; {_describe_skip_reason(probe)}"
         yield Finding(name, SIGNATURE_CHECK, "skipped", description, probe.advice_if_skipped)
     else:
-        description = f"not detected yet; {_describe_skip_reason(probe)}"
+        description = (
+            f"not known yet: no request with a query was accepted; {_describe_skip_reason(probe)}"
+        )
         yield Finding(name, SIGNATURE_CHECK, "skipped", description, probe.advice_if_skipped)
 
 
@@ -221,21 +223,24 @@ async def _probe_batch_list_endpoint(
     except Failure:
         if not refusals:
             return None
-        description = f"inconclusive: status {refusals[-1]}, tried just now"
+        description = (
+            f"unclear whether the service has it: it answered status {refusals[-1]} just now, and a "
+            "documented read failed too"
+        )
         advice = (
             "check which server answers at this address, and run `doctor` again; until then GET "
             "/v1/batches is 500"
         )
         return Finding(probe.name, LIST_ENDPOINT, "warning", description, advice)
     if is_available:
-        return Finding(probe.name, LIST_ENDPOINT, "ok", "available: tried just now")
+        return Finding(probe.name, LIST_ENDPOINT, "ok", "the service has it: it answered just now")
     description = (
-        f"not available (status {refusals[-1]}, just now): batches are listed from the "
-        "gateway's records"
+        f"the service does not have it: it answered status {refusals[-1]} just now; batches are "
+        "listed from the gateway's records"
     )
     if not was_available:
         return Finding(probe.name, LIST_ENDPOINT, "ok", description)
-    description += ". It was available before: batches created elsewhere are no longer listed"
+    description += ". It had it before: batches created elsewhere are no longer listed"
     advice = (
         "if a proxy in front of the service gave this answer, fix the proxy and run `doctor` again"
     )
@@ -253,18 +258,18 @@ async def _check_forced_optional_endpoints(probe: ServiceProbe) -> Finding:
         reason = (
             _describe_skip_reason(probe)
             if probe.accepted_reply is None
-            else f"the answer to {LIST_ENDPOINT} is inconclusive"
+            else f"the answer to {LIST_ENDPOINT} does not show whether the service has it"
         )
         state: State = "skipped" if probe.accepted_reply is None else "warning"
         return Finding(
             name, check_name, state, f"{setting_text}; {reason}", probe.advice_if_skipped
         )
     if not is_available:
-        description = f"{LIST_ENDPOINT} is not available (status {reply.status}, just now), but {setting_text}"
+        description = f"the service answered {LIST_ENDPOINT} with status {reply.status} just now, but {setting_text}"
         advice = 'set upstream.inferred_operations to "auto"'
         return Finding(name, check_name, "error", description, advice)
     return Finding(
-        name, check_name, "ok", f"{setting_text}; {LIST_ENDPOINT} is available: tried just now"
+        name, check_name, "ok", f"{setting_text}; the service answered {LIST_ENDPOINT} just now"
     )
 
 
@@ -272,12 +277,13 @@ def _build_stored_endpoint_finding(
     name: str, endpoint: str, stored_result: Mapping[str, Any] | None
 ) -> Finding:
     if stored_result is not None:
-        checked_at = format_since_suffix(datetime.fromtimestamp(stored_result["at"], UTC))
+        answered_at = datetime.fromtimestamp(stored_result["at"], UTC)
         return Finding(
             name,
             endpoint,
             "ok",
-            f"{describe_endpoint_finding(stored_result)}, detected{checked_at}; not tried now",
+            f"{describe_endpoint_finding(stored_result)}, by an answer of the service at "
+            f"{answered_at:%Y-%m-%d %H:%M} UTC; not tried now",
         )
     advice = "no action needed; the gateway tries it on first use"
     return Finding(name, endpoint, "skipped", "not tried yet", advice)
