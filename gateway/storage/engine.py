@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import asyncpg
 from sqlalchemy import URL, Connection, NullPool, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from gateway.storage.database import Database
 from gateway.storage.errors import StoreUnavailable, translate_database_errors
@@ -159,6 +158,9 @@ async def run_in_sqlalchemy_transaction(
     with translate_database_errors(format_address(address)):
         if (path := find_sqlite_file(address)) is not None:
             return await asyncio.to_thread(_run_on_sqlite, path, function)
+        # It loads SQLAlchemy's ORM, which commands on SQLite need not wait for.
+        from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
+
         dsn = address.render_as_string(hide_password=False)
         engine = create_async_engine(
             "postgresql+asyncpg://",
