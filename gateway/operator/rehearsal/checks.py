@@ -36,7 +36,8 @@ def record_assumptions(run: RehearsalRun) -> None:
             rows[row.name] = (True, "as presumed") if seen is True else (False, str(seen))
         except NotTried as reason:
             rows[row.name] = (None, str(reason))
-        except LookupError:  # its call has not been made
+        # Its call has not been made, or the answer has another shape.
+        except (LookupError, TypeError, AttributeError):
             continue
 
 

@@ -54,7 +54,7 @@ def parse_last_rehearsal(row: Mapping[str, Any] | None) -> LastRehearsal | None:
 
 
 def build_report(run: RehearsalRun, left: list[dict[str, Any]], stop_reason: str) -> Report:
-    not_reached = (None, "the rehearsal made no call for it")
+    not_reached = (None, "no call was made for it, or its answer could not be read")
     run.results.assumptions["country names"] = (None, "the service has no such operation")
     if not run.may_start:
         needs_start = (None, "needs --start")

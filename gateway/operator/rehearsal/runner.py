@@ -121,9 +121,10 @@ def _list_created_objects(run: RehearsalRun) -> list[Leftover]:
                 created.pop(id_, None)
         elif call.method == "POST" and (kind := call.path.removeprefix("/v1/")) in SEARCHES:
             shown = call.body.get("recipient") or extract_batch(call.body)
-            reference = call.sent.get(SEARCHES[kind][0]) or ""
-            created[shown["id"]] = Leftover(kind, str(shown["id"]), str(reference))
-    return [*created.values()]
+            id_, reference = str(shown.get("id") or ""), call.sent.get(SEARCHES[kind][0])
+            created[id_] = Leftover(kind, id_, str(reference))
+    # Without an id, only the search finds an object.
+    return [item for item in created.values() if item.id]
 
 
 async def _find_listed_objects(run: RehearsalRun) -> list[Leftover]:
