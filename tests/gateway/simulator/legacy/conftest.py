@@ -153,8 +153,3 @@ async def german_payee(legacy_client, german_payout, address):
     return await legacy_client.create_recipient(
         email="german@example.com", address=address | {"country": "DE"}, payout=german_payout
     )
-
-
-@pytest.fixture
-async def wallet_holder(legacy_client, wallet_payout):
-    return await legacy_client.create_recipient(email="wallet@example.com", payout=wallet_payout)

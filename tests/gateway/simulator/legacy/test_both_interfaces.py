@@ -141,3 +141,17 @@ async def test_logs_contain_requests_of_both_interfaces(legacy_client, payee):
     assert [activity["method"] for activity in body["activities"]] == ["GET", "POST"]
     assert "simulator-secret-key" not in str(body)
     assert "simulator-api-key" not in str(body)
+
+
+async def test_iban_suffices_if_current_interface_requires_more(
+    connect_legacy_client, german_payout
+):
+    legacy_client = await connect_legacy_client(
+        options=ServiceOptions(account_number_with_iban="required")
+    )
+    german_payout["accounts"]["bank"]["iban"] = "DE89 3704 0044 0532 0130 47"[:-2] + "00"
+    recipient = await legacy_client.create_recipient(payout=german_payout)
+    account = recipient["payout"]["accounts"]["bank"]
+    assert (account["iban"], account["accountNum"]) == ("****00", "****00")
+    stored_account = legacy_client.service.require_recipient(recipient["id"]).accounts[0]
+    assert stored_account.fields["accountNum"] == "0532013000"
