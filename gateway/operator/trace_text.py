@@ -16,6 +16,7 @@ from gateway.storage.operations import (
     ANSWERED,
     CONFIRMED,
     DONE,
+    IN_DOUBT,
     NO_ENDPOINT,
     UNDONE,
     OperationRecord,
@@ -27,6 +28,13 @@ DELETE_OPERATIONS = frozenset({"delete_batch", "delete_batches"})
 UNCHANGED_AT_SERVICE = "nothing was changed at the service"
 CHANGE_IS_IN_DRAFT = "any change it made is in a draft of the gateway"
 BATCH_IS_SUPERSEDED = "its batch is superseded, and the gateway never starts it"
+
+STATE_WORDS = {
+    IN_DOUBT: "in doubt",
+    DONE: "finished, the client may not have the response",
+    ANSWERED: "finished, the client has the response",
+}
+"""The database keeps the names of the first version, which say less."""
 
 
 def format_trace(object_trace: ObjectTrace) -> list[str]:
@@ -102,7 +110,7 @@ def _describe_operation_state(record: OperationRecord, record_writes: Sequence[W
         write.state in (ANSWERED, CONFIRMED) for write in record_writes
     ):
         return "did not happen"
-    return record.state
+    return STATE_WORDS.get(record.state, record.state)
 
 
 def _format_call(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:

@@ -73,6 +73,7 @@ async def test_recipient_is_traced_through_every_call(tmp_path: Path) -> None:
         text_result = await operated_gateway.run_command("trace", recipient)
         for expected_text in (
             "create_recipient, key demo-sandbox",
+            ", finished, the client has the response\n",
             f"created {recipient}",
             "deleted true",
         ):
