@@ -11,7 +11,6 @@ interface's document, and in `legacy` of the legacy one's.
     await simulator.stop()
 """
 
-from gateway.simulator.effects import BatchStart
 from gateway.simulator.exchange import ReceivedRequest
 from gateway.simulator.faults import Fault
 from gateway.simulator.options import (
@@ -25,7 +24,15 @@ from gateway.simulator.options import (
 )
 from gateway.simulator.server import ListenError, Simulator, start_simulator
 from gateway.simulator.service import Service
-from gateway.simulator.state import WALLET_FUNDS, Account, Batch, Payment, Recipient, Tenant
+from gateway.simulator.state import (
+    WALLET_FUNDS,
+    Account,
+    Batch,
+    BatchStart,
+    Payment,
+    Recipient,
+    Tenant,
+)
 
 __all__ = [
     "DEMO_API_KEY",

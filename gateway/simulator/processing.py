@@ -4,9 +4,8 @@ from datetime import datetime, timedelta
 
 from gateway.simulator import balances, money, quotes, views
 from gateway.simulator.account_rules import BANK_TRANSFER
-from gateway.simulator.effects import BatchStart
 from gateway.simulator.errors import ApiError, Problem, Problems, build_invalid_status_error
-from gateway.simulator.state import Batch, Payment, Tenant
+from gateway.simulator.state import Batch, BatchStart, Payment, Tenant
 
 
 def start_batch(tenant: Tenant, batch: Batch) -> None:

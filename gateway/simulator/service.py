@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from decimal import Decimal
 
 from gateway.simulator import money, processing, seeds
-from gateway.simulator.effects import BatchStart, Effects
 from gateway.simulator.errors import build_not_found_error
 from gateway.simulator.exchange import InterfaceName, ReceivedRequest
 from gateway.simulator.faults import Fault, is_path_matching_pattern
@@ -19,7 +18,7 @@ from gateway.simulator.options import (
     ServiceOptions,
     Vocabulary,
 )
-from gateway.simulator.state import Batch, Outcome, Payment, Recipient, Tenant
+from gateway.simulator.state import Batch, BatchStart, Effects, Outcome, Payment, Recipient, Tenant
 
 MAX_KEPT_REQUESTS = 10_000
 

@@ -1,16 +1,16 @@
 """The state of the service, per tenant."""
 
-from collections import deque
+import hashlib
+import string
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Literal
 
-from gateway.simulator.effects import Effects
 from gateway.simulator.errors import build_invalid_status_error, build_not_found_error
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.legacy_ids import build_legacy_id
 from gateway.simulator.money import ZERO, sum_amounts
 from gateway.simulator.options import ServiceOptions, Vocabulary
 
@@ -19,6 +19,9 @@ FUNDED_CURRENCIES = ("USD", "EUR", "GBP", "CAD", "AUD")
 INITIAL_FUNDS = Decimal("1000000.00")
 WALLET_FUNDS = ("USD", INITIAL_FUNDS)
 """The initial wallet balance of each merchant in `simulate` and in the demo."""
+
+MAX_LEGACY_SUFFIX_LENGTH = 16  # Legacy interface, section 2.
+LEGACY_ID_ALPHABET = string.digits + string.ascii_uppercase
 
 Outcome = Literal["processed", "failed", "returned"]
 LegacyStatus = Literal["inactive", "disabled"]
@@ -152,6 +155,27 @@ class Batch:
         )
 
 
+@dataclass(frozen=True)
+class BatchStart:
+    """An executed start; `started_at` is in seconds of the service's clock."""
+
+    merchant: str
+    environment: str
+    batch_id: str
+    started_at: float
+
+
+@dataclass
+class Effects:
+    """Executed starts, and counts of created objects by type, without seeded ones.
+
+    For tests that check that nothing happens twice.
+    """
+
+    starts: list[BatchStart] = field(default_factory=list)
+    creation_counts: Counter[str] = field(default_factory=Counter)
+
+
 @dataclass
 class Tenant:
     """The state of one tenant: a merchant in one environment, isolated from all others."""
@@ -203,3 +227,18 @@ class Tenant:
 def format_timestamp(timestamp: datetime) -> str:
     """Formats as ISO 8601 in UTC with a trailing Z (section 2.1)."""
     return timestamp.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def build_legacy_id(merchant: str, service_id: str) -> str:
+    """Returns an id for legacy clients: unchanged if it fits, otherwise a shorter one derived from it."""
+    prefix, dash, suffix = service_id.partition("-")
+    if len(suffix) <= MAX_LEGACY_SUFFIX_LENGTH:
+        return service_id
+    # A hash, so that the id never changes: clients store it in their databases.
+    # The merchant is part of it: two merchants must not see that they share an object's id.
+    number = int.from_bytes(hashlib.sha256(f"{merchant} {service_id}".encode()).digest(), "big")
+    characters = []
+    for _ in range(MAX_LEGACY_SUFFIX_LENGTH):
+        number, position = divmod(number, len(LEGACY_ID_ALPHABET))
+        characters.append(LEGACY_ID_ALPHABET[position])
+    return prefix + dash + "".join(characters)

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from gateway.simulator.legacy_ids import build_legacy_id
-from gateway.simulator.state import Tenant
+from gateway.simulator.state import Tenant, build_legacy_id
 
 
 @dataclass

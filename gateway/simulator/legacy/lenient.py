@@ -1,6 +1,7 @@
-"""Lenient parsing of values that clients send although the document is stricter."""
+"""Lenient parsing of values that clients send although the document is stricter, and its problems."""
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Self
 
@@ -78,3 +79,15 @@ def normalize_currency(value: Any) -> Any:
     """Returns an upper-case currency code, from a code or from the object that responses have."""
     code = value.get("code") if isinstance(value, dict) else value
     return code.upper() if isinstance(code, str) else code
+
+
+def translate_problems(
+    problems: Problems, found_problems: Problems, client_names: Mapping[str, str], path: str = ""
+) -> None:
+    """Adds `found_problems` to `problems` under the client's field names.
+
+    `client_names` maps the service's names to the client's; other fields get `path` as a prefix.
+    """
+    for problem in found_problems.collected:
+        name = problem.field or ""
+        problems.add_problem(problem.code, client_names.get(name, path + name), problem.message)

@@ -21,11 +21,11 @@ from gateway.simulator.legacy.banks import (
     translate_bank_account,
     translate_wallet,
 )
+from gateway.simulator.legacy.lenient import translate_problems
 from gateway.simulator.legacy.payout_views import (
     find_visible_account,
     translate_account_to_legacy_word,
 )
-from gateway.simulator.legacy.problem_names import translate_problems
 from gateway.simulator.recipient_rules import is_country_code
 from gateway.simulator.state import Account, Recipient, Tenant, build_default_hold
 from gateway.simulator.values import is_blank

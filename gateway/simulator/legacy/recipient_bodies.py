@@ -8,8 +8,8 @@ from gateway.simulator.account_rules import BANK_TRANSFER
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import government_ids, lenient
+from gateway.simulator.legacy.lenient import translate_problems
 from gateway.simulator.legacy.payout_views import find_visible_account
-from gateway.simulator.legacy.problem_names import translate_problems
 from gateway.simulator.recipient_rules import UPDATE_CHECKS, merge_recipient_fields
 from gateway.simulator.state import LegacyStatus, Recipient
 
