@@ -19,14 +19,14 @@ from gateway.storage.database import Transaction
 from gateway.storage.operations import IN_DOUBT, RUNNING
 from gateway.storage.restore_detection import RESTORED
 from gateway.storage.tables import (
-    IS_ABANDONED,
     IS_OPEN,
     IS_SENT,
+    IS_SUPERSEDED,
     UNSEEN_BATCH_CONDITION,
     api_keys,
     counters,
     freezes,
-    object_states,
+    id_redirects,
     operations,
     upstream_writes,
 )
@@ -44,10 +44,10 @@ READ_TIMEOUT_SECONDS = 3.0
 IN_FLIGHT_PERIOD = timedelta(seconds=60)
 """A write that was sent longer ago is no longer in flight."""
 
-IS_SENT_CONDITION, IS_OPEN_CONDITION, IS_ABANDONED_CONDITION = (
+IS_SENT_CONDITION, IS_OPEN_CONDITION, IS_SUPERSEDED_CONDITION = (
     text(f"upstream_writes.{IS_SENT}"),
     text(f"operations.{IS_OPEN}"),
-    text(IS_ABANDONED),
+    text(IS_SUPERSEDED),
 )
 """The exact conditions of the partial indexes; with others, a database scans the whole table."""
 
@@ -101,7 +101,7 @@ async def load_state_gauges(store: Store) -> StateGauges:
         )
     )
     open_count = select(func.count()).select_from(operations).where(IS_OPEN_CONDITION)
-    superseded_count = select(func.count()).select_from(object_states).where(IS_ABANDONED_CONDITION)
+    superseded_count = select(func.count()).select_from(id_redirects).where(IS_SUPERSEDED_CONDITION)
     unseen_count = (
         select(func.count()).select_from(upstream_writes).where(text(UNSEEN_BATCH_CONDITION))
     )

@@ -19,7 +19,8 @@ from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import AuditEvent, list_audit_events
 from gateway.storage.database import Transaction
 from gateway.storage.operations import OperationRecord, OperationRepository, Write
-from gateway.storage.tables import legacy_ids, object_states, operation_objects
+from gateway.storage.state_tables import STATE_TABLES
+from gateway.storage.tables import legacy_ids, operation_objects
 
 SHOWN_FACTS: Mapping[str, tuple[str, ...]] = {
     "batch": (
@@ -78,7 +79,7 @@ async def find_object_tenants(store: Store, id_: str) -> list[Tenant]:
     """Returns the tenants that know an id. Two merchants may have objects with the same id."""
     queries: list[tuple[Table, ColumnElement[bool]]] = [
         (legacy_ids, or_(legacy_ids.c.legacy_id == id_, legacy_ids.c.current_id == id_)),
-        (object_states, object_states.c.id == id_),
+        *((table, table.c.id == id_) for table in STATE_TABLES),
         (operation_objects, operation_objects.c.object_id == id_),
     ]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import simplejson
-from sqlalchemy import and_, bindparam, delete, select, text
+from sqlalchemy import select, text
 
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.stored_json import StoredText
@@ -21,8 +21,9 @@ from gateway.storage import chunks
 from gateway.storage.database import FEW, Transaction
 from gateway.storage.encryption import EncryptionContext
 from gateway.storage.id_rows import load_legacy_ids
-from gateway.storage.sql import AnyOf, Parameters, Statement, build_upsert_statement
-from gateway.storage.tables import IS_ABANDONED, capabilities, object_states
+from gateway.storage.sql import Parameters, Statement, build_upsert_statement
+from gateway.storage.state_tables import FIND_SUPERSEDED, find_state_table
+from gateway.storage.tables import IS_SUPERSEDED, capabilities, id_redirects
 from gateway.storage.tenants import Tenant
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
@@ -42,34 +43,8 @@ ENCRYPTED_KINDS = frozenset({"batch", "payments"})
 _SINGLE_FACT_KINDS = {"payments": "entries"}
 """Kinds with one fact, which is replaced without loading the old one, as that may be long."""
 
-_OWN = and_(*(object_states.c[name] == bindparam(name) for name in ("merchant", "environment")))
-_KIND = and_(_OWN, object_states.c.kind == bindparam("kind"))
-_THIS = and_(_KIND, object_states.c.id == bindparam("id"))
-
-_FACTS = Statement(lambda _kind: select(object_states.c.facts).where(_THIS))
-_FACTS_OF = Statement(
-    lambda _kind: select(object_states.c.kind, object_states.c.id, object_states.c.facts).where(
-        _THIS
-    )
-)
-_ALL_FACTS = Statement(lambda _kind: select(object_states.c.id, object_states.c.facts).where(_KIND))
-_FIRST_FACTS = Statement(
-    lambda _kind: select(object_states.c.id, object_states.c.facts).where(_KIND).limit(FEW + 1)
-)
-_ABANDONED = Statement(
-    lambda _kind: select(object_states.c.id, object_states.c.facts).where(_OWN, text(IS_ABANDONED))
-)
-_SOME_FACTS = Statement(
-    lambda _kind: select(object_states.c.id, object_states.c.facts).where(
-        _KIND, AnyOf(object_states.c.id, "ids")
-    )
-)
-_DELETE = Statement(lambda _kind: delete(object_states).where(_THIS))
 _UPSERT_CAPABILITY = build_upsert_statement(
     capabilities, ("environment", "name"), ("value", "learned_at")
-)
-_UPSERT = build_upsert_statement(
-    object_states, ("merchant", "environment", "kind", "id"), ("facts", "updated_at")
 )
 
 
@@ -85,10 +60,11 @@ class ObjectStateStore:
     async def load(self, owner: Tenant, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - the documents' word
         """Loads the facts of an object; an empty dict if it has none."""
         row = {**owner._asdict(), "kind": kind, "id": id}
-        rows = self._fetch_small_facts_now(_FACTS, row)
+        find = find_state_table(kind).find
+        rows = self._fetch_small_facts_now(find, row)
         if rows is None:
-            rows = await self._store.read(lambda tx: tx.fetch(_FACTS, row), is_brief=True)
-        return (await self._decode_facts_by_id(owner, kind, [(id, *rows[0])]))[id] if rows else {}
+            rows = await self._store.read(lambda tx: tx.fetch(find, row), is_brief=True)
+        return (await self._decode_facts_by_id(owner, kind, rows))[id] if rows else {}
 
     def _fetch_small_facts_now(
         self, statement: Statement, values: Parameters
@@ -98,33 +74,31 @@ class ObjectStateStore:
             return None
         return self._store.database.fetch_now(statement, values)
 
-    async def is_fact_known_to_any_tenant(
-        self, environment: str, kind: str, object_id: str, fact: str
-    ) -> bool:
-        """Whether any merchant of an environment has an object of this id with this fact.
+    async def is_superseded_for_any_tenant(self, environment: str, batch_id: str) -> bool:
+        """Whether any merchant of an environment has a superseded batch of this id.
 
-        Only for kinds that are not encrypted. It serves requests whose tenant is unknown.
+        It serves requests whose tenant is unknown.
         """
-        table = object_states.c
-        query = select(table.facts).where(
-            table.environment == environment, table.kind == kind, table.id == object_id
+        query = select(id_redirects.c.id).where(
+            id_redirects.c.environment == environment,
+            id_redirects.c.id == batch_id,
+            text(IS_SUPERSEDED),
         )
-        rows = await self._store.read(lambda tx: tx.fetch(query))
-        return any(json_codec.loads_trusted(row.facts).get(fact) for row in rows)
+        return bool(await self._store.read(lambda tx: tx.fetch(query)))
 
     async def load_facts_by_id(
         self, owner: Tenant, kind: str, among: Sequence[str] | None = None
     ) -> dict[str, dict[str, Any]]:
         """Loads the facts of a kind's objects, by id: of all objects, or of those in ``among``."""
-        values = {**owner._asdict(), "kind": kind}
+        values, table = {**owner._asdict(), "kind": kind}, find_state_table(kind)
         if among is None:
-            rows = self._fetch_small_facts_now(_FIRST_FACTS, values)
+            rows = self._fetch_small_facts_now(table.find_first, values)
             if rows is None or len(rows) > FEW:
-                rows = await self._store.read(lambda tx: tx.fetch(_ALL_FACTS, values))
+                rows = await self._store.read(lambda tx: tx.fetch(table.find_all, values))
         elif ids := sorted(set(among)):
             is_brief = len(ids) <= FEW
             rows = await self._store.read(
-                lambda tx: tx.fetch(_SOME_FACTS, {**values, "ids": ids}), is_brief=is_brief
+                lambda tx: tx.fetch(table.find_some, {**values, "ids": ids}), is_brief=is_brief
             )
         else:
             return {}
@@ -132,7 +106,7 @@ class ObjectStateStore:
 
     async def load_superseded_batch_aliases(self, owner: Tenant) -> dict[str, dict[str, Any]]:
         """Loads the aliases of superseded batches, with an index: most aliases are of payments."""
-        rows = await self._store.read(lambda tx: tx.fetch(_ABANDONED, owner._asdict()))
+        rows = await self._store.read(lambda tx: tx.fetch(FIND_SUPERSEDED, owner._asdict()))
         return await self._decode_facts_by_id(owner, "alias", rows)
 
     async def load_legacy_ids(self, owner: Tenant, among: Iterable[str]) -> dict[str, str]:
@@ -188,40 +162,64 @@ class ObjectStateStore:
     async def _merge_facts_slice(
         self, tx: Transaction, owner: Tenant, records: Sequence[CompareAndSet]
     ) -> None:
-        rows = {
-            (record.kind, record.id): {**owner._asdict(), "kind": record.kind, "id": record.id}
-            for record in records
-        }
-        stored_rows = await tx.fetch(_FACTS_OF, *rows.values())
+        rows_by_kind: dict[str, dict[str, Parameters]] = {}
+        for record in records:
+            rows_by_kind.setdefault(record.kind, {})[record.id] = {
+                **owner._asdict(),
+                "kind": record.kind,
+                "id": record.id,
+            }
+        stored = await self._load_facts_to_merge(tx, owner, records, rows_by_kind)
+        is_long = has_long_changes(records) or any(
+            len(facts) > _MAX_INLINE_LENGTH for facts in stored.values()
+        )
+        new_facts = await tx.compute(is_long, _compute_new_facts, stored, records)
+        now = self._store.clock()
+        for kind, rows in rows_by_kind.items():
+            table = find_state_table(kind)
+            upserts, deletions = list[Parameters](), list[Parameters]()
+            columns: Parameters
+            for id_, row in rows.items():
+                if facts := new_facts[kind, id_]:
+                    if table.columns_by_fact:
+                        columns = table.build_columns(facts)
+                    else:
+                        columns = {"facts": await self._encode_facts(tx, owner, kind, id_, facts)}
+                    upserts.append({**row, **columns, "updated_at": now})
+                else:
+                    deletions.append(row)
+            for statement, parameter_sets in ((table.upsert, upserts), (table.delete, deletions)):
+                if parameter_sets:
+                    await tx.execute(statement, *parameter_sets)
+
+    async def _load_facts_to_merge(
+        self,
+        tx: Transaction,
+        owner: Tenant,
+        records: Sequence[CompareAndSet],
+        rows_by_kind: Mapping[str, Mapping[str, Parameters]],
+    ) -> dict[tuple[str, str], StoredText | dict[str, Any]]:
+        """Loads the stored facts, or their text, unless all are replaced; deletes their chunks."""
         merged_keys = {
             (record.kind, record.id) for record in records if not _is_full_replacement(record)
         }
-        texts = {
-            (kind, id_): await self._decrypt_facts_text(tx, owner, kind, id_, facts)
-            for kind, id_, facts in stored_rows
-            if (kind, id_) in merged_keys
-        }
-        is_long = has_long_changes(records) or any(
-            len(text) > _MAX_INLINE_LENGTH for text in texts.values()
-        )
-        new_facts = await tx.compute(is_long, _compute_new_facts, texts, records)
+        stored: dict[tuple[str, str], StoredText | dict[str, Any]] = {}
+        holders: list[str] = []
+        for kind, rows in rows_by_kind.items():
+            table = find_state_table(kind)
+            for id_, *values in await tx.fetch(table.find, *rows.values()):
+                if table.columns_by_fact:
+                    stored[kind, id_] = table.build_facts(values)
+                    continue
+                if (kind, id_) in merged_keys:
+                    text = await self._decrypt_facts_text(tx, owner, kind, id_, values[0])
+                    stored[kind, id_] = text
+                if chunks.is_chunked_text_head(values[0]):
+                    holders.append(_build_lock_name(*owner, kind, id_))
         # Chunks are never changed: those of the old facts are deleted, new ones are inserted.
-        if holders := [
-            _build_lock_name(*owner, kind, id_)
-            for kind, id_, facts in stored_rows
-            if chunks.is_chunked_text_head(facts)
-        ]:
+        if holders:
             await chunks.delete_chunks(tx, *holders)
-        now, upserts, deletions = self._store.clock(), list[Parameters](), list[Parameters]()
-        for key, row in rows.items():
-            if facts := new_facts[key]:
-                encoded = await self._encode_facts(tx, owner, *key, facts)
-                upserts.append({**row, "facts": encoded, "updated_at": now})
-            else:
-                deletions.append(row)
-        for statement, parameter_sets in ((_UPSERT, upserts), (_DELETE, deletions)):
-            if parameter_sets:
-                await tx.execute(statement, *parameter_sets)
+        return stored
 
     async def _encode_facts(
         self, tx: Transaction, owner: Tenant, kind: str, id_: str, facts: Mapping[str, Any]
@@ -253,6 +251,12 @@ class ObjectStateStore:
         self, owner: Tenant, kind: str, rows: Sequence[tuple[Any, ...]]
     ) -> dict[str, dict[str, Any]]:
         """Decodes rows of id and stored facts, and loads those that are stored in chunks."""
+        table = find_state_table(kind)
+        if table.columns_by_fact:
+            return await run_in_thread_if(
+                len(rows) > FEW,
+                lambda: {id_: table.build_facts(values) for id_, *values in rows},
+            )
         chunked_ids = [id_ for id_, facts in rows if chunks.is_chunked_text_head(facts)]
         is_long = len(rows) > FEW or any(len(facts) > _MAX_INLINE_LENGTH for _id, facts in rows)
         facts_by_id = await run_in_thread_if(
@@ -288,14 +292,15 @@ class ObjectStateStore:
         again.
         """
         row, seen = {**owner._asdict(), "kind": kind, "id": id_}, ""
-        while rows := await tx.fetch(_FACTS, row):
+        while rows := await tx.fetch(find_state_table(kind).find, row):
+            facts = rows[0][1]
             try:
-                return await self._decrypt_facts_text(tx, owner, kind, id_, rows[0][0])
+                return await self._decrypt_facts_text(tx, owner, kind, id_, facts)
             except chunks.ChunkMissing:
                 # The head is still the same, so its chunks are really missing.
-                if rows[0][0] == seen:
+                if facts == seen:
                     raise
-                seen = rows[0][0]
+                seen = facts
         return "{}"
 
     async def load_capabilities(self, environment: str) -> dict[str, tuple[Any, datetime]]:
@@ -316,11 +321,13 @@ class ObjectStateStore:
 
 
 def _compute_new_facts(
-    texts: Mapping[tuple[str, str], StoredText], records: Sequence[CompareAndSet]
+    stored: Mapping[tuple[str, str], StoredText | dict[str, Any]],
+    records: Sequence[CompareAndSet],
 ) -> dict[tuple[str, str], dict[str, Any]]:
-    """Returns the new facts of each object, from the texts of the old ones; raises Conflict."""
+    """Returns the new facts of each object, from the stored ones or their text; raises Conflict."""
     facts_by_key: dict[tuple[str, str], dict[str, Any]] = {
-        key: stored_json.decode_value(text) for key, text in texts.items()
+        key: facts if isinstance(facts, dict) else stored_json.decode_value(facts)
+        for key, facts in stored.items()
     }
     for record in records:
         facts = facts_by_key.get((record.kind, record.id), {})

@@ -15,9 +15,9 @@ from sqlalchemy import select, text
 
 from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.tables import (
-    IS_ABANDONED,
+    IS_SUPERSEDED,
     UNSEEN_BATCH_CONDITION,
-    object_states,
+    id_redirects,
     operations,
     upstream_writes,
 )
@@ -110,8 +110,8 @@ async def _list_batches_that_may_exist(store: Store) -> list[SupersededBatch]:
 
 async def _load_superseded_times_by_batch(store: Store) -> dict[tuple[Tenant, str], datetime]:
     """Loads every batch that is marked as superseded, and the time of the mark."""
-    table = object_states.c
+    table = id_redirects.c
     query = select(table.merchant, table.environment, table.id, table.updated_at)
-    query = query.where(text(IS_ABANDONED))
+    query = query.where(text(IS_SUPERSEDED))
     rows = await store.read(lambda tx: tx.fetch(query))
     return {(Tenant(row.merchant, row.environment), row.id): row.updated_at for row in rows}

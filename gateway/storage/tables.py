@@ -168,18 +168,56 @@ object_states = Table(
     PrimaryKeyConstraint("merchant", "environment", "kind", "id"),
     Index(None, "kind", "updated_at"),
 )
-_HAS_ABANDONED_FACT = """facts LIKE '%"abandoned"_true%'"""
-"""Matches the JSON as it is stored. ``_`` is the colon, which would begin a parameter."""
-IS_ABANDONED = f"kind = 'alias' AND {_HAS_ABANDONED_FACT}"
-"""A superseded batch: its id is an alias of the replacement."""
+id_redirects = Table(
+    # Ids at the service that clients know by the id of a draft or of a replaced batch, ids of
+    # payments with their batch, and superseded batches.
+    "id_redirects",
+    metadata,
+    *_build_tenant_columns(),
+    Column("id", Text, nullable=False),
+    Column("first_id", Text),  # the id that clients use
+    Column("first_created_at", Text),  # as clients read it
+    Column("batch_id", Text),  # of a payment
+    Column("is_deleted", Boolean),  # a payment that a client deleted
+    Column("is_superseded", Boolean),  # a batch that must never be started
+    Column("started_at", Text),  # when a superseded batch was started outside the gateway
+    Column("updated_at", UTCDateTime, nullable=False),
+    PrimaryKeyConstraint("merchant", "environment", "id"),
+)
+IS_SUPERSEDED = "is_superseded"
 Index(
-    "ix_object_states_abandoned",
-    object_states.c.kind,  # with it SQLite prefers this index to the primary key
-    object_states.c.merchant,
-    object_states.c.environment,
-    # Without the kind: SQLite would plan every lookup by kind again to see if the index applies.
-    sqlite_where=text(_HAS_ABANDONED_FACT),
-    postgresql_where=text(_HAS_ABANDONED_FACT),
+    "ix_id_redirects_superseded",
+    id_redirects.c.merchant,
+    id_redirects.c.environment,
+    sqlite_where=text(IS_SUPERSEDED),
+    postgresql_where=text(IS_SUPERSEDED),
+)
+
+recipient_states = Table(
+    # What the service cannot store about a recipient.
+    "recipient_states",
+    metadata,
+    *_build_tenant_columns(),
+    Column("id", Text, nullable=False),
+    Column("status", Text),  # the legacy status that a client set last
+    Column("is_deleted", Boolean),  # hidden from clients
+    Column("is_deletion_pending", Boolean),  # the service has not deleted it
+    Column("autoswitch", Text),  # JSON that a client sent, with exact decimals
+    Column("holdup", Text),  # as ``autoswitch``
+    Column("updated_at", UTCDateTime, nullable=False),
+    PrimaryKeyConstraint("merchant", "environment", "id"),
+)
+
+complete_batches = Table(
+    # Batches whose payments do not change any more, so that lists need not read them.
+    "complete_batches",
+    metadata,
+    *_build_tenant_columns(),
+    Column("id", Text, nullable=False),
+    Column("payment_count", Integer, nullable=False),
+    Column("newest_payment_at", Text, nullable=False),  # empty without payments
+    Column("updated_at", UTCDateTime, nullable=False),
+    PrimaryKeyConstraint("merchant", "environment", "id"),
 )
 
 capabilities = Table(

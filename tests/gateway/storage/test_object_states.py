@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select
@@ -11,6 +12,7 @@ from sqlalchemy import func, select
 from gateway.config.settings import State
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.tables import object_states
+from mappings.failures import Conflict
 from tests.state import fetch
 
 ACME = Tenant("acme", "live")
@@ -29,17 +31,17 @@ def state_store(store: Store) -> ObjectStateStore:
 
 
 async def test_unknown_object_has_no_facts(state_store: ObjectStateStore) -> None:
-    assert await state_store.load(ACME, "recipient", "R-1") == {}
-    assert await state_store.load_facts_by_id(ACME, "recipient") == {}
+    assert await state_store.load(ACME, "country", "R-1") == {}
+    assert await state_store.load_facts_by_id(ACME, "country") == {}
     assert await state_store.load_capabilities("live") == {}
 
 
 async def test_facts_are_merged(state_store: ObjectStateStore) -> None:
     await state_store.compare_and_set(
-        ACME, "recipient", "R-1", {"word": "inactive", "holdup": {"limit": 5}}
+        ACME, "country", "R-1", {"word": "inactive", "holdup": {"limit": 5}}
     )
-    await state_store.compare_and_set(ACME, "recipient", "R-1", {"word": "disabled"})
-    assert await state_store.load(ACME, "recipient", "R-1") == {
+    await state_store.compare_and_set(ACME, "country", "R-1", {"word": "disabled"})
+    assert await state_store.load(ACME, "country", "R-1") == {
         "word": "disabled",
         "holdup": {"limit": 5},
     }
@@ -48,17 +50,38 @@ async def test_facts_are_merged(state_store: ObjectStateStore) -> None:
 async def test_null_fact_is_deleted_and_last_one_deletes_row(
     state_store: ObjectStateStore, store: Store
 ) -> None:
-    await state_store.compare_and_set(ACME, "recipient", "R-1", {"a": 1, "b": 2})
-    await state_store.compare_and_set(ACME, "recipient", "R-1", {"a": None})
-    assert await state_store.load(ACME, "recipient", "R-1") == {"b": 2}
-    await state_store.compare_and_set(ACME, "recipient", "R-1", {"b": None, "c": None})
+    await state_store.compare_and_set(ACME, "country", "R-1", {"a": 1, "b": 2})
+    await state_store.compare_and_set(ACME, "country", "R-1", {"a": None})
+    assert await state_store.load(ACME, "country", "R-1") == {"b": 2}
+    await state_store.compare_and_set(ACME, "country", "R-1", {"b": None, "c": None})
     assert await fetch(store, select(func.count()).select_from(object_states)) == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "object_facts"),
+    [
+        ("alias", {"id": "B-1", "createdAt": "2026-11-20T12:30:15.123Z", "batch": "B-1"}),
+        ("alias", {"gone": True, "started": "2026-11-20T12:30:15.123Z"}),
+        ("recipient", {"status": "disabled", "deleted": True, "still_there": True}),
+        ("recipient", {"holdup": {"limit": Decimal("1000.10"), "active": True}}),
+        ("complete", {"payments": 0, "newest": ""}),
+    ],
+)
+async def test_facts_in_columns_round_trip(
+    state_store: ObjectStateStore, kind: str, object_facts: dict[str, Any]
+) -> None:
+    await state_store.compare_and_set(ACME, kind, "1", object_facts)
+    assert await state_store.load(ACME, kind, "1") == object_facts
+    with pytest.raises(Conflict):
+        await state_store.compare_and_set(ACME, kind, "1", {}, dict.fromkeys(object_facts))
+    await state_store.compare_and_set(ACME, kind, "1", dict.fromkeys(object_facts))
+    assert await state_store.load_facts_by_id(ACME, kind) == {}
 
 
 async def test_false_zero_and_empty_are_facts(state_store: ObjectStateStore) -> None:
     object_facts = {"false": False, "zero": 0, "text": "", "list": [], "object": {}}
-    await state_store.compare_and_set(ACME, "recipient", "R-1", object_facts)
-    assert await state_store.load(ACME, "recipient", "R-1") == object_facts
+    await state_store.compare_and_set(ACME, "country", "R-1", object_facts)
+    assert await state_store.load(ACME, "country", "R-1") == object_facts
 
 
 async def test_decimals_and_texts_round_trip(state_store: ObjectStateStore) -> None:
@@ -77,17 +100,17 @@ async def test_decimals_and_texts_round_trip(state_store: ObjectStateStore) -> N
 async def test_facts_are_isolated_between_tenants(
     state_store: ObjectStateStore, other_tenant: Tenant
 ) -> None:
-    await state_store.compare_and_set(ACME, "recipient", "R-1", {"mine": 1})
-    await state_store.compare_and_set(other_tenant, "recipient", "R-1", {"theirs": 1})
-    assert await state_store.load(ACME, "recipient", "R-1") == {"mine": 1}
-    assert await state_store.load_facts_by_id(other_tenant, "recipient") == {"R-1": {"theirs": 1}}
+    await state_store.compare_and_set(ACME, "country", "R-1", {"mine": 1})
+    await state_store.compare_and_set(other_tenant, "country", "R-1", {"theirs": 1})
+    assert await state_store.load(ACME, "country", "R-1") == {"mine": 1}
+    assert await state_store.load_facts_by_id(other_tenant, "country") == {"R-1": {"theirs": 1}}
 
 
 async def test_objects_of_a_kind_are_loaded_by_id(state_store: ObjectStateStore) -> None:
     for number in (1, 2):
-        await state_store.compare_and_set(ACME, "recipient", f"R-{number}", {"n": number})
+        await state_store.compare_and_set(ACME, "country", f"R-{number}", {"n": number})
     await state_store.compare_and_set(ACME, "batch", "B-1", {"n": 3})
-    assert await state_store.load_facts_by_id(ACME, "recipient") == {
+    assert await state_store.load_facts_by_id(ACME, "country") == {
         "R-1": {"n": 1},
         "R-2": {"n": 2},
     }
