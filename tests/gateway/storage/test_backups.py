@@ -65,7 +65,7 @@ async def restore_refused(state: State, path: Path, *, force: bool = False) -> s
 async def test_backup_is_restored_in_another_place(state: State, tmp_path: Path) -> None:
     path = tmp_path / "backup"
     manifest, size = await save_backup(await fill_state(state), path)
-    assert (manifest.revision, size) == ("0022", path.stat().st_size)
+    assert (manifest.revision, size) == ("0023", path.stat().st_size)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     other_state = await asyncio.to_thread(build_empty_state, state, tmp_path / "other")
     restored_manifest, renamed_files = await restore_backup(other_state, path, force=False)
@@ -139,7 +139,7 @@ async def test_database_of_another_version_is_not_touched(postgres: State, tmp_p
     async with open_store(postgres) as store:
         await execute(store, text("UPDATE alembic_version SET version_num = '0003'"))
     message = await restore_refused(postgres, path, force=True)
-    assert "has schema revision 0003, the backup has 0022" in message
+    assert "has schema revision 0003, the backup has 0023" in message
 
 
 async def test_key_file_with_more_keys_is_kept(sqlite: State, tmp_path: Path) -> None:
