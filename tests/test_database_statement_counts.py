@@ -20,7 +20,16 @@ from tests.payouts import (
 )
 from tests.sockets import wait_until
 
-REQUEST_TABLES = ("operations", "upstream_writes", "object_states", "legacy_ids", "freezes")
+REQUEST_TABLES = (
+    "operations",
+    "upstream_writes",
+    "recipient_states",
+    "batches",
+    "batch_payments",
+    "id_redirects",
+    "legacy_ids",
+    "freezes",
+)
 """Tables that requests use; other tables are written periodically, regardless of load."""
 
 

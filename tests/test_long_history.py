@@ -14,8 +14,9 @@ import pytest
 from gateway.operator.ledger_reconciliation import open_reconciler
 from gateway.operator.metrics_page import load_state_gauges
 from gateway.simulator import Service, ServiceOptions
-from gateway.storage import ObjectStateStore, Store, Tenant, object_state, open_store
+from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.id_rows import save_legacy_ids
+from gateway.storage.state_tables import SELECT_SUPERSEDED
 from gateway.storage.superseded_batches import list_superseded_batches
 from gateway.writes.executor import MANY_OBJECTS
 from mappings import recipient_queries
@@ -277,7 +278,7 @@ async def test_metrics_queries_do_not_scan_finished_rows(tmp_path: Path) -> None
     async with open_store(build_settings(tmp_path, "http://127.0.0.1:1").state) as store:
         with record_statements() as queries:
             await load_state_gauges(store)
-        assert len(queries) == 8
+        assert len(queries) == 9
         with closing(sqlite3.connect(tmp_path / "gateway.db")) as connection:
             for query, values in queries:
                 explain = f"EXPLAIN QUERY PLAN {query}"
@@ -302,8 +303,8 @@ async def test_superseded_batches_are_found_by_an_index(tmp_path: Path) -> None:
             assert (await load_state_gauges(store)).superseded_batches == 1
             assert [batch.upstream_id for batch in await list_superseded_batches(store)] == ["B-1"]
         queries = [
-            *(statement for statement, _values in recorded if "abandoned" in statement),
-            object_state._ABANDONED.compile_for_dialect("sqlite").text,
+            *(statement for statement, _values in recorded if "is_superseded" in statement),
+            SELECT_SUPERSEDED.compile_for_dialect("sqlite").text,
         ]
         assert len(queries) == 3
         with closing(sqlite3.connect(tmp_path / "gateway.db")) as connection:
@@ -311,4 +312,4 @@ async def test_superseded_batches_are_found_by_an_index(tmp_path: Path) -> None:
                 explain = f"EXPLAIN QUERY PLAN {query}"
                 count = query.count("?")
                 plan = connection.execute(explain, ("",) * count).fetchall()
-                assert "ix_object_states_abandoned" in str(plan), (query, plan)
+                assert "ix_id_redirects_superseded" in str(plan), (query, plan)

@@ -26,9 +26,9 @@ from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.id_rows import load_current_ids_by_legacy_id
 from gateway.storage.request_counts import load_usage_summaries
+from gateway.storage.state_tables import batch_payments, signed_changes
 from gateway.storage.tables import (
     audit_events,
-    object_states,
     operation_objects,
     operation_steps,
     operations,
@@ -279,7 +279,7 @@ async def test_names_and_memos_of_old_batches_are_deleted_and_payments_kept(
         await create_recipient(setup.gateway, "ada")
         old_batch = await create_batch_by_addresses(setup.gateway, "ada@example.com")
         await setup.wait_until_idle()
-        await setup.make_old(object_states, "updated_at")
+        await setup.make_old(batch_payments, "updated_at")
         new_batch = await create_batch_by_addresses(setup.gateway, "ada@example.com")
         await setup.wait_until_idle()
         entries_before = await setup.load_entries(old_batch)
@@ -302,7 +302,7 @@ async def test_payment_without_known_payee_does_not_block_deletion(
         entry = {"id": "P-1", "recipient": {}, "sourceAmount": "1.00", "memo": MEMO}
         state_store = ObjectStateStore(setup.store)
         await state_store.compare_and_set(TENANT, "payments", "B-1", {"entries": [entry]}, {})
-        await setup.make_old(object_states, "updated_at")
+        await setup.make_old(batch_payments, "updated_at")
         assert (await delete_expired_data(setup.store, DEFAULT_RETENTION))["texts"] == 1
         assert await setup.load_entries("B-1") == [
             {"id": "P-1", "recipient": {}, "sourceAmount": "1.00"}
@@ -364,7 +364,7 @@ async def test_signed_changes_are_deleted_after_a_day(state: State) -> None:  # 
         state_store = ObjectStateStore(store)
         for number in range(MAX_ROWS_PER_TRANSACTION + 1):
             await state_store.compare_and_set(TENANT, "signed", f"B-{number}", {"last": "a name"})
-        old = update(object_states).where(object_states.c.id != "B-0")
+        old = update(signed_changes).where(signed_changes.c.id != "B-0")
         await execute(store, old.values(updated_at=store.clock() - timedelta(days=2)))
         await state_store.compare_and_set(TENANT, "batch", "B-1", {"phase": "sent"})
         await delete_expired_signed_changes(store)

@@ -202,7 +202,7 @@ async def test_postgresql_tables_contain_no_secrets(
             gateway.headers["X-API-Key"] = API_KEY
             await request_all_operations(gateway)
     tables = await _load_all_rows(postgres.url)
-    assert tables["object_states"], "nothing was stored"
+    assert tables["batches"], "nothing was stored"
     assert_no_canary(str(tables), STORED_CANARIES)
 
 

@@ -18,15 +18,14 @@ from gateway.storage import Store, StoreUnavailable
 from gateway.storage.database import Transaction
 from gateway.storage.operations import IN_DOUBT, RUNNING
 from gateway.storage.restore_detection import RESTORED
+from gateway.storage.state_tables import IS_SUPERSEDED, id_redirects
 from gateway.storage.tables import (
     IS_OPEN,
     IS_SENT,
-    IS_SUPERSEDED,
     UNSEEN_BATCH_CONDITION,
     api_keys,
     counters,
     freezes,
-    id_redirects,
     operations,
     upstream_writes,
 )

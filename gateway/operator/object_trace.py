@@ -79,7 +79,7 @@ async def find_object_tenants(store: Store, id_: str) -> list[Tenant]:
     """Returns the tenants that know an id. Two merchants may have objects with the same id."""
     queries: list[tuple[Table, ColumnElement[bool]]] = [
         (legacy_ids, or_(legacy_ids.c.legacy_id == id_, legacy_ids.c.current_id == id_)),
-        *((table, table.c.id == id_) for table in STATE_TABLES),
+        *((state.table, state.table.c.id == id_) for state in STATE_TABLES.values()),
         (operation_objects, operation_objects.c.object_id == id_),
     ]
 

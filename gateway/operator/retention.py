@@ -25,18 +25,17 @@ from gateway.storage.id_rows import load_current_ids_by_legacy_id, load_legacy_i
 from gateway.storage.operations import ANSWERED, SENT, UNDONE, OperationRepository
 from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.storage.request_counts import delete_old_request_counts, delete_old_usage
+from gateway.storage.state_tables import batch_payments, signed_changes
 from gateway.storage.tables import (
     audit_events,
     brownout_hits,
     brownouts,
-    object_states,
     operation_objects,
     operation_steps,
     operations,
     text_chunks,
     upstream_writes,
 )
-from mappings.batch_locks import SIGNED_CHANGES_KIND
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
 from mappings.lazy_sequences import map_rows
@@ -176,9 +175,9 @@ async def _delete_old_operations(store: Store, before: datetime) -> int:
 
 async def _strip_personal_data_of_old_payments(store: Store, before: datetime) -> int:
     """Deletes names, addresses and memos of payments in batches that were not changed since."""
-    table = object_states.c
+    table = batch_payments.c
     old_payments = select(table.merchant, table.environment, table.id).where(
-        table.kind == "payments", table.updated_at < before
+        table.updated_at < before
     )
     oldest_payments = old_payments.order_by(table.updated_at).limit(MAX_ROWS_PER_TRANSACTION)
     rows = await store.read(lambda tx: tx.fetch(oldest_payments))
@@ -221,13 +220,13 @@ async def delete_expired_signed_changes(
 
 
 async def _delete_old_signed_changes(store: Store, before: datetime) -> int:
-    table = object_states.c
+    table = signed_changes.c
     key_columns = (table.merchant, table.environment, table.id)
-    is_old = and_(table.kind == SIGNED_CHANGES_KIND, table.updated_at < before)
+    is_old = table.updated_at < before
     is_selected = tuple_(*key_columns).in_(
         select(*key_columns).where(is_old).limit(MAX_ROWS_PER_TRANSACTION)
     )
-    old_changes = delete(object_states).where(is_old, is_selected)
+    old_changes = delete(signed_changes).where(is_old, is_selected)
     return await store.write(lambda tx: tx.execute(old_changes))
 
 

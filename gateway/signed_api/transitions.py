@@ -112,7 +112,9 @@ class SignedWriteGuard:
             return await send(None)
         if write.tenant is None or write.credentials is None:
             # The tenant is unknown, so any tenant's record of the batch counts.
-            if await self._object_state.is_superseded_for_any_tenant(write.environment, batch):
+            if await self._object_state.is_batch_superseded_for_any_tenant(
+                write.environment, batch
+            ):
                 raise WrongBatchStatus
             if action == _START_ACTION and await self._operations.is_restore_unchecked():
                 raise Halted(errors.RESTORE_CHECK_PENDING)

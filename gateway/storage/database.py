@@ -118,7 +118,8 @@ class Database(ABC):
     ) -> Sequence[Any] | None:
         """Returns the rows that a statement selects by their key, if that needs no waiting.
 
-        None otherwise, also after an error: ``read`` waits, and reports it.
+        None otherwise, also after an error: ``read`` waits, and reports it. The rows are tuples
+        that must not be changed, with values of types that need no conversion.
         """
         return None
 

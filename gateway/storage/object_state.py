@@ -22,8 +22,13 @@ from gateway.storage.database import FEW, Transaction
 from gateway.storage.encryption import EncryptionContext
 from gateway.storage.id_rows import load_legacy_ids
 from gateway.storage.sql import Parameters, Statement, build_upsert_statement
-from gateway.storage.state_tables import FIND_SUPERSEDED, find_state_table
-from gateway.storage.tables import IS_SUPERSEDED, capabilities, id_redirects
+from gateway.storage.state_tables import (
+    IS_SUPERSEDED,
+    SELECT_SUPERSEDED,
+    STATE_TABLES,
+    id_redirects,
+)
+from gateway.storage.tables import capabilities
 from gateway.storage.tenants import Tenant
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
@@ -36,10 +41,6 @@ if TYPE_CHECKING:
 _MAX_INLINE_LENGTH = 16 * 1024
 """Length of facts, in characters, above which they are decoded in a worker thread."""
 
-ENCRYPTED_KINDS = frozenset({"batch", "payments"})
-"""Kinds whose facts are encrypted: people write descriptions and memos, about people."""
-
-
 _SINGLE_FACT_KINDS = {"payments": "entries"}
 """Kinds with one fact, which is replaced without loading the old one, as that may be long."""
 
@@ -51,7 +52,7 @@ _UPSERT_CAPABILITY = build_upsert_statement(
 class ObjectStateStore:
     """The facts of objects, by tenant, kind and id; every method raises StoreUnavailable.
 
-    Values are JSON; decimals stay exact, and are never floats.
+    ``state_tables.py`` says which facts a kind has, and in which columns they are.
     """
 
     def __init__(self, store: Store) -> None:
@@ -59,30 +60,25 @@ class ObjectStateStore:
 
     async def load(self, owner: Tenant, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - the documents' word
         """Loads the facts of an object; an empty dict if it has none."""
-        row = {**owner._asdict(), "kind": kind, "id": id}
-        find = find_state_table(kind).find
-        rows = self._fetch_small_facts_now(find, row)
+        row, select_one = {**owner._asdict(), "id": id}, STATE_TABLES[kind].select_one
+        rows = self._fetch_small_facts_now(kind, select_one, row)
         if rows is None:
-            rows = await self._store.read(lambda tx: tx.fetch(find, row), is_brief=True)
-        return (await self._decode_facts_by_id(owner, kind, rows))[id] if rows else {}
+            rows = await self._store.read(lambda tx: tx.fetch(select_one, row), is_brief=True)
+        return (await self._decode_facts_by_id(owner, kind, rows)).get(id, {})
 
     def _fetch_small_facts_now(
-        self, statement: Statement, values: Parameters
+        self, kind: str, statement: Statement, values: Parameters
     ) -> Sequence[Any] | None:
         """Fetches rows without waiting; None if that is impossible, or if facts may be long."""
-        if values["kind"] in ENCRYPTED_KINDS:
+        if STATE_TABLES[kind].is_encrypted:
             return None
         return self._store.database.fetch_now(statement, values)
 
-    async def is_superseded_for_any_tenant(self, environment: str, batch_id: str) -> bool:
-        """Whether any merchant of an environment has a superseded batch of this id.
-
-        It serves requests whose tenant is unknown.
-        """
-        query = select(id_redirects.c.id).where(
-            id_redirects.c.environment == environment,
-            id_redirects.c.id == batch_id,
-            text(IS_SUPERSEDED),
+    async def is_batch_superseded_for_any_tenant(self, environment: str, batch_id: str) -> bool:
+        """Whether a batch of any merchant is superseded; for requests whose tenant is unknown."""
+        table = id_redirects.c
+        query = select(table.id).where(
+            table.environment == environment, table.id == batch_id, text(IS_SUPERSEDED)
         )
         return bool(await self._store.read(lambda tx: tx.fetch(query)))
 
@@ -90,15 +86,15 @@ class ObjectStateStore:
         self, owner: Tenant, kind: str, among: Sequence[str] | None = None
     ) -> dict[str, dict[str, Any]]:
         """Loads the facts of a kind's objects, by id: of all objects, or of those in ``among``."""
-        values, table = {**owner._asdict(), "kind": kind}, find_state_table(kind)
+        values, table = owner._asdict(), STATE_TABLES[kind]
         if among is None:
-            rows = self._fetch_small_facts_now(table.find_first, values)
+            rows = self._fetch_small_facts_now(kind, table.select_first, values)
             if rows is None or len(rows) > FEW:
-                rows = await self._store.read(lambda tx: tx.fetch(table.find_all, values))
+                rows = await self._store.read(lambda tx: tx.fetch(table.select_all, values))
         elif ids := sorted(set(among)):
             is_brief = len(ids) <= FEW
             rows = await self._store.read(
-                lambda tx: tx.fetch(table.find_some, {**values, "ids": ids}), is_brief=is_brief
+                lambda tx: tx.fetch(table.select_some, {**values, "ids": ids}), is_brief=is_brief
             )
         else:
             return {}
@@ -106,7 +102,7 @@ class ObjectStateStore:
 
     async def load_superseded_batch_aliases(self, owner: Tenant) -> dict[str, dict[str, Any]]:
         """Loads the aliases of superseded batches, with an index: most aliases are of payments."""
-        rows = await self._store.read(lambda tx: tx.fetch(FIND_SUPERSEDED, owner._asdict()))
+        rows = await self._store.read(lambda tx: tx.fetch(SELECT_SUPERSEDED, owner._asdict()))
         return await self._decode_facts_by_id(owner, "alias", rows)
 
     async def load_legacy_ids(self, owner: Tenant, among: Iterable[str]) -> dict[str, str]:
@@ -162,146 +158,138 @@ class ObjectStateStore:
     async def _merge_facts_slice(
         self, tx: Transaction, owner: Tenant, records: Sequence[CompareAndSet]
     ) -> None:
-        rows_by_kind: dict[str, dict[str, Parameters]] = {}
+        records_by_kind: dict[str, list[CompareAndSet]] = {}
         for record in records:
-            rows_by_kind.setdefault(record.kind, {})[record.id] = {
-                **owner._asdict(),
-                "kind": record.kind,
-                "id": record.id,
-            }
-        stored = await self._load_facts_to_merge(tx, owner, records, rows_by_kind)
-        is_long = has_long_changes(records) or any(
-            len(facts) > _MAX_INLINE_LENGTH for facts in stored.values()
-        )
-        new_facts = await tx.compute(is_long, _compute_new_facts, stored, records)
-        now = self._store.clock()
-        for kind, rows in rows_by_kind.items():
-            table = find_state_table(kind)
-            upserts, deletions = list[Parameters](), list[Parameters]()
-            columns: Parameters
-            for id_, row in rows.items():
-                if facts := new_facts[kind, id_]:
-                    if table.columns_by_fact:
-                        columns = table.build_columns(facts)
-                    else:
-                        columns = {"facts": await self._encode_facts(tx, owner, kind, id_, facts)}
-                    upserts.append({**row, **columns, "updated_at": now})
-                else:
-                    deletions.append(row)
-            for statement, parameter_sets in ((table.upsert, upserts), (table.delete, deletions)):
-                if parameter_sets:
-                    await tx.execute(statement, *parameter_sets)
+            records_by_kind.setdefault(record.kind, []).append(record)
+        is_long = has_long_changes(records)
+        for kind, records_of_kind in records_by_kind.items():
+            await self._merge_facts_of_kind(tx, owner, kind, records_of_kind, is_long)
 
-    async def _load_facts_to_merge(
+    async def _merge_facts_of_kind(
         self,
         tx: Transaction,
         owner: Tenant,
+        kind: str,
         records: Sequence[CompareAndSet],
-        rows_by_kind: Mapping[str, Mapping[str, Parameters]],
-    ) -> dict[tuple[str, str], StoredText | dict[str, Any]]:
-        """Loads the stored facts, or their text, unless all are replaced; deletes their chunks."""
-        merged_keys = {
-            (record.kind, record.id) for record in records if not _is_full_replacement(record)
+        is_long: bool,
+    ) -> None:
+        table = STATE_TABLES[kind]
+        keys = {record.id: {**owner._asdict(), "id": record.id} for record in records}
+        rows = {row[0]: row for row in await tx.fetch(table.select_one, *keys.values())}
+        merged_ids = {record.id for record in records if not _is_full_replacement(record)}
+        texts = {
+            id_: await self._decrypt_others(tx, owner, kind, id_, others)
+            for id_, row in rows.items()
+            if id_ in merged_ids and (others := table.select_stored_others(row)) is not None
         }
-        stored: dict[tuple[str, str], StoredText | dict[str, Any]] = {}
-        holders: list[str] = []
-        for kind, rows in rows_by_kind.items():
-            table = find_state_table(kind)
-            for id_, *values in await tx.fetch(table.find, *rows.values()):
-                if table.columns_by_fact:
-                    stored[kind, id_] = table.build_facts(values)
-                    continue
-                if (kind, id_) in merged_keys:
-                    text = await self._decrypt_facts_text(tx, owner, kind, id_, values[0])
-                    stored[kind, id_] = text
-                if chunks.is_chunked_text_head(values[0]):
-                    holders.append(_build_lock_name(*owner, kind, id_))
+        old_facts = {id_: table.decode_columns(row) for id_, row in rows.items()}
+        is_long = is_long or any(len(text) > _MAX_INLINE_LENGTH for text in texts.values())
+        new_facts = await tx.compute(is_long, _compute_new_facts, old_facts, texts, records)
         # Chunks are never changed: those of the old facts are deleted, new ones are inserted.
-        if holders:
+        if holders := [
+            _build_lock_name(*owner, kind, id_)
+            for id_, row in rows.items()
+            if chunks.is_chunked_text_head(table.select_stored_others(row) or "")
+        ]:
             await chunks.delete_chunks(tx, *holders)
-        return stored
+        now, upserts, deletions = self._store.clock(), list[Parameters](), list[Parameters]()
+        for id_, key in keys.items():
+            if facts := new_facts[id_]:
+                columns = await self._encode_row(tx, owner, kind, id_, facts)
+                upserts.append({**key, **columns, "updated_at": now})
+            else:
+                deletions.append(key)
+        for statement, parameter_sets in ((table.upsert, upserts), (table.delete, deletions)):
+            if parameter_sets:
+                await tx.execute(statement, *parameter_sets)
 
-    async def _encode_facts(
+    async def _encode_row(
         self, tx: Transaction, owner: Tenant, kind: str, id_: str, facts: Mapping[str, Any]
-    ) -> str:
-        """Returns the value to store in the row; stores the chunks of long facts."""
-        if kind not in ENCRYPTED_KINDS:
-            return json_codec.dumps_trusted(facts).decode()
-        if isinstance(facts, _EncodedFacts):
-            text = facts.text
+    ) -> Parameters:
+        """Returns the columns to store; stores the chunks of long facts."""
+        table = STATE_TABLES[kind]
+        columns, others = table.encode_columns(facts), table.select_other_facts(facts)
+        if table.others is None:
+            return columns
+        if not others:
+            return {**columns, table.others: None}
+        if isinstance(others, _EncodedFacts):
+            text = others.text
         else:
-            text = await tx.compute(json_codec.has_rows(facts), stored_json.encode_value, facts)
+            text = await tx.compute(json_codec.has_rows(others), stored_json.encode_value, others)
+        if not table.is_encrypted:
+            return {**columns, table.others: stored_json.decompress_text(text)}
         keys, holder = self._store.encryption, _build_lock_name(*owner, kind, id_)
-        return await chunks.encrypt_and_insert_chunks(
-            tx, keys, text, _build_facts_encryption_context(owner, kind), holder
-        )
+        context = _build_facts_encryption_context(owner, kind)
+        sealed = await chunks.encrypt_and_insert_chunks(tx, keys, text, context, holder)
+        return {**columns, table.others: sealed}
 
-    async def _decrypt_facts_text(
-        self, tx: Transaction, owner: Tenant, kind: str, id_: str, facts: str
+    async def _decrypt_others(
+        self, tx: Transaction, owner: Tenant, kind: str, id_: str, stored: str
     ) -> StoredText:
-        """Decrypts the facts of a row; raises ChunkMissing."""
-        if kind not in ENCRYPTED_KINDS:
-            return facts
+        """Decrypts the facts without a column; raises ChunkMissing."""
+        if not STATE_TABLES[kind].is_encrypted:
+            return stored
         keys, holder = self._store.encryption, _build_lock_name(*owner, kind, id_)
         return await chunks.load_and_decrypt_text(
-            tx, keys, facts, _build_facts_encryption_context(owner, kind), holder
+            tx, keys, stored, _build_facts_encryption_context(owner, kind), holder
         )
 
     async def _decode_facts_by_id(
         self, owner: Tenant, kind: str, rows: Sequence[tuple[Any, ...]]
     ) -> dict[str, dict[str, Any]]:
-        """Decodes rows of id and stored facts, and loads those that are stored in chunks."""
-        table = find_state_table(kind)
-        if table.columns_by_fact:
-            return await run_in_thread_if(
-                len(rows) > FEW,
-                lambda: {id_: table.build_facts(values) for id_, *values in rows},
-            )
-        chunked_ids = [id_ for id_, facts in rows if chunks.is_chunked_text_head(facts)]
-        is_long = len(rows) > FEW or any(len(facts) > _MAX_INLINE_LENGTH for _id, facts in rows)
+        """Decodes selected rows, and loads the facts that are stored in chunks."""
+        others = [STATE_TABLES[kind].select_stored_others(row) or "" for row in rows]
+        is_long = len(rows) > FEW or any(len(stored) > _MAX_INLINE_LENGTH for stored in others)
         facts_by_id = await run_in_thread_if(
             is_long, self._decode_unchunked_facts_by_id, owner, kind, rows
         )
-        for id_ in chunked_ids:
-            text = await self._store.read(
-                partial(self._load_chunked_facts, owner=owner, kind=kind, id_=id_)
-            )
-            facts_by_id[id_] = await run_in_thread(stored_json.decode_value, text)
+        for row, stored in zip(rows, others, strict=True):
+            if chunks.is_chunked_text_head(stored):
+                text, columns = await self._store.read(
+                    partial(self._load_chunked_facts, owner=owner, kind=kind, id_=row[0])
+                )
+                decoded = await run_in_thread(stored_json.decode_value, text)
+                facts_by_id[row[0]] = {**decoded, **columns}
         return facts_by_id
 
     def _decode_unchunked_facts_by_id(
         self, owner: Tenant, kind: str, rows: Sequence[tuple[Any, ...]]
     ) -> dict[str, dict[str, Any]]:
-        """Decodes the rows whose facts are not in chunks."""
-        whole = ((id_, facts) for id_, facts in rows if not chunks.is_chunked_text_head(facts))
-        if kind in ENCRYPTED_KINDS:
-            return {id_: self._decrypt_facts(owner, kind, facts) for id_, facts in whole}
-        return {id_: stored_json.decode_value(facts) for id_, facts in whole}
-
-    def _decrypt_facts(self, owner: Tenant, kind: str, facts: str) -> dict[str, Any]:
-        text = self._store.encryption.decrypt(facts, _build_facts_encryption_context(owner, kind))
-        decrypted: dict[str, Any] = stored_json.decode_value(text)
-        return decrypted
+        """Decodes the rows; of those whose other facts are in chunks, the columns only."""
+        table = STATE_TABLES[kind]
+        context = _build_facts_encryption_context(owner, kind)
+        facts_by_id: dict[str, dict[str, Any]] = {}
+        for row in rows:
+            facts, stored = table.decode_columns(row), table.select_stored_others(row)
+            if stored and not chunks.is_chunked_text_head(stored):
+                if table.is_encrypted:
+                    stored = self._store.encryption.decrypt(stored, context)
+                facts = {**stored_json.decode_value(stored), **facts}
+            facts_by_id[row[0]] = facts
+        return facts_by_id
 
     async def _load_chunked_facts(
         self, tx: Transaction, owner: Tenant, kind: str, id_: str
-    ) -> StoredText:
-        """Loads the current facts of an object that are stored in chunks.
+    ) -> tuple[StoredText, Mapping[str, Any]]:
+        """Loads the current facts of an object: those in chunks, and those in columns.
 
         They may have been replaced since their head was read, so a head without chunks is read
         again.
         """
-        row, seen = {**owner._asdict(), "kind": kind, "id": id_}, ""
-        while rows := await tx.fetch(find_state_table(kind).find, row):
-            facts = rows[0][1]
+        table, key, seen = STATE_TABLES[kind], {**owner._asdict(), "id": id_}, ""
+        while rows := await tx.fetch(table.select_one, key):
+            stored, columns = table.select_stored_others(rows[0]), table.decode_columns(rows[0])
+            if stored is None:
+                return "{}", columns
             try:
-                return await self._decrypt_facts_text(tx, owner, kind, id_, facts)
+                return await self._decrypt_others(tx, owner, kind, id_, stored), columns
             except chunks.ChunkMissing:
                 # The head is still the same, so its chunks are really missing.
-                if facts == seen:
+                if stored == seen:
                     raise
-                seen = facts
-        return "{}"
+                seen = stored
+        return "{}", {}
 
     async def load_capabilities(self, environment: str) -> dict[str, tuple[Any, datetime]]:
         """Loads the learned capabilities of an environment's service: value and time, by name."""
@@ -321,20 +309,21 @@ class ObjectStateStore:
 
 
 def _compute_new_facts(
-    stored: Mapping[tuple[str, str], StoredText | dict[str, Any]],
+    columns: Mapping[str, Mapping[str, Any]],
+    texts: Mapping[str, StoredText],
     records: Sequence[CompareAndSet],
-) -> dict[tuple[str, str], dict[str, Any]]:
-    """Returns the new facts of each object, from the stored ones or their text; raises Conflict."""
-    facts_by_key: dict[tuple[str, str], dict[str, Any]] = {
-        key: facts if isinstance(facts, dict) else stored_json.decode_value(facts)
-        for key, facts in stored.items()
+) -> dict[str, dict[str, Any]]:
+    """Returns the new facts by id, from the columns and texts of the old; raises Conflict."""
+    facts_by_id: dict[str, dict[str, Any]] = {
+        id_: {**stored_json.decode_value(texts.get(id_, "{}")), **facts}
+        for id_, facts in columns.items()
     }
     for record in records:
-        facts = facts_by_key.get((record.kind, record.id), {})
+        facts = facts_by_id.get(record.id, {})
         if any(facts.get(name) != fact for name, fact in record.expected.items()):
             raise Conflict(record.kind)
-        facts_by_key[record.kind, record.id] = _merge_facts(facts, record)
-    return facts_by_key
+        facts_by_id[record.id] = _merge_facts(facts, record)
+    return facts_by_id
 
 
 def has_long_changes(records: Sequence[CompareAndSet]) -> bool:
@@ -371,8 +360,7 @@ def _encode_linked_changes(record: CompareAndSet) -> Sequence[CompareAndSet]:
 
 
 def _encode_facts_if_long(record: CompareAndSet) -> Mapping[str, Any]:
-    is_encrypted = record.kind in ENCRYPTED_KINDS
-    if not (is_encrypted and _is_full_replacement(record) and json_codec.has_rows(record.facts)):
+    if not (_is_full_replacement(record) and json_codec.has_rows(record.facts)):
         return record.facts
     encoded = _EncodedFacts(_merge_facts({}, record))
     encoded.text = stored_json.encode_value(encoded)

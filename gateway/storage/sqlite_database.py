@@ -135,8 +135,7 @@ class SqliteDatabase(Database):
                 if self._read_connection is None:
                     self._read_connection = self._connect(0)
                 # A transaction of its own, as every single statement is.
-                driver_rows = self._read_connection.execute(compiled.text, arguments)
-                rows = [compiled.build_row(row) for row in driver_rows]
+                rows = self._read_connection.execute(compiled.text, arguments).fetchall()
                 # Another change in the same tick of the file system's clock would not be noticed.
                 if time.time_ns() - self._changed_at > MAX_CLOCK_TICK_NS:
                     self._rows[compiled.text, arguments] = rows

@@ -1,135 +1,259 @@
-"""How the facts of each kind of object are stored: in columns, or as one JSON text."""
+"""The tables of object state: one for each kind of objects, with a column for each fact.
+
+A kind is described once, as facts and their columns; its statements are built from that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, delete, select, text
+from sqlalchemy import (
+    Boolean,
+    CheckConstraint,
+    Column,
+    Index,
+    Integer,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    and_,
+    bindparam,
+    delete,
+    false,
+    select,
+    text,
+)
 
 from gateway.payloads import json_codec
 from gateway.storage.database import FEW
-from gateway.storage.sql import AnyOf, Parameters, Statement, build_upsert_statement
-from gateway.storage.tables import (
-    IS_SUPERSEDED,
-    complete_batches,
-    id_redirects,
-    object_states,
-    recipient_states,
-)
+from gateway.storage.sql import AnyOf, Statement, build_upsert_statement
+from gateway.storage.tables import UTCDateTime, metadata
 
-_OWNER_COLUMNS = ("merchant", "environment")
+_KEY = ("merchant", "environment", "id")
 
 
-def _match_columns(table: Table, *names: str) -> ColumnElement[bool]:
-    return and_(*(table.c[name] == bindparam(name) for name in names))
+class FactColumn(NamedTuple):
+    """The column of a fact. A missing fact is encoded from None and decoded to None."""
+
+    name: str
+    type: Any
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+    options: Mapping[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+def _encode_text(fact: Any) -> str | None:
+    """Encodes a text; a service may send any value in its place, and PostgreSQL takes no NUL."""
+    if fact is None:
+        return None
+    return str(fact).replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+
+
+def _encode_json(fact: Any) -> str | None:
+    return None if fact is None else json_codec.dumps_trusted(fact).decode()
+
+
+def _build_text_column(name: str) -> FactColumn:
+    return FactColumn(name, Text, _encode_text, lambda stored: stored)
+
+
+def _build_number_column(name: str) -> FactColumn:
+    return FactColumn(name, Integer, lambda fact: fact, lambda stored: stored)
+
+
+def _build_json_column(name: str) -> FactColumn:
+    return FactColumn(
+        name,
+        Text,
+        _encode_json,
+        lambda stored: None if stored is None else json_codec.loads_trusted(stored),
+    )
+
+
+def _build_flag_column(name: str) -> FactColumn:
+    """Builds the column of a fact that is either true or missing."""
+    options = {"nullable": False, "server_default": false()}
+    return FactColumn(name, Boolean, bool, lambda stored: bool(stored) or None, options)
+
+
+def _build_boolean_column(name: str) -> FactColumn:
+    """Builds the column of a fact that may be missing beside true and false."""
+    return FactColumn(
+        name,
+        Boolean,
+        lambda fact: fact,
+        lambda stored: None if stored is None else bool(stored),
+    )
+
+
 class StateTable:
-    """A table of facts, with its statements, which take the columns of its primary key.
+    """The table of a kind of objects, and the statements on it.
 
-    Each statement that reads selects the id and then the columns of the facts.
+    A SELECT returns the id, the columns of facts, and the column ``others`` if there is one: the
+    JSON of all facts without a column, encrypted if ``is_encrypted``. In rows that were written
+    before their facts had columns, it has all facts.
     """
 
-    table: Table
-    columns_by_fact: Mapping[str, str]
-    """Empty if the facts are JSON in the column ``facts``, and the kind is in the primary key."""
-    find: Statement = field(init=False)
-    find_all: Statement = field(init=False)
-    find_first: Statement = field(init=False)
-    find_some: Statement = field(init=False)
-    upsert: Statement = field(init=False)
-    delete: Statement = field(init=False)
+    def __init__(
+        self,
+        name: str,
+        facts: Mapping[str, FactColumn],
+        *constraints: CheckConstraint,
+        others: str | None = None,
+        is_encrypted: bool = False,
+    ) -> None:
+        self.others, self.is_encrypted = others, is_encrypted
+        self._facts = facts
+        columns = [column.name for column in facts.values()] + ([others] if others else [])
+        self.table = table = Table(
+            name,
+            metadata,
+            *(Column(key, Text, nullable=False) for key in _KEY),
+            *(Column(column.name, column.type, **column.options) for column in facts.values()),
+            *([Column(others, Text)] if others else []),
+            Column("updated_at", UTCDateTime, nullable=False),
+            PrimaryKeyConstraint(*_KEY),
+            *constraints,
+        )
+        is_own = and_(*(table.c[key] == bindparam(key) for key in _KEY[:2]))
+        is_this = and_(is_own, table.c.id == bindparam("id"))
+        selected = select(table.c.id, *(table.c[column] for column in columns))
+        own_rows = self.own_rows = selected.where(is_own)
+        self.select_one = Statement(lambda _kind: selected.where(is_this))
+        self.select_all = Statement(lambda _kind: own_rows)
+        self.select_first = Statement(lambda _kind: own_rows.limit(FEW + 1))
+        self.select_some = Statement(lambda _kind: own_rows.where(AnyOf(table.c.id, "ids")))
+        self.delete = Statement(lambda _kind: delete(table).where(is_this))
+        self.upsert = build_upsert_statement(table, _KEY, (*columns, "updated_at"))
 
-    def __post_init__(self) -> None:
-        table, columns = self.table, tuple(self.columns_by_fact.values()) or ("facts",)
-        owner = _OWNER_COLUMNS if self.columns_by_fact else (*_OWNER_COLUMNS, "kind")
-        is_owned, is_this = _match_columns(table, *owner), _match_columns(table, *owner, "id")
+    def encode_columns(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        return {column.name: column.encode(facts.get(fact)) for fact, column in self._facts.items()}
 
-        def build_query(condition: ColumnElement[bool]) -> Select[Any]:
-            return select(table.c.id, *(table.c[name] for name in columns)).where(condition)
+    def select_other_facts(self, facts: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the facts that have no column; raises TypeError if the table has no place."""
+        # The same object: it may be encoded already.
+        if not self._facts.keys() & facts.keys():
+            other_facts = facts
+        else:
+            other_facts = {name: fact for name, fact in facts.items() if name not in self._facts}
+        if other_facts and self.others is None:
+            raise TypeError(f"{self.table.name} has no column for {', '.join(other_facts)}")
+        return other_facts
 
-        for name, statement in {
-            "find": Statement(lambda _dialect: build_query(is_this)),
-            "find_all": Statement(lambda _dialect: build_query(is_owned)),
-            "find_first": Statement(lambda _dialect: build_query(is_owned).limit(FEW + 1)),
-            "find_some": Statement(
-                lambda _dialect: build_query(is_owned & AnyOf(table.c.id, "ids"))
-            ),
-            "upsert": build_upsert_statement(table, (*owner, "id"), (*columns, "updated_at")),
-            "delete": Statement(lambda _dialect: delete(table).where(is_this)),
-        }.items():
-            object.__setattr__(self, name, statement)
+    def decode_columns(self, row: Sequence[Any]) -> dict[str, Any]:
+        """Decodes the facts that have columns from a selected row."""
+        facts = {}
+        for (fact, column), stored in zip(self._facts.items(), row[1:], strict=False):
+            if (value := column.decode(stored)) is not None:
+                facts[fact] = value
+        return facts
 
-    def build_facts(self, values: Sequence[Any]) -> dict[str, Any]:
-        """Returns the facts in the columns of a row, without the id before them."""
-        pairs = zip(self.columns_by_fact, values, strict=True)
-        return {
-            name: json_codec.loads_trusted(value) if name in _JSON_FACTS else value
-            for name, value in pairs
-            if value is not None
-        }
-
-    def build_columns(self, facts: Mapping[str, Any]) -> Parameters:
-        """Returns the values of the columns; raises KeyError for a fact without a column."""
-        if unknown_facts := facts.keys() - self.columns_by_fact.keys():
-            raise KeyError(*unknown_facts)
-        columns: dict[str, Any] = dict.fromkeys(self.columns_by_fact.values())
-        for name, fact in facts.items():
-            is_json = name in _JSON_FACTS
-            columns[self.columns_by_fact[name]] = (
-                json_codec.dumps_trusted(fact).decode() if is_json else fact
-            )
-        return columns
+    def select_stored_others(self, row: Sequence[Any]) -> str | None:
+        """Returns the stored JSON of the facts without a column; None if there are none."""
+        return row[-1] if self.others else None
 
 
-_JSON_FACTS = frozenset({"autoswitch", "holdup"})
-"""Objects that a client sent, with exact decimals."""
+IS_SUPERSEDED = "is_superseded"
+"""The condition of an index: a redirect from a superseded batch."""
 
-_JSON_TABLE = StateTable(object_states, {})
+_LOCK_PHASES = "'editing', 'making', 'quoting', 'starting', 'deleting'"
+_IS_PHASE = f"phase IN ('draft', 'sent', 'deleted', {_LOCK_PHASES})"
+_IS_LOCKED_SINCE = f"since IS NULL OR phase IN ({_LOCK_PHASES})"
+_IS_DRAFT_HERE = "phase <> 'draft' OR upstream_id IS NULL"
 
-_TABLES_BY_KIND = {
+STATE_TABLES: Mapping[str, StateTable] = {
+    # An id by which an object is found that is stored under another: the id of a batch at the
+    # service, or that of a payment.
     "alias": StateTable(
-        id_redirects,
+        "id_redirects",
         {
-            "id": "first_id",
-            "createdAt": "first_created_at",
-            "batch": "batch_id",
-            "gone": "is_deleted",
-            "abandoned": "is_superseded",
-            "started": "started_at",
+            "id": _build_text_column("first_id"),
+            "batch": _build_text_column("batch_id"),
+            "createdAt": _build_text_column("created_at"),
+            "started": _build_text_column("started_at"),
+            "abandoned": _build_flag_column(IS_SUPERSEDED),
+            "gone": _build_flag_column("is_removed"),
         },
     ),
     "recipient": StateTable(
-        recipient_states,
+        "recipient_states",
         {
-            "status": "status",
-            "deleted": "is_deleted",
-            "still_there": "is_deletion_pending",
-            "autoswitch": "autoswitch",
-            "holdup": "holdup",
+            "status": _build_text_column("status"),
+            "deleted": _build_flag_column("is_deleted"),
+            "still_there": _build_flag_column("is_still_there"),
+            "autoswitch": _build_json_column("autoswitch"),
+            "holdup": _build_json_column("holdup"),
+            "imported": _build_json_column("imported"),
         },
     ),
-    "complete": StateTable(
-        complete_batches, {"payments": "payment_count", "newest": "newest_payment_at"}
+    # The operation that changes the payout methods of a recipient.
+    "payout turn": StateTable("recipient_locks", {"holder": _build_text_column("operation_id")}),
+    # Batches that went through the legacy service, by legacy id.
+    "begun": StateTable(
+        "batch_services",
+        {"at": _build_text_column("service"), "by": _build_text_column("operation_id")},
+        CheckConstraint("service = 'legacy'", name="service"),
     ),
+    "complete": StateTable(
+        "complete_batches",
+        {
+            "payments": _build_number_column("payment_count"),
+            "newest": _build_text_column("newest_created_at"),
+        },
+    ),
+    "country": StateTable(
+        "account_countries", {"account_number": _build_flag_column("needs_account_number")}
+    ),
+    # Changes of a batch that are under way with a client's own signature, by the name of each.
+    "signed": StateTable(
+        "signed_changes",
+        {"last": _build_text_column("last_name"), "lost": _build_text_column("lost_at")},
+        others="started_at_by_name",
+    ),
+    "signed adds": StateTable("signed_adds", {}, others="payments"),
+    "batch": StateTable(
+        "batches",
+        {
+            "phase": _build_text_column("phase"),
+            "since": _build_text_column("since"),
+            "version": _build_number_column("version"),
+            "upstream": _build_text_column("upstream_id"),
+            "is_new": _build_flag_column("is_new"),
+            "elsewhere": _build_flag_column("is_external"),
+            "imported": _build_number_column("imported_version"),
+            "started": _build_text_column("started_at"),
+            "currency": _build_text_column("currency"),
+            "createdAt": _build_text_column("created_at"),
+            "updatedAt": _build_text_column("changed_at"),
+            "completedAt": _build_text_column("completed_at"),
+            "abandoned": _build_json_column("superseded_ids"),
+            "has_memos": _build_boolean_column("has_memos"),
+            "together": _build_text_column("deletion_request"),
+        },
+        CheckConstraint(_IS_PHASE, name="phase"),
+        CheckConstraint(_IS_LOCKED_SINCE, name="since"),
+        CheckConstraint(_IS_DRAFT_HERE, name="draft"),
+        others="sealed",  # what people wrote: descriptions, and payments that are being added
+        is_encrypted=True,
+    ),
+    "payments": StateTable("batch_payments", {}, others="sealed", is_encrypted=True),
 }
+"""The table of each kind of objects."""
 
-
-STATE_TABLES = (object_states, *(each.table for each in _TABLES_BY_KIND.values()))
-"""All tables of facts."""
-
-
-def find_state_table(kind: str) -> StateTable:
-    """Returns the table that holds the facts of a kind."""
-    return _TABLES_BY_KIND.get(kind, _JSON_TABLE)
-
-
-FIND_SUPERSEDED = Statement(
-    lambda _dialect: select(
-        id_redirects.c.id,
-        *(id_redirects.c[name] for name in find_state_table("alias").columns_by_fact.values()),
-    ).where(_match_columns(id_redirects, *_OWNER_COLUMNS), text(IS_SUPERSEDED))
+id_redirects, batch_payments, signed_changes = (
+    STATE_TABLES[kind].table for kind in ("alias", "payments", "signed")
 )
+SELECT_SUPERSEDED = Statement(
+    lambda _kind: STATE_TABLES["alias"].own_rows.where(text(IS_SUPERSEDED))
+)
+Index(
+    "ix_id_redirects_superseded",
+    id_redirects.c.merchant,
+    id_redirects.c.environment,
+    sqlite_where=text(IS_SUPERSEDED),
+    postgresql_where=text(IS_SUPERSEDED),
+)
+# For retention.
+Index(None, batch_payments.c.updated_at)
+Index(None, signed_changes.c.updated_at)

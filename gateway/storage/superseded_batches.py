@@ -14,13 +14,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select, text
 
 from gateway.storage.object_state import ObjectStateStore
-from gateway.storage.tables import (
-    IS_SUPERSEDED,
-    UNSEEN_BATCH_CONDITION,
-    id_redirects,
-    operations,
-    upstream_writes,
-)
+from gateway.storage.state_tables import IS_SUPERSEDED, id_redirects
+from gateway.storage.tables import UNSEEN_BATCH_CONDITION, operations, upstream_writes
 from gateway.storage.tenants import Tenant
 
 if TYPE_CHECKING:

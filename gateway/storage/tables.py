@@ -157,69 +157,6 @@ api_keys = Table(
     Index(None, "credentials_id"),
 )
 
-object_states = Table(
-    "object_states",
-    metadata,
-    *_build_tenant_columns(),
-    Column("kind", Text, nullable=False),
-    Column("id", Text, nullable=False),
-    Column("facts", Text, nullable=False),  # a JSON object with exact decimals
-    Column("updated_at", UTCDateTime, nullable=False),
-    PrimaryKeyConstraint("merchant", "environment", "kind", "id"),
-    Index(None, "kind", "updated_at"),
-)
-id_redirects = Table(
-    # Ids at the service that clients know by the id of a draft or of a replaced batch, ids of
-    # payments with their batch, and superseded batches.
-    "id_redirects",
-    metadata,
-    *_build_tenant_columns(),
-    Column("id", Text, nullable=False),
-    Column("first_id", Text),  # the id that clients use
-    Column("first_created_at", Text),  # as clients read it
-    Column("batch_id", Text),  # of a payment
-    Column("is_deleted", Boolean),  # a payment that a client deleted
-    Column("is_superseded", Boolean),  # a batch that must never be started
-    Column("started_at", Text),  # when a superseded batch was started outside the gateway
-    Column("updated_at", UTCDateTime, nullable=False),
-    PrimaryKeyConstraint("merchant", "environment", "id"),
-)
-IS_SUPERSEDED = "is_superseded"
-Index(
-    "ix_id_redirects_superseded",
-    id_redirects.c.merchant,
-    id_redirects.c.environment,
-    sqlite_where=text(IS_SUPERSEDED),
-    postgresql_where=text(IS_SUPERSEDED),
-)
-
-recipient_states = Table(
-    # What the service cannot store about a recipient.
-    "recipient_states",
-    metadata,
-    *_build_tenant_columns(),
-    Column("id", Text, nullable=False),
-    Column("status", Text),  # the legacy status that a client set last
-    Column("is_deleted", Boolean),  # hidden from clients
-    Column("is_deletion_pending", Boolean),  # the service has not deleted it
-    Column("autoswitch", Text),  # JSON that a client sent, with exact decimals
-    Column("holdup", Text),  # as ``autoswitch``
-    Column("updated_at", UTCDateTime, nullable=False),
-    PrimaryKeyConstraint("merchant", "environment", "id"),
-)
-
-complete_batches = Table(
-    # Batches whose payments do not change any more, so that lists need not read them.
-    "complete_batches",
-    metadata,
-    *_build_tenant_columns(),
-    Column("id", Text, nullable=False),
-    Column("payment_count", Integer, nullable=False),
-    Column("newest_payment_at", Text, nullable=False),  # empty without payments
-    Column("updated_at", UTCDateTime, nullable=False),
-    PrimaryKeyConstraint("merchant", "environment", "id"),
-)
-
 capabilities = Table(
     "capabilities",
     metadata,

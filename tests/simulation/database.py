@@ -147,9 +147,8 @@ def take_forbidden_changes() -> list[str]:
 
 def is_superseded(connection: sqlite3.Connection, batch: str) -> bool:
     """Whether this upstream batch is superseded, by the committed rows."""
-    query = "SELECT facts FROM object_states WHERE kind = 'alias' AND id = ?"
-    rows = connection.execute(query, (batch,)).fetchall()
-    return any(json.loads(state_text).get("abandoned") for (state_text,) in rows)
+    query = "SELECT 1 FROM id_redirects WHERE is_superseded AND id = ?"
+    return connection.execute(query, (batch,)).fetchone() is not None
 
 
 def empty_database(connection: sqlite3.Connection) -> None:

@@ -13,7 +13,8 @@ from gateway.config.settings import State
 from gateway.payloads import json_codec
 from gateway.payloads.compressed_buffer import COMPRESSED_PART_BYTES
 from gateway.storage import EncryptionContext, ObjectStateStore, Store, StoreUnavailable, open_store
-from gateway.storage.tables import object_states, text_chunks
+from gateway.storage.state_tables import batch_payments
+from gateway.storage.tables import text_chunks
 from gateway.storage.tenants import Tenant
 from mappings.failures import Conflict
 from mappings.lazy_sequences import CompressedSequence, map_rows
@@ -36,7 +37,7 @@ async def test_many_entries_round_trip(state: State) -> None:
         loaded_entries = (await state_store.load(TENANT, "payments", "B-1"))["entries"]
         assert isinstance(loaded_entries, CompressedSequence)
         assert loaded_entries == ENTRIES
-        ((stored_text,),) = await fetch(store, select(object_states.c.facts))
+        ((stored_text,),) = await fetch(store, select(batch_payments.c.sealed))
         assert "für Ada" not in stored_text
         assert len(stored_text) < len(json_codec.dumps(ENTRIES)) / 2
 
@@ -164,12 +165,11 @@ async def test_many_entries_stored_in_one_value_are_loaded_and_replaced(
         encryption_context = EncryptionContext("remembered", *TENANT, "facts of a payments")
         key_columns = {
             **TENANT._asdict(),
-            "kind": "payments",
             "id": "B-1",
             "updated_at": store.clock(),
         }
         ciphertext = store.encryption.encrypt(text, encryption_context)
-        await execute(store, insert(object_states).values(**key_columns, facts=ciphertext))
+        await execute(store, insert(batch_payments).values(**key_columns, sealed=ciphertext))
         state_store = ObjectStateStore(store)
         loaded_entries = (await state_store.load(TENANT, "payments", "B-1"))["entries"]
         assert loaded_entries == ENTRIES

@@ -307,7 +307,7 @@ def test_only_retention_deletes_from_audit_log() -> None:
         *(
             "operation_steps",
             "text_chunks",
-            "object_states",
+            "table",  # of the state of objects, in state_tables.py
             "remembered",  # the name of the table in the first migrations
             "instances",
             "freezes",
