@@ -105,9 +105,9 @@ async def test_superseded_batch_started_elsewhere_is_an_alert(tmp_path: Path) ->
             "findings"
         ]
         assert (repeated_finding["alert"], repeated_finding["recorded"]) == (True, False)
-        assert (await operated_gateway.run_command("reconcile", code=1)).stdout.startswith(
-            "ALERT: demo sandbox: "
-        )
+        output = (await operated_gateway.run_command("reconcile", code=1)).stdout
+        assert output.startswith("ALERT: demo sandbox: ")
+        assert "Findings: abandoned started 1" in output
 
 
 async def test_running_gateway_detects_superseded_batch_started_elsewhere(tmp_path: Path) -> None:

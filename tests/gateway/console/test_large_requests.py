@@ -73,12 +73,19 @@ async def read_progress_section(client: ConsoleClient) -> str:
     """Read the section of the overview on large requests, as text."""
     answer = await client.get("/")
     assert answer.status == 200, answer.text
-    part = answer.text[answer.text.index('id="large"') :]
+    part = answer.text[answer.text.index('id="large">') + len('id="large">') :]
     part = part[: part.index("</section>")]
     assert "Royalties" not in part
     assert "R-BENCH" not in part
     assert KEY["api_key"] not in part
     return " ".join(re.sub("<[^>]*>", " ", part).split()).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def has_no_progress(client: ConsoleClient) -> Callable[[], Any]:
+    async def is_empty() -> bool:
+        return not await read_progress_section(client)
+
+    return is_empty
 
 
 def progress_contains(client: ConsoleClient, *phrases: str) -> Callable[[], Any]:
@@ -99,17 +106,17 @@ async def test_large_request_is_listed_until_answered(tmp_path: Path) -> None:
         open_gateway(tmp_path, service.url, upstream={"timeout_seconds": WAIT_SECONDS}) as gateway,
         open_console_client(gateway.running.admin_url) as client,
     ):
-        assert "None." in await read_progress_section(client)
+        assert not await read_progress_section(client)
         creating_batch = start_batch_create(gateway)
         async with asyncio.timeout(WAIT_SECONDS):
             await service.was_requested.wait()
         page_text = await read_progress_section(client)
         assert "create_batch demo sandbox waiting for the service: " in page_text
         assert "another worker" not in page_text
-        assert "None." not in page_text
+        assert page_text
         service.release()
         assert (await creating_batch).status == 200
-        await wait_until_async(progress_contains(client, "None."), WAIT_SECONDS)
+        await wait_until_async(has_no_progress(client), WAIT_SECONDS)
 
 
 async def test_request_is_listed_while_its_body_arrives_and_not_after_disconnect(
@@ -133,7 +140,7 @@ async def test_request_is_listed_while_its_body_arrives_and_not_after_disconnect
             WAIT_SECONDS,
         )
         writer.transport.abort()
-        await wait_until_async(progress_contains(client, "None."), WAIT_SECONDS)
+        await wait_until_async(has_no_progress(client), WAIT_SECONDS)
 
 
 async def test_requests_of_another_process_are_marked(
@@ -159,7 +166,7 @@ async def test_requests_of_another_process_are_marked(
         )
         service.release()
         assert (await creating_batch).status == 200
-        await wait_until_async(progress_contains(client, "None."), WAIT_SECONDS)
+        await wait_until_async(has_no_progress(client), WAIT_SECONDS)
 
 
 @pytest.mark.parametrize("size", [1, 200])
@@ -173,6 +180,6 @@ async def test_small_requests_are_not_listed(tmp_path: Path, size: int) -> None:
         creating_batch = asyncio.ensure_future(gateway.request("POST", "/v1/batches", data=data))
         async with asyncio.timeout(WAIT_SECONDS):
             await service.was_requested.wait()
-        assert "None." in await read_progress_section(client)
+        assert not await read_progress_section(client)
         service.release()
         await creating_batch

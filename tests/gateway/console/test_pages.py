@@ -218,6 +218,9 @@ async def test_lost_write_and_superseded_batch_are_shown_with_advice(
     page_text = await read_page_text(console_client, "/writes")
     assert "1 write in doubt" in page_text
     assert re.search(r"writes settle [0-9a-f]{12}\.\d+ --made A-…", page_text)
+    href = re.search('href="(/trace[?]id=[^"]+)"', (await console_client.get("/writes")).text)
+    assert href
+    assert "create_payout_method" in await read_page_text(console_client, href[1])
     assert "1 superseded batch" in page_text
     assert "never start it: its client deleted it" in page_text
     in_doubt_writes = json.loads(
