@@ -116,7 +116,7 @@ async def test_list_that_disappears_is_an_error_until_doctor_confirms(
             assert await is_refused(gateway)
         assert "run `payout-gateway doctor`" in read_log(tmp_path)
         finding = await find_doctor_finding(setup, "warning")
-        assert "not available (status 404, just now)" in finding["said"]
+        assert "the service does not have it: it answered status 404 just now" in finding["said"]
         assert "doctor" in finding["do"]
 
         async def is_listed() -> bool:
@@ -127,7 +127,9 @@ async def test_list_that_disappears_is_an_error_until_doctor_confirms(
         assert await load_listed_ids(gateway) == {batch}
         assert setup.count_calls("GET", "/v1/batches") == calls, "it is not tried meanwhile"
         setup.service.faults.clear()
-        assert (await find_doctor_finding(setup, "ok"))["said"] == "available: tried just now"
+        assert (await find_doctor_finding(setup, "ok"))[
+            "said"
+        ] == "the service has it: it answered just now"
 
         async def is_tried() -> bool:
             calls = setup.count_calls("GET", "/v1/batches")
@@ -147,7 +149,7 @@ async def test_doctor_corrects_a_running_gateway(tmp_path: Path) -> None:
             await create_batch(other_gateway, await create_recipient(other_gateway), "5.00")
         setup.service.faults.append(build_page_fault("/v1/batches"))
         assert await load_listed_ids(setup.gateway) == set()
-        assert "not available" in (await find_doctor_finding(setup, "ok"))["said"]
+        assert "the service does not have it" in (await find_doctor_finding(setup, "ok"))["said"]
         setup.service.faults.clear()
         assert await load_listed_ids(setup.gateway) == set(), "it is remembered"
         await find_doctor_finding(setup, "ok")

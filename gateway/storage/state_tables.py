@@ -195,6 +195,8 @@ STATE_TABLES: Mapping[str, StateTable] = {
         {"at": _build_text_column("service"), "by": _build_text_column("operation_id")},
         CheckConstraint("service = 'legacy'", name="service"),
     ),
+    # When the legacy service's data of a merchant was imported.
+    "cutover": StateTable("cutover_imports", {"at": _build_text_column("imported_at")}),
     "complete": StateTable(
         "complete_batches",
         {

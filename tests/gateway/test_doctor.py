@@ -6,6 +6,8 @@ import asyncio
 import json
 import re
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -37,7 +39,7 @@ from mappings.current import ENDPOINTS
 from tests.certificates import Authority
 from tests.gateway.storage.conftest import create_temporary_database, run_statements
 from tests.operator_commands import run_command, write_configuration
-from tests.processes import build_configuration, find_free_port, run_installed_command
+from tests.processes import build_configuration, build_environment, find_free_port
 from tests.running_gateway import KEY, build_settings, import_api_keys
 from tests.test_database_faults import fill_disk
 
@@ -441,7 +443,15 @@ async def test_wrong_redis_password_is_reported(tmp_path: Path) -> None:
 
 def test_missing_c_extensions_are_reported(tmp_path: Path) -> None:
     (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
-    result = run_installed_command("doctor", "--json", folder=tmp_path, AIOHTTP_NO_EXTENSIONS="1")
+    # A process of its own, because the one that others are forked from has loaded the extensions.
+    result = subprocess.run(
+        [sys.executable, "-m", "gateway", "doctor", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=build_environment(AIOHTTP_NO_EXTENSIONS="1"),
+    )
     assert result.returncode == 1, result.stderr
     report = next(
         finding for finding in json.loads(result.stdout)["findings"] if finding["state"] == "error"

@@ -165,7 +165,7 @@ async def test_transaction_refused_by_database_fails_alone(state: State) -> None
 
 async def test_one_of_several_concurrent_compare_and_sets_succeeds(state: State) -> None:
     async with open_store(state) as store, open_store(state) as second_store:
-        first = CompareAndSet("batch", "B-1", {"phase": "started"}, {"phase": None})
+        first = CompareAndSet("batch", "B-1", {"phase": "sent"}, {"phase": None})
         outcomes = await asyncio.gather(
             *(
                 ObjectStateStore(each_store).compare_and_set_all(ACME, [first])
@@ -176,7 +176,7 @@ async def test_one_of_several_concurrent_compare_and_sets_succeeds(state: State)
         assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Conflict"] * 7 + [
             "NoneType"
         ]
-        assert await ObjectStateStore(store).load(ACME, "batch", "B-1") == {"phase": "started"}
+        assert await ObjectStateStore(store).load(ACME, "batch", "B-1") == {"phase": "sent"}
 
 
 @pytest.mark.parametrize("is_brief", [False, True])
