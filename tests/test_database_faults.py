@@ -49,14 +49,14 @@ async def lock_database(file: Path, begin: str = "BEGIN EXCLUSIVE") -> AsyncIter
         locking_connection.close()
 
 
-PAGE_BYTES = 4096
+FULL_DISK_BYTES = 16 * 1024
 
 
 @asynccontextmanager
 async def fill_disk(_file: Path) -> AsyncIterator[None]:
-    """Limits the file size, so that only the first page can be written."""
+    """Limits the file size, so that only the first pages can be written."""
     original_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (PAGE_BYTES, original_limit[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_DISK_BYTES, original_limit[1]))
     try:
         yield
     finally:
