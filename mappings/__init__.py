@@ -7,6 +7,7 @@ from mappings import (
     balances,
     batches,
     field_types,
+    forwarded_writes,
     geography,
     payments,
     payout_methods,
@@ -29,6 +30,13 @@ UNLISTED = payments.UNLISTED
 
 SIGNED = (signed_start.START,)
 """Signed requests of clients that the gateway does not only pass through: it also records them."""
+
+FORWARDED = tuple(
+    forwarded_writes.build_forwarded_operation(operation)
+    for operation in (*OPERATIONS, *UNLISTED)
+    if operation.method != "GET"
+)
+"""The writes of the legacy interface, as they are executed at the legacy service."""
 
 # Building an adapter takes milliseconds: the first request of a process must not pay for it.
 for _operation in OPERATIONS:

@@ -7,7 +7,7 @@ and runs the operation's flow. Every failure goes through one error table, every
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -43,7 +43,7 @@ from gateway.legacy_api.request_context import RequestContext
 from gateway.legacy_api.response_delivery import ResponseDelivery
 from gateway.legacy_api.routes import Routes
 from gateway.migration.brownouts import Brownouts
-from gateway.migration.inbound_request import InboundRequest, list_batch_ids_in_request
+from gateway.migration.inbound_request import InboundRequest, build_forwarded_request
 from gateway.migration.recorder import Recorder
 from gateway.migration.routing import ServiceRouter
 from gateway.migration.shadow_traffic import ShadowTraffic
@@ -55,10 +55,10 @@ from gateway.upstream import header_filter
 from gateway.writes.batch_routing import BatchRoutedElsewhereError
 from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
-from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
+from gateway.writes.idempotency import IdempotencyGuard, LoadRoutingChecks, WriteRequest
 from gateway.writes.idempotency_keys import parse_idempotency_key
 from mappings import errors
-from mappings.effects import JSON, CompareAndSet, Operation, Request
+from mappings.effects import JSON, Operation, Request
 from mappings.errors import ErrorAnswer
 from mappings.failures import Failure, Invalid, Problem, Unknown, Unreachable
 
@@ -336,9 +336,12 @@ class LegacyHandler:
             flow_request = await self._codec.build_request(
                 request, context, inbound.ids, parsed_body
             )
-            routing_records = await self._forwarding.load_routing_checks(inbound)
             return await self._run_flow(
-                request, context, inbound.operation, flow_request, routing_records
+                request,
+                context,
+                inbound.operation,
+                flow_request,
+                partial(self._forwarding.load_routing_checks, inbound),
             )
         except Failure as failure:
             # Either service may have the payment: the request does not name its batch.
@@ -354,7 +357,7 @@ class LegacyHandler:
         context: RequestContext,
         operation: Operation,
         flow_request: Request,
-        routing_records: Sequence[CompareAndSet] = (),
+        routing_checks: LoadRoutingChecks | None = None,
     ) -> LegacyResponse:
         if context.caller is None or not operation.is_write:
             flow = operation.flow(flow_request)
@@ -366,7 +369,7 @@ class LegacyHandler:
             context.caller,
             _read_idempotency_key(request),
             flow_request.problems,
-            routing_records,
+            routing_checks,
         )
         build_response = partial(self._codec.build_response, context)
         legacy_response, context.pending_delivery = await self._idempotency_guard.answer(
@@ -423,18 +426,17 @@ class LegacyHandler:
         headers["X-Request-Id"] = context.request_id
         target = f"{path}?{query}" if query else path
         operation, caller = cast("Operation", context.operation), cast("Caller", context.caller)
-        batches = await list_batch_ids_in_request(operation, ids, flow_request, body)
         return InboundRequest(
             operation,
             caller,
             ids,
             flow_request,
+            await build_forwarded_request(operation, ids, flow_request, body),
             target,
             headers,
             body,
             idempotency_key=_read_idempotency_key(request),
             log_fields=context.log_fields,
-            batches=batches,
         )
 
     def _create_admission_slot(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from multidict import CIMultiDict
@@ -13,6 +13,7 @@ from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.upstream.client import MAX_ANSWER_BYTES
 from gateway.writes.caller import Caller
 from mappings.effects import JSON, Operation, Request
+from mappings.forwarded_writes import list_batch_ids
 
 MAX_VALUE_BYTES = 2 * MAX_ANSWER_BYTES
 """Memory for the values of a body that is parsed only for its ids (``estimate_memory_bytes``)."""
@@ -22,46 +23,41 @@ MAX_VALUE_BYTES = 2 * MAX_ANSWER_BYTES
 class InboundRequest:
     """A legacy request as it was received; ``target`` starts with /v1, ``ids`` are from its path.
 
-    ``flow_request`` is its translation, by which retries are recognized. ``log_fields`` are added
-    to the access log. ``batches`` are the batch ids that it names, in the client's spelling.
+    ``flow_request`` is its translation, by which retries are recognized; ``forwarded_request`` has
+    the client's own ids instead. ``log_fields`` are added to the access log.
     """
 
     operation: Operation
     caller: Caller
     ids: Mapping[str, str]
     flow_request: Request
+    forwarded_request: Request
     target: str
     headers: CIMultiDict[str]
     body: bytes = field(repr=False)
     idempotency_key: str | None
     log_fields: dict[str, Any]
-    batches: Sequence[str]
 
     @property
     def is_write(self) -> bool:
         return self.operation.method != "GET"
 
+    @property
+    def batches(self) -> Sequence[str]:
+        """The ids of the batches that it names, in the client's spelling."""
+        return list_batch_ids(self.operation, self.forwarded_request)
 
-async def list_batch_ids_in_request(
+
+async def build_forwarded_request(
     operation: Operation, path_ids: Mapping[str, str], flow_request: Request, body: bytes
-) -> Sequence[str]:
-    """Lists the batches that a request names, in the client's spelling."""
-    if not operation.path.startswith("/batches"):
-        return []
-    # The first id in a path below /batches is the batch; a second one is a payment.
-    if path_ids:
-        return [*path_ids.values()][:1]
+) -> Request:
+    """Builds the request for the legacy service, in the client's ids, which marks are stored by."""
+    forwarded_request = replace(flow_request, ids=path_ids)
     if operation.name != "delete_batches":
-        return []
-    # Parsed from the raw body: the flow request has current ids, but batches are recorded by the
-    # client's ids.
-    body_fields = await run_in_thread_if(len(body) > json_codec.LARGE_BYTES, parse_fields, body)
-    batch_ids = (body_fields or flow_request.body or {}).get("ids")
-    return (
-        [batch_id for batch_id in batch_ids if isinstance(batch_id, str)]
-        if isinstance(batch_ids, list)
-        else []
-    )
+        return forwarded_request
+    # Parsed from the raw body, because that of the flow request has current ids.
+    fields = await run_in_thread_if(len(body) > json_codec.LARGE_BYTES, parse_fields, body)
+    return replace(forwarded_request, body=fields or flow_request.body)
 
 
 def parse_fields(data: bytes) -> dict[str, JSON]:

@@ -13,7 +13,7 @@ from gateway.config.settings import Comparing
 from gateway.http.responses import PassedResponse
 from gateway.migration.forwarding import (
     ForwardedAnswer,
-    ForwardedWrites,
+    ForwardedWrite,
     LegacySender,
 )
 from gateway.migration.inbound_request import InboundRequest, parse_fields
@@ -21,6 +21,7 @@ from gateway.migration.modes import Modes, find_mode_group
 from gateway.storage.mode_rows import COMPARE, FORWARD, TRANSLATE
 from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting
 from gateway.writes.caller import Caller
+from gateway.writes.idempotency import IdempotencyGuard
 from mappings import errors
 from mappings.effects import CompareAndSet, Operation
 from mappings.failures import Failure, Invalid, Problem, Unreachable
@@ -41,13 +42,13 @@ class ServiceRouter:
         modes: Modes,
         batch_routing: BatchRouting,
         sender: LegacySender,
-        writes: ForwardedWrites,
+        idempotency_guard: IdempotencyGuard,
         comparing: Comparing,
     ) -> None:
         self.modes = modes
         self._batch_routing = batch_routing
         self._sender = sender
-        self._writes = writes
+        self._idempotency_guard = idempotency_guard
         self._is_legacy_answer_used = comparing.answers == "legacy"
 
     @property
@@ -82,7 +83,9 @@ class ServiceRouter:
         inbound.log_fields.setdefault("mode", FORWARD)
         try:
             answer = (
-                await self._writes.execute_or_replay_write(inbound)
+                await ForwardedWrite(inbound, self._sender, self._batch_routing).execute_or_replay(
+                    self._idempotency_guard
+                )
                 if inbound.is_write
                 else await self._forward_read(inbound)
             )
@@ -94,7 +97,9 @@ class ServiceRouter:
             del inbound.log_fields["mode"]
         return answer
 
-    async def load_routing_checks(self, inbound: InboundRequest) -> Sequence[CompareAndSet]:
+    async def load_routing_checks(
+        self, inbound: InboundRequest, _operation_id: str
+    ) -> Sequence[CompareAndSet]:
         """Loads the records that a translated write checks in its first transaction.
 
         They ensure that no other request has assigned its batches to a service in the meantime.

@@ -29,7 +29,7 @@ from gateway.storage.id_rows import IdCollisionError, load_current_ids_by_legacy
 from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import create_circuit_breakers, open_upstream_client
 from gateway.upstream.passthrough import open_passthrough_client
-from gateway.writes.batch_routing import BACKEND_KIND, NO_MARK, is_unchanged_import
+from gateway.writes.batch_routing import is_unchanged_import
 from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
 from mappings import cutover
@@ -37,6 +37,7 @@ from mappings.batch_locks import build_unchanged_batch_condition
 from mappings.batch_views import EDITABLE_STATUSES, build_batch_record
 from mappings.effects import JSON, CompareAndSet, Flow
 from mappings.failures import Conflict, Failure
+from mappings.forwarded_writes import NO_MARK, ROUTING_KIND
 from mappings.ids import ID_PATTERN
 
 MAX_CONCURRENT_ROWS = 4
@@ -132,7 +133,7 @@ class CutoverImport:
             record = CompareAndSet(*IMPORT_RECORD, {"at": self._store.clock().isoformat()})
             await self._compare_and_set_record(record)
         missing_batches = await self._unmark_batches_missing_at_legacy()
-        routing_marks = await self._ledger.load_facts_by_id(self._owner, BACKEND_KIND)
+        routing_marks = await self._ledger.load_facts_by_id(self._owner, ROUTING_KIND)
         unmarked = self._report.moved_batches + missing_batches if self._options.dry_run else 0
         # A dry run has removed no mark, so those it would remove are subtracted.
         self._report.remaining = len(routing_marks) - unmarked
@@ -311,15 +312,15 @@ class CutoverImport:
         # An open batch can still be edited or started, and both services must not do so at once.
         if is_open and not self._options.is_moving_open_batches:
             return
-        if await self._ledger.load(self._owner, BACKEND_KIND, legacy_id):
+        if await self._ledger.load(self._owner, ROUTING_KIND, legacy_id):
             self._report.moved_batches += 1
             if not self._options.dry_run:
-                await self._compare_and_set_record(CompareAndSet(BACKEND_KIND, legacy_id, NO_MARK))
+                await self._compare_and_set_record(CompareAndSet(ROUTING_KIND, legacy_id, NO_MARK))
 
     async def _unmark_batches_missing_at_legacy(self) -> int:
         """Unmarks batches that the legacy service no longer has, and returns their number."""
         missing_count = 0
-        for legacy_id in await self._ledger.load_facts_by_id(self._owner, BACKEND_KIND):
+        for legacy_id in await self._ledger.load_facts_by_id(self._owner, ROUTING_KIND):
             try:
                 if legacy_id in self._listed_batch_ids or await self._is_found_at_legacy_service(
                     legacy_id
@@ -330,7 +331,7 @@ class CutoverImport:
                 continue
             missing_count += 1
             if not self._options.dry_run:
-                await self._compare_and_set_record(CompareAndSet(BACKEND_KIND, legacy_id, NO_MARK))
+                await self._compare_and_set_record(CompareAndSet(ROUTING_KIND, legacy_id, NO_MARK))
         return missing_count
 
     async def _is_found_at_legacy_service(self, legacy_id: str) -> bool:

@@ -20,7 +20,7 @@ from gateway.storage.mode_rows import (
     list_mode_switches,
     set_mode,
 )
-from gateway.writes.batch_routing import BACKEND_KIND
+from mappings.forwarded_writes import ROUTING_KIND
 
 MODE_DESCRIPTIONS = {
     TRANSLATE: (
@@ -85,7 +85,7 @@ async def find_switch_scopes(
 async def count_legacy_batches(store: Store, scopes: Iterable[SwitchScope]) -> int:
     """Returns the number of batches of these tenants that stay at the legacy service."""
     ledger = ObjectStateStore(store)
-    return sum([len(await ledger.load_facts_by_id(scope.owner, BACKEND_KIND)) for scope in scopes])
+    return sum([len(await ledger.load_facts_by_id(scope.owner, ROUTING_KIND)) for scope in scopes])
 
 
 async def describe_missing_imports(store: Store, scopes: Iterable[SwitchScope]) -> list[str]:
@@ -156,7 +156,7 @@ async def load_switch_status(store: Store) -> SwitchStatus:
     switches, ledger = await list_mode_switches(store), ObjectStateStore(store)
     tenants = dict.fromkeys(switch.tenant for switch in switches)
     counts = {
-        tenant: len(await ledger.load_facts_by_id(tenant, BACKEND_KIND)) for tenant in tenants
+        tenant: len(await ledger.load_facts_by_id(tenant, ROUTING_KIND)) for tenant in tenants
     }
     events = [
         event

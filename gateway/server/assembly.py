@@ -22,7 +22,7 @@ from gateway.http.progress import LargeRequestsInProgress, serialize_progress
 from gateway.legacy_api.codec import LegacyCodec
 from gateway.legacy_api.handler import LegacyHandler
 from gateway.migration.brownouts import Brownouts
-from gateway.migration.forwarding import ForwardedWrites, LegacySender
+from gateway.migration.forwarding import LegacySender
 from gateway.migration.modes import Modes
 from gateway.migration.recorder import Recorder
 from gateway.migration.routing import ServiceRouter
@@ -268,16 +268,7 @@ async def _open_service_router(
         await stack.enter_async_context(Modes(backends.store, backends.keys)),
         batch_routing,
         sender,
-        ForwardedWrites(
-            sender,
-            batch_routing,
-            runtime.journal,
-            runtime.reconciler,
-            runtime.recent_reads,
-            retry_wait_seconds=calculate_max_request_seconds(settings),
-            joins_running=settings.writes.identical_in_flight == "retry",
-            replay_seconds=settings.writes.replay_seconds,
-        ),
+        runtime.idempotency_guard,
         settings.comparing,
     )
 

@@ -102,6 +102,9 @@ class CheckpointWriter:
         for write in filter(_is_object_claim, checkpoint.resolved_writes):
             await self._check_object_not_claimed(tx, record, write)
         await self._object_states.apply_changes(tx, record.tenant, checkpoint.object_changes)
+        if checkpoint.deletes_routing_marks:
+            values = {**record.tenant._asdict(), "operation_id": record.id}
+            await tx.execute(statements.DELETE_ROUTING_MARKS, values)
         await self._save_steps_and_writes(tx, record, checkpoint)
         await insert_legacy_ids(tx, record.tenant, checkpoint.new_aliases, self._store.clock())
 

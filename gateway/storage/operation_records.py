@@ -20,13 +20,10 @@ from gateway.payloads.stored_json import StoredText
 from gateway.storage.operation_states import ABSENT, CONFIRMED, OPEN, RUNNING, SENT
 from gateway.storage.tenants import Tenant
 from mappings.effects import CompareAndSet
+from mappings.forwarded_writes import FORWARDED_PREFIX
 from mappings.frozen import frozen_dataclass
 
 OPERATOR_OUTCOMES = (CONFIRMED, ABSENT)
-
-FORWARDED_PREFIX = "forwarded "
-"""Prefix of the operation name of a request that was forwarded to the legacy service and has no
-flow."""
 
 OperatorOutcomes = tuple[tuple[int, str], ...]
 """Numbers of writes, each with the outcome that an operator recorded."""
@@ -84,7 +81,7 @@ class OperationRecord:
 
     @property
     def is_forwarded(self) -> bool:
-        """Whether it went to the legacy service, so that it has no flow."""
+        """Whether it went to the legacy service, which the gateway cannot read."""
         return self.operation.startswith(FORWARDED_PREFIX)
 
     @property
@@ -128,6 +125,8 @@ class Checkpoint:
     object_ids: Sequence[str] = ()
     drops_payload: bool = False
     """Whether the stored request and step results are no longer needed."""
+    deletes_routing_marks: bool = False
+    """Whether the marks that only this operation set are deleted: its batches stay unrouted."""
     has_chunks: bool = True
     """Whether any of these may be stored in chunks."""
     new_aliases: Mapping[str, str] = field(default_factory=dict)

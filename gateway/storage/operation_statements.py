@@ -28,6 +28,7 @@ from gateway.storage.sql import (
     build_insert_if_absent_statement,
     build_upsert_statement,
 )
+from gateway.storage.state_tables import STATE_TABLES
 from gateway.storage.tables import (
     HAS_IDEMPOTENCY_KEY_CONDITION,
     IS_OPEN,
@@ -42,6 +43,7 @@ from gateway.storage.tables import (
     operations,
     upstream_writes,
 )
+from mappings.forwarded_writes import ROUTING_KIND
 
 IS_OPEN_OPERATION = text(f"operations.{IS_OPEN}")
 IS_SENT_WRITE = text(f"upstream_writes.{IS_SENT}")
@@ -339,6 +341,19 @@ SELECT_RIVALS = Statement(
             )
         ),
         operations.c.state == states.RUNNING,
+    )
+)
+_batch_services = STATE_TABLES[ROUTING_KIND].table
+DELETE_ROUTING_MARKS = Statement(
+    # A mark that another operation uses too names no operation.
+    lambda _kind: delete(_batch_services).where(
+        build_tenant_condition(_batch_services),
+        _batch_services.c.id.in_(
+            select(operation_objects.c.object_id).where(
+                operation_objects.c.operation_id == bindparam("operation_id")
+            )
+        ),
+        _batch_services.c.operation_id == bindparam("operation_id"),
     )
 )
 INSERT_AUDIT_EVENT = Statement(

@@ -17,7 +17,6 @@ from gateway.storage.audit_log import record_audit_event
 from gateway.storage.database import FEW, Transaction
 from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.operation_records import (
-    FORWARDED_PREFIX,
     OPERATOR_OUTCOMES,
     AlreadyClaimedError,
     Checkpoint,
@@ -58,7 +57,6 @@ __all__ = [
     "ANSWERED",
     "CONFIRMED",
     "DONE",
-    "FORWARDED_PREFIX",
     "IN_DOUBT",
     "MAY_EXIST",
     "NO_ENDPOINT",

@@ -4,7 +4,7 @@ A batch stays there, also if its API key is switched to the other service later.
 
 A batch that went through the legacy service has a mark in the object state (kind ``begun``, by the
 legacy id). The mark names the operation that was the first: if that operation was not executed, the
-mark is reverted, unless another write used the batch meanwhile. A batch that was created, edited or
+transaction that closes it deletes the mark, unless another write used the batch meanwhile. A batch that was created, edited or
 started through the current service has facts (kind ``batch``). A batch that was only imported also
 has facts, but neither service owns it yet.
 
@@ -16,20 +16,13 @@ each check in the commit that it guards. The other request is routed again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Literal
 
 from gateway.storage import ObjectStateStore, Tenant
 from gateway.storage.alias_ids import AliasIds
 from mappings.batch_locks import build_unchanged_batch_condition
 from mappings.effects import CompareAndSet
-from mappings.failures import Conflict
-
-BACKEND_KIND = "begun"
-LEGACY_MARK: Mapping[str, Any] = {"at": "legacy"}
-"""The facts of a mark."""
-NO_MARK: Mapping[str, Any] = {"at": None, "by": None}
-"""Deletes a mark as new facts, and matches a missing mark as expected facts."""
+from mappings.forwarded_writes import LEGACY_MARK, NO_MARK, ROUTING_KIND
 
 Backend = Literal["legacy", "current"]
 
@@ -53,14 +46,14 @@ class BatchRouting:
         """
         marks = []
         for batch_id in batch_ids:
-            mark = await self._object_state.load(tenant, BACKEND_KIND, batch_id)
+            mark = await self._object_state.load(tenant, ROUTING_KIND, batch_id)
             if not mark:
                 marks.append(await self._build_legacy_routing_mark(tenant, batch_id, operation_id))
             # Two operations use the mark now, so that neither of them reverts it.
             elif only_operation_id := mark.get("by"):
                 marks.append(
                     CompareAndSet(
-                        BACKEND_KIND, batch_id, {"by": None}, expected={"by": only_operation_id}
+                        ROUTING_KIND, batch_id, {"by": None}, expected={"by": only_operation_id}
                     )
                 )
         return marks
@@ -73,7 +66,7 @@ class BatchRouting:
         facts = await self._object_state.load(tenant, "batch", current_id)
         match await self.find_backend(tenant, batch_id):
             case "legacy":  # marked under its other id
-                return CompareAndSet(BACKEND_KIND, batch_id, mark, expected=NO_MARK)
+                return CompareAndSet(ROUTING_KIND, batch_id, mark, expected=NO_MARK)
             case "current":
                 raise BatchRoutedElsewhereError
         # Changes no facts; its condition lets the transaction fail if another request has just
@@ -81,7 +74,7 @@ class BatchRouting:
         untouched = CompareAndSet(
             "batch", current_id, {}, expected=build_unchanged_batch_condition(facts)
         )
-        return CompareAndSet(BACKEND_KIND, batch_id, mark, expected=NO_MARK, linked=(untouched,))
+        return CompareAndSet(ROUTING_KIND, batch_id, mark, expected=NO_MARK, linked=(untouched,))
 
     async def build_not_routed_to_legacy_checks(
         self, tenant: Tenant, batch_ids: Iterable[str]
@@ -96,28 +89,11 @@ class BatchRouting:
             legacy_id = await self._find_legacy_id(tenant, current_id) or current_id
             # The mark may be under any of them, as clients may have used each before an import.
             ids |= dict.fromkeys((batch_id, current_id, legacy_id))
-        return [CompareAndSet(BACKEND_KIND, legacy_id, {}, expected=NO_MARK) for legacy_id in ids]
-
-    async def revert_marks(
-        self, tenant: Tenant, batch_ids: Iterable[str], operation_id: str
-    ) -> None:
-        await revert_marks(self._object_state, tenant, batch_ids, operation_id)
-
-    async def delete_legacy_routing_marks(self, tenant: Tenant, batch_ids: Iterable[str]) -> None:
-        """Deletes the marks of batches that do not exist at the legacy service."""
-        marked_ids = [
-            batch_id
-            for batch_id in batch_ids
-            if await self._object_state.load(tenant, BACKEND_KIND, batch_id)
-        ]
-        if marked_ids:
-            await self._object_state.compare_and_set_all(
-                tenant, [CompareAndSet(BACKEND_KIND, batch_id, NO_MARK) for batch_id in marked_ids]
-            )
+        return [CompareAndSet(ROUTING_KIND, legacy_id, {}, expected=NO_MARK) for legacy_id in ids]
 
     async def find_backend(self, tenant: Tenant, batch_id: str) -> Backend | None:
         """Finds the owner of a batch by any legacy id; None if neither service has changed it."""
-        if await self._object_state.load(tenant, BACKEND_KIND, batch_id):
+        if await self._object_state.load(tenant, ROUTING_KIND, batch_id):
             return "legacy"
         current_id = await self._resolve_current_id(tenant, batch_id)
         # The mark may be under an id that was imported since. It is read before the facts, which a
@@ -126,7 +102,7 @@ class BatchRouting:
         if (
             legacy_id
             and legacy_id != batch_id
-            and await self._object_state.load(tenant, BACKEND_KIND, legacy_id)
+            and await self._object_state.load(tenant, ROUTING_KIND, legacy_id)
         ):
             return "legacy"
         facts = await self._object_state.load(tenant, "batch", current_id)
@@ -143,7 +119,7 @@ class BatchRouting:
 
     async def is_only_at_legacy(self, tenant: Tenant, batch_id: str) -> bool:
         """Whether the legacy service made a batch that no import has recorded here yet."""
-        if not await self._object_state.load(tenant, BACKEND_KIND, batch_id):
+        if not await self._object_state.load(tenant, ROUTING_KIND, batch_id):
             return False
         current_id = await self._resolve_current_id(tenant, batch_id)
         return not await self._object_state.load(tenant, "batch", current_id)
@@ -158,18 +134,6 @@ class BatchRouting:
         return (await self._alias_ids.map_current_to_existing_legacy_ids(tenant, {current_id})).get(
             current_id
         )
-
-
-async def revert_marks(
-    object_state: ObjectStateStore, tenant: Tenant, batch_ids: Iterable[str], operation_id: str
-) -> None:
-    """Deletes the marks that only this operation set; call it if the operation was not executed."""
-    for batch_id in batch_ids:
-        # A conflict means that another operation uses the mark now.
-        with suppress(Conflict):
-            await object_state.compare_and_set(
-                tenant, BACKEND_KIND, batch_id, NO_MARK, find={"by": operation_id}
-            )
 
 
 def is_unchanged_import(facts: Mapping[str, Any]) -> bool:

@@ -109,7 +109,7 @@ class CallSender:
         """
         # A client that signed its request must get the service's response to its own bytes.
         if caller.send_write is not None and not call.is_read:
-            return await caller.send_write(call, caller.execution)
+            return await caller.send_write(call, _build_fence(call, caller))
         endpoint = find_documented_endpoint(call.method, call.path)
         data = None if call.body is None else await self._encode_body(call, endpoint, caller)
         if traces.active_tracer is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gateway.auth.keys import ApiKey
+from gateway.upstream.send_attempt import Fence
 from gateway.writes.operation_execution import OperationExecution
 from mappings.effects import (
     JSON,
@@ -33,8 +34,8 @@ class Caller:
     """Whether the client's end of the connection is closed at this moment."""
     is_long: bool = False
     """Whether the request's bodies are so large that a worker thread processes them."""
-    send_write: Callable[[Call, OperationExecution | None], Awaitable[JSON]] | None = None
-    """Sends a write in the client's own bytes, if the client signed its request itself."""
+    send_write: Callable[[Call, Fence | None], Awaitable[JSON]] | None = None
+    """Sends a write in the client's own bytes, if it is signed by the client or forwarded."""
     stamped_at: datetime | None = None
     """The timestamp of the client's own signature."""
     _read_slots: asyncio.Semaphore | None = None

@@ -237,6 +237,11 @@ class FlowExecutor:
             # Passed into the flow, which releases the locks that it took for the write.
             execution.record_step(call, failure)
             raise
+        # The client may have sent its request to another process before that could see this one.
+        if caller.is_disconnected and len(execution.writes) == 1 and not execution.is_resumed:
+            unreachable = Unreachable("not sent, because the client has disconnected")
+            execution.record_response(call, unreachable)
+            raise unreachable
         return await self._send_and_record(call, caller, execution)
 
     async def _send_and_record(
@@ -275,7 +280,7 @@ class FlowExecutor:
             or execution.current_write is None
             or caller.send_write is not None
         ):
-            return None  # a signed request needs the service's own response, and there is none
+            return None  # its client needs the service's own response, and there is none
         try:
             async with asyncio.timeout(READ_BACK_SECONDS):
                 in_doubt_write = await self._policy.build_in_doubt_write(

@@ -51,10 +51,15 @@ POLL_SECONDS = 0.2
 """Seconds between two checks of an operation that a request waits for."""
 RenderAnswer = Callable[[Answer], Awaitable[LegacyResponse]]
 RenderFailure = Callable[[Failure], Awaitable[LegacyResponse]]
+LoadRoutingChecks = Callable[[str], Awaitable[Sequence[CompareAndSet]]]
 RecordedResponse = tuple[LegacyResponse, OperationRecord | None]
 """A response, and the operation that is closed as soon as its client has received it."""
 
 log = structlog.get_logger()
+
+
+class FirstAttemptTranslatedError(Exception):
+    """The request to forward is a retry of one that was translated; nothing was sent."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
@@ -66,8 +71,12 @@ class WriteRequest:
     caller: Caller
     idempotency_key: str | None = None
     problems: Sequence[Problem] = ()
-    routing_changes: Sequence[CompareAndSet] = ()
-    """Changes and checks that keep a batch at the service that owns it."""
+    routing_checks: LoadRoutingChecks | None = None
+    """Loads the changes and checks that keep a batch at the service that owns it, for the id of the
+    operation; saved with its first change. Raises BatchRoutedElsewhereError."""
+    forwarded_request: Request | None = None
+    """The request for the legacy service, with the client's own ids. ``request`` is its
+    translation, by which a retry is recognized; None if the operation is translated."""
 
 
 @dataclass(slots=True)
@@ -123,7 +132,7 @@ class IdempotencyGuard:
         """Returns the response, and the operation that is closed once the client has received it.
 
         The operation counts as being delivered until ``end_response_delivery`` is called. Raises
-        BatchRoutedElsewhereError, or a Failure.
+        BatchRoutedElsewhereError, FirstAttemptTranslatedError, or a Failure.
         """
         received_at = self._journal.find_receipt_time(write_request.caller.received_at)
         wait_state = _WaitState(self._journal.monotonic() + self._wait_seconds, received_at)
@@ -230,7 +239,9 @@ class IdempotencyGuard:
         try:
             is_read = execution.operation.method == "GET"
             # A long response is rebuilt from the steps, unless it has an Idempotency-Key.
-            is_stored = not is_read and (has_key or not response.is_long)
+            is_stored = not is_read and (
+                has_key or not response.is_long or execution.operation_record.is_forwarded
+            )
             stored = (
                 await run_in_thread_if(response.is_long, stored_responses.encode_response, response)
                 if is_stored
@@ -306,9 +317,7 @@ class IdempotencyGuard:
                 ):
                     return execution
                 continue
-            if not record.has_same_request(first_attempt):
-                # The other request's response would confirm what this client did not ask for.
-                raise Invalid(KEY_REUSED)
+            _check_first_attempt(first_attempt, record, write_request)
             # Until its delivery is reported, it is open whether this request is a retry of it.
             if self._retries.is_response_being_delivered(
                 first_attempt, record, received_at, wait_state.first_attempt_id
@@ -385,18 +394,19 @@ class IdempotencyGuard:
         # It may have waited long for others; its client may be gone and have retried elsewhere.
         write_request.caller.check_connected()
         execution = self._journal.start_execution(
-            record, write_request.operation, write_request.request
+            record,
+            write_request.operation,
+            write_request.forwarded_request or write_request.request,
         )
-        execution.routing_changes, execution.received_at = (
-            write_request.routing_changes,
-            wait_state.received_at,
-        )
+        execution.received_at = wait_state.received_at
         may_be_duplicate = self._joins_running and self._reconciler.has_other_instances
         if may_be_duplicate and write_request.operation.method != "GET":
             execution.unrelated_ids = frozenset(row.id for row in rows)
         # If the first attempt was not executed, this is the second, and other retries join it.
         execution.is_client_disconnected = wait_state.first_attempt is not None
         try:
+            if write_request.routing_checks is not None:
+                execution.routing_changes = await write_request.routing_checks(record.id)
             # With several processes the start is saved at once, so that the others see it.
             if write_request.idempotency_key or self._reconciler.has_other_instances:
                 await self._save_before_first_step(execution, write_request)
@@ -483,6 +493,17 @@ class IdempotencyGuard:
                 )
                 return True
         return False
+
+
+def _check_first_attempt(
+    first_attempt: OperationRecord, record: OperationRecord, write_request: WriteRequest
+) -> None:
+    """Raises Invalid or FirstAttemptTranslatedError if its response cannot answer the request."""
+    if not record.has_same_request(first_attempt):
+        # The other request's response would confirm what this client did not ask for.
+        raise Invalid(KEY_REUSED)
+    if write_request.forwarded_request is not None and not first_attempt.is_forwarded:
+        raise FirstAttemptTranslatedError
 
 
 def _is_temporary_refusal(failure: Failure) -> bool:

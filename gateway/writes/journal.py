@@ -40,6 +40,7 @@ from mappings.effects import (
     Operation,
     Request,
 )
+from mappings.forwarded_writes import FORWARDED_PREFIX
 from mappings.ids import replace_ids
 
 MAX_REMEMBERED_ENDS, ENDS_REMEMBERED_SECONDS = 20_000, 90.0
@@ -124,14 +125,16 @@ class Journal:
         ids, body = request.ids, request.body
         object_ids = [*ids.values(), *_list_bulk_delete_ids(body)]
         # Keyed, so that nobody with a copy of the database can test a guess of a request's content.
-        fingerprint = self._digest([operation.name, dict(ids), body])
+        # A retry is recognized whichever service its first attempt went to.
+        name = operation.name.removeprefix(FORWARDED_PREFIX)
+        fingerprint = self._digest([name, dict(ids), body])
         fingerprint_before_import = fingerprint
         if imported_ids := request.imported_ids:
             ids = {name: imported_ids.get(id_, id_) for name, id_ in ids.items()}
             body = replace_ids(operation.body_shape, body, imported_ids)
             # An operation from before the import named the same objects by their other ids.
             object_ids += [*ids.values(), *_list_bulk_delete_ids(body)]
-            fingerprint_before_import = self._digest([operation.name, ids, body])
+            fingerprint_before_import = self._digest([name, ids, body])
         return OperationRecord(
             id=self.new_id(),
             tenant=key.tenant,

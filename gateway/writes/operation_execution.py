@@ -40,7 +40,7 @@ from gateway.storage.operations import (
     WritesFrozenError,
 )
 from gateway.writes import step_records
-from gateway.writes.batch_routing import BACKEND_KIND, BatchRoutedElsewhereError
+from gateway.writes.batch_routing import BatchRoutedElsewhereError
 from gateway.writes.stored_requests import encode_request
 from mappings import errors
 from mappings.effects import (
@@ -63,6 +63,7 @@ from mappings.failures import (
     Unknown,
     Unreachable,
 )
+from mappings.forwarded_writes import ROUTING_KIND
 
 if TYPE_CHECKING:
     from gateway.writes.journal import Journal
@@ -350,6 +351,11 @@ class OperationExecution:
         """Whether any of its writes was executed."""
         return any(write.state in (ANSWERED, CONFIRMED) for write in self.writes.values())
 
+    @property
+    def is_answered_by_service(self) -> bool:
+        """Whether its client got the service's response, as far as this process knows."""
+        return any(write.state == ANSWERED for write in self.writes.values())
+
     # Ends
 
     async def save_before_first_step(self) -> None:
@@ -386,7 +392,19 @@ class OperationExecution:
             # The key is free again, because the client may repeat a request that had no effect.
             if state == UNDONE:
                 changes["idempotency"] = None
-            await self._save_checkpoint(column_values=changes, drops_payload=True)
+            await self._save_checkpoint(
+                column_values=changes,
+                drops_payload=True,
+                deletes_routing_marks=self.operation_record.is_forwarded
+                and not self._may_have_executed_write,
+            )
+
+    @property
+    def _may_have_executed_write(self) -> bool:
+        """Whether a write was executed, or refused with a 5xx, which does not say so surely."""
+        return self.has_executed_write or any(
+            (write.status or 0) >= 500 for write in self.writes.values()
+        )
 
     async def leave_in_doubt(self, reason: str) -> None:
         """Marks the operation as in doubt, because of a write or a failed read; it is replayed."""
@@ -471,7 +489,7 @@ class OperationExecution:
         except RestoreUncheckedError:
             raise Halted(errors.RESTORE_CHECK_PENDING) from None
         except Conflict as conflict:
-            if str(conflict) == BACKEND_KIND:
+            if str(conflict) == ROUTING_KIND or record.is_forwarded:
                 raise BatchRoutedElsewhereError from None
             raise
         except StoreUnavailable:

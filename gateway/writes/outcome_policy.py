@@ -220,7 +220,8 @@ class OutcomePolicy:
             if isinstance(outcome, Unreadable):
                 raise Unknown(outcome.reason)
             return Confirmed()
-        if wait := self.seconds_until_conclusive(record):
+        # The legacy service executes a request when it gets it, or not at all.
+        if not record.is_forwarded and (wait := self.seconds_until_conclusive(record)):
             raise Unknown("it may still be carried out", retry_after=wait)
         return Absent()
 

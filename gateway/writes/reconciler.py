@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 import structlog
 
@@ -26,11 +26,8 @@ from gateway.observability import logs
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable
 from gateway.storage.operations import (
-    ABSENT,
     DONE,
-    FORWARDED_PREFIX,
     IN_DOUBT,
-    OPERATOR_OUTCOMES,
     RUNNING,
     UNDONE,
     OperationRecord,
@@ -38,24 +35,14 @@ from gateway.storage.operations import (
     OwnershipLostError,
 )
 from gateway.writes import stored_responses
-from gateway.writes.batch_routing import BACKEND_KIND, LEGACY_MARK, revert_marks
 from gateway.writes.caller import Caller
 from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, FlowExecutor
 from gateway.writes.instance_leases import Heartbeats
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import OutcomePolicy
-from mappings import OPERATIONS, SIGNED, UNLISTED
-from mappings.effects import (
-    Absent,
-    Call,
-    Confirmed,
-    Inconclusive,
-    InDoubtWrite,
-    Operation,
-    Step,
-    WriteOutcome,
-)
+from mappings import FORWARDED, OPERATIONS, SIGNED, UNLISTED
+from mappings.effects import Operation
 from mappings.errors import OTHER_IN_DOUBT
 from mappings.failures import Failure, Halted, Unknown
 
@@ -75,19 +62,11 @@ _DELIVERY_DELAY_SECONDS = 0.01
 request. If the process is killed meanwhile, the next identical request is a retry, although the
 client has the response; so the time is short."""
 
-_UNSAVED_REASON = "forwarded to the legacy service; its outcome could not be saved in the database"
-
-_OPERATIONS_BY_NAME = {operation.name: operation for operation in (*OPERATIONS, *UNLISTED, *SIGNED)}
+_OPERATIONS_BY_NAME = {
+    operation.name: operation for operation in (*OPERATIONS, *UNLISTED, *SIGNED, *FORWARDED)
+}
 
 log = structlog.get_logger()
-
-
-def evaluate_legacy_write_as_inconclusive(
-    _in_doubt_write: InDoubtWrite,
-) -> Generator[Step, Any, WriteOutcome]:
-    """Outcome rule of a write at the legacy service, which the gateway cannot read."""
-    yield from ()
-    return Inconclusive("it was forwarded to the legacy service, which the gateway cannot read")
 
 
 async def _pause_without_slot(semaphore: asyncio.Semaphore, seconds: float) -> None:
@@ -175,8 +154,8 @@ class WriteReconciler:
         self, record: OperationRecord, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> bool:
         """Takes over an operation and finishes it; False if that is not possible yet."""
-        if record.is_forwarded:
-            return await self._reconcile_forwarded(record)
+        if record.is_forwarded and not await self._has_news_of_forwarded(record):
+            return False
         operation = _OPERATIONS_BY_NAME.get(record.operation)
         execution = await self.take_over(record, operation) if operation else None
         if execution is None:
@@ -200,69 +179,11 @@ class WriteReconciler:
         if row and row.state in (RUNNING, IN_DOUBT) and not self.is_operation_executing(row):
             raise self.build_in_doubt_error(record)
 
-    async def _reconcile_forwarded(self, record: OperationRecord) -> bool:
-        """Closes a forwarded operation once an operator has recorded its outcome."""
-        operation = _OPERATIONS_BY_NAME.get(record.operation.removeprefix(FORWARDED_PREFIX))
-        outcomes = (await self._journal.operations.load_operator_outcomes([record.id])).get(
-            record.id
-        )
-        is_unsaved = record.id in self._journal.unsaved_executions
-        # A forwarded write without a response that could not be marked as in doubt yet.
-        is_unlisted = record.state == RUNNING and self.is_own(record)
-        if operation is None or not (outcomes or is_unsaved or is_unlisted):
-            return False
-        execution = await self._journal.take_over(record, operation)
-        if execution is None:
-            return False
-        try:
-            if is_unlisted and not (outcomes or is_unsaved):
-                await execution.leave_in_doubt(_UNSAVED_REASON)
-                return False
-            # This process knows the outcome, which could not be saved before.
-            if not outcomes:
-                await execution.close()
-                return True
-            return await self._close_forwarded_with_outcome(execution, outcomes[-1][1])
-        finally:
-            self._journal.release(execution)
-
-    async def _close_forwarded_with_outcome(
-        self, execution: OperationExecution, operator_outcome: str
-    ) -> bool:
-        object_id, write = (
-            operator_outcome if operator_outcome not in OPERATOR_OUTCOMES else None,
-            execution.write_in_doubt,
-        )
-        if write is not None:
-            call = Call(write.method, write.path, reconcile=evaluate_legacy_write_as_inconclusive)
-            outcome = Absent() if operator_outcome == ABSENT else Confirmed(object_id=object_id)
-            try:
-                await execution.record_reconciled_outcome(call, outcome)
-            except Unknown as unknown:
-                await execution.leave_in_doubt(str(unknown))
-                return False
-        if object_id and execution.operation.name == "create_batch":
-            await self._object_state.compare_and_set(
-                execution.operation_record.tenant, BACKEND_KIND, object_id, LEGACY_MARK
-            )
-        if operator_outcome == ABSENT:
-            await execution.close(UNDONE)
-            # The record at hand lists only some of the objects that the operation names.
-            row = await self._journal.operations.find_operation(execution.operation_record.id)
-            await revert_marks(
-                self._object_state,
-                execution.operation_record.tenant,
-                row.object_ids if row else (),
-                execution.operation_record.id,
-            )
-        else:
-            # The client may retry for a day, and a retry must not execute it twice.
-            await execution.finish()
-        self._log_resolved(
-            execution.operation_record,
-            "not_executed" if operator_outcome == ABSENT else "succeeded",
-        )
-        return True
+    async def _has_news_of_forwarded(self, record: OperationRecord) -> bool:
+        """Whether a forwarded write may end now: reads of the gateway would find out nothing."""
+        if record.state == RUNNING or record.id in self._journal.unsaved_executions:
+            return True
+        return bool(await self._journal.operations.load_operator_outcomes([record.id]))
 
     async def _replay_flow_to_end(self, execution: OperationExecution) -> bool:
         record = execution.operation_record
@@ -280,8 +201,13 @@ class WriteReconciler:
             await execution.close(UNDONE)
             self._log_resolved(record, "not_executed", **{"error.type": failure.error_type})
         else:
-            if execution.operation.method == "GET":
+            # An answer of the legacy service was passed on, and only could not be saved then.
+            is_passed_on = record.is_forwarded and execution.is_answered_by_service
+            if execution.operation.method == "GET" or is_passed_on:
                 await execution.close()
+            elif record.is_forwarded:
+                # A retry within a day must not execute it again; its response is not known.
+                await execution.finish()
             else:
                 # Stored, because a retry may reach another version, which cannot replay this flow.
                 await execution.finish(

@@ -8,7 +8,6 @@ from datetime import timedelta
 from gateway.storage.operations import (
     ANSWERED,
     DONE,
-    FORWARDED_PREFIX,
     IN_DOUBT,
     RUNNING,
     OperationRecord,
@@ -16,6 +15,7 @@ from gateway.storage.operations import (
 from gateway.writes.journal import Journal
 from gateway.writes.reconciler import WriteReconciler
 from mappings.effects import Operation
+from mappings.forwarded_writes import FORWARDED_PREFIX
 
 RETRY_WINDOW = timedelta(hours=24)
 """Age of an operation from which an identical request is a new one."""
@@ -75,26 +75,6 @@ class RetryMatcher:
             row.state == RUNNING and not row.fence and self._reconciler.is_operation_executing(row)
         )
         return not is_running or self._journal.is_client_disconnected(row) or self.is_resumed(row)
-
-    def is_forwarded_retry(
-        self, row: OperationRecord, record: OperationRecord, received_at: float
-    ) -> bool:
-        """Whether a request to the legacy service, without a key in common, is a retry of ``row``.
-
-        ``received_at`` is when the request was received, by the monotonic clock.
-        """
-        if not record.has_same_request(row):
-            return False
-        if self._joins_running and self._has_overlapped(row, record, received_at):
-            return True
-        if not row.is_open or row.started_at < record.started_at - RETRY_WINDOW:
-            return False
-        if self._journal.is_delivered(row):
-            return False
-        if not row.is_forwarded:
-            return True  # whether it counts as a retry is decided by the translated path
-        is_running = row.state == RUNNING and self._reconciler.is_operation_executing(row)
-        return self._joins_running or not is_running or self._journal.is_client_disconnected(row)
 
     def is_response_being_delivered(
         self,

@@ -25,6 +25,9 @@ from gateway.writes.caller import Caller
 from mappings.effects import Answer
 from mappings.failures import Unknown
 
+FORWARDED_RETRY_AFTER_SECONDS = 2
+"""The ``Retry-After`` of a forwarded write in doubt, in seconds: an operator may resolve it soon."""
+
 _ANSWER_START = "{"
 """The first character of a stored answer (a JSON object); stored responses are JSON arrays."""
 
@@ -80,5 +83,8 @@ async def load_first_attempt_response(
         caller.is_long = caller.is_long or is_long
         return await render_answer(stored)
     if first_attempt.is_forwarded:
-        raise Unknown("the first attempt was forwarded to the legacy service")
+        raise Unknown(
+            "the outcome of its first attempt at the legacy service is unknown",
+            retry_after=FORWARDED_RETRY_AFTER_SECONDS,
+        )
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
 import pytest
 
@@ -10,14 +11,11 @@ from gateway.config.settings import State
 from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.id_rows import save_legacy_ids
-from gateway.writes.batch_routing import (
-    BACKEND_KIND,
-    LEGACY_MARK,
-    BatchRoutedElsewhereError,
-    BatchRouting,
-)
+from gateway.storage.operations import UNDONE, Checkpoint, OperationRecord, OperationRepository
+from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
+from mappings.forwarded_writes import LEGACY_MARK, NO_MARK, ROUTING_KIND
 
 ACME = Tenant("acme", "live")
 
@@ -37,7 +35,7 @@ async def test_batch_started_at_legacy_service_stays_there_by_either_id(
             None,
             None,
         ]
-        await object_states.compare_and_set(ACME, BACKEND_KIND, "B-KNOWN", LEGACY_MARK)
+        await object_states.compare_and_set(ACME, ROUTING_KIND, "B-KNOWN", LEGACY_MARK)
         # An edit under the previous mode ended after the start was forwarded.
         await object_states.compare_and_set(
             ACME, "batch", "B-REAL", {"phase": "draft", "version": 2}
@@ -63,7 +61,7 @@ async def test_second_service_to_change_a_batch_is_refused(name: str, state: Sta
         assert await object_states.load(ACME, "batch", "B-REAL") == batch_state
         with pytest.raises(Conflict):
             await object_states.compare_and_set_all(ACME, [*unmarked_checks, change])
-        await routing.delete_legacy_routing_marks(ACME, [name])
+        await object_states.compare_and_set(ACME, ROUTING_KIND, name, NO_MARK)
         await object_states.compare_and_set_all(ACME, [*unmarked_checks, change])
         with pytest.raises(BatchRoutedElsewhereError):
             await routing.build_legacy_routing_marks(ACME, [name], "one")
@@ -82,42 +80,63 @@ async def test_batch_changed_here_first_is_not_marked(
         )
         with pytest.raises(Conflict):
             await object_states.compare_and_set_all(ACME, legacy_marks)
-        assert await object_states.load(ACME, BACKEND_KIND, "B-1") == {}
+        assert await object_states.load(ACME, ROUTING_KIND, "B-1") == {}
 
 
-async def test_mark_is_withdrawn_unless_another_write_followed(state: State) -> None:
+async def test_mark_is_deleted_with_its_operation_unless_another_write_followed(
+    state: State,
+) -> None:
     async with open_store(state) as store:
         object_states = ObjectStateStore(store)
         routing = BatchRouting(object_states, AliasIds(store, "all"))
+        operations = OperationRepository(store, object_states)
 
-        async def begin_change(request_id: str) -> None:
-            await object_states.compare_and_set_all(
-                ACME, await routing.build_legacy_routing_marks(ACME, ["B-1"], request_id)
-            )
+        async def begin_change(operation_id: str) -> OperationRecord:
+            record = build_forwarded_record(operation_id)
+            marks = await routing.build_legacy_routing_marks(ACME, ["B-1"], operation_id)
+            await operations.save_checkpoint(record, Checkpoint(True, object_changes=marks))
+            return record
 
-        await begin_change("one")
-        await routing.revert_marks(ACME, ["B-1"], "another")
+        async def undo_change(record: OperationRecord) -> None:
+            undone = Checkpoint(column_values={"state": UNDONE}, deletes_routing_marks=True)
+            await operations.save_checkpoint(record, undone)
+
+        first = await begin_change("one")
         assert await routing.find_backend(ACME, "B-1") == "legacy"
-        await routing.revert_marks(ACME, ["B-1"], "one")
+        await undo_change(first)
         assert await routing.find_backend(ACME, "B-1") is None
         # Neither change saw the mark; the second must find that the mark is shared.
         concurrent_marks = [
-            await routing.build_legacy_routing_marks(ACME, ["B-1"], request_id)
-            for request_id in ("two", "three")
+            await routing.build_legacy_routing_marks(ACME, ["B-1"], operation_id)
+            for operation_id in ("two", "three")
         ]
         await object_states.compare_and_set_all(ACME, concurrent_marks[0])
         with pytest.raises(Conflict):
             await object_states.compare_and_set_all(ACME, concurrent_marks[1])
-        later_marks = await routing.build_legacy_routing_marks(ACME, ["B-1"], "three")
-        await routing.revert_marks(ACME, ["B-1"], "two")
+        await object_states.compare_and_set(ACME, ROUTING_KIND, "B-1", NO_MARK)
+        fourth = await begin_change("four")
+        later_marks = await routing.build_legacy_routing_marks(ACME, ["B-1"], "five")
+        await undo_change(fourth)
         with pytest.raises(Conflict):
             await object_states.compare_and_set_all(ACME, later_marks)
-        await begin_change("four")
-        await begin_change("five")
-        await routing.revert_marks(ACME, ["B-1"], "four")
+        sixth = await begin_change("six")
+        await begin_change("seven")
+        await undo_change(sixth)
         assert await routing.find_backend(ACME, "B-1") == "legacy"
-        await routing.delete_legacy_routing_marks(ACME, ["B-1"])
-        assert await object_states.load(ACME, BACKEND_KIND, "B-1") == {}
+
+
+def build_forwarded_record(operation_id: str) -> OperationRecord:
+    return OperationRecord(
+        operation_id,
+        ACME,
+        "key",
+        "acme",
+        "forwarded update_batch",
+        "request",
+        operation_id,
+        datetime.now(UTC),
+        object_ids=("B-1",),
+    )
 
 
 async def test_one_of_two_instances_changes_a_batch(state: State) -> None:

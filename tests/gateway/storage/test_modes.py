@@ -10,8 +10,9 @@ from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.mode_rows import GROUPS, list_mode_switches, load_mode_switch_count, set_mode
-from gateway.writes.batch_routing import BACKEND_KIND, LEGACY_MARK, BatchRouting
+from gateway.writes.batch_routing import BatchRouting
 from mappings import OPERATIONS, UNLISTED
+from mappings.forwarded_writes import LEGACY_MARK, ROUTING_KIND
 from tests.operator_commands import wait_until_async
 
 ACME = Tenant("acme", "live")
@@ -78,8 +79,8 @@ async def test_batch_routing_finds_service_of_a_batch(state: State) -> None:
             await object_states.compare_and_set(ACME, "batch", "B-1", {**batch_state, **change})
             assert await routing.find_backend(ACME, "B-1") == "current"
         for batch_id in ("B-1", "B-2"):
-            await object_states.compare_and_set(ACME, BACKEND_KIND, batch_id, LEGACY_MARK)
-        assert await object_states.load(ACME, BACKEND_KIND, "B-2") == LEGACY_MARK
+            await object_states.compare_and_set(ACME, ROUTING_KIND, batch_id, LEGACY_MARK)
+        assert await object_states.load(ACME, ROUTING_KIND, "B-2") == LEGACY_MARK
         assert await routing.find_backend(ACME, "B-1") == "legacy"
         assert await routing.find_backend(Tenant("other", "live"), "B-1") is None
         await object_states.compare_and_set(ACME, "alias", "B-9", {"abandoned": True})

@@ -1,0 +1,98 @@
+"""Writes that are forwarded to the legacy service, as operations of one call.
+
+The call is sent in the client's own bytes, so the flow only names it. Its outcome cannot be read
+from the legacy service: without a response an operator determines it (contract, section 7).
+
+The flow records which batches are at the legacy service (kind ``begun``, by the client's id). The
+gateway sets these marks together with the write; ``by`` is the operation that was the first to use
+the batch, and deletes the mark again if it was not executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mappings.effects import (
+    JSON,
+    Answer,
+    Call,
+    CompareAndSet,
+    Confirmed,
+    Flow,
+    Inconclusive,
+    InDoubtWrite,
+    Operation,
+    Request,
+    Step,
+    WriteOutcome,
+)
+from mappings.failures import Refused
+
+FORWARDED_PREFIX = "forwarded "
+"""Prefix of the operation name of a request that was forwarded to the legacy service."""
+ROUTING_KIND = "begun"
+"""Kind of object state that holds the marks."""
+LEGACY_MARK: Mapping[str, JSON] = {"at": "legacy"}
+NO_MARK: Mapping[str, JSON] = {"at": None, "by": None}
+"""Deletes a mark as new facts, and matches a missing mark as expected facts."""
+
+_SINGLE_BATCH_OPERATIONS = frozenset({"delete_batch", "generate_quote", "start_batch"})
+"""They name only the batch, so that a 404 means that the batch does not exist."""
+_BATCH_DELETIONS = frozenset({"delete_batch", "delete_batches"})
+
+
+def build_forwarded_operation(operation: Operation) -> Operation:
+    """Builds the operation that forwards a write; its requests have the client's own ids."""
+
+    def forward(request: Request) -> Flow:
+        call = Call(
+            operation.method,
+            operation.path.format(**request.ids),
+            reconcile=_determine_outcome_from_operator,
+            only_while_client_waits=operation.name == "start_batch",
+            match_fields=[dict(request.ids), request.body],
+        )
+        try:
+            body = yield call
+        except Refused as refused:
+            # The batch exists nowhere, so nothing needs its mark any more.
+            if refused.status == 404 and operation.name in _SINGLE_BATCH_OPERATIONS:
+                yield from _delete_marks(operation, request)
+            raise
+        if operation.name == "create_batch" and body.get("id"):
+            # Recorded with the response: a batch that the client knows always has its mark.
+            yield CompareAndSet(ROUTING_KIND, str(body["id"]), LEGACY_MARK)
+        if operation.name in _BATCH_DELETIONS:
+            yield from _delete_marks(operation, request)
+        return Answer(body)
+
+    forward.__name__ = f"{FORWARDED_PREFIX}{operation.name}"
+    return replace(operation, flow=forward)
+
+
+def list_batch_ids(operation: Operation, request: Request) -> Sequence[str]:
+    """Lists the batches that a request names."""
+    if not operation.path.startswith("/batches"):
+        return []
+    # The first id in a path below /batches is the batch; a second one is a payment.
+    if request.ids:
+        return [*request.ids.values()][:1]
+    ids = request.body.get("ids") if isinstance(request.body, dict) else None
+    return [id_ for id_ in ids if isinstance(id_, str)] if isinstance(ids, list) else []
+
+
+def _delete_marks(operation: Operation, request: Request) -> Generator[Step, Any, None]:
+    for batch_id in list_batch_ids(operation, request):
+        yield CompareAndSet(ROUTING_KIND, batch_id, NO_MARK)
+
+
+def _determine_outcome_from_operator(
+    write: InDoubtWrite,
+) -> Generator[Step, Any, WriteOutcome]:
+    """Outcome rule of a write at the legacy service, which the gateway cannot read."""
+    yield from ()
+    if write.operator_object_id is not None:
+        return Confirmed({"id": write.operator_object_id}, write.operator_object_id)
+    return Inconclusive("it was forwarded to the legacy service, which the gateway cannot read")
