@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 import pytest
@@ -39,6 +39,7 @@ from tests.sockets import wait_until
 from tests.state import count_operations_by_state
 
 PAUSE_SECONDS = 1.5
+INTERFACES: tuple[Literal["current", "legacy"], ...] = ("current", "legacy")
 
 
 @dataclass(slots=True)
@@ -271,6 +272,11 @@ async def test_request_that_came_before_an_identical_one_was_executed_elsewhere_
     """
     for number in range(1, 7):
         body = recipient_body(number)
+        # So that the first is not answered before its process is paused.
+        instances.service.faults += [
+            Fault("POST", "/v1/recipients", answer_delay=0.1, interface=interface)
+            for interface in INTERFACES
+        ]
         if number % 2:
             instances.first.process.kill(signal.SIGSTOP)
         sending = asyncio.create_task(instances.first.request("POST", "/v1/recipients", body))
