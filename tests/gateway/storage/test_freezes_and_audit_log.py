@@ -313,6 +313,7 @@ def test_only_retention_deletes_from_audit_log() -> None:
             "freezes",
             "counters",
             "modes",
+            "_batch_services",
         ),
         *("comparisons", "found_differences", "request_counts"),
     }
