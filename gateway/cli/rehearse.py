@@ -45,7 +45,12 @@ def rehearse(
     command continues it. Exit code 0 if clients would notice nothing, 1 if they would, 2 if it could
     not run to the end.
     """
-    from gateway.operator.rehearsal.report import propose_settings, render_rehearsal_page
+    from gateway.operator.rehearsal.report import (
+        COLOURS,
+        list_tables,
+        propose_settings,
+        render_rehearsal_page,
+    )
 
     settings = load_command_settings(config)
     report = run_to_completion(_rehearse(settings, key_name, may_start=start))
@@ -57,7 +62,13 @@ def rehearse(
     if as_json:
         print_json(report)
     else:
-        _print_report(report)
+        click.echo(f"{report['verdict'][:1].upper()}{report['verdict'][1:]}.{report['note']}")
+        for title, headers, rows in list_tables(report):
+            if rows:
+                click.echo(f"\n{title}\n")
+                print_table(headers, rows, COLOURS, MAX_LINE_CHARACTERS)
+        if report["settings_diff"]:
+            click.echo(f"\nSettings that suit this service\n\n{report['settings_diff']}")
     click.get_current_context().exit(report["exit_code"])
 
 
@@ -106,15 +117,3 @@ async def _find_sandbox_tenant(settings: Settings, store: Store, key_name: str) 
     if await store.read(lambda tx: is_frozen(tx, key.tenant)):
         raise CommandError("writes are frozen; run `unfreeze` first")
     return key.tenant
-
-
-def _print_report(report: Report) -> None:
-    from gateway.operator.rehearsal.report import COLOURS, list_tables
-
-    click.echo(f"{report['verdict'][:1].upper()}{report['verdict'][1:]}.")
-    for title, headers, rows in list_tables(report):
-        if rows:
-            click.echo(f"\n{title}\n")
-            print_table(headers, rows, COLOURS, MAX_LINE_CHARACTERS)
-    if report["settings_diff"]:
-        click.echo(f"\nSettings that suit this service\n\n{report['settings_diff']}")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.payloads import json_codec
 from gateway.upstream.client import Reply, UpstreamClient
@@ -13,31 +12,22 @@ PROBE_ID = "rehearsal-probe"
 """The request id of the calls that a rehearsal makes itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """A call of the service. ``is_probe``: made by the rehearsal itself, not by the gateway.
 
     ``sent`` and ``body`` are the decoded bodies, empty if they are no JSON objects.
     """
 
     method: str
-    target: str
+    path: str
     sent: dict[str, Any]
     body: dict[str, Any]
     reply: Reply
     is_probe: bool
 
     @property
-    def path(self) -> str:
-        return self.target.partition("?")[0]
-
-    @property
     def is_accepted(self) -> bool:
         return 200 <= self.reply.status < 300 and self.body.get("ok") is not False
-
-    def is_refused_with(self, status: int, code: str) -> bool:
-        codes = {error.get("code") for error in list_errors(self.body)}
-        return self.reply.status == status and codes == {code}
 
     def __str__(self) -> str:
         return "accepted" if self.is_accepted else format_answer(self.reply.status, self.body)
@@ -65,13 +55,17 @@ class RecordingClient(UpstreamClient):
     async def send(self, *request: Any, **options: Any) -> Reply:
         _environment, _credentials, method, target, body = request
         reply = await super().send(*request, **options)
-        sent, received = decode_object(body or b""), decode_object(reply.body)
-        is_probe = options["request_id"] == PROBE_ID
-        self.exchanges.append(Exchange(method, target, sent, received, reply, is_probe))
+        exchange = build_exchange(method, target, body, options["request_id"], reply)
+        self.exchanges.append(exchange)
         return reply
 
 
-def decode_object(data: Any) -> dict[str, Any]:
+def build_exchange(method: str, target: str, body: Any, request_id: str, reply: Reply) -> Exchange:
+    sent, received = _decode(body or b""), _decode(reply.body)
+    return Exchange(method, target.partition("?")[0], sent, received, reply, request_id == PROBE_ID)
+
+
+def _decode(data: Any) -> dict[str, Any]:
     try:
         value = json_codec.loads(bytes(data))
     except json_codec.JsonError:

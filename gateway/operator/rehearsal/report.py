@@ -7,16 +7,15 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-from gateway.operator.rehearsal.assumptions import ASSUMPTIONS
+from gateway.operator.rehearsal.checks import ASSUMPTIONS
 from gateway.operator.rehearsal.run import ENVIRONMENT, RehearsalRun
 from mappings import OPERATIONS
 from mappings.current import ENDPOINTS
@@ -24,21 +23,30 @@ from mappings.current import ENDPOINTS
 Report = dict[str, Any]
 """The JSON document of ``rehearse --json``."""
 
-HOLDS, HANDLED, NOTICED, NOT_TRIED = (
-    "holds",
-    "differs: handled",
-    "differs: clients would notice",
-    "not tried",
-)
+HOLDS, HANDLED, NOTICED = "holds", "differs: handled", "differs: clients would notice"
+NOT_TRIED = "not tried"
 """The verdicts of an assumption."""
 
+NOT_SEEN = (None, "no call was made for it, or none shows it")
 COLOURS = {HOLDS: "green", "ok": "green", HANDLED: "yellow", NOTICED: "red", "failed": "red"}
+TABLES = {
+    "Assumptions": {
+        "assumption": "{name}: {presumed}",
+        "verdict": "{verdict}",
+        "seen": "{seen}",
+        "what the gateway does if it differs": "{if_different}",
+        "could clients notice": "{clients_could_notice}",
+    },
+    "Operations": {"operation": "{request}", "outcome": "{outcome}", "seen": "{seen}"},
+    "Left at the service": {"kind": "{kind}", "id": "{id}", "reason": "{reason}"},
+}
+"""The columns of the tables that show a report."""
+
 CAPABILITY_NAME = "rehearsal"
 """The name of the row with an environment's last rehearsal, among what was learnt of its service."""
 
 
-@dataclass(frozen=True, slots=True)
-class LastRehearsal:
+class LastRehearsal(NamedTuple):
     """The last rehearsal of an environment, for `doctor` and the console."""
 
     verdict: str
@@ -53,26 +61,25 @@ def parse_last_rehearsal(row: Mapping[str, Any] | None) -> LastRehearsal | None:
     return LastRehearsal(row["verdict"], row["is_ok"], datetime.fromtimestamp(row["at"], UTC))
 
 
-def build_report(run: RehearsalRun, left: list[dict[str, Any]], stop_reason: str) -> Report:
-    not_reached = (None, "no call was made for it, or its answer could not be read")
-    run.results.assumptions["country names"] = (None, "the service has no such operation")
+def build_report(
+    run: RehearsalRun, left: list[dict[str, Any]], stop_reason: str, note: str
+) -> Report:
+    run.results["country names"] = (None, "the service has no such operation")
     if not run.may_start:
-        needs_start = (None, "needs --start")
-        run.results.assumptions["processed batches"] = needs_start
-        run.results.operations["start_batch"] = needs_start
+        run.results["processed batches"] = run.results["start_batch"] = (None, "needs --start")
     assumptions = [
         {
             "name": row.name,
             "presumed": row.statement,
-            "seen": seen,
-            "if_different": row.effect,
-            "clients_could_notice": row.is_noticed == "yes",
             "verdict": {True: HOLDS, None: NOT_TRIED}.get(
                 holds, NOTICED if row.is_noticed else HANDLED
             ),
+            "seen": seen,
+            "if_different": row.effect,
+            "clients_could_notice": row.is_noticed == "yes",
         }
         for row in ASSUMPTIONS
-        for holds, seen in [run.results.assumptions.get(row.name, not_reached)]
+        for holds, seen in [run.results.get(row.name, NOT_SEEN)]
     ]
     operations = [
         {
@@ -82,14 +89,17 @@ def build_report(run: RehearsalRun, left: list[dict[str, Any]], stop_reason: str
             "seen": seen,
         }
         for operation in OPERATIONS
-        for is_ok, seen in [run.results.operations.get(operation.name, not_reached)]
+        for is_ok, seen in [run.results.get(operation.name, NOT_SEEN)]
     ]
     verdicts = [row["verdict"] for row in assumptions]
     counts = {name: verdicts.count(name) for name in (NOTICED, HANDLED, NOT_TRIED, HOLDS)}
     failed_count = sum(row["outcome"] == "failed" for row in operations)
     return {
-        "verdict": _format_verdict(counts, failed_count, stop_reason),
+        "verdict": f"not finished: {stop_reason}"
+        if stop_reason
+        else _format_verdict(counts, failed_count),
         "exit_code": 2 if stop_reason else int(bool(counts[NOTICED] or failed_count)),
+        "note": note,
         "environment": ENVIRONMENT,
         "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "counts": counts,
@@ -100,9 +110,7 @@ def build_report(run: RehearsalRun, left: list[dict[str, Any]], stop_reason: str
     }
 
 
-def _format_verdict(counts: dict[str, int], failed_count: int, stop_reason: str) -> str:
-    if stop_reason:
-        return f"not finished: {stop_reason}"
+def _format_verdict(counts: dict[str, int], failed_count: int) -> str:
     parts = []
     if counts[NOTICED]:
         parts.append(f"{pluralize(counts[NOTICED], 'difference')} that clients would notice")
@@ -115,36 +123,19 @@ def _format_verdict(counts: dict[str, int], failed_count: int, stop_reason: str)
 
 def list_tables(report: Report) -> list[tuple[str, list[str], list[list[str]]]]:
     """Returns title, headers and rows of the tables that show a report, most urgent rows first."""
-    order = [*report["counts"], "failed", "ok"]
-    assumptions = sorted(report["assumptions"], key=lambda row: order.index(row["verdict"]))
-    operations = sorted(report["operations"], key=lambda row: order.index(row["outcome"]))
-    effect = "what the gateway does if it differs"
-    return [
-        (
-            "Assumptions",
-            ["assumption", "verdict", "seen", effect, "could clients notice"],
-            [
-                [
-                    f"{row['name']}: {row['presumed']}",
-                    row["verdict"],
-                    row["seen"],
-                    row["if_different"],
-                    "yes" if row["clients_could_notice"] else "no",
-                ]
-                for row in assumptions
-            ],
-        ),
-        (
-            "Operations",
-            ["operation", "outcome", "seen"],
-            [[row["request"], row["outcome"], row["seen"]] for row in operations],
-        ),
-        (
-            "Left at the service",
-            ["kind", "id", "reason"],
-            [[item["kind"], item["id"], item["reason"]] for item in report["left"]],
-        ),
-    ]
+    order = {word: place for place, word in enumerate([*report["counts"], "failed", "ok"])}
+    words = {True: "yes", False: "no"}
+    tables = []
+    for (title, columns), name in zip(
+        TABLES.items(), ("assumptions", "operations", "left"), strict=True
+    ):
+        texts = [
+            {key: words.get(value, value) for key, value in row.items()} for row in report[name]
+        ]
+        cells = [[form.format_map(row) for form in columns.values()] for row in texts]
+        cells.sort(key=lambda row: order.get(row[1], 0))
+        tables.append((title, list(columns), cells))
+    return tables
 
 
 def propose_settings(report: Report, settings: Settings, config_text: str) -> str:

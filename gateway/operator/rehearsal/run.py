@@ -19,7 +19,7 @@ from gateway.operator.rehearsal.exchanges import (
     PROBE_ID,
     Exchange,
     RecordingClient,
-    decode_object,
+    build_exchange,
     format_answer,
 )
 from gateway.operator.rehearsal.scenario import Step
@@ -37,13 +37,6 @@ REFERENCE_PREFIX = "payout-gateway-rehearsal-"
 
 METHODS = {operation.name: operation.method for operation in OPERATIONS}
 WAIT_SECONDS = 30
-RECALLED = " (in an earlier run, whose batches are still there)"
-RECALLED_ROWS = {
-    "create_batch": ("create_batch", "batch ids", "memo", "write answers"),
-    "create_payment": ("create_payment", "added payments"),
-    "unknown recipient": ("unknown recipient of a payment",),
-}
-"""The rows of the steps whose objects cannot be deleted at some services."""
 
 
 class RehearsalStopped(Exception):
@@ -55,20 +48,11 @@ Seen = tuple[bool | None, str]
 
 
 @dataclass(slots=True)
-class Results:
-    """What was seen so far, by operation and by assumption. It contains no message and no data."""
-
-    operations: dict[str, Seen] = field(default_factory=dict)
-    assumptions: dict[str, Seen] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class RehearsalRun:
     """The state of a run. ``session`` reaches the gateway, and ``client`` is the gateway's own.
 
-    ``values`` are what the texts of the steps refer to. ``kept`` are ids of what earlier runs could
-    not delete, by the name under which steps save them; it is used again, so that no run leaves
-    more, and ``earlier`` has what was seen when it was created.
+    ``results`` has what was seen so far, by operation and by assumption, without messages and data.
+    ``values`` are what the texts of the steps refer to.
     """
 
     settings: Settings
@@ -76,10 +60,7 @@ class RehearsalRun:
     session: aiohttp.ClientSession
     client: RecordingClient
     may_start: bool = False
-    is_interrupted: bool = False
-    results: Results = field(default_factory=Results)
-    earlier: Results = field(default_factory=Results)
-    kept: dict[str, str] = field(default_factory=dict)
+    results: dict[str, Seen] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
     probes: dict[str, Exchange] = field(default_factory=dict)
 
@@ -95,30 +76,9 @@ class RehearsalRun:
             "batch_currency": words.current.batch_currency,
         }
 
-    @property
-    def base_url(self) -> str:
-        environments = self.settings.environments.map_configured_environments_by_name()
-        return environments[ENVIRONMENT].base_url
-
-    def reuse_batches(self, ids: Mapping[str, str], earlier: Results) -> None:
-        """Takes over batches by reference, from the run that has seen the ``earlier`` results."""
-        id_length = len(self.values["reference"])
-        self.kept = {reference[id_length + 1 :]: id_ for reference, id_ in ids.items()}
-        self.earlier = earlier
-        # An added payment cannot be removed either.
-        if "read" in self.kept and "create_payment" in earlier.operations:
-            self.kept["added"] = ""
-
     async def take_step(self, step: Step) -> None:
         """Sends a request and records what it shows; raises RehearsalStopped."""
-        if self.is_interrupted:
-            raise RehearsalStopped("interrupted; run the same command again to continue")
         if step.saves.keys() & self.values.keys():
-            return
-        if kept := step.saves.keys() & self.kept.keys():
-            self._recall(RECALLED_ROWS[step.name])
-            for name in kept:
-                self._save_ids(name, self.kept[name], self.kept[name])
             return
         try:
             target, body, shows = map(self._format, (step.target, step.body, step.shows))
@@ -133,66 +93,62 @@ class RehearsalRun:
             if id_ := find_value(answer, place):
                 bodies = (normalize(call.body) for call in reversed(self.client.exchanges))
                 current_id = next(filter(None, (find_value(body, place) for body in bodies)), "")
-                self._save_ids(name, str(id_), str(current_id))
+                self.save_ids(name, str(id_), str(current_id))
 
     async def _send_legacy(
         self, step: Step, path: str, body: JSON, shows: Mapping[str, JSON]
     ) -> dict[str, Any]:
         """Returns the answer, empty if the operation failed."""
-        method, rows = METHODS[step.name], self.results.operations
-        async with self.session.request(method, f"/v1{path}", json=body) as response:
+        async with self.session.request(METHODS[step.name], f"/v1{path}", json=body) as response:
             status, answer = response.status, await response.json(content_type=None)
         is_object = isinstance(answer, dict) and answer.get("ok") is (status == 200)
         is_ok, seen = status in step.expected and is_object, format_answer(status, answer)
         if is_ok and (place := find_difference(answer, shows)):
             is_ok, seen = False, f"the answer shows another {place}"
         # The first answer, which is a success; later ones may be an expected 404. A failure stays.
-        if step.name not in rows or (not is_ok and rows[step.name][0]):
-            rows[step.name] = (is_ok, seen)
+        if step.name not in self.results or (not is_ok and self.results[step.name][0]):
+            self.results[step.name] = (is_ok, seen)
         return answer if is_object else {}
 
     async def _send_probe(self, step: Step, target: str, body: JSON) -> dict[str, Any]:
+        """Returns the answer, empty if it is a refusal; waits for a batch that is processed."""
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
-            exchange = await self.call_service(step.method, target, body, step=step)
-            self.probes[step.name] = exchange
-            is_over = extract_batch(exchange.body).get("status") != "processing"
-            if is_over or not step.is_repeated or time.monotonic() > deadline:
-                return normalize(exchange.body) if exchange.is_accepted else {}
+            call = await self.call_service(
+                step.method, target, body, secret=step.secret, age_seconds=step.age_seconds
+            )
+            self.probes[step.name] = call
+            is_over = extract_batch(call.body).get("status") != "processing"
+            if is_over or time.monotonic() > deadline:
+                return normalize(call.body) if call.is_accepted else {}
             await asyncio.sleep(1)
 
     async def call_service(
-        self, method: str, target: str, body: JSON = None, *, step: Step | None = None
+        self,
+        method: str,
+        target: str,
+        body: JSON = None,
+        *,
+        secret: str = "",
+        age_seconds: float = 0,
     ) -> Exchange:
         """Calls the service itself; raises RehearsalStopped if it does not answer."""
-        credentials = self.credentials
-        if step and step.is_forged:
-            credentials = Credentials(credentials.access_key, "a wrong secret")
+        access_key, own_secret = self.credentials.access_key, self.credentials.secret_key
         data = None if body is None else json_codec.dumps(body)
-        request = (ENVIRONMENT, credentials, method, target, data)
+        request = (ENVIRONMENT, Credentials(access_key, secret or own_secret), method, target, data)
         options: dict[str, Any] = {"request_id": PROBE_ID, "write": method != "GET"}
         try:
-            if step and (age := step.age_seconds):
-                clock = ServiceClock(wall=lambda: time.time() - age)
+            if age_seconds:
+                clock = ServiceClock(wall=lambda: time.time() - age_seconds)
                 async with open_upstream_client(self.settings, clock=clock) as client:
                     reply = await client.send(*request, **options)
             else:
                 reply = await self.client.send(*request, **options)
         except (Unreachable, Unknown) as failure:
             raise RehearsalStopped(f"the sandbox does not answer: {failure}") from None
-        return Exchange(method, target, {}, decode_object(reply.body), reply, is_probe=True)
+        return build_exchange(method, target, data, PROBE_ID, reply)
 
-    def _recall(self, names: tuple[str, ...]) -> None:
-        """Takes rows over from the earlier run that made what is not made again."""
-        for rows, earlier in (
-            (self.results.operations, self.earlier.operations),
-            (self.results.assumptions, self.earlier.assumptions),
-        ):
-            for name in earlier.keys() & set(names):
-                holds, seen = earlier[name]
-                rows[name] = (holds, seen.removesuffix(RECALLED) + RECALLED)
-
-    def _save_ids(self, name: str, legacy_id: str, current_id: str) -> None:
+    def save_ids(self, name: str, legacy_id: str, current_id: str) -> None:
         summary_path = self.settings.vocabulary.current.summary_path
         self.values[name], self.values[f"{name}_current"] = legacy_id, current_id
         self.values[f"{name}_summary"] = summary_path.format(id=current_id)
@@ -228,21 +184,15 @@ def find_value(value: Any, place: str) -> Any:
     """Finds a value by its place (``payments.0.id``); None if there is none."""
     for part in place.split("."):
         if isinstance(value, list):
-            value = dict(enumerate(value))
-        value = (
-            value.get(int(part) if part.isdigit() else part) if isinstance(value, dict) else None
-        )
+            value = {str(index): entry for index, entry in enumerate(value)}
+        value = value.get(part) if isinstance(value, dict) else None
     return value
 
 
-def find_difference(value: Any, expected: Any) -> str:
-    """Finds the first place where a value lacks what is expected; empty if there is none."""
+def find_difference(value: Any, expected: Any, name: str = "") -> str:
+    """Returns the name of the first value that is not as expected; empty if there is none."""
+    if value is None or not isinstance(expected, Mapping | list):
+        return "" if value == expected else name
     pairs: Any = expected.items() if isinstance(expected, Mapping) else enumerate(expected)
-    for key, part in pairs:
-        found = find_value(value, str(key))
-        is_leaf = not isinstance(part, Mapping | list)
-        if found is None or (is_leaf and found != part):
-            return str(key)
-        if not is_leaf and (place := find_difference(found, part)):
-            return f"{key}.{place}"
-    return ""
+    names = (find_difference(find_value(value, str(k)), part, str(k)) for k, part in pairs)
+    return next(filter(None, names), "")

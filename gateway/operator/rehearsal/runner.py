@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, NamedTuple
 
 from gateway.operator.rehearsal.checks import record_assumptions
 from gateway.operator.rehearsal.report import CAPABILITY_NAME, Report, build_report
@@ -15,11 +14,13 @@ from gateway.operator.rehearsal.run import (
     REFERENCE_PREFIX,
     RehearsalRun,
     RehearsalStopped,
-    Results,
 )
-from gateway.operator.rehearsal.scenario import CHAPTERS, Step
+from gateway.operator.rehearsal.scenario import CHAPTERS
 from gateway.storage import ObjectStateStore
 from mappings.payloads import extract_batch, find_payments
+
+FORMAT = 2
+"""Of the saved row. The progress of another one is ignored."""
 
 RESUME_SECONDS = 3600
 """How long after an interruption the finished chapters still count."""
@@ -30,19 +31,19 @@ SEARCHES = {
 }
 """By kind: the field with the reference, and the list that shows the latest objects."""
 
+STAYS = "the service does not delete it by this path"
+OPEN = f"{STAYS}; it is open and pays nobody"
+REUSABLE = f"{OPEN}; the next run uses it again"
+RECALLED = " (in an earlier run, whose batches are still there)"
 
-@dataclass(frozen=True, slots=True)
-class Leftover:
-    """An object at the service, and why it could not be removed.
 
-    ``is_reusable``: an open batch with its payments, which the next run uses again.
-    """
+class Leftover(NamedTuple):
+    """An object at the service, and why it could not be removed."""
 
     kind: str
     id: str
     reference: str
     reason: str = ""
-    is_reusable: bool = False
 
 
 async def run_rehearsal(
@@ -57,18 +58,20 @@ async def run_rehearsal(
         raise RehearsalStopped(f"the sandbox refuses a first read with {first}; run `doctor`")
     learned = await objects.load_capabilities(ENVIRONMENT)
     last: dict[str, Any] = learned[CAPABILITY_NAME][0] if CAPABILITY_NAME in learned else {}
-    scope, done = [run.base_url, run.may_start], list[str]()
+    note = ""
+    if last and last.get("format") != FORMAT:
+        note = " What another version saved of a rehearsal is ignored: only what lists show is removed."
+        last = {}
+    base_url = run.settings.environments.map_configured_environments_by_name()[ENVIRONMENT].base_url
+    scope, done = [base_url, run.may_start], list[str]()
     if last.get("scope") == scope and time.time() - last["at"] < RESUME_SECONDS:
-        done, run.results = last["chapters"], Results(**last["results"])
+        done, run.results = last["chapters"], last["results"]
     left = await _remove_objects(run, (Leftover(**item) for item in last.get("left", ())))
-    run.reuse_batches(
-        {item.reference: item.id for item in left if item.is_reusable},
-        Results(**last.get("results", {})),
-    )
+    recalled = _reuse_batches(run, left, last.get("results", {}))
 
     async def save(verdict: str, *, is_ok: bool = False, is_over: bool = False) -> None:
-        row = {"at": int(time.time()), "verdict": verdict, "is_ok": is_ok}
-        row |= {"left": [asdict(item) for item in left], "results": asdict(run.results)}
+        row = {"format": FORMAT, "at": int(time.time()), "verdict": verdict, "is_ok": is_ok}
+        row |= {"left": [item._asdict() for item in left], "results": run.results}
         row |= {} if is_over else {"scope": scope, "chapters": done}
         await objects.save_capability(ENVIRONMENT, CAPABILITY_NAME, row)
 
@@ -78,7 +81,8 @@ async def run_rehearsal(
             continue
         report_chapter(number, name)
         try:
-            await _take_steps(run, steps)
+            for step in steps:
+                await _finish_if_interrupted(run.take_step(step))
             done.append(name)
         except RehearsalStopped as reason:
             stop_reason = str(reason)
@@ -88,28 +92,38 @@ async def run_rehearsal(
         await save("interrupted")
     report_chapter(len(CHAPTERS), "cleaning up")
     left = await _remove_objects(run, [*await _find_listed_objects(run), *left])
-    report = build_report(run, [asdict(item) for item in left], stop_reason)
+    run.results = recalled | run.results
+    report = build_report(run, [item._asdict() for item in left], stop_reason, note)
     await save(report["verdict"], is_ok=report["exit_code"] == 0, is_over=not stop_reason)
     return report
 
 
-async def _take_steps(run: RehearsalRun, steps: Iterable[Step]) -> None:
-    """Takes the steps of a chapter. After a cancellation the request in flight is finished first:
-    what it creates has to be removed.
+def _reuse_batches(run: RehearsalRun, left: list[Leftover], results: Any) -> dict[str, Any]:
+    """Takes over batches that the service does not delete, so that no run leaves more.
+
+    Returns what the earlier run has seen, for what this run does not create again.
     """
+    reused = {item.reference: item.id for item in left if item.reason == REUSABLE}
+    for reference, id_ in reused.items():
+        run.save_ids(reference[len(run.values["reference"]) + 1 :], id_, id_)
+    # An added payment cannot be removed either.
+    if "read" in run.values and "create_payment" in results:
+        run.save_ids("added", "", "")
+    rows = results.items() if reused else ()
+    return {name: (holds, seen.removesuffix(RECALLED) + RECALLED) for name, (holds, seen) in rows}
 
-    async def take_all() -> None:
-        for step in steps:
-            await run.take_step(step)
 
-    chapter = asyncio.ensure_future(take_all())
+async def _finish_if_interrupted(request: Coroutine[Any, Any, None]) -> None:
+    """Finishes a request before a cancellation: what it creates has to be removed."""
+    task = asyncio.ensure_future(request)
     try:
-        await asyncio.shield(chapter)
+        await asyncio.shield(task)
     except asyncio.CancelledError:
-        run.is_interrupted = True
-        if task := asyncio.current_task():
-            task.uncancel()
-        await chapter
+        await task
+        if current := asyncio.current_task():
+            current.uncancel()
+        reason = "interrupted; run the same command again to continue"
+        raise RehearsalStopped(reason) from None
 
 
 def _list_created_objects(run: RehearsalRun) -> list[Leftover]:
@@ -128,7 +142,7 @@ def _list_created_objects(run: RehearsalRun) -> list[Leftover]:
 
 
 async def _find_listed_objects(run: RehearsalRun) -> list[Leftover]:
-    """Finds objects of any rehearsal by their reference, also those whose creation was not answered."""
+    """Finds objects of any rehearsal by their reference, also if their creation was not answered."""
     found = []
     for kind, (field, target) in SEARCHES.items():
         try:
@@ -144,33 +158,31 @@ async def _find_listed_objects(run: RehearsalRun) -> list[Leftover]:
 
 async def _remove_objects(run: RehearsalRun, objects: Iterable[Leftover]) -> list[Leftover]:
     """Deletes objects, and returns what is left."""
-    by_id = {item.id: item for item in objects}
     left = []
     # Batches first: a service may refuse to delete the recipient of a payment.
-    for item in sorted(by_id.values(), key=lambda item: (item.kind, item.id)):
+    for item in sorted({item.id: item for item in objects}.values()):
         try:
-            left += [remaining] if (remaining := await _remove_object(run, item)) else []
-        except RehearsalStopped as reason:
-            left.append(replace(item, reason=str(reason)))
+            reason = await _remove_object(run, item.kind, item.id)
+        except RehearsalStopped as stopped:
+            reason = str(stopped)
+        left += [item._replace(reason=reason)] if reason else []
     return left
 
 
-async def _remove_object(run: RehearsalRun, item: Leftover) -> Leftover | None:
-    """Returns the object if it is still there."""
-    path = f"/v1/{item.kind}/{item.id}"
+async def _remove_object(run: RehearsalRun, kind: str, id_: str) -> str:
+    """Deletes an object; returns why it is still there, empty if it is not."""
+    path = f"/v1/{kind}/{id_}"
     if (await run.call_service("DELETE", path)).is_accepted:
-        return None
-    if is_batch := item.kind == "batches":
-        path = run.settings.vocabulary.current.summary_path.format(id=item.id)
+        return ""
+    if is_batch := kind == "batches":
+        path = run.settings.vocabulary.current.summary_path.format(id=id_)
     answer = await run.call_service("GET", path)
     shown = extract_batch(answer.body) if is_batch else answer.body.get("recipient") or {}
     if answer.reply.status == 404 or shown.get("status") == "archived":
-        return None
-    reason = "the service does not delete it by this path"
+        return ""
     if not is_batch:
-        return replace(item, reason=reason)
+        return STAYS
     if shown.get("status") not in ("open", "pending"):
-        return replace(item, reason="it was started, so it stays", is_reusable=False)
-    reason += "; it is open and pays nobody; the next run uses it again"
+        return "it was started, so it stays"
     payments = find_payments(answer.body)
-    return replace(item, reason=reason, is_reusable=payments is None or len(payments) > 1)
+    return REUSABLE if payments is None or len(payments) > 1 else OPEN

@@ -16,10 +16,10 @@ import pytest
 import pytest_asyncio
 
 from gateway.operator.doctor import run_doctor
-from gateway.operator.rehearsal.assumptions import ASSUMPTIONS
-from gateway.operator.rehearsal.checks import IS_OPTIONAL
+from gateway.operator.rehearsal.checks import ASSUMPTIONS, IS_OPTIONAL
 from gateway.operator.rehearsal.report import HANDLED, NOT_TRIED, NOTICED, propose_settings
 from gateway.simulator import Deviation, Service, ServiceOptions, start_simulator
+from gateway.storage import ObjectStateStore, open_store
 from mappings import OPERATIONS, UNLISTED
 from tests.operator_commands import run_command, write_configuration
 from tests.running_gateway import build_settings, import_api_keys
@@ -102,8 +102,13 @@ def select_rows(report: dict[str, Any], *verdicts: str) -> set[str]:
 async def test_documented_service_differs_in_nothing_and_keeps_nothing(
     rehearsed: RehearsedFolder,
 ) -> None:
+    """The row that an earlier version saved, with another format of what was left, is ignored."""
     page_file = rehearsed.folder / "page.html"
+    old_row = {"at": 1, "verdict": "v", "is_ok": True, "left": [{"kind": "batch", "id": "B-1"}]}
+    async with open_store(build_settings(rehearsed.folder, rehearsed.url).state) as store:
+        await ObjectStateStore(store).save_capability("sandbox", "rehearsal", old_row)
     report = await rehearsed.run("--html", str(page_file))
+    assert "another version" in report["note"]
     assert select_rows(report, HANDLED, NOTICED) == set()
     assert select_rows(report, NOT_TRIED) == UNTRIED
     outcomes = {row["name"]: row["outcome"] for row in report["operations"]}
