@@ -83,8 +83,10 @@ async def load_first_attempt_response(
         caller.is_long = caller.is_long or is_long
         return await render_answer(stored)
     if first_attempt.is_forwarded:
-        raise Unknown(
-            "the outcome of its first attempt at the legacy service is unknown",
-            retry_after=FORWARDED_RETRY_AFTER_SECONDS,
+        reason = (
+            "an operator confirmed its first attempt at the legacy service, whose response is lost"
+            if first_attempt.state == DONE
+            else "the outcome of its first attempt at the legacy service is unknown"
         )
+        raise Unknown(reason, retry_after=FORWARDED_RETRY_AFTER_SECONDS)
     return None

@@ -6,42 +6,63 @@ This module, ``database`` and ``mutations`` are all of the simulation that impor
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials, build_signature_headers, extract_signed_target
+from gateway.config.settings import Comparing
 from gateway.http import responses
-from gateway.http.responses import LegacyResponse
+from gateway.http.responses import LegacyResponse, PassedResponse
+from gateway.migration.forwarding import LegacySender
+from gateway.migration.inbound_request import InboundRequest
+from gateway.migration.routing import ServiceRouter
+from gateway.operator.in_doubt_writes import (
+    OperatorVerdict,
+    WriteCommandRefused,
+    load_in_doubt_writes,
+    record_operator_verdict,
+)
 from gateway.reads.recent_reads import RecentReads
 from gateway.storage import ObjectStateStore, StoreUnavailable
+from gateway.storage.alias_ids import AliasIds
+from gateway.storage.mode_rows import FORWARD, TRANSLATE, Mode
 from gateway.storage.operations import OperationRecord
 from gateway.upstream.capability_cache import CapabilityCache
-from gateway.upstream.client import Reply
+from gateway.upstream.client import UNANSWERED_STATUSES, Reply
 from gateway.upstream.clock import ServiceClock, measure_skew
 from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.upstream.send_attempt import Fence
+from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting
 from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
-from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
+from gateway.writes.idempotency import IdempotencyGuard, LoadRoutingChecks, WriteRequest
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS, Heartbeats
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.reconciler import WriteReconciler
 from mappings import OPERATIONS, UNLISTED, errors, field_types
-from mappings.effects import Answer, Request, Vocabulary
+from mappings.effects import Answer, Operation, Request, Vocabulary
 from mappings.failures import Failure, Unknown, Unreachable
 from tests.recording_service import SentRequest
 from tests.simulation.database import SimulatedStore
-from tests.simulation.network import SIGNATURE_HEADERS, TIMEOUT_SECONDS, ConnectionFailed, Network
+from tests.simulation.network import (
+    SIGNATURE_HEADERS,
+    TIMEOUT_SECONDS,
+    ConnectionFailed,
+    LegacyNetwork,
+    Network,
+)
 from tests.simulation.process import Process, ProcessKilled
 from tests.state import KEY
 
@@ -70,6 +91,8 @@ class LegacyRequest:
     ids: dict[str, str] = field(default_factory=dict)
     body: Any = None
     idempotency: str | None = None
+    changes_modes: bool = False
+    """Whether it meets a mode of the gateway's that changes from request to request."""
 
     def __str__(self) -> str:
         body = self.body or {}
@@ -217,10 +240,52 @@ class SimulatedUpstream:
         return CIMultiDict({**signature_headers, **kind})
 
 
+class SimulatedLegacySender(LegacySender):
+    """Sends one process's forwarded requests to the legacy service, each at most once."""
+
+    def __init__(self, process: Process, network: LegacyNetwork) -> None:
+        self._process = process
+        self._network = network
+
+    def has_environment(self, environment: str) -> bool:
+        return True
+
+    async def forward(self, inbound: InboundRequest, fence: Fence | None = None) -> PassedResponse:
+        await self._process.step()
+        while fence and not fence.is_fence_recent:
+            await fence.verify_fence()
+        execution = cast("OperationExecution", inbound.caller.execution)
+        headers = CIMultiDict({"X-Request-Id": execution.operation_record.id})
+        request = SentRequest(inbound.operation.method, inbound.target, headers, inbound.body)
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                status, body, _ = await self._network.send(
+                    request, asyncio.get_running_loop().time()
+                )
+        except (TimeoutError, ConnectionFailed):
+            raise Unknown("no response") from None
+        finally:
+            await self._process.step()
+        if status in (*UNANSWERED_STATUSES, 302):
+            raise Unknown(f"status {status}")
+        return PassedResponse(status, CIMultiDict(), body)
+
+
+class FixedMode:
+    """The mode of all keys during one request."""
+
+    def __init__(self, mode: Mode) -> None:
+        self._mode = mode
+
+    def find_mode_of_key(self, *_: Any) -> Mode:
+        return self._mode
+
+
 @dataclass
 class Gateway:
     process: Process
     network: Network
+    legacy_network: LegacyNetwork
     state: SimulatedStore
     report_problem: Callable[[str], None]
     lease_seconds: float
@@ -254,6 +319,8 @@ class Gateway:
         self._idempotency_guard = IdempotencyGuard(
             self._journal, self._executor, self._reconciler, PATIENCE_SECONDS
         )
+        self._batch_routing = BatchRouting(object_states, AliasIds(store, "keep"))
+        self._legacy_sender = SimulatedLegacySender(process, self.legacy_network)
         await self._reconciler.__aenter__()
         self.is_open = True
 
@@ -304,7 +371,10 @@ class Gateway:
         self, request: LegacyRequest, caller: Caller
     ) -> tuple[LegacyResponse, OperationRecord | None]:
         try:
-            return await self._build_answer(request, caller)
+            while True:
+                # Another request has assigned the batch to a service meanwhile.
+                with suppress(BatchRoutedElsewhereError):
+                    return await self._build_answer(request, caller)
         except Failure as failure:
             return await _build_refusal(failure), None
         except StoreUnavailable:
@@ -327,13 +397,48 @@ class Gateway:
             body=body,
             problems=problems,
         )
+        routing_checks: LoadRoutingChecks | None = None
+        if legacy_request.changes_modes:
+            inbound = _build_inbound_request(operation, request, legacy_request, caller)
+            router = self._create_router()
+            if answer := await router.forward_if_routed_to_legacy(inbound):
+                response = LegacyResponse(
+                    answer.response.status, {}, {}, chunks=[answer.response.body]
+                )
+                return response, answer.pending_delivery
+            routing_checks = partial(router.load_routing_checks, inbound)
         if not operation.is_write:
             result = await self._executor.execute(operation.flow(request), caller, problems)
             return await _build_success(result), None
         write_request = WriteRequest(
-            operation, request, caller, legacy_request.idempotency, problems
+            operation, request, caller, legacy_request.idempotency, problems, routing_checks
         )
         return await self._idempotency_guard.answer(write_request, _build_success, _build_refusal)
+
+    def _create_router(self) -> ServiceRouter:
+        """Creates the router of one request, whose mode is drawn."""
+        modes: Any = FixedMode(self.process.random_source.choice((FORWARD, TRANSLATE)))
+        return ServiceRouter(
+            modes, self._batch_routing, self._legacy_sender, self._idempotency_guard, Comparing()
+        )
+
+
+def _build_inbound_request(
+    operation: Operation, request: Request, legacy_request: LegacyRequest, caller: Caller
+) -> InboundRequest:
+    body = b"" if legacy_request.body is None else json.dumps(legacy_request.body).encode()
+    return InboundRequest(
+        operation,
+        caller,
+        legacy_request.ids,
+        request,
+        request,
+        f"/v1{operation.path.format(**legacy_request.ids)}",
+        CIMultiDict(),
+        body,
+        legacy_request.idempotency,
+        log_fields={},
+    )
 
 
 async def _build_success(result: Answer) -> LegacyResponse:
@@ -344,8 +449,24 @@ async def _build_refusal(failure: Failure) -> LegacyResponse:
     return responses.build_error_response(errors.translate_failure(failure))
 
 
+async def settle_forwarded_writes(store: SimulatedStore, network: LegacyNetwork) -> None:
+    """Settles the forwarded writes in doubt as an operator does who sees what the legacy service has."""
+    if not network.is_idle:
+        return
+    for in_doubt in await load_in_doubt_writes(store):
+        if not in_doubt.record.is_forwarded:
+            continue
+        request = network.find_request(in_doubt.record.id)
+        has_happened = bool(request and request.is_done)
+        verdict = OperatorVerdict(has_happened, request and request.created_id)
+        with suppress(WriteCommandRefused):
+            await record_operator_verdict(store, in_doubt.id, verdict)
+            network.confirmed_requests += [request] if has_happened else []
+
+
 async def start_gateway(
     network: Network,
+    legacy_network: LegacyNetwork,
     connection: sqlite3.Connection,
     random_source: random.Random,
     report_problem: Callable[[str], None],
@@ -358,6 +479,7 @@ async def start_gateway(
     gateway = Gateway(
         process,
         network,
+        legacy_network,
         SimulatedStore(process, connection, shared=shared),
         report_problem,
         lease_seconds,

@@ -13,7 +13,7 @@ from tests.simulation.database import (
     list_writes,
     take_forbidden_changes,
 )
-from tests.simulation.network import Network
+from tests.simulation.network import LegacyNetwork, Network
 from tests.simulation.scenarios import Scenario
 from tests.state import StoredWrite
 
@@ -28,8 +28,9 @@ async def list_problems(
     for scenario in scenarios:
         problems += scenario.list_problems()
     problems += [f"forbidden change of {change}" for change in take_forbidden_changes()]
-    problems += _check_started_once(simulation.network)
-    problems += compare_with_service(list_writes(simulation.connection), simulation.network)
+    networks = (simulation.network, simulation.legacy_network)
+    problems += _check_sent_once(*networks)
+    problems += compare_with_service(list_writes(simulation.connection), *networks)
     return problems
 
 
@@ -45,18 +46,22 @@ async def _wait_until_settled(simulation: Simulation, seconds: float) -> list[st
     return [f"not settled: {operation}" for operation in remaining]
 
 
-def _check_started_once(network: Network) -> Iterator[str]:
-    for id_, times in Counter(
-        batch_start.batch_id for batch_start in network.service.batch_starts
-    ).items():
-        if times > 1:
-            yield f"{id_} was started {times} times"
+def _check_sent_once(network: Network, legacy_network: LegacyNetwork) -> Iterator[str]:
+    starts = Counter([*network.list_starts(), *legacy_network.list_starts()])
+    yield from (f"{id_} was started {times} times" for id_, times in starts.items() if times > 1)
+    forwarded = Counter(request.headers["X-Request-Id"] for request in legacy_network.requests)
+    yield from (
+        f"{id_} was forwarded {times} times" for id_, times in forwarded.items() if times > 1
+    )
 
 
-def compare_with_service(stored_writes: list[StoredWrite], network: Network) -> Iterator[str]:
-    """Differences between the journal and the service."""
+def compare_with_service(stored_writes: list[StoredWrite], *networks: Network) -> Iterator[str]:
+    """Differences between the journal and the services."""
+    executed_writes = [
+        request for network in networks for request in network.list_executed_writes()
+    ]
     executed_counts = Counter(
-        _build_target(request.method, request.path) for request in network.list_executed_writes()
+        _build_target(request.method, request.path) for request in executed_writes
     )
     known_counts = Counter(
         (stored_write.method, stored_write.path)
@@ -84,9 +89,7 @@ def compare_with_service(stored_writes: list[StoredWrite], network: Network) -> 
         f"{id_} is claimed by {times}" for id_, times in claimed_counts.items() if times > 1
     )
     created_requests = {
-        request.created_id: request
-        for request in network.list_executed_writes()
-        if request.created_id
+        request.created_id: request for request in executed_writes if request.created_id
     }
     yield from (
         f"{id_} is claimed, and was not made"
@@ -99,9 +102,10 @@ def compare_with_service(stored_writes: list[StoredWrite], network: Network) -> 
         ):
             yield f"{id_} was made, and nobody knows"
     yield from (
-        f"{request.batch_id} was started, and nobody knows it"
-        for request in network.service.batch_starts
-        if request.batch_id not in claimed_counts
+        f"{id_} was started, and nobody knows it"
+        for network in networks
+        for id_ in network.list_starts()
+        if id_ not in claimed_counts
     )
     yield from (
         f"lost: {stored_write}"

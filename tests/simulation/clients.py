@@ -12,6 +12,8 @@ from tests.simulation.assembly import ClientConnection, Gateway, LegacyRequest, 
 
 MAX_TRIES = 16
 """Attempts after the faults have ended, before a client gives up."""
+MAX_TRIES_BEFORE_VERDICT = 80
+"""The same if an operator may have to settle the write."""
 
 MAX_WAIT_SECONDS = 15.0
 
@@ -31,12 +33,13 @@ async def request_until_answered(
     random_source: random.Random,
     gateway_index: int = 0,
 ) -> Response | None:
-    """Retries until the response is neither 500 nor 429; None if the client gives up.
+    """Retries until the response is neither 5xx nor 429; None if the client gives up.
 
     Most attempts go to the gateway at ``gateway_index``.
     """
     undisturbed_tries = 0
-    while undisturbed_tries < MAX_TRIES:
+    max_tries = MAX_TRIES_BEFORE_VERDICT if request.changes_modes else MAX_TRIES
+    while undisturbed_tries < max_tries:
         gateway_index = (
             gateway_index
             if random_source.random() < 0.6
@@ -49,7 +52,7 @@ async def request_until_answered(
             random_source,
         )
         environment.log(f"{request} was answered {response.status if response else 'nothing'}")
-        if response and response.status not in (429, 500):
+        if response and response.status != 429 and response.status < 500:
             return response
         undisturbed_tries += environment.is_undisturbed
         await asyncio.sleep(

@@ -11,6 +11,7 @@ from gateway.storage import checkpoints
 from gateway.storage.checkpoints import CheckpointWriter
 from gateway.storage.operations import OperationRepository, Write
 from gateway.writes import operation_execution, outcome_policy
+from gateway.writes.batch_routing import BatchRouting
 from gateway.writes.executor import FlowExecutor
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
@@ -18,8 +19,15 @@ from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.retry_matching import RetryMatcher
 from mappings import batch_locks, batches
 from mappings.batch_views import Batch
+from mappings.effects import Operation
+from mappings.forwarded_writes import FORWARDED_PREFIX
 from tests.simulation.network import FAULTY_DELIVERIES
-from tests.simulation.scenarios import create_recipient, start_contested_batch
+from tests.simulation.scenarios import (
+    create_recipient,
+    create_recipient_while_modes_change,
+    start_batch_while_modes_change,
+    start_contested_batch,
+)
 
 
 async def _do_nothing(*_: Any) -> None:
@@ -27,7 +35,7 @@ async def _do_nothing(*_: Any) -> None:
 
 
 def _retry_is_new_request() -> Iterator[tuple[Any, str, Any]]:
-    yield RetryMatcher, "is_retry", lambda *_: False
+    yield RetryMatcher, "is_retry", lambda *_, **__: False
     yield checkpoints, "_check_no_identical_operation", _do_nothing
 
 
@@ -93,6 +101,28 @@ def _idempotency_key_is_ignored() -> Iterator[tuple[Any, str, Any]]:
     yield Journal, "digest_idempotency_key", lambda *_: None
 
 
+def _forwarded_first_attempt_is_ignored() -> Iterator[tuple[Any, str, Any]]:
+    """A retry matches only what went to the service that its own mode names."""
+    original_method = RetryMatcher.is_retry
+
+    def is_retry(
+        matcher: RetryMatcher, row: Any, record: Any, operation: Operation, *more: Any, **named: Any
+    ) -> bool:
+        is_forwarded = operation.flow.__name__.startswith(FORWARDED_PREFIX)
+        return row.is_forwarded == is_forwarded and original_method(
+            matcher, row, record, operation, *more, **named
+        )
+
+    yield RetryMatcher, "is_retry", is_retry
+
+
+def _batch_changes_its_service() -> Iterator[tuple[Any, str, Any]]:
+    async def find_no_backend(*_: Any) -> None:
+        pass
+
+    yield BatchRouting, "find_backend", find_no_backend
+
+
 def _batch_is_written_without_lock() -> Iterator[tuple[Any, str, Any]]:
     """Starts and quotes take no lock, and the record of a write checks nothing that it names."""
     original_lock = batch_locks.acquire_batch_lock
@@ -141,12 +171,20 @@ _BATCH_CONTESTED = {
     "service_options": {"inferred": False, "answers": "full"},
 }
 
+_MODES_CHANGE = {
+    "kinds": (create_recipient_while_modes_change, start_batch_while_modes_change),
+    "duplicate_rate": 0.0,
+    "keys": 0.0,
+}
+
 MISTAKES: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = {
     _retry_is_new_request: {**_RESPONSES_LOST, **_TWO_CLIENTS, "duplicate_rate": 0.0},
     _write_is_recorded_after_sending: {"kill_rate": 1.0},
     _unseen_write_counts_as_absent: _REQUESTS_LATE,
     _object_of_another_write_is_claimed: {
         **_TWO_CLIENTS,
+        "scenarios": 4,
+        "kill_rate": 0.0,
         "network": 0.6,
         "deliveries": _select_deliveries("lost after", "lost before"),
     },
@@ -154,6 +192,12 @@ MISTAKES: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = {
     _unanswered_write_counts_as_refused: _RESPONSES_LOST,
     _idempotency_key_is_ignored: {**_TWO_CLIENTS, "keys": 1.0},
     _batch_is_written_without_lock: _BATCH_CONTESTED,
+    _forwarded_first_attempt_is_ignored: {
+        **_MODES_CHANGE,
+        "network": 0.5,
+        "deliveries": _select_deliveries("lost after", "silent"),
+    },
+    _batch_changes_its_service: _MODES_CHANGE,
 }
 """Each with the conditions that reveal it soonest."""
 

@@ -83,6 +83,15 @@ FAULTY_DELIVERIES = (
 )
 
 
+LEGACY_DELIVERIES = tuple(
+    delivery
+    for delivery in FAULTY_DELIVERIES
+    if delivery.name not in ("half json", "empty", "html", "500")
+)
+"""Those after which the legacy service has executed what it did not answer with a 5xx of its own, because any
+response of it ends a write."""
+
+
 @dataclass
 class Network:
     service: Service
@@ -191,6 +200,10 @@ class Network:
     def is_idle(self) -> bool:
         return not self._delivery_tasks
 
+    def list_starts(self) -> list[str]:
+        """The ids of the batches that were started, once for every start."""
+        return [batch_start.batch_id for batch_start in self.service.batch_starts]
+
     def list_executed_writes(self, method: str = "*", text: str = "") -> list[ReceivedRequest]:
         """The writes that were executed and succeeded."""
         return [
@@ -201,6 +214,57 @@ class Network:
             and method in ("*", request.method)
             and request.contains_text(text)
         ]
+
+
+class LegacyNetwork(Network):
+    """The legacy service, of which only what the scenarios need is simulated, and the network before it."""
+
+    def __post_init__(self) -> None:
+        self._lists = True
+        self._starts: list[str] = []
+        self.bodies: dict[str, dict[str, Any]] = {}
+        """The bodies that recipients and batches were created with, by their ids."""
+        self.confirmed_requests: list[ReceivedRequest] = []
+        """Requests without a response, which an operator confirmed."""
+
+    async def _execute(
+        self, request: SentRequest, recorded_request: ReceivedRequest
+    ) -> tuple[int, bytes]:
+        status, body = self._answer(request)
+        recorded_request.status = status
+        recorded_request.created_id = _extract_created_id(recorded_request, body)
+        self.log("done", recorded_request.number, status, "at the legacy service")
+        return status, json.dumps(body).encode()
+
+    def find_request(self, operation_id: str) -> ReceivedRequest | None:
+        """The request of an operation of the gateway's."""
+        return next(
+            (
+                request
+                for request in self.requests
+                if request.headers["X-Request-Id"] == operation_id
+            ),
+            None,
+        )
+
+    def _answer(self, request: SentRequest) -> tuple[int, dict[str, Any]]:
+        name, _, rest = request.raw_path.removeprefix("/v1/").partition("/")
+        if not rest:
+            id_ = f"{name[0].upper()}-LEGACY{len(self.bodies)}"
+            self.bodies[id_] = json.loads(request.data)
+            return 200, {
+                "ok": True,
+                {"recipients": "recipient", "batches": "batch"}[name]: {"id": id_},
+            }
+        batch = rest.partition("/")[0]
+        if batch in self._starts or batch not in self.bodies:
+            code = "invalid_status" if batch in self._starts else "not_found"
+            return 406, {"ok": False, "errors": [{"code": code, "message": "No"}]}
+        self._starts.append(batch)
+        return 200, {"ok": True, "batch": {"id": batch, "status": "processing"}}
+
+    def list_starts(self) -> list[str]:
+        return self._starts
 
 
 _BATCH_PATH = re.compile(r"/v1/batches/([^/]+)")

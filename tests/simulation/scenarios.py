@@ -13,7 +13,7 @@ from gateway.simulator import Batch
 from tests.simulation import clients
 from tests.simulation.assembly import LegacyRequest, Response
 from tests.simulation.clients import ClientEnvironment
-from tests.simulation.network import Network
+from tests.simulation.network import LegacyNetwork, Network
 
 
 @dataclass
@@ -22,6 +22,7 @@ class Scenario:
 
     environment: ClientEnvironment
     network: Network
+    legacy_network: LegacyNetwork
     tag: str
     payee: str
     random_source: random.Random
@@ -47,6 +48,17 @@ class Scenario:
                 )
             )
         )
+
+    async def request_from_either_service(
+        self, operation: str, ids: dict[str, str] | None = None, body: Any = None, times: int = 1
+    ) -> list[Any]:
+        """The responses of 200; a mode of the gateway's is drawn for each attempt."""
+        key = self._choose_key(operation) if times == 1 else None
+        request = LegacyRequest(operation, ids or {}, body, key, changes_modes=True)
+        responses = await self.request_concurrently(request, times)
+        statuses = [response and response.status for response in responses]
+        self.history.append(f"{operation} {statuses}")
+        return [response if response and response.status == 200 else None for response in responses]
 
     async def request_body(self, operation: str, body: Any = None, **ids: str) -> Any:
         """The response's body; None if it was refused or never came."""
@@ -81,10 +93,38 @@ class Scenario:
 
     def list_starts(self) -> list[str]:
         batch_ids = {batch_start.id for batch_start in self.list_batches()}
+        starts = (*self.network.list_starts(), *self.legacy_network.list_starts())
+        return [id_ for id_ in starts if id_ in {*batch_ids, *self._list_legacy_ids()}]
+
+    # At both services
+
+    def list_ids_at_both(self) -> list[str]:
+        """The ids of this scenario's recipients and batches that are not deleted."""
+        recipients = self.network.service.find_or_create_tenant().recipients.values()
         return [
-            batch_start.batch_id
-            for batch_start in self.network.service.batch_starts
-            if batch_start.batch_id in batch_ids
+            *(
+                recipient.id
+                for recipient in recipients
+                if recipient.fields["email"] == f"{self.tag}@example.com"
+                and not recipient.is_archived
+            ),
+            *(batch.id for batch in self.list_batches()),
+            *self._list_legacy_ids(),
+        ]
+
+    def is_response_lost(self, path: str) -> bool:
+        """Whether an operator confirmed a request, to which no response can be built for its client."""
+        return any(
+            request.path == path and request.contains_text(self.tag if request.body else "")
+            for request in self.legacy_network.confirmed_requests
+        )
+
+    def _list_legacy_ids(self) -> list[str]:
+        names = (f"{self.tag}@example.com", self.tag)
+        return [
+            id_
+            for id_, body in self.legacy_network.bodies.items()
+            if body.get("email", body.get("description")) in names
         ]
 
 
@@ -126,6 +166,52 @@ async def create_recipient(scenario: Scenario) -> None:
         ):
             return f"told of {len(reported_ids)}, there is {recipients}"
         return None
+
+    scenario.checks.append(check)
+
+
+async def create_recipient_while_modes_change(scenario: Scenario) -> None:
+    """One client, or two that send the same request at once, which either service may answer."""
+    duplicates = 2 if scenario.random_source.random() < scenario.duplicate_rate else 1
+    responses = await scenario.request_from_either_service(
+        "create_recipient", body=build_person(scenario.tag), times=duplicates
+    )
+
+    def check() -> str | None:
+        created_ids = scenario.list_ids_at_both()
+        told_ids = {json.loads(end.data)["recipient"]["id"] for end in responses if end}
+        if len(created_ids) > duplicates or not told_ids <= set(created_ids):
+            return f"told of {told_ids}, there is {created_ids}"
+        is_told = None not in responses or scenario.is_response_lost("/v1/recipients")
+        return None if is_told else f"never told of {created_ids}"
+
+    scenario.checks.append(check)
+
+
+async def start_batch_while_modes_change(scenario: Scenario) -> None:
+    """Creates and starts a batch; the service that created it starts it, once."""
+    payments = [_build_payment(scenario, "11.00")]
+    body = {"sourceCurrency": "USD", "description": scenario.tag, "payments": payments}
+    (created,) = await scenario.request_from_either_service("create_batch", body=body)
+    responses: list[Response | None] = []
+    path = "/v1/batches"
+    if created:
+        batch = json.loads(created.data)["batch"]["id"]
+        path = f"/v1/batches/{batch}/start-processing"
+        duplicates = 2 if scenario.random_source.random() < scenario.duplicate_rate else 1
+        responses = await scenario.request_from_either_service(
+            "start_batch", {"id": batch}, times=duplicates
+        )
+
+    def check() -> str | None:
+        created_ids, started_ids = scenario.list_ids_at_both(), scenario.list_starts()
+        max_count = 1 if scenario.network.service.options.inferred else 2
+        if len(created_ids) > max_count or len(started_ids) > bool(created):
+            return f"{created_ids} were created, and {started_ids} started"
+        if any(responses):
+            return None if started_ids else f"not started: {created_ids}"
+        is_told = scenario.is_response_lost(path) or _is_left_to_operator(scenario)
+        return None if is_told else f"never told of {created_ids} and {started_ids}"
 
     scenario.checks.append(check)
 
@@ -343,4 +429,6 @@ SCENARIOS: tuple[Kind, ...] = (
     start_edited_batch,
     start_edited_batch,
     start_contested_batch,
+    create_recipient_while_modes_change,
+    start_batch_while_modes_change,
 )

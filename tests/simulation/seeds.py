@@ -17,11 +17,28 @@ from typing import Any
 import structlog
 
 from tests.simulation import checks
-from tests.simulation.assembly import LEASE_SECONDS, Gateway, start_gateway
-from tests.simulation.database import empty_database, is_superseded, open_database
-from tests.simulation.event_loop import SimulatedEventLoop
-from tests.simulation.network import FAULTY_DELIVERIES, Delivery, Network, build_service
-from tests.simulation.process import ProcessKilled
+from tests.simulation.assembly import (
+    LEASE_SECONDS,
+    Gateway,
+    settle_forwarded_writes,
+    start_gateway,
+)
+from tests.simulation.database import (
+    SimulatedStore,
+    empty_database,
+    is_superseded,
+    open_database,
+)
+from tests.simulation.event_loop import SimulatedEventLoop, SimulationStuck
+from tests.simulation.network import (
+    FAULTY_DELIVERIES,
+    LEGACY_DELIVERIES,
+    Delivery,
+    LegacyNetwork,
+    Network,
+    build_service,
+)
+from tests.simulation.process import Process, ProcessKilled
 from tests.simulation.scenarios import SCENARIOS, Kind, Scenario, build_person, build_wallet
 
 MAX_SECONDS = 4000.0
@@ -84,6 +101,7 @@ class Simulation:
     random_source: random.Random
     conditions: Conditions
     network: Network
+    legacy_network: LegacyNetwork
     connection: sqlite3.Connection
     lease_seconds: float = LEASE_SECONDS
     is_undisturbed: bool = False
@@ -105,6 +123,7 @@ class Simulation:
     async def start_gateway(self, gateway_index: int) -> None:
         gateway = await start_gateway(
             self.network,
+            self.legacy_network,
             self.connection,
             self.random_source,
             self.problems.append,
@@ -153,6 +172,7 @@ class Simulation:
 
     async def stop_disturbances(self) -> None:
         self.is_undisturbed, self.network.fault_rate, self.network.pause_rate = True, 0.0, 0.0
+        self.legacy_network.fault_rate = 0.0
         for gateway_index, gateway in enumerate(self.gateways):
             gateway.state.memory_database.fault_rate, gateway.process.dies_at = 0.0, None
             while (
@@ -162,6 +182,13 @@ class Simulation:
                 await self.start_gateway(gateway_index)
         self.log("calm")
 
+    async def _settle_forwarded_writes(self) -> None:
+        """Settles what only an operator can settle, for as long as clients wait."""
+        store = SimulatedStore(Process(random.Random(self.seed)), self.connection, shared=True)
+        while True:
+            await asyncio.sleep(10)
+            await settle_forwarded_writes(store, self.legacy_network)
+
     # Scenarios
 
     def _build_scenario(self, tag: str, payee: str) -> Scenario:
@@ -169,6 +196,7 @@ class Simulation:
         return Scenario(
             self,
             self.network,
+            self.legacy_network,
             tag,
             payee,
             rng,
@@ -188,6 +216,7 @@ class Simulation:
             await self.start_gateway(gateway_index)
         payee = await self.create_payee()
         self.is_undisturbed, self.network.fault_rate = False, self.conditions.network
+        self.legacy_network.fault_rate = self.conditions.network
         self.network.pause_rate = self.conditions.interruption_rate
         for gateway in self.gateways:
             gateway.state.memory_database.fault_rate = self.conditions.state
@@ -222,18 +251,26 @@ async def _play_seed(
         random.Random(rng.random()),
         deliveries=conditions.deliveries,
     )
-    simulation = Simulation(seed, rng, conditions, network, connection, is_printed=is_printed)
+    legacy_network = LegacyNetwork(
+        network.service, random.Random(rng.random()), deliveries=LEGACY_DELIVERIES
+    )
+    simulation = Simulation(
+        seed, rng, conditions, network, legacy_network, connection, is_printed=is_printed
+    )
     empty_database(connection)
     network.log, network.is_superseded = simulation.log, partial(is_superseded, connection)
+    legacy_network.log = simulation.log
     if is_printed:
         sys.stdout.write(f"{conditions}\n")
     lines: list[Mapping[str, Any]] = []
     _capture_log(lines)
+    operator_task = asyncio.create_task(simulation._settle_forwarded_writes())
     try:
         scenarios = await simulation.run()
         simulation.problems += await checks.list_problems(simulation, scenarios, conditions.at_rest)
     except TimeoutError:
         simulation.problems.append("clients wait for ever")
+    operator_task.cancel()
     for gateway in simulation.gateways:
         gateway.process.kill()
     await asyncio.sleep(100)
@@ -241,6 +278,7 @@ async def _play_seed(
     simulation.problems += [f"logged: {line}" for line in lines if _is_unforeseen(line)]
     simulation.counts["writes"] = len(network.list_executed_writes())
     simulation.counts["requests"] = len(network.requests)
+    simulation.counts["forwarded"] = len(legacy_network.list_executed_writes())
     return Result(seed, simulation.problems, simulation.counts, simulation.trace.hexdigest())
 
 
@@ -270,8 +308,10 @@ def play_seed(seed: int, *, is_printed: bool = False, **changes: Any) -> Result:
             _play_seed(seed, connection, changes, is_printed=is_printed)
         )
         result.problems += loop.problems
-        return result
+    except SimulationStuck as stuck:
+        result = Result(seed, [f"{stuck}"], Counter(), "")
     finally:
         loop.close()
         asyncio.set_event_loop(None)
         structlog.reset_defaults()
+    return result
