@@ -247,6 +247,8 @@ class IdempotencyGuard:
                 if is_stored
                 else None
             )
+            if execution.operation_record.is_forwarded:
+                execution.response = stored
             await execution.finish(stored, key_digest)
         except BaseException:
             self.end_response_delivery(execution.operation_record)

@@ -306,6 +306,8 @@ class Journal:
 
     def record_delivery(self, record: OperationRecord) -> None:
         """Records that the client has the response; it is saved soon after."""
+        if unsaved := self.unsaved_executions.get(record.id):
+            unsaved.is_delivered = True
         self.delivered_ids[record.id] = None
         self.delivery_event.set()
 

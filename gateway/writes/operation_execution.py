@@ -106,6 +106,10 @@ class OperationExecution:
     """Changes and checks that keep a batch at its service, saved with the first change."""
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     """Waits between two reads that have to agree."""
+    response: StoredText | None = None
+    """The response to a forwarded write, to store when the database can be used again."""
+    is_delivered: bool = False
+    """Whether that response was delivered meanwhile."""
     new_aliases: dict[str, str] = field(default_factory=dict)
     """New aliases in the response, legacy to current id; saved when the operation is finished."""
     has_chunks: bool = False
@@ -174,6 +178,7 @@ class OperationExecution:
 
     def take_over_unsaved_steps(self, previous: OperationExecution) -> None:
         """Takes over the steps that an earlier execution in this process could not save."""
+        self.response, self.is_delivered = previous.response, previous.is_delivered
         # The commit that seemed to fail has succeeded, so the database has them.
         if previous._saved_step_count != self._saved_step_count:
             return
@@ -350,11 +355,6 @@ class OperationExecution:
     def has_executed_write(self) -> bool:
         """Whether any of its writes was executed."""
         return any(write.state in (ANSWERED, CONFIRMED) for write in self.writes.values())
-
-    @property
-    def is_answered_by_service(self) -> bool:
-        """Whether its client got the service's response, as far as this process knows."""
-        return any(write.state == ANSWERED for write in self.writes.values())
 
     # Ends
 

@@ -201,13 +201,12 @@ class WriteReconciler:
             await execution.close(UNDONE)
             self._log_resolved(record, "not_executed", **{"error.type": failure.error_type})
         else:
-            # An answer of the legacy service was passed on, and only could not be saved then.
-            is_passed_on = record.is_forwarded and execution.is_answered_by_service
-            if execution.operation.method == "GET" or is_passed_on:
+            if execution.operation.method == "GET" or execution.is_delivered:
                 await execution.close()
             elif record.is_forwarded:
-                # A retry within a day must not execute it again; its response is not known.
-                await execution.finish()
+                # A retry within a day must not execute it again. Its response is known only if it
+                # could not be saved then.
+                await execution.finish(execution.response)
             else:
                 # Stored, because a retry may reach another version, which cannot replay this flow.
                 await execution.finish(

@@ -116,6 +116,16 @@ def _forwarded_first_attempt_is_ignored() -> Iterator[tuple[Any, str, Any]]:
     yield RetryMatcher, "is_retry", is_retry
 
 
+def _unsaved_response_counts_as_delivered() -> Iterator[tuple[Any, str, Any]]:
+    original_method = OperationExecution.take_over_unsaved_steps
+
+    def take_over_delivered(execution: OperationExecution, previous: OperationExecution) -> None:
+        original_method(execution, previous)
+        execution.is_delivered = True
+
+    yield OperationExecution, "take_over_unsaved_steps", take_over_delivered
+
+
 def _batch_changes_its_service() -> Iterator[tuple[Any, str, Any]]:
     async def find_no_backend(*_: Any) -> None:
         pass
@@ -196,6 +206,13 @@ MISTAKES: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = {
         **_MODES_CHANGE,
         "network": 0.5,
         "deliveries": _select_deliveries("lost after", "silent"),
+    },
+    _unsaved_response_counts_as_delivered: {
+        **_MODES_CHANGE,
+        "scenarios": 8,
+        "state": 0.2,
+        "network": 0.0,
+        "kill_rate": 0.0,
     },
     _batch_changes_its_service: _MODES_CHANGE,
 }
