@@ -728,8 +728,10 @@ async def test_status_changed_elsewhere_is_listed(
 
 
 async def test_date_filters_apply_to_creation(tmp_path: Path) -> None:
-    async with open_gateway_and_service(tmp_path, seeded=1) as setup:
-        recipient = setup.list_visible()[0]
+    async with open_gateway_and_service(tmp_path, seeded=3) as setup:
+        recipient, *others = setup.list_visible()
+        for other in others:
+            other.status = "archived"
         recipient.created_at = datetime(2023, 3, 1, 12, tzinfo=UTC)
         recipient.updated_at = datetime(2024, 3, 1, 12, tzinfo=UTC)
         for query, expected_count in (

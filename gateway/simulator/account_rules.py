@@ -11,9 +11,9 @@ from gateway.simulator.countries import (
     IBAN_LENGTHS,
     find_government_id_digit_range,
     is_iban_required,
+    is_valid_iban,
 )
 from gateway.simulator.errors import Problems
-from gateway.simulator.iban import is_valid_iban
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.options import ServiceOptions
 from gateway.simulator.recipient_rules import is_country_code

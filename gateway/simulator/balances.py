@@ -26,33 +26,36 @@ def build_balances(tenant: Tenant) -> JsonObject:
     payment debits it, because the document does not say which balance funds payments to wallets.
     """
     words = tenant.vocabulary
+    entries = build_currency_balances(tenant, words.service)
+    entries |= build_wallet_balance(tenant, words.wallet)
+    return {
+        "balances": list(entries.values()) if tenant.options.balance_shape == "list" else entries
+    }
+
+
+def build_currency_balances(tenant: Tenant, service_word: str) -> JsonObject:
     # The document marks one balance as primary and does not say which: here the first one.
-    entries = {
-        currency: _build_balance(amount, currency, words.service, position == 0)
+    return {
+        currency: _build_balance(amount, currency, service_word, position == 0, None)
         for position, (currency, amount) in enumerate(tenant.balances.items())
     }
-    if tenant.wallet_balance is not None:
-        currency, amount = tenant.wallet_balance
-        number = f"{tenant.merchant}@example.com"
-        entries[words.wallet] = _build_balance(
-            amount, currency, words.wallet, account_number=number
-        )
-    if tenant.options.balance_shape == "list":
-        return {"balances": list(entries.values())}
-    return {"balances": entries}
+
+
+def build_wallet_balance(tenant: Tenant, wallet_word: str) -> JsonObject:
+    if tenant.wallet_balance is None:
+        return {}
+    currency, amount = tenant.wallet_balance
+    number = f"{tenant.merchant}@example.com"
+    return {wallet_word: _build_balance(amount, currency, wallet_word, False, number)}
 
 
 def _build_balance(
-    amount: Decimal,
-    currency: str,
-    account_type: str,
-    is_primary: bool = False,
-    account_number: str | None = None,
+    amount: Decimal, currency: str, type_: str, is_primary: bool, account_number: str | None
 ) -> JsonObject:
     return {
         "primary": is_primary,
         "amount": money.format_amount(amount),
         "currency": currency,
-        "type": account_type,
+        "type": type_,
         "accountNumber": account_number,
     }

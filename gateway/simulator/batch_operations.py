@@ -4,6 +4,8 @@ The document does not show the responses: they are those of the legacy interface
 4.5.
 """
 
+from functools import partial
+
 from gateway.simulator import (
     balances,
     batch_views,
@@ -15,8 +17,7 @@ from gateway.simulator import (
 )
 from gateway.simulator.accepted_request import AcceptedRequest
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.payment_lists import ListedPayment
-from gateway.simulator.state import Batch
+from gateway.simulator.state import Batch, Payment
 
 
 def _omits_objects_from_answers(request: AcceptedRequest) -> bool:
@@ -73,14 +74,18 @@ def get_summary(request: AcceptedRequest) -> JsonObject:
 
 
 def read_payment(request: AcceptedRequest) -> JsonObject:
-    return {
-        "payment": payment_lists.require_payment(request.tenant, request.path_ids[0]).build_view()
-    }
+    payment = payment_lists.require_payment(request.tenant, request.path_ids[0])
+    return {"payment": payment_lists.build_full_payment(request.tenant, payment)}
 
 
 def list_payments(request: AcceptedRequest) -> JsonObject:
-    matches = payment_lists.list_all_payments(request.tenant, request.query.get("search", ""))
-    return request.build_page("payments", matches, ListedPayment.build)
+    search = request.query.get("search", "")
+    payments = payment_lists.list_all_payments(request.tenant)
+    return request.build_page(
+        "payments",
+        [each for each in payments if payment_lists.matches_search(each, search, each.id)],
+        partial(payment_lists.build_full_payment, request.tenant),
+    )
 
 
 def read_balance(request: AcceptedRequest) -> JsonObject:
@@ -106,8 +111,8 @@ def read_batch(request: AcceptedRequest) -> JsonObject:
     batch = request.require_path_batch()
     page = request.build_page(
         "payments",
-        payment_lists.list_batch_payments(request.tenant, batch, ""),
-        ListedPayment.build,
+        list(batch.payments.values()),
+        partial(batch_views.build_listed_payment, request.tenant),
     )
     return {"batch": {**batch_views.build_batch(request.tenant, batch), "payments": page}}
 
@@ -132,10 +137,17 @@ def delete_batches(request: AcceptedRequest) -> JsonObject:
 
 def list_batch_payments(request: AcceptedRequest) -> JsonObject:
     search = request.query.get("search", "")
-    matches = payment_lists.list_batch_payments(
-        request.tenant, request.require_path_batch(), search
+    payments = payment_lists.list_batch_payments(request.require_path_batch())
+    return request.build_page(
+        "payments",
+        [
+            each.source
+            for each in payments
+            if isinstance(each.source, Payment)
+            and payment_lists.matches_search(each, search, each.id)
+        ],
+        partial(batch_views.build_listed_payment, request.tenant),
     )
-    return request.build_page("payments", matches, ListedPayment.build)
 
 
 def update_payment(request: AcceptedRequest) -> JsonObject:

@@ -3,7 +3,14 @@
 from gateway.simulator import balances, money, rates, views
 from gateway.simulator.account_rules import BANK_TRANSFER, CHECK, MOBILE_WALLET
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.state import Batch, Payment, Recipient, Tenant, format_timestamp
+from gateway.simulator.state import (
+    Batch,
+    Payment,
+    Recipient,
+    Tenant,
+    format_optional_timestamp,
+    format_timestamp,
+)
 
 METHOD_LABELS = {BANK_TRANSFER: "Bank Transfer", CHECK: "Check", MOBILE_WALLET: "Mobile Wallet"}
 
@@ -22,18 +29,16 @@ def build_batch(tenant: Tenant, batch: Batch) -> JsonObject:
         "totalPayments": len(batch.payments),
         "currency": batch.currency,
         "description": batch.description,
-        **_build_timestamps(batch),
-        "quoteExpiredAt": format_timestamp(batch.quote_expires_at)
-        if batch.quote_expires_at
-        else None,
+        **build_timestamps(batch),
+        "quoteExpiredAt": format_optional_timestamp(batch.quote_expires_at),
         **batch.overrides,
     }
 
 
-def _build_timestamps(batch: Batch) -> JsonObject:
+def build_timestamps(batch: Batch) -> JsonObject:
     return {
-        "sentAt": format_timestamp(batch.sent_at) if batch.sent_at else None,
-        "completedAt": format_timestamp(batch.completed_at) if batch.completed_at else None,
+        "sentAt": format_optional_timestamp(batch.sent_at),
+        "completedAt": format_optional_timestamp(batch.completed_at),
         "createdAt": format_timestamp(batch.created_at),
         "updatedAt": format_timestamp(batch.updated_at),
     }
@@ -50,7 +55,7 @@ def build_payment(tenant: Tenant, payment: Payment) -> JsonObject:
     return {
         "id": payment.id,
         "recipient": views.build_recipient(tenant, payment.recipient),
-        **_build_payment_fields(payment),
+        **build_payment_fields(payment),
         **payment.overrides,
     }
 
@@ -62,16 +67,16 @@ def build_listed_payment(tenant: Tenant, payment: Payment) -> JsonObject:
     wallet = tenant.vocabulary.wallet
     return {
         "id": payment.id,
-        "recipient": _build_reduced_recipient(payment.recipient),
+        "recipient": build_reduced_recipient(payment.recipient),
         "method": method,
         "methodDisplay": wallet.title() if method == wallet else METHOD_LABELS.get(str(method)),
         "isSupplyPayment": False,
-        **_build_payment_fields(payment),
+        **build_payment_fields(payment),
         **payment.overrides,
     }
 
 
-def _build_reduced_recipient(payee: Recipient) -> JsonObject:
+def build_reduced_recipient(payee: Recipient) -> JsonObject:
     return {
         "id": payee.id,
         "referenceId": payee.fields.get("referenceId"),
@@ -87,9 +92,8 @@ def _build_reduced_recipient(payee: Recipient) -> JsonObject:
 REDUCED_FIELDS = frozenset({"referenceId", "email", "name", "status", "country"})
 
 
-def _build_payment_fields(payment: Payment) -> JsonObject:
+def build_payment_fields(payment: Payment) -> JsonObject:
     terms, payee = payment.terms, payment.recipient
-    checked_at = payee.compliance_checked_at
     return {
         "status": payment.status,
         "sourceAmount": money.format_amount(terms.source_amount),
@@ -106,10 +110,10 @@ def _build_payment_fields(payment: Payment) -> JsonObject:
         "targetCurrencyName": rates.look_up_currency_name(terms.target_currency),
         "compliance": {
             "status": payee.compliance_status,
-            "checkedAt": format_timestamp(checked_at) if checked_at else None,
+            "checkedAt": format_optional_timestamp(payee.compliance_checked_at),
         },
-        "processedAt": format_timestamp(payment.processed_at) if payment.processed_at else None,
+        "processedAt": format_optional_timestamp(payment.processed_at),
         "createdAt": format_timestamp(payment.created_at),
         "updatedAt": format_timestamp(payment.updated_at),
-        "batch": {"id": payment.batch.id, **_build_timestamps(payment.batch)},
+        "batch": {"id": payment.batch.id, **build_timestamps(payment.batch)},
     }

@@ -3,7 +3,7 @@
 Editing and deleting follow the other document (legacy interface, sections 4.3 and 4.4).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from gateway.simulator import payments
@@ -72,24 +72,16 @@ def update_batch(tenant: Tenant, batch: Batch, body: JsonObject) -> None:
     added_orders = _parse_payment_orders(tenant, problems, body, batch)
     # One set for both arrays: a request cannot change and remove the same payment.
     seen_ids: set[str] = set()
+    updates = iter_array_objects(problems, body, "update_payments")
     changed_orders = [
         (payment, parse_payment_change(tenant, nested_problems, entry, payment))
-        for nested_problems, entry, payment in _parse_payment_references(
-            problems, batch, body, "update_payments", seen_ids
-        )
+        for nested_problems, entry, payment in iter_referenced_payments(batch, updates, seen_ids)
     ]
-    removed_payments = [
-        removed_payment
-        for _, _, removed_payment in _parse_payment_references(
-            problems, batch, body, "remove_payments", seen_ids
-        )
-    ]
+    removals = iter_array_objects(problems, body, "remove_payments")
+    removed = [found[2] for found in iter_referenced_payments(batch, removals, seen_ids)]
     problems.raise_if_any()
-    apply_batch_edit(
-        tenant,
-        batch,
-        BatchEdit(description, added_orders, changed_orders, removed_payments, batch.currency),
-    )
+    edit = BatchEdit(description, added_orders, changed_orders, removed, batch.currency)
+    apply_batch_edit(tenant, batch, edit)
 
 
 @dataclass(frozen=True)
@@ -116,21 +108,25 @@ def apply_batch_edit(tenant: Tenant, batch: Batch, edit: BatchEdit) -> None:
     batch.updated_at = tenant.now()
 
 
-def _parse_payment_references(
-    problems: Problems, batch: Batch, body: JsonObject, field_name: str, seen_ids: set[str]
-) -> Iterable[tuple[Problems, JsonObject, Payment]]:
-    """Yields the entries of an array that refers to payments of the batch, each at most once."""
-    for nested_problems, entry in iter_array_objects(problems, body, field_name):
+def iter_referenced_payments(
+    batch: Batch,
+    entries: Iterable[tuple[Problems, JsonObject]],
+    seen_ids: set[str],
+    resolve_id: Callable[[str], str] = str,
+) -> Iterator[tuple[Problems, JsonObject, Payment]]:
+    """Yields the entries that refer to payments of the batch, each at most once."""
+    for problems, entry in entries:
         payment_id = entry.get("id")
+        id_ = resolve_id(payment_id) if isinstance(payment_id, str) else ""
         if is_blank(payment_id):
-            nested_problems.add_empty_field("id")
-        elif not isinstance(payment_id, str) or payment_id not in batch.payments:
-            nested_problems.add_invalid_field("id", "Payment does not exist in this batch")
-        elif payment_id in seen_ids:
-            nested_problems.add_invalid_field("id", "Named twice")
+            problems.add_empty_field("id")
+        elif id_ not in batch.payments:
+            problems.add_invalid_field("id", "Payment does not exist in this batch")
+        elif id_ in seen_ids:
+            problems.add_invalid_field("id", "Named twice")
         else:
-            seen_ids.add(payment_id)
-            yield nested_problems, entry, batch.payments[payment_id]
+            seen_ids.add(id_)
+            yield problems, entry, batch.payments[id_]
 
 
 def delete_batches(tenant: Tenant, batches: list[Batch]) -> None:

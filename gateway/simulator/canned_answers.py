@@ -1,6 +1,6 @@
-"""Operations that no payout needs, with one answer each: sub-merchants and webhook subscriptions.
+"""Operations that no payout needs, with one answer each: sub-merchants, subscriptions, offline payments.
 
-Nothing is stored or checked (current interface, sections 4.4 and 4.5).
+Nothing is stored or checked (current interface, sections 2.7, 4.4 and 4.5).
 """
 
 from gateway.simulator.accepted_request import AcceptedRequest, Operation
@@ -55,6 +55,7 @@ MERCHANT_BANK_ACCOUNT: JsonObject = {
     "enabled": True,
 }
 CANNED_ANSWERS: tuple[tuple[str, str, JsonObject], ...] = (
+    ("GET", "/v1/recipients/{id}/offlinePayments", {"offlinePayments": []}),
     ("POST", "/v1/profile/submerchant", {"merchant": NEW_MERCHANT}),
     ("POST", "/v1/onboarding/update", {}),
     ("GET", "/v1/balances/info", {"info": [FUNDING_ACCOUNT]}),

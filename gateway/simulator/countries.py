@@ -1,21 +1,15 @@
-"""Tables of countries (current interface, sections 2.4 to 2.6)."""
+"""Tables of countries (current interface, sections 2.4 to 2.6), and IBANs (ISO 13616)."""
+
+import re
+
+import pycountry
 
 
 def parse_country_codes(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-COUNTRIES = parse_country_codes(
-    "AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE BF BG BH BI BJ BL BM BN BO BQ BR "
-    "BS BT BV BW BY BZ CA CC CD CF CG CH CI CK CL CM CN CO CR CU CV CW CX CY CZ DE DJ DK DM DO DZ "
-    "EC EE EG EH ER ES ET FI FJ FK FM FO FR GA GB GD GE GF GG GH GI GL GM GN GP GQ GR GS GT GU GW "
-    "GY HK HM HN HR HT HU ID IE IL IM IN IO IQ IR IS IT JE JM JO JP KE KG KH KI KM KN KP KR KW KY "
-    "KZ LA LB LC LI LK LR LS LT LU LV LY MA MC MD ME MF MG MH MK ML MM MN MO MP MQ MR MS MT MU MV "
-    "MW MX MY MZ NA NC NE NF NG NI NL NO NP NR NU NZ OM PA PE PF PG PH PK PL PM PN PR PS PT PW PY "
-    "QA RE RO RS RU RW SA SB SC SD SE SG SH SI SJ SK SL SM SN SO SR SS ST SV SX SY SZ TC TD TF TG "
-    "TH TJ TK TL TM TN TO TR TT TV TW TZ UA UG UM US UY UZ VA VC VE VG VI VN VU WF WS YE YT ZA ZM "
-    "ZW"
-)
+COUNTRIES = frozenset(country.alpha_2 for country in pycountry.countries)
 
 # Section 2.4: minimum and maximum digits of the government id that a bank transfer needs.
 INDIVIDUAL_ID_DIGITS = {
@@ -76,3 +70,29 @@ def is_iban_required(country: str) -> bool:
 def find_government_id_digit_range(country: str, recipient_type: str) -> tuple[int, int] | None:
     digit_ranges = BUSINESS_ID_DIGITS if recipient_type == "business" else INDIVIDUAL_ID_DIGITS
     return digit_ranges.get(country)
+
+
+IBAN_PATTERN = re.compile(r"[A-Z]{2}[0-9]{2}[A-Z0-9]{11,30}")
+
+
+def normalize_iban(iban: str) -> str:
+    """Removes the spaces between groups, and converts to upper case."""
+    return iban.replace(" ", "").upper()
+
+
+def _compute_remainder(iban: str) -> int:
+    rearranged = iban[4:] + iban[:4]
+    # ISO 13616: letters count as 10 to 35, and the whole number has the remainder 1.
+    return int("".join(str(int(character, 36)) for character in rearranged)) % 97
+
+
+def is_valid_iban(iban: str) -> bool:
+    iban = normalize_iban(iban)
+    if not IBAN_PATTERN.fullmatch(iban):
+        return False
+    return len(iban) == IBAN_LENGTHS.get(iban[:2], len(iban)) and _compute_remainder(iban) == 1
+
+
+def build_iban(country: str, domestic: str) -> str:
+    """Builds the IBAN of a domestic account number by computing its check digits."""
+    return f"{country}{98 - _compute_remainder(f'{country}00{domestic}'):02d}{domestic}"

@@ -37,12 +37,8 @@ class CurrentInterface:
             checks_age="request-age" not in service.options.deviations,
         )
         query = dict(parse_qsl(exchange.target.partition("?")[2], keep_blank_values=True))
-        return AcceptedRequest(
-            service.find_or_create_tenant(credentials.merchant, credentials.environment),
-            (),
-            query,
-            {},
-        )
+        tenant = service.find_or_create_tenant(credentials.merchant, credentials.environment)
+        return AcceptedRequest(tenant, query)
 
     def handle_operation(self, exchange: Exchange, request: AcceptedRequest) -> JsonObject:
         run_operation, request.path_ids = require_operation(

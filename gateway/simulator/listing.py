@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from gateway.simulator import values, views
@@ -16,6 +16,8 @@ from gateway.simulator.state import Recipient, Tenant
 from gateway.simulator.values import Check
 
 RecipientTest = Callable[[Recipient], bool]
+Filter = tuple[Check, Callable[[str, Recipient], bool]]
+"""A check of a query parameter, and the test of a recipient by its value."""
 
 DATE_PATTERN = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z)?"
@@ -31,14 +33,6 @@ SORT_KEYS: dict[str, Callable[[Recipient], Any]] = {
     "createdAt": lambda recipient: recipient.created_at,
     "updatedAt": lambda recipient: recipient.updated_at,
 }
-
-
-@dataclass(frozen=True)
-class Filter:
-    """A query parameter: a check of its value, and the test for recipients that it creates."""
-
-    validate: Check
-    build_test: Callable[[str], RecipientTest]
 
 
 def list_recipients(tenant: Tenant, query: Mapping[str, str]) -> JsonObject:
@@ -78,15 +72,13 @@ def _is_archived_requested(tenant: Tenant, query: Mapping[str, str]) -> bool:
 def _parse_filters(
     problems: Problems, query: Mapping[str, str], filters: Mapping[str, Filter]
 ) -> list[RecipientTest]:
-    tests = []
-    for name, query_filter in filters.items():
+    tests: list[RecipientTest] = []
+    for name, (find_problem, matches) in filters.items():
         value = query.get(name, "")
-        if value == "":
-            continue
-        if error := query_filter.validate(value):
+        if value and (error := find_problem(value)):
             problems.add_invalid_field(name, error)
-        else:
-            tests.append(query_filter.build_test(value))
+        elif value:
+            tests.append(partial(matches, value))
     # Section 4.1: the currency is required with this filter.
     if query.get("payoutMethod") == BANK_TRANSFER and not query.get("currency"):
         problems.add_empty_field("currency")
@@ -103,46 +95,38 @@ def _parse_query_choice(
 
 
 def _build_filters_by_parameter(tenant: Tenant) -> dict[str, Filter]:
+    text = values.find_text_problem
     methods = values.create_choice_check(tenant.vocabulary.wallet, BANK_TRANSFER, CHECK)
+    statuses = values.create_choice_check("active", "incomplete", "suspended", "archived")
+    # `review` is a compliance status, but the document does not list it for the filter.
+    compliance = values.create_choice_check("pending", "verified", "blocked")
     return {
-        "search": Filter(values.find_text_problem, _build_search_predicate),
-        "name": Filter(values.find_text_problem, _build_name_predicate),
-        "email": Filter(
-            values.find_text_problem,
-            lambda value: lambda recipient: recipient.fields["email"] == value,
+        "search": (text, _matches_search),
+        "name": (text, _matches_name),
+        "email": (text, lambda value, recipient: recipient.fields["email"] == value),
+        "referenceId": (
+            text,
+            lambda value, recipient: recipient.fields.get("referenceId") == value,
         ),
-        "referenceId": Filter(
-            values.find_text_problem,
-            lambda value: lambda recipient: recipient.fields.get("referenceId") == value,
-        ),
-        "startDate": Filter(
+        "startDate": (
             _find_utc_date_problem,
-            lambda value: lambda recipient: recipient.updated_at >= _parse_timestamp(value),
+            lambda value, recipient: recipient.updated_at >= _parse_timestamp(value),
         ),
-        "endDate": Filter(
+        "endDate": (
             _find_utc_date_problem,
-            lambda value: lambda recipient: recipient.updated_at <= _parse_timestamp(value),
+            lambda value, recipient: recipient.updated_at <= _parse_timestamp(value),
         ),
-        "status": Filter(
-            values.create_choice_check("active", "incomplete", "suspended", "archived"),
-            lambda value: lambda recipient: recipient.status == value,
+        "status": (statuses, lambda value, recipient: recipient.status == value),
+        "complianceStatus": (compliance, lambda value, each: each.compliance_status == value),
+        "country": (
+            _find_countries_problem,
+            lambda value, recipient: recipient.address.get("country") in value.split(","),
         ),
-        # `review` is a compliance status, but the document does not list it for the filter.
-        "complianceStatus": Filter(
-            values.create_choice_check("pending", "verified", "blocked"),
-            lambda value: lambda recipient: recipient.compliance_status == value,
-        ),
-        "country": Filter(_find_countries_problem, _build_country_predicate),
-        "payoutMethod": Filter(
+        "payoutMethod": (
             methods,
-            lambda value: (
-                lambda recipient: (
-                    recipient.primary_account is not None
-                    and recipient.primary_account.type == value
-                )
-            ),
+            lambda value, each: bool(each.primary_account and each.primary_account.type == value),
         ),
-        "currency": Filter(values.find_currency_problem, _build_currency_predicate),
+        "currency": (values.find_currency_problem, _matches_currency),
     }
 
 
@@ -150,49 +134,30 @@ def _fold_case(value: object) -> str:
     return str(value or "").casefold()
 
 
-def _build_search_predicate(value: str) -> RecipientTest:
-    prefix = value.casefold()
-
-    def matches(recipient: Recipient) -> bool:
-        # Section 4.1: by prefix, of the user part and of the domain part.
-        email = _fold_case(recipient.fields["email"])
-        search_texts = (
-            _fold_case(recipient.fields["name"]),
-            email,
-            email.rpartition("@")[2],
-            _fold_case(recipient.fields.get("referenceId")),
-        )
-        return any(text.startswith(prefix) for text in search_texts)
-
-    return matches
+def _matches_search(value: str, recipient: Recipient) -> bool:
+    # Section 4.1: by prefix, of the user part and of the domain part.
+    texts = [_fold_case(recipient.fields.get(name)) for name in ("name", "email", "referenceId")]
+    texts.append(texts[1].rpartition("@")[2])
+    return any(text.startswith(value.casefold()) for text in texts)
 
 
-def _build_name_predicate(value: str) -> RecipientTest:
-    prefix = value.casefold()
-    return lambda recipient: any(
-        _fold_case(recipient.fields.get(name)).startswith(prefix)
-        for name in ("name", "firstName", "lastName")
-    )
+def _matches_name(value: str, recipient: Recipient) -> bool:
+    names = map(recipient.fields.get, ("name", "firstName", "lastName"))
+    return any(_fold_case(name).startswith(value.casefold()) for name in names)
+
+
+def _matches_currency(value: str, recipient: Recipient) -> bool:
+    # Section 4.1 filters by "currency of the bank account": of the account that gets payments.
+    account = recipient.primary_account
+    if account is None or account.type != BANK_TRANSFER:
+        return False
+    return bool(account.fields["currency"] == value)
 
 
 def _find_countries_problem(value: str) -> str | None:
     if all(is_country_code(code) for code in value.split(",")):
         return None
     return "Must be ISO 3166-1 alpha-2 codes, separated by commas"
-
-
-def _build_country_predicate(value: str) -> RecipientTest:
-    codes = frozenset(value.split(","))
-    return lambda recipient: recipient.address.get("country") in codes
-
-
-def _build_currency_predicate(value: str) -> RecipientTest:
-    # Section 4.1 filters by "currency of the bank account": of the account that gets payments.
-    return lambda recipient: (
-        recipient.primary_account is not None
-        and recipient.primary_account.type == BANK_TRANSFER
-        and recipient.primary_account.fields["currency"] == value
-    )
 
 
 def _find_utc_date_problem(value: str) -> str | None:

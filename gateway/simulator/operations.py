@@ -1,6 +1,5 @@
 """Routes of the current interface."""
 
-import re
 from functools import lru_cache
 
 from gateway.simulator import batch_operations as batch
@@ -9,6 +8,7 @@ from gateway.simulator.accepted_request import Operation
 from gateway.simulator.canned_answers import CANNED_ANSWERS, create_canned_operation
 from gateway.simulator.errors import OperationNotFound
 from gateway.simulator.options import ServiceOptions, Vocabulary
+from gateway.simulator.routes import Route, compile_routes, find_route
 
 RECIPIENTS_PATH = "/v1/recipients"
 RECIPIENT_PATH = "/v1/recipients/{id}"
@@ -19,21 +19,11 @@ BATCH_PATH = "/v1/batches/{id}"
 PAYMENTS_PATH = "/v1/batches/{id}/payments"
 PAYMENT_PATH = "/v1/batches/{id}/payments/{paymentId}"
 
-RouteTable = tuple[tuple[str, re.Pattern[str], Operation], ...]
-
-
-def _compile_routes(*routes: tuple[str, str, Operation]) -> RouteTable:
-    return tuple((method, _compile_path(path), operation) for method, path, operation in routes)
-
-
-def _compile_path(path: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\\\{[A-Za-z]+\\\}", "([^/]+)", re.escape(path)))
-
 
 # Cached per vocabulary, because tests run services with different words.
 @lru_cache
-def _list_documented_routes(vocabulary: Vocabulary) -> RouteTable:
-    return _compile_routes(
+def _list_documented_routes(vocabulary: Vocabulary) -> tuple[Route[Operation], ...]:
+    return compile_routes(
         ("POST", RECIPIENTS_PATH, recipient.create_recipient),
         ("GET", RECIPIENTS_PATH, recipient.list_recipients),
         ("DELETE", RECIPIENTS_PATH, recipient.delete_recipients),
@@ -42,7 +32,6 @@ def _list_documented_routes(vocabulary: Vocabulary) -> RouteTable:
         ("DELETE", RECIPIENT_PATH, recipient.delete_recipient),
         ("GET", "/v1/recipients/{id}/logs", recipient.list_activities),
         ("GET", "/v1/recipients/{id}/payments", recipient.list_payments),
-        ("GET", "/v1/recipients/{id}/offlinePayments", recipient.list_offline_payments),
         ("POST", ACCOUNTS_PATH, recipient.create_account),
         ("GET", ACCOUNT_PATH, recipient.read_account),
         ("PATCH", ACCOUNT_PATH, recipient.update_account),
@@ -63,7 +52,7 @@ def _list_documented_routes(vocabulary: Vocabulary) -> RouteTable:
 
 # Operations without a path in the document. Section 1 says that open batches can be edited and
 # deleted: the paths are assumed to be those of the legacy interface.
-INFERRED_ROUTES = _compile_routes(
+INFERRED_ROUTES = compile_routes(
     ("GET", BATCHES_PATH, batch.list_batches),
     ("DELETE", BATCHES_PATH, batch.delete_batches),
     ("GET", BATCH_PATH, batch.read_batch),
@@ -73,7 +62,7 @@ INFERRED_ROUTES = _compile_routes(
     ("PATCH", PAYMENT_PATH, batch.update_payment),
     ("DELETE", PAYMENT_PATH, batch.delete_payment),
 )
-PAYMENT_LIST_ROUTES = _compile_routes(("GET", "/v1/payments", batch.list_payments))
+PAYMENT_LIST_ROUTES = compile_routes(("GET", "/v1/payments", batch.list_payments))
 
 
 def require_operation(
@@ -84,24 +73,15 @@ def require_operation(
     Paths are compared as sent: nothing is decoded, and a trailing slash is significant. Raises
     OperationNotFound for an unknown path and for a method that the path does not have.
     """
-    if match := _find_route(_list_documented_routes(vocabulary), method, path):
+    if match := find_route(_list_documented_routes(vocabulary), method, path):
         return match
     for table, is_offered in (
         (INFERRED_ROUTES, options.inferred),
         (PAYMENT_LIST_ROUTES, options.lists_payments),
     ):
-        if match := _find_route(table, method, path):
+        if match := find_route(table, method, path):
             if is_offered:
                 return match
             # The status is an option, because services answer 404, 405 or 501 to unknown paths.
             raise OperationNotFound(options.inferred_status)
     raise OperationNotFound
-
-
-def _find_route(
-    table: RouteTable, method: str, path: str
-) -> tuple[Operation, tuple[str, ...]] | None:
-    for route_method, pattern, operation in table:
-        if route_method == method and (match := pattern.fullmatch(path)):
-            return operation, match.groups()
-    return None

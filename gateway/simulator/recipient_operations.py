@@ -1,10 +1,11 @@
 """Operations on recipients and their accounts (current interface, sections 4.1 and 4.2)."""
 
+from functools import partial
+
 from gateway.simulator import accounts, listing, payment_lists, recipients, views
 from gateway.simulator.accepted_request import AcceptedRequest
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.payment_lists import ListedPayment
 from gateway.simulator.state import Recipient
 
 
@@ -56,11 +57,8 @@ def list_payments(request: AcceptedRequest) -> JsonObject:
     payments = payment_lists.list_recipient_payments(
         request.tenant, request.require_path_recipient()
     )
-    return request.build_page("payments", payments, ListedPayment.build)
-
-
-def list_offline_payments(request: AcceptedRequest) -> JsonObject:
-    return {"offlinePayments": request.require_path_recipient().offline_payments}
+    build_entry = partial(payment_lists.build_full_payment, request.tenant)
+    return request.build_page("payments", payments, build_entry)
 
 
 def create_account(request: AcceptedRequest) -> JsonObject:

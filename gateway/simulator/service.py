@@ -191,11 +191,6 @@ class Service:
     def add_seeded_payment(self, recipient_id: str, payment: JsonObject) -> None:
         self.require_recipient(recipient_id).payments.append(payment)
 
-    def seed_offline_payments(
-        self, recipient_id: str, count: int, seed: int = 0
-    ) -> list[JsonObject]:
-        return seeds.seed_offline_payments(self.require_recipient(recipient_id), count, seed)
-
     def list_requests(
         self, method: str = "*", path: str = "*", *, interface: InterfaceName = "current"
     ) -> list[ReceivedRequest]:

@@ -61,7 +61,6 @@ class Recipient:
     compliance_checked_at: datetime | None = None
     accounts: list[Account] = field(default_factory=list)
     payments: list[JsonObject] = field(default_factory=list)
-    offline_payments: list[JsonObject] = field(default_factory=list)
     activities: deque[JsonObject] = field(default_factory=lambda: deque(maxlen=MAX_ACTIVITIES))
     overrides: JsonObject = field(default_factory=dict)
     outcome: Outcome = "processed"
@@ -227,6 +226,10 @@ class Tenant:
 def format_timestamp(timestamp: datetime) -> str:
     """Formats as ISO 8601 in UTC with a trailing Z (section 2.1)."""
     return timestamp.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def format_optional_timestamp(timestamp: datetime | None) -> str | None:
+    return format_timestamp(timestamp) if timestamp else None
 
 
 def build_legacy_id(merchant: str, service_id: str) -> str:

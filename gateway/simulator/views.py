@@ -6,7 +6,13 @@ from gateway.simulator.account_rules import BANK_TRANSFER, CHECK, MOBILE_WALLET
 from gateway.simulator.countries import SEPA_COUNTRIES
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.recipient_rules import ADDRESS_CHECKS
-from gateway.simulator.state import Account, Recipient, Tenant, format_timestamp
+from gateway.simulator.state import (
+    Account,
+    Recipient,
+    Tenant,
+    format_optional_timestamp,
+    format_timestamp,
+)
 from gateway.simulator.values import mask_value
 
 BANK_NAMES = ("Harbour Bank", "Meridian Savings", "Unión de Crédito", "First Orchard Bank")
@@ -23,7 +29,6 @@ def build_recipient(tenant: Tenant, recipient: Recipient) -> JsonObject:
         recipient.primary_account,
         recipient.address,
     )
-    checked_at = recipient.compliance_checked_at
     return {
         "id": recipient.id,
         "referenceId": fields.get("referenceId"),
@@ -36,7 +41,7 @@ def build_recipient(tenant: Tenant, recipient: Recipient) -> JsonObject:
         "complianceStatus": recipient.compliance_status,
         "compliance": {
             "status": recipient.compliance_status,
-            "checkedAt": format_timestamp(checked_at) if checked_at else None,
+            "checkedAt": format_optional_timestamp(recipient.compliance_checked_at),
         },
         tenant.vocabulary.avatar_url: f"https://example.com/avatars/{recipient.id}.png",
         "language": fields.get("language", "en"),

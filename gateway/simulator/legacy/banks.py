@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from schwifty import IBAN
 
-from gateway.simulator.countries import BRANCH_ID_PATTERNS
-from gateway.simulator.iban import is_valid_iban, normalize_iban
+from gateway.simulator.countries import BRANCH_ID_PATTERNS, is_valid_iban, normalize_iban
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import lenient
 from gateway.simulator.values import is_blank, mask_value

@@ -13,9 +13,9 @@ DELETED: JsonObject = {"object": "deleted"}
 
 
 def create_batch(request: LegacyRequest) -> JsonObject:
-    batch, orders = batch_bodies.parse_new_batch(request.id_mapper, request.body)
+    batch, orders = batch_bodies.parse_new_batch(request, request.body)
     batches.insert_batch(request.tenant, batch, orders)
-    return {"batch": batch_views.build_batch(request.id_mapper, batch)}
+    return {"batch": batch_views.build_batch(request, batch)}
 
 
 def get_batch(request: LegacyRequest) -> JsonObject:
@@ -27,16 +27,16 @@ def _build_batch_with_payments(request: LegacyRequest, batch: Batch) -> JsonObje
     page = request.build_page(
         "payments",
         payments,
-        lambda payment: payment_views.build_batch_payment_entry(request.id_mapper, payment),
+        lambda payment: payment_views.build_batch_payment_entry(request, payment),
     )
-    return {"batch": {**batch_views.build_batch(request.id_mapper, batch), "payments": page}}
+    return {"batch": {**batch_views.build_batch(request, batch), "payments": page}}
 
 
 def require_editable(request: LegacyRequest, batch: Batch) -> Batch:
     """Raises ApiError `invalid_status` unless the batch is open or pending (rules 1 and 2)."""
     if batch.state != "open":
         raise build_invalid_status_error(
-            f"Batch is {batch_views.translate_batch_status(request.id_mapper, batch)}"
+            f"Batch is {batch_views.translate_batch_status(request, batch)}"
         )
     return batch
 
@@ -44,7 +44,7 @@ def require_editable(request: LegacyRequest, batch: Batch) -> Batch:
 def update_batch(request: LegacyRequest) -> JsonObject:
     batch = require_editable(request, request.require_path_batch())
     batches.apply_batch_edit(
-        request.tenant, batch, batch_bodies.parse_batch_edit(request.id_mapper, request.body, batch)
+        request.tenant, batch, batch_bodies.parse_batch_edit(request, request.body, batch)
     )
     return UPDATED
 
@@ -69,10 +69,10 @@ def list_batches(request: LegacyRequest) -> JsonObject:
     """Lists batches, newest first; ties are sorted by id."""
     matches = filters.filter_batches(request, request.tenant.batches.values())
     # Two stable sorts, so that `reverse` does not reverse the order of ties.
-    matches.sort(key=lambda batch: request.id_mapper.build_client_id(batch.id))
+    matches.sort(key=lambda batch: request.build_client_id(batch.id))
     matches.sort(key=lambda batch: batch.created_at, reverse=True)
     return request.build_page(
-        "batches", matches, lambda batch: batch_views.build_batch(request.id_mapper, batch)
+        "batches", matches, lambda batch: batch_views.build_batch(request, batch)
     )
 
 
@@ -84,7 +84,7 @@ def generate_quote(request: LegacyRequest) -> JsonObject:
 
 
 def get_summary(request: LegacyRequest) -> JsonObject:
-    return {"batchSummary": build_summary(request.id_mapper, request.require_path_batch())}
+    return {"batchSummary": build_summary(request, request.require_path_batch())}
 
 
 def start_processing(request: LegacyRequest) -> JsonObject:
@@ -94,7 +94,7 @@ def start_processing(request: LegacyRequest) -> JsonObject:
     except ApiError as error:
         # The rules of the current interface report fields that legacy clients did not send.
         raise _translate_start_error(request, error, list(batch.payments.values())) from None
-    return {"batch": batch_views.build_batch(request.id_mapper, batch)}
+    return {"batch": batch_views.build_batch(request, batch)}
 
 
 def _translate_start_error(
@@ -107,7 +107,7 @@ def _translate_start_error(
             problems.append(problem)
             continue
         position = problem.field.removeprefix("payments[").partition("]")[0]
-        payment_label = f"Payment {request.id_mapper.build_client_id(payments[int(position)].id)}"
+        payment_label = f"Payment {request.build_client_id(payments[int(position)].id)}"
         reason = (
             "recipient cannot be paid"
             if problem.code == "invalid_status"

@@ -5,18 +5,19 @@ invalid date is ignored.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import batch_views, lenient, payment_views
 from gateway.simulator.legacy.legacy_request import LegacyRequest
-from gateway.simulator.legacy.recipient_list import DATE_PATTERN, parse_date
+from gateway.simulator.legacy.recipient_list import is_in_period, parse_date
 from gateway.simulator.payment_lists import ListedPayment, matches_search
 from gateway.simulator.state import Batch
 
 FILTER_NAMES = frozenset(
     {"status", "startDate", "endDate", "recipient", "country", "sourceCurrency", "targetCurrency"}
 )
+PAYMENT_FILTER_NAMES = ("recipient", "country", "targetCurrency")
 
 
 def filter_batches(request: LegacyRequest, candidates: Iterable[Batch]) -> list[Batch]:
@@ -24,31 +25,28 @@ def filter_batches(request: LegacyRequest, candidates: Iterable[Batch]) -> list[
 
     Recipient, country and target currency match if one payment of the batch matches them all.
     """
-    id_mapper, query = request.id_mapper, request.query
+    query = request.query
     search = query.get("search", "").casefold()
-    payment_tests = _build_payment_predicates(request)
 
     def matches(batch: Batch) -> bool:
+        if search not in request.build_client_id(batch.id).casefold():
+            return False
         # Most lists have no filter, and building a view for each entry is slow.
         if not FILTER_NAMES & query.keys():
-            return search in id_mapper.build_client_id(batch.id).casefold()
+            return True
         # Filters compare what clients see, in their own words.
-        batch_view = batch_views.build_batch(id_mapper, batch)
-        payment_views_of_batch = (
-            payment_views.build_batch_payment_entry(id_mapper, payment)
+        batch_view = batch_views.build_batch(request, batch)
+        payments = (
+            payment_views.build_batch_payment_entry(request, payment)
             for payment in batch.payments.values()
         )
         return (
-            search in id_mapper.build_client_id(batch.id).casefold()
-            and _is_value_filter_match(query, "status", batch_view["status"])
+            _is_value_filter_match(query, "status", batch_view["status"])
             and _is_date_filter_match(query, batch_view)
             and _is_currency_filter_match(query, "sourceCurrency", batch_view["currency"])
             and (
-                not payment_tests
-                or any(
-                    all(test(payment_view) for test in payment_tests)
-                    for payment_view in payment_views_of_batch
-                )
+                not any(map(query.get, PAYMENT_FILTER_NAMES))
+                or any(_matches_payment(request, payment) for payment in payments)
             )
         )
 
@@ -62,10 +60,9 @@ def filter_payments(
 ) -> list[ListedPayment]:
     query = request.query
     search = query.get("search", "")
-    payment_tests = _build_payment_predicates(request)
 
     def matches(payment: ListedPayment) -> bool:
-        if not matches_search(payment, search, request.id_mapper.build_client_id(payment.id)):
+        if not matches_search(payment, search, request.build_client_id(payment.id)):
             return False
         if not FILTER_NAMES & query.keys():
             return True
@@ -76,36 +73,22 @@ def filter_payments(
             and _is_currency_filter_match(
                 query, "sourceCurrency", payment_view.get("sourceCurrency")
             )
-            and all(test(payment_view) for test in payment_tests)
+            and _matches_payment(request, payment_view)
         )
 
     return [payment for payment in candidates if matches(payment)]
 
 
-def _build_payment_predicates(request: LegacyRequest) -> list[Callable[[JsonObject], bool]]:
-    query, tests = request.query, list[Callable[[JsonObject], bool]]()
-    if recipient := query.get("recipient"):
-        recipient_id = request.id_mapper.build_client_id(request.id_mapper.resolve_id(recipient))
-        tests.append(
-            lambda payment_view: (
-                payment_view["recipient"]["id"] == recipient_id
-                or payment_view["recipient"]["email"].casefold() == recipient.casefold()
-            )
-        )
-    if code := query.get("country"):
-        tests.append(
-            lambda payment_view: bool(
-                _find_recipient_country(payment_view["recipient"])
-                == lenient.normalize_country(code)
-            )
-        )
-    if query.get("targetCurrency"):
-        tests.append(
-            lambda payment_view: _is_currency_filter_match(
-                query, "targetCurrency", payment_view.get("targetCurrency")
-            )
-        )
-    return tests
+def _matches_payment(request: LegacyRequest, payment_view: JsonObject) -> bool:
+    query, payee = request.query, payment_view["recipient"]
+    wanted = query.get("recipient", "")
+    id_ = request.build_client_id(request.resolve_id(wanted)) if wanted else ""
+    return (
+        (not wanted or payee["id"] == id_ or payee["email"].casefold() == wanted.casefold())
+        and lenient.normalize_country(query.get("country", ""))
+        in ("", _find_recipient_country(payee))
+        and _is_currency_filter_match(query, "targetCurrency", payment_view.get("targetCurrency"))
+    )
 
 
 def _find_recipient_country(recipient: JsonObject) -> object:
@@ -124,7 +107,4 @@ def _is_currency_filter_match(query: Mapping[str, str], name: str, currency: obj
 def _is_date_filter_match(query: Mapping[str, str], view: JsonObject) -> bool:
     # A test may have removed the date; the entry then counts as the oldest.
     created = parse_date(str(view.get("createdAt"))) or datetime.min.replace(tzinfo=UTC)
-    start, end = parse_date(query.get("startDate", "")), parse_date(query.get("endDate", ""))
-    if end is not None and DATE_PATTERN.fullmatch(query["endDate"]):
-        end += timedelta(days=1) - timedelta(microseconds=1)
-    return (start is None or start <= created) and (end is None or created <= end)
+    return is_in_period(query, created)

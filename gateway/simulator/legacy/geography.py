@@ -6,20 +6,14 @@ import pycountry
 from babel import Locale
 from babel.numbers import get_currency_name, get_territory_currencies
 
-from gateway.simulator.countries import parse_country_codes
+from gateway.simulator.countries import COUNTRIES, parse_country_codes
 from gateway.simulator.errors import build_not_found_error
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy.legacy_request import LegacyRequest
 
-SUPPORTED_COUNTRIES = parse_country_codes(
-    "AF AL DZ AS AD AO AI AG AR AM AW AU AT AZ BS BH BD BB BY BE BZ BJ BM BT BO BQ BA BW BR BN BG "
-    "BF BI KH CM CA KY CF TD CL CN CX CO KM CG CK CR HR CW CY CZ DK DJ DM DO EC EG SV GQ ER EE ET "
-    "FK FO FJ FI FR GF PF TF GA GM GE DE GH GI GR GL GD GP GU GT GG GN GW GY HT HN HK HU IS IN ID "
-    "IE IM IL IT JM JP JE JO KZ KE KI KR KW KG LA LV LS LI LT LU MO MK MG MW MY MV ML MT MH MQ MR "
-    "MU YT MX FM MD MC MN ME MS MA MZ NA NP NL NC NZ NI NE NG NU NF MP NO OM PK PW PA PG PY PE PH "
-    "PN PL PT PR QA RE RO RU RW MF SX WS SM ST SA SN RS SC SL SG SK SI SB ZA GS SS ES LK BL SH KN "
-    "LC PM VC SR SJ SZ SE CH TW TJ TZ TH TL TG TK TO TT TN TR TM TC TV UG UA AE GB US UY UZ VA VU "
-    "VN VG VI WF ZM"
+# Section 4.6 lists all countries but these.
+SUPPORTED_COUNTRIES = COUNTRIES - parse_country_codes(
+    "AQ AX BV CC CD CI CU CV EH HM IO IQ IR KP LB LR LY MM NR PS SD SO SY UM VE YE ZW"
 )
 
 

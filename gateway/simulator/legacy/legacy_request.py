@@ -1,48 +1,49 @@
 """The authenticated request that an operation of the legacy interface gets."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+from gateway.simulator.accepted_request import AcceptedRequest
 from gateway.simulator.errors import Problems, build_not_found_error
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.legacy.id_mapper import IdMapper
 from gateway.simulator.paging import Page
-from gateway.simulator.state import Batch, Recipient, Tenant
-
-Entry = TypeVar("Entry")
+from gateway.simulator.state import Recipient, build_legacy_id
 
 
 @dataclass
-class LegacyRequest:
-    """An authenticated request; it is entered in the activity logs of `logged_recipients`."""
+class LegacyRequest(AcceptedRequest):
+    """Maps ids between the client and the service (section 2, Identifiers).
 
-    tenant: Tenant
-    id_mapper: IdMapper
-    path_ids: tuple[str, ...]
-    query: Mapping[str, str]
-    body: JsonObject
-    logged_recipients: list[Recipient]
+    If a request uses the service's own id of an object, its response uses it too.
+    """
+
+    service_spellings: set[str] = field(default_factory=set)
+
+    def resolve_id(self, client_id: str) -> str:
+        # Only ids that were shortened are in the table; others are the service's own.
+        if client_id in self.tenant.service_ids_by_legacy_id:
+            return self.tenant.service_ids_by_legacy_id[client_id]
+        self.service_spellings.add(client_id)
+        return client_id
+
+    def build_client_id(self, service_id: str) -> str:
+        if service_id in self.service_spellings:
+            return service_id
+        return build_legacy_id(self.tenant.merchant, service_id)
+
+    def require_recipient(self, recipient_id: str) -> Recipient:
+        """Raises ApiError `not_found`, also for a deleted recipient: deletion is permanent here."""
+        recipient = self.tenant.recipients.get(self.resolve_id(recipient_id))
+        if recipient is None or recipient.is_archived:
+            raise build_not_found_error("Recipient")
+        return recipient
 
     def require_path_recipient(self) -> Recipient:
         recipient = self.require_recipient(self.path_ids[0])
         if not any(logged is recipient for logged in self.logged_recipients):
             self.logged_recipients.append(recipient)
         return recipient
-
-    def require_recipient(self, recipient_id: str) -> Recipient:
-        """Raises ApiError `not_found`, also for a deleted recipient: deletion is permanent here."""
-        recipient = self.tenant.recipients.get(self.id_mapper.resolve_id(recipient_id))
-        if recipient is None or recipient.is_archived:
-            raise build_not_found_error("Recipient")
-        return recipient
-
-    def require_path_batch(self) -> Batch:
-        return self.require_batch(self.path_ids[0])
-
-    def require_batch(self, batch_id: str) -> Batch:
-        return self.tenant.require_batch(self.id_mapper.resolve_id(batch_id))
 
     def parse_ids(self) -> list[str]:
         """Parses `ids` without duplicates. Raises ApiError."""
@@ -56,15 +57,9 @@ class LegacyRequest:
         # A value that is not text is kept as text: it matches no id and answers `not_found`.
         return list(dict.fromkeys(map(str, ids or [])))
 
-    def build_page(
-        self, key: str, entries: Sequence[Entry], build_entry: Callable[[Entry], JsonObject]
-    ) -> JsonObject:
+    def parse_page(self) -> Page:
         size = min(_parse_count(self.query, "pageSize", 10), self.tenant.options.max_page_size)
-        page = Page(_parse_count(self.query, "page", 1), size)
-        return {
-            key: [build_entry(entry) for entry in page.select_entries(entries)],
-            "meta": page.build_meta(len(entries)),
-        }
+        return Page(_parse_count(self.query, "page", 1), size)
 
 
 def _parse_count(query: Mapping[str, str], name: str, default: int) -> int:

@@ -9,7 +9,7 @@ from gateway.simulator import money, quotes, views
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import lenient
-from gateway.simulator.legacy.id_mapper import IdMapper
+from gateway.simulator.legacy.legacy_request import LegacyRequest
 from gateway.simulator.payment_rules import PaymentOrder, parse_currency, parse_text
 from gateway.simulator.state import Batch, Payment, PaymentTerms, Recipient
 from gateway.simulator.values import is_blank
@@ -25,23 +25,23 @@ class SentAmount:
 
 
 def parse_payment_order(
-    id_mapper: IdMapper, problems: Problems, body: JsonObject, batch: Batch
+    request: LegacyRequest, problems: Problems, body: JsonObject, batch: Batch
 ) -> PaymentOrder | None:
     """Parses a new payment; the result is valid only if no problem was added."""
-    payee = _resolve_recipient(id_mapper, problems, body)
+    payee = _resolve_recipient(request, problems, body)
     _check_source_currency(problems, body, batch.currency)
     amount = _parse_amount(problems, body, batch.currency, is_required=True)
     memo = parse_text(problems, body, "memo")
     if payee is None or amount is None or not batch.currency:
         return None
-    terms = _compute_payment_terms(id_mapper, problems, batch, payee, amount)
+    terms = _compute_payment_terms(request, problems, batch, payee, amount)
     if body["recipient"].get("id") is None:
-        _check_minimum_amount(id_mapper, problems, payee, amount)
+        _check_minimum_amount(request, problems, payee, amount)
     return PaymentOrder(payee, amount.value, amount.currency, memo, terms)
 
 
 def parse_payment_change(
-    id_mapper: IdMapper, problems: Problems, body: JsonObject, payment: Payment
+    request: LegacyRequest, problems: Problems, body: JsonObject, payment: Payment
 ) -> PaymentOrder | None:
     """Parses a changed payment; recipient and source currency cannot change (section 4.4).
 
@@ -56,7 +56,7 @@ def parse_payment_change(
         return PaymentOrder(
             payment.recipient, payment.amount, payment.currency, memo, payment.terms
         )
-    terms = _compute_payment_terms(id_mapper, problems, payment.batch, payment.recipient, amount)
+    terms = _compute_payment_terms(request, problems, payment.batch, payment.recipient, amount)
     return PaymentOrder(payment.recipient, amount.value, amount.currency, memo, terms)
 
 
@@ -78,10 +78,10 @@ def _is_same_amount(value: Any, amount: Decimal) -> bool:
 
 
 def _compute_payment_terms(
-    id_mapper: IdMapper, problems: Problems, batch: Batch, payee: Recipient, amount: SentAmount
+    request: LegacyRequest, problems: Problems, batch: Batch, payee: Recipient, amount: SentAmount
 ) -> PaymentTerms:
     terms = quotes.compute_payment_terms(
-        id_mapper.tenant, batch, payee, amount.value, amount.currency
+        request.tenant, batch, payee, amount.value, amount.currency
     )
     if not (terms.source_amount and terms.target_amount):
         currencies = f"{terms.source_currency} or {terms.target_currency}"
@@ -141,7 +141,7 @@ def _parse_target_currency(problems: Problems, body: JsonObject) -> str | None:
 
 
 def _resolve_recipient(
-    id_mapper: IdMapper, problems: Problems, body: JsonObject
+    request: LegacyRequest, problems: Problems, body: JsonObject
 ) -> Recipient | None:
     reference = lenient.parse_object(problems, body, "recipient")
     if body.get("recipient") is not None and not isinstance(body["recipient"], dict):
@@ -154,9 +154,9 @@ def _resolve_recipient(
         problems.add_empty_field("recipient.id")
         return None
     matches = (
-        _find_recipients_by_email(id_mapper, value)
+        _find_recipients_by_email(request, value)
         if field_name == "email"
-        else _find_recipients_by_client_id(id_mapper, value)
+        else _find_recipients_by_client_id(request, value)
     )
     # Paying one of several recipients with the same address would be a guess.
     if len(matches) != 1:
@@ -170,15 +170,15 @@ def _resolve_recipient(
     return matches[0]
 
 
-def _find_recipients_by_client_id(id_mapper: IdMapper, client_id: Any) -> list[Recipient]:
-    service_id = id_mapper.resolve_id(client_id) if isinstance(client_id, str) else ""
-    recipients = id_mapper.tenant.recipients
+def _find_recipients_by_client_id(request: LegacyRequest, client_id: Any) -> list[Recipient]:
+    service_id = request.resolve_id(client_id) if isinstance(client_id, str) else ""
+    recipients = request.tenant.recipients
     return [recipients[service_id]] if service_id in recipients else []
 
 
-def _find_recipients_by_email(id_mapper: IdMapper, address: Any) -> list[Recipient]:
+def _find_recipients_by_email(request: LegacyRequest, address: Any) -> list[Recipient]:
     """Finds recipients by the exact address, without deleted ones."""
-    recipients = id_mapper.tenant.recipients.values()
+    recipients = request.tenant.recipients.values()
     return [
         recipient
         for recipient in recipients
@@ -187,11 +187,11 @@ def _find_recipients_by_email(id_mapper: IdMapper, address: Any) -> list[Recipie
 
 
 def _check_minimum_amount(
-    id_mapper: IdMapper, problems: Problems, payee: Recipient, amount: SentAmount
+    request: LegacyRequest, problems: Problems, payee: Recipient, amount: SentAmount
 ) -> None:
     # Only for recipients given by email, which this request looked up; others are checked at the
     # start.
-    minimum = views.find_shown_minimum_amount(id_mapper.tenant, payee)
+    minimum = views.find_shown_minimum_amount(request.tenant, payee)
     is_recipient_currency = amount.currency == payee.fields.get("primaryCurrency")
     if minimum is not None and is_recipient_currency and amount.value < minimum:
         problems.add_invalid_field(amount.field_name, f"Is less than the least amount, {minimum}")

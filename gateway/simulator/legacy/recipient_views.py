@@ -1,10 +1,10 @@
 """JSON of recipients (section 2, Recipient)."""
 
+from gateway.simulator import batch_views, views
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import government_ids, payout_views
-from gateway.simulator.legacy.id_mapper import IdMapper
-from gateway.simulator.recipient_rules import ADDRESS_CHECKS
-from gateway.simulator.state import Recipient, format_timestamp
+from gateway.simulator.legacy.legacy_request import LegacyRequest
+from gateway.simulator.state import Recipient, format_optional_timestamp
 
 # Section 3. A deleted recipient appears only in earlier payments, where it is inactive.
 LEGACY_STATUSES = {
@@ -13,6 +13,13 @@ LEGACY_STATUSES = {
     "suspended": "suspended",
     "archived": "inactive",
 }
+SHARED_FIELDS = (
+    "id", "referenceId", "email", "name", "firstName", "lastName", "type", "status",
+    "complianceStatus", "compliance", "language", "dob", "passport", "ssn", "address",
+    "primaryCurrency", "createdAt", "updatedAt",
+)  # fmt: skip
+"""In the order of section 2; those with other values here are replaced."""
+
 TRANSLATED_FIELDS = {"id", "status", "complianceStatus", "compliance", "payoutMethod"}
 SERVICE_STATUS_BY_LEGACY_STATUS = {"inactive": "active", "disabled": "suspended"}
 
@@ -38,40 +45,28 @@ def translate_compliance_word(word: str) -> str:
 
 
 def build_compliance(recipient: Recipient) -> JsonObject:
-    checked_at = recipient.compliance_checked_at
     return {
         "status": translate_compliance_status(recipient),
-        "checkedAt": format_timestamp(checked_at) if checked_at else None,
+        "checkedAt": format_optional_timestamp(recipient.compliance_checked_at),
     }
 
 
-def build_recipient(id_mapper: IdMapper, recipient: Recipient) -> JsonObject:
-    fields = recipient.fields
-    view = {
-        "id": id_mapper.build_client_id(recipient.id),
-        "referenceId": fields.get("referenceId"),
-        "email": fields["email"],
-        "name": fields["name"],
-        "firstName": fields.get("firstName"),
-        "lastName": fields.get("lastName"),
-        "type": fields["type"],
+def build_recipient(request: LegacyRequest, recipient: Recipient) -> JsonObject:
+    words, service_view = (
+        request.tenant.vocabulary,
+        views.build_recipient(request.tenant, recipient),
+    )
+    return {name: service_view[name] for name in SHARED_FIELDS} | {
+        "id": request.build_client_id(recipient.id),
         "status": translate_status(recipient),
         "complianceStatus": translate_compliance_status(recipient),
         "compliance": build_compliance(recipient),
-        id_mapper.tenant.vocabulary.legacy.avatar_url: f"https://example.com/avatars/{recipient.id}.png",
-        "language": fields.get("language", "en"),
-        "dob": fields.get("dob"),
-        "passport": fields.get("passport"),
-        "ssn": government_ids.mask_recipient_ssn(fields),
-        "address": {name: recipient.address.get(name) for name in ADDRESS_CHECKS},
-        "payout": payout_views.build_payout_or_null_method(id_mapper.tenant, recipient),
+        words.legacy.avatar_url: service_view[words.avatar_url],
+        "ssn": recipient.overrides.get("ssn", government_ids.mask_recipient_ssn(recipient.fields)),
+        "payout": payout_views.build_payout_or_null_method(request.tenant, recipient),
         # Not in the document, but clients read it; the words are those of the list filter.
-        "payoutMethod": find_payout_method(id_mapper, recipient),
-        "primaryCurrency": fields.get("primaryCurrency"),
-        "createdAt": format_timestamp(recipient.created_at),
-        "updatedAt": format_timestamp(recipient.updated_at),
+        "payoutMethod": find_payout_method(request, recipient),
     }
-    return apply_overrides(view, recipient.overrides)
 
 
 def apply_overrides(view: JsonObject, overrides: JsonObject) -> JsonObject:
@@ -81,23 +76,17 @@ def apply_overrides(view: JsonObject, overrides: JsonObject) -> JsonObject:
     return view | {name: overrides[name] for name in view if name in overridden_names}
 
 
-def find_payout_method(id_mapper: IdMapper, recipient: Recipient) -> str | None:
+def find_payout_method(request: LegacyRequest, recipient: Recipient) -> str | None:
     primary_account = recipient.primary_account
     return payout_views.translate_account_type(
-        id_mapper.tenant, primary_account.type if primary_account else None
+        request.tenant, primary_account.type if primary_account else None
     )
 
 
-def build_reduced_recipient(id_mapper: IdMapper, recipient: Recipient) -> JsonObject:
+def build_reduced_recipient(request: LegacyRequest, recipient: Recipient) -> JsonObject:
     """Builds the recipient of a batch's list, with both names of the country that clients read."""
-    country = recipient.address.get("country")
-    view = {
-        "id": id_mapper.build_client_id(recipient.id),
-        "referenceId": recipient.fields.get("referenceId"),
-        "email": recipient.fields["email"],
-        "name": recipient.fields["name"],
+    view = batch_views.build_reduced_recipient(recipient) | {
+        "id": request.build_client_id(recipient.id),
         "status": translate_status(recipient),
-        "country": country,
-        "countryCode": country,
     }
-    return apply_overrides(view, recipient.overrides)
+    return view | {"countryCode": view["country"]}

@@ -32,15 +32,11 @@ def create_recipient(request: LegacyRequest) -> JsonObject:
     recipient = recipients.insert_recipient(request.tenant, fields, [])
     plan.apply_to_recipient(request.tenant, recipient)
     request.logged_recipients.append(recipient)
-    return {"recipient": recipient_views.build_recipient(request.id_mapper, recipient)}
+    return {"recipient": recipient_views.build_recipient(request, recipient)}
 
 
 def get_recipient(request: LegacyRequest) -> JsonObject:
-    return {
-        "recipient": recipient_views.build_recipient(
-            request.id_mapper, request.require_path_recipient()
-        )
-    }
+    return {"recipient": recipient_views.build_recipient(request, request.require_path_recipient())}
 
 
 def update_recipient(request: LegacyRequest) -> JsonObject:
@@ -55,7 +51,7 @@ def update_recipient(request: LegacyRequest) -> JsonObject:
         # The service has fewer words; the legacy one is stored beside it.
         fields["status"] = recipient_bodies.STATUS_CHOICES[status][0]
     if request.body.get("id"):  # A whole object sent back: unchanged fields are not changes.
-        current_view = recipient_views.build_recipient(request.id_mapper, recipient)
+        current_view = recipient_views.build_recipient(request, recipient)
         sent_names = {
             name
             for name in sent_names
@@ -118,11 +114,11 @@ def delete_recipients(request: LegacyRequest) -> JsonObject:
 
 
 def list_recipients(request: LegacyRequest) -> JsonObject:
-    matches = recipient_list.filter_recipients(request.id_mapper, request.query)
+    matches = recipient_list.filter_recipients(request)
     return request.build_page(
         "recipients",
         matches,
-        lambda recipient: recipient_views.build_recipient(request.id_mapper, recipient),
+        lambda recipient: recipient_views.build_recipient(request, recipient),
     )
 
 
@@ -130,7 +126,7 @@ def list_activities(request: LegacyRequest) -> JsonObject:
     """Lists the activity log, newest first."""
     # Not `require_path_recipient`, which would enter this request in the log.
     recipient = request.require_recipient(request.path_ids[0])
-    client_id = request.id_mapper.build_client_id(recipient.id)
+    client_id = request.build_client_id(recipient.id)
 
     def build_entry(activity: JsonObject) -> JsonObject:
         fields_with_ids = ("url", "request", "response")
@@ -144,7 +140,7 @@ def list_activities(request: LegacyRequest) -> JsonObject:
 
 
 def list_payments(request: LegacyRequest) -> JsonObject:
-    build_view = partial(payment_views.build_full_payment, request.id_mapper)
+    build_view = partial(payment_views.build_full_payment, request)
     matches = filters.filter_payments(
         request,
         payment_lists.list_recipient_payments(request.tenant, request.require_path_recipient()),

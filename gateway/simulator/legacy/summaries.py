@@ -8,15 +8,22 @@ from decimal import Decimal
 
 from gateway.simulator import balances, money
 from gateway.simulator.account_rules import BANK_TRANSFER, CHECK, MOBILE_WALLET
+from gateway.simulator.batch_views import build_timestamps
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import batch_views, payout_views
-from gateway.simulator.legacy.id_mapper import IdMapper
-from gateway.simulator.state import Batch, Payment, Tenant, format_timestamp
+from gateway.simulator.legacy.legacy_request import LegacyRequest
+from gateway.simulator.state import (
+    Batch,
+    Payment,
+    Tenant,
+    format_optional_timestamp,
+    format_timestamp,
+)
 
 
-def build_summary(id_mapper: IdMapper, batch: Batch) -> JsonObject:
+def build_summary(request: LegacyRequest, batch: Batch) -> JsonObject:
     """Builds a summary; it lists bank and wallet always, other methods only if used."""
-    tenant, payments = id_mapper.tenant, list(batch.payments.values())
+    tenant, payments = request.tenant, list(batch.payments.values())
     wallet, service_total = tenant.vocabulary.wallet, tenant.vocabulary.legacy.service_total
     account_types_used = {payment.terms.account_type for payment in payments}
     account_types = [
@@ -29,17 +36,15 @@ def build_summary(id_mapper: IdMapper, batch: Batch) -> JsonObject:
         ),
     ]
     return {
-        "id": id_mapper.build_client_id(batch.id),
+        "id": request.build_client_id(batch.id),
         "processed_by": "API",
         "errors": [],
         "serverTime": format_timestamp(tenant.now()),
-        "status": batch_views.translate_batch_status(id_mapper, batch),
+        "status": batch_views.translate_batch_status(request, batch),
         "currency": batch.currency,
         "description": batch.description,
-        **batch_views.build_timestamps(batch),
-        "quoteExpiredAt": format_timestamp(batch.quote_expires_at)
-        if batch.quote_expires_at
-        else None,
+        **build_timestamps(batch),
+        "quoteExpiredAt": format_optional_timestamp(batch.quote_expires_at),
         "methods": {
             str(
                 payout_views.translate_account_type(tenant, account_type)

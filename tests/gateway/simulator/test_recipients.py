@@ -287,7 +287,6 @@ async def test_unknown_ids_paths_and_methods_are_not_found(client):
         ("DELETE", "/v1/recipients/R-unknown"),
         ("GET", "/v1/recipients/R-unknown/logs"),
         ("GET", "/v1/recipients/R-unknown/payments"),
-        ("GET", "/v1/recipients/R-unknown/offlinePayments"),
         ("POST", "/v1/recipients/R-unknown/accounts"),
         ("GET", f"{path}/accounts"),
         ("GET", f"{path}/accounts/A-unknown"),

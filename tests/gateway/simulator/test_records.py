@@ -95,20 +95,6 @@ async def test_custom_payment_can_be_added(client, recipient, recipient_path):
     assert (await client.call("GET", f"{recipient_path}/payments")).json["payments"] == [payment]
 
 
-async def test_offline_payments_are_a_plain_list(client, recipient, recipient_path):
-    target = f"{recipient_path}/offlinePayments"
-    assert (await client.call("GET", target)).json == {"ok": True, "offlinePayments": []}
-    client.service.seed_offline_payments(recipient["id"], 2)
-    answer = (await client.call("GET", target)).json["offlinePayments"]
-    assert [payment["recipientId"] for payment in answer] == [recipient["id"]] * 2
-    assert set(answer[0]) == {
-        "id", "recipientId", "amount", "currency", "category", "memo", "externalId", "tags",
-        "taxReportable", "processedAt", "createdAt", "updatedAt", "deletedAt",
-        "withholdingAmount", "withholdingCurrency", "equivalentWithholdingAmount",
-        "equivalentWithholdingCurrency",
-    }  # fmt: skip
-
-
 async def test_requests_are_kept_without_secrets(connect_client):
     client = await connect_client(max_kept_requests=3)
     await client.call("GET", "/v1/recipients?search=%C3%A9&page=1", headers={"X-API-Key": "k"})

@@ -66,7 +66,6 @@ def test_same_seed_gives_same_data():
         service = Service()
         recipients = service.seed_recipients(20, seed)
         service.seed_payments(recipients[0].id, 3, seed)
-        service.seed_offline_payments(recipients[0].id, 3, seed)
         return recipients
 
     assert build_recipients(7) == build_recipients(7)
