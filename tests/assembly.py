@@ -15,13 +15,13 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from gateway.admission.load import LoadShedder
 from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
+from gateway.http.request import HttpRequest
 from gateway.http.request_ids import generate_hex_id
 from gateway.http.responses import LegacyResponse
 from gateway.legacy_api.codec import LegacyCodec
@@ -100,7 +100,7 @@ class GatewayParts:
         headers = {"X-API-Key": KEY["api_key"]}
         if data:
             headers["Content-Type"] = "application/json"
-        request = make_mocked_request(method, target, headers)
+        request = HttpRequest(method, target, CIMultiDict(headers))
         codec = LegacyCodec(settings, self.ids, _now)
         context = RequestContext(generate_hex_id(), asyncio.get_running_loop().time(), None)
         context.slot = LoadShedder(settings.load).create_slot(str(tenant))

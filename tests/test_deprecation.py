@@ -114,7 +114,7 @@ def test_forwarded_answer_has_the_configured_deprecation_headers() -> None:
     response = build_passthrough_response(
         PassedResponse(404, CIMultiDict(service_headers), b"{}"),
         "an-id",
-        deprecation_headers=headers,
+        own_headers=headers,
     )
     assert response.headers.getall("Deprecation") == ["@1795996800"]
     assert response.headers.getall("Sunset") == ["Sun, 28 Feb 2027 00:00:00 GMT"]

@@ -120,7 +120,7 @@ def format_start_message(url: str, admin_url: str) -> str:
 
 
 async def _serve_single_process(settings: Settings) -> None:
-    from gateway.server.connection import SHUTDOWN_IDLE_SECONDS
+    from gateway.server.http_server import SHUTDOWN_IDLE_SECONDS
     from gateway.server.memory_tuning import tune_garbage_collector_and_malloc
     from gateway.server.shutdown import ProcessLifetime, install_shutdown_event
 

@@ -13,7 +13,7 @@ import socket
 import struct
 import termios
 
-from aiohttp import web
+from gateway.http.request import HttpRequest
 
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.001, 0.05
 """Pause between two checks; doubles from the first to the maximum."""
@@ -42,7 +42,7 @@ async def wait_for_tcp_acknowledgement(
     return transport is not None
 
 
-def is_client_disconnected(request: web.BaseRequest) -> bool:
+def is_client_disconnected(request: HttpRequest) -> bool:
     """Whether the client has closed its side, even if the event loop has not seen that yet.
 
     After a suspended process resumes, its code runs before the loop reads events of that time.

@@ -6,17 +6,16 @@ import asyncio
 import codecs
 import io
 import re
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from email.message import Message
 from urllib.parse import parse_qsl
 
-from aiohttp import web
-
-from gateway.admission.load import AdmissionSlot, RequestConnection
+from gateway.admission.load import AdmissionSlot
 from gateway.http import progress
 from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
+from gateway.http.request import BodyIncomplete, HttpRequest
 from gateway.http.request_ids import generate_hex_id
 from gateway.http.timeouts import Timeout
 from gateway.payloads import json_codec
@@ -25,36 +24,7 @@ from mappings.effects import JSON
 from mappings.errors import BODY_TOO_LARGE, ErrorAnswer
 from mappings.failures import Invalid, Problem
 
-BODY_TIMED_OUT: web.RequestKey[bool] = web.RequestKey("body_timed_out", bool)
-"""Set if the body did not arrive in time: the connection does not wait for the rest."""
-
-ON_DISCONNECT: web.RequestKey[Callable[[bool], None]] = web.RequestKey("on_disconnect", None)
-"""Called if the connection ends before the request does, with whether the client has acknowledged
-everything that was sent to it."""
-
-IS_LAST_RESPONSE: web.RequestKey[Callable[[], bool]] = web.RequestKey("is_last_response", None)
-"""Whether a response sent now is the last on its connection, and needs ``Connection: close``."""
-
-CONNECTION: web.RequestKey[ClientConnection] = web.RequestKey("connection", None)
-"""The connection on which a request arrived."""
-
-ARRIVED_AT: web.RequestKey[float] = web.RequestKey("arrived_at", float)
-"""Arrival time of a write by the event loop's clock: before it was read, if the process was busy."""
-
-ON_RESET: web.RequestKey[Callable[[], None]] = web.RequestKey("on_reset", None)
-"""Called if the connection is reset while the response is sent, or soon after."""
-
-UNDERLYING_TRANSPORT: web.RequestKey[asyncio.Transport] = web.RequestKey(
-    "underlying_transport", asyncio.Transport
-)
-"""The TCP transport below TLS."""
-
 _REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-
-
-class ClientConnection(RequestConnection, Protocol):
-    def attribute_to_tenant(self, tenant: Hashable) -> None:
-        """Attributes the connection to a tenant; until then it counts for its client's address."""
 
 
 class BodyTooLarge(Exception):
@@ -63,32 +33,7 @@ class BodyTooLarge(Exception):
     answer = ErrorAnswer(413, (BODY_TOO_LARGE,))
 
 
-def has_body(request: web.BaseRequest) -> bool:
-    return "Transfer-Encoding" in request.headers or bool(request.content_length)
-
-
-def is_get_or_head_with_body(request: web.BaseRequest) -> bool:
-    """Whether it is a GET or HEAD with a body: never forwarded, nor parsed as another request."""
-    return request.method in ("GET", "HEAD") and has_body(request)
-
-
-def is_connection_close_required(request: web.BaseRequest) -> bool:
-    """Whether the connection must be closed after this request.
-
-    aiohttp's parser (3.14.5) prepends the last trailer field of a chunked body to the headers of
-    the next request, and an unexpected body may be a smuggled request.
-    """
-    return "Transfer-Encoding" in request.headers or is_get_or_head_with_body(request)
-
-
-def attribute_connection_to_tenant(request: web.BaseRequest, tenant: Hashable) -> None:
-    # Done before the body is read, so that unknown clients cannot displace this connection at the
-    # limit.
-    if connection := request.get(CONNECTION):
-        connection.attribute_to_tenant(tenant)
-
-
-def split_request_target(request: web.BaseRequest) -> tuple[str, str]:
+def split_request_target(request: HttpRequest) -> tuple[str, str]:
     """Splits the raw target into path and query, without decoding; drops scheme and host."""
     target = request.raw_path
     # The absolute form (RFC 9112, section 3.2.2).
@@ -108,7 +53,7 @@ def parse_query(query: str) -> dict[str, str]:
     return {name: value for name, value in reversed(pairs) if value.strip()}
 
 
-def resolve_request_id(request: web.BaseRequest) -> str:
+def resolve_request_id(request: HttpRequest) -> str:
     """Returns the client's ``X-Request-Id``, or a new id.
 
     The id is logged, so one that contains the client's credentials is replaced.
@@ -128,14 +73,14 @@ def resolve_request_id(request: web.BaseRequest) -> str:
     return client_id
 
 
-def check_content_length(request: web.BaseRequest, max_bytes: int) -> None:
+def check_content_length(request: HttpRequest, max_bytes: int) -> None:
     """Raises BodyTooLarge if the declared length exceeds the limit, before the body is read."""
     if (request.content_length or 0) > max_bytes:
         raise BodyTooLarge
 
 
 async def read_whole_body(
-    request: web.BaseRequest, max_bytes: int, slot: AdmissionSlot, pace: BodyPace
+    request: HttpRequest, max_bytes: int, slot: AdmissionSlot, pace: BodyPace
 ) -> bytes:
     """Reads the raw body; raises BodyTooLarge, and Invalid if it is incomplete.
 
@@ -148,7 +93,7 @@ async def read_whole_body(
     return body.getvalue()
 
 
-def transcode_to_utf8(body: bytes, declared_charset: str | None, default_charset: str) -> bytes:
+def transcode_to_utf8(body: bytes, content_type: str, default_charset: str) -> bytes:
     """Transcodes a JSON text to UTF-8; raises Invalid if the charset is not supported.
 
     JSON is UTF-8 (RFC 8259), but existing clients also send Latin-1 (contract, section 2). Text
@@ -156,6 +101,7 @@ def transcode_to_utf8(body: bytes, declared_charset: str | None, default_charset
     """
     if body.isascii():
         return body
+    declared_charset = _parse_charset(content_type)
     charset = declared_charset or default_charset
     if declared_charset is None:
         with suppress(UnicodeDecodeError):
@@ -172,16 +118,23 @@ def transcode_to_utf8(body: bytes, declared_charset: str | None, default_charset
     raise Invalid(Problem("invalid_field", "The body must be in UTF-8, or in ISO-8859-1."))
 
 
+def _parse_charset(content_type: str) -> str | None:
+    message = Message()
+    message["Content-Type"] = content_type
+    charset = message.get_param("charset")
+    return charset if isinstance(charset, str) else None
+
+
 async def decode_json_body(
     body: bytes,
     encoding: str,
-    charsets: tuple[str | None, str],
+    charsets: tuple[str, str],
     max_bytes: int,
     slot: AdmissionSlot,
 ) -> JSON:
     """Decodes a JSON body; raises Invalid if it is not JSON, BodyTooLarge if it is too large.
 
-    ``charsets`` are the declared charset and the default. The limits hold for the decompressed
+    ``charsets`` are the Content-Type and the default charset. The limits hold for the decompressed
     text and for the memory of its values.
     """
     try:
@@ -233,17 +186,16 @@ class BodyPace:
 
 
 async def iter_body_chunks(
-    request: web.BaseRequest, max_bytes: int, slot: AdmissionSlot, pace: BodyPace
+    request: HttpRequest, max_bytes: int, slot: AdmissionSlot, pace: BodyPace
 ) -> AsyncIterator[bytes]:
     """Yields the raw body as it arrives; raises BodyTooLarge, and Invalid if it is incomplete."""
     reserved_bytes = request.content_length or 0
     # The declared length is reserved at once, so that concurrent uploads cannot exceed the memory.
     slot.reserve_bytes(reserved_bytes)
-    if request.headers.get("Expect", "").lower() == "100-continue":
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.version == "1.1":
         # 100 Continue is not sent earlier, so that a refused client does not send its body.
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        # Otherwise aiohttp takes the final response for one that has already started.
-        request.writer.output_size = 0
+        with suppress(ConnectionError):
+            request.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     loop = asyncio.get_running_loop()
     start_time, size = loop.time(), 0
     while part := await _read_chunk(
@@ -263,15 +215,14 @@ async def iter_body_chunks(
         yield part
 
 
-async def _read_chunk(request: web.BaseRequest, seconds: float) -> bytes:
+async def _read_chunk(request: HttpRequest, seconds: float) -> bytes:
     try:
         with Timeout(seconds):
             # Reads whatever has arrived: with whole chunks, a slow but steady client would count as
             # stalled.
-            return await request.content.readany()
+            return await request.body.read_available()
     except TimeoutError:
-        request[BODY_TIMED_OUT] = True
+        request.has_body_timed_out = True
         raise Invalid(BODY_TOO_SLOW) from None
-    except (web.RequestPayloadError, ConnectionError, RuntimeError):
-        # A RuntimeError is aiohttp's if the connection was closed before.
+    except BodyIncomplete:
         raise Invalid(BODY_INCOMPLETE) from None

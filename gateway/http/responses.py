@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
-from aiohttp import web
 from multidict import CIMultiDict
 
 from gateway.admission.limits import Admission
-from gateway.http.response_body import BufferedPayload, CompleteResponse
+from gateway.http.response import HttpResponse
 from gateway.payloads import json_codec
 from mappings.effects import JSON
 from mappings.errors import ErrorAnswer
@@ -83,13 +82,13 @@ def build_preflight_response(
     )
 
 
-def build_web_response(
+def build_http_response(
     legacy_response: LegacyResponse,
     request_id: str,
     admission: Admission | None = None,
     deprecation_headers: Mapping[str, str] = NO_HEADERS,
-) -> web.StreamResponse:
-    """Builds the aiohttp response, with the headers that every response has."""
+) -> HttpResponse:
+    """Builds the HTTP response, with the headers that every response has."""
     headers = {
         **deprecation_headers,
         "Content-Type": "application/json; charset=utf-8",
@@ -103,35 +102,24 @@ def build_web_response(
         headers["RateLimit-Reset"] = str(admission.reset_seconds)
     # Applied last, so that a response can override any of them.
     headers.update(legacy_response.headers)
-    web_response: web.StreamResponse
-    if legacy_response.chunks is None:
-        web_response = CompleteResponse(legacy_response.status, legacy_response.body_bytes, headers)
-    else:
-        web_response = web.Response(
-            status=legacy_response.status,
-            body=BufferedPayload(*legacy_response.chunks),
-            headers=headers,
-        )
-    if legacy_response.closes_connection:
-        web_response.force_close()
-    return web_response
-
-
-def measure_body(response: web.StreamResponse) -> int:
-    """Returns the bytes of a body, before or after it is sent."""
-    # Only an unsent response that is complete says it by its length.
-    return response.body_length or response.content_length or 0
+    chunks = legacy_response.chunks
+    return HttpResponse(
+        legacy_response.status,
+        headers,
+        *(chunks if chunks is not None else (legacy_response.body_bytes,)),
+        closes_connection=legacy_response.closes_connection,
+    )
 
 
 def build_passthrough_response(
     passed_response: PassedResponse,
     request_id: str,
     admission: Admission | None = None,
-    deprecation_headers: Mapping[str, str] = NO_HEADERS,
-) -> web.Response:
-    """Builds the aiohttp response from a forwarded one, with the headers that every response has.
+    own_headers: Mapping[str, str] = NO_HEADERS,
+) -> HttpResponse:
+    """Builds the HTTP response from a forwarded one, with the headers that every response has.
 
-    The gateway's deprecation dates replace the service's, because two dates would be ambiguous.
+    ``own_headers`` replace the service's: two deprecation dates would be ambiguous.
     ``Link`` is a list, so the service's links stay.
     """
     # A copy, because shadow traffic still compares the original.
@@ -142,12 +130,12 @@ def build_passthrough_response(
     headers["Server"] = SERVER
     headers["X-Request-Id"] = request_id
     headers.setdefault("Access-Control-Allow-Origin", "*")
-    for name, value in deprecation_headers.items():
+    for name, value in own_headers.items():
         if name == "Link":
             headers.add(name, value)
         else:
             headers[name] = value
-    return web.Response(status=passed_response.status, body=passed_response.body, headers=headers)
+    return HttpResponse(passed_response.status, headers, passed_response.body)
 
 
 def build_rate_limit_headers(admission: Admission | None) -> dict[str, str]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from aiohttp import web
-
 from gateway.admission.limits import Admission, RateLimiter
 from gateway.auth.keys import ApiKey, ApiKeyStore
 from gateway.config.settings import Settings
-from gateway.http import request_reader
 from gateway.http.client_address import Address, format_address_rate_limit_name
 from gateway.http.delivery import is_client_disconnected
+from gateway.http.request import HttpRequest
 from gateway.legacy_api.request_context import RequestContext
 from gateway.migration.routing import ServiceRouter
 from gateway.storage import StoreUnavailable
@@ -41,7 +39,7 @@ class CallerAuthenticator:
         self._requests_per_hour = settings.limits.requests_per_hour
 
     async def authenticate_and_rate_limit(
-        self, request: web.BaseRequest, context: RequestContext, operation: Operation
+        self, request: HttpRequest, context: RequestContext, operation: Operation
     ) -> Admission:
         """Identifies the caller and counts the request; raises Invalid if the key is refused."""
         address = context.address
@@ -64,7 +62,7 @@ class CallerAuthenticator:
             raise Invalid(errors.INVALID_KEY)
         # While a body is read, its connection counts for its tenant, and others for their address.
         if operation.body_shape is not None or self._forwarding.modes.switched_tenants:
-            request_reader.attribute_connection_to_tenant(request, key.tenant)
+            request.connection.attribute_to_tenant(key.tenant)
         # The client may have disconnected during the lookup, before there was a caller to mark.
         context.caller = Caller(
             key,
@@ -81,7 +79,7 @@ class CallerAuthenticator:
 
     async def _find_untranslated_caller(
         self,
-        request: web.BaseRequest,
+        request: HttpRequest,
         context: RequestContext,
         operation: Operation,
         address: Address | None,

@@ -13,11 +13,11 @@ from itertools import chain
 from typing import Any, Literal, cast
 
 import structlog
-from aiohttp import web
 
 from gateway.admission.load import AdmissionSlot
 from gateway.config.settings import Settings
 from gateway.http import progress, request_reader, responses
+from gateway.http.request import HttpRequest
 from gateway.http.request_ids import generate_hex_id
 from gateway.http.responses import LegacyResponse
 from gateway.legacy_api.request_context import RequestContext
@@ -57,7 +57,7 @@ class LegacyCodec:
         self._clock = clock
 
     async def decode_and_validate_body(
-        self, request: web.BaseRequest, context: RequestContext, data: bytes
+        self, request: HttpRequest, context: RequestContext, data: bytes
     ) -> tuple[JSON, tuple[Problem, ...]]:
         """Decodes a request body.
 
@@ -67,7 +67,7 @@ class LegacyCodec:
         if body_shape is None:
             return None, ()
         encoding = request.headers.get("Content-Encoding", "")
-        charset = request.charset, self._undeclared_charset
+        charset = request.headers.get("Content-Type", ""), self._undeclared_charset
         # The memory of the values counts for the request until it ends.
         slot = cast("AdmissionSlot", context.slot)
         body = await request_reader.decode_json_body(
@@ -91,7 +91,7 @@ class LegacyCodec:
 
     async def build_request(
         self,
-        request: web.BaseRequest,
+        request: HttpRequest,
         context: RequestContext,
         ids: Mapping[str, str],
         parsed_body: tuple[JSON, tuple[Problem, ...]],
@@ -124,7 +124,7 @@ class LegacyCodec:
             else {},
         )
 
-    def _parse_query(self, request: web.BaseRequest, operation: Operation) -> dict[str, str]:
+    def _parse_query(self, request: HttpRequest, operation: Operation) -> dict[str, str]:
         parameters: dict[str, str] = self._vocabulary.translate_to_neutral(
             operation.query_shape,
             request_reader.parse_query(request_reader.split_request_target(request)[1]),
@@ -411,7 +411,7 @@ def _map_current_ids_to_sent_ids(
     return {current: id_ for id_, current in current_ids.items() if current in wanted_ids}
 
 
-def _list_client_secrets(request: web.BaseRequest, context: RequestContext) -> tuple[str, ...]:
+def _list_client_secrets(request: HttpRequest, context: RequestContext) -> tuple[str, ...]:
     if context.caller is None:
         return ()
     credentials = context.caller.key.credentials

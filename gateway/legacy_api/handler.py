@@ -17,7 +17,6 @@ from typing import cast
 from weakref import ref
 
 import structlog
-from aiohttp import web
 
 from gateway.admission.limits import Admission, RateLimiter
 from gateway.admission.load import AdmissionSlot, LoadShedder, Overloaded
@@ -32,8 +31,10 @@ from gateway.http.client_address import (
     resolve_client_address,
 )
 from gateway.http.progress import LargeRequestsInProgress, RequestLabels
+from gateway.http.request import HttpRequest
 from gateway.http.request_ids import generate_hex_id
 from gateway.http.request_reader import BodyPace
+from gateway.http.response import HttpResponse
 from gateway.http.responses import LegacyResponse, PassedResponse
 from gateway.legacy_api import request_log
 from gateway.legacy_api.authentication import CallerAuthenticator
@@ -72,7 +73,7 @@ log = structlog.get_logger()
 
 
 class LegacyHandler:
-    """Answers requests of the legacy interface; an aiohttp handler."""
+    """Answers requests of the legacy interface; a request handler."""
 
     def __init__(
         self,
@@ -114,8 +115,8 @@ class LegacyHandler:
         self._max_body_bytes = settings.limits.body_bytes
         self._trusted_proxies = parse_networks(settings.server.trusted_proxies)
 
-    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        arrived_at = request.get(request_reader.ARRIVED_AT) or asyncio.get_running_loop().time()
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
+        arrived_at = request.arrived_at or asyncio.get_running_loop().time()
         context = RequestContext(
             request_reader.resolve_request_id(request),
             arrived_at,
@@ -123,9 +124,8 @@ class LegacyHandler:
             if "X-Forwarded-For" in request.headers
             else parse_address(request.remote),
         )
-        on_disconnect: Callable[[bool], None] = partial(self._delivery.handle_disconnect, context)
         # Set before the first await: the client may disconnect at any time from here on.
-        request[request_reader.ON_DISCONNECT] = on_disconnect
+        request.on_disconnect = partial(self._delivery.handle_disconnect, context)
         self._requests_in_progress.attribute_current_task_to_request(
             partial(_build_progress_labels, ref(context)), context.start_time
         )
@@ -139,15 +139,18 @@ class LegacyHandler:
             deprecation_headers = self._deprecation.headers_by_environment.get(
                 environment, responses.NO_HEADERS
             )
-            response: web.StreamResponse
             if isinstance(legacy_response, PassedResponse):
-                response = responses.build_passthrough_response(
-                    legacy_response, context.request_id, context.admission, deprecation_headers
-                )
+                own_headers = deprecation_headers
                 if request.headers.get("User-Agent") == endpoints.USER_AGENT:
-                    response.headers[endpoints.ANSWERED_BY_HEADER] = endpoints.LEGACY_SERVICE
+                    own_headers = {
+                        **own_headers,
+                        endpoints.ANSWERED_BY_HEADER: endpoints.LEGACY_SERVICE,
+                    }
+                response = responses.build_passthrough_response(
+                    legacy_response, context.request_id, context.admission, own_headers
+                )
             else:
-                response = responses.build_web_response(
+                response = responses.build_http_response(
                     legacy_response, context.request_id, context.admission, deprecation_headers
                 )
             # Before it is sent, so that a client that has its response finds the request in the log.
@@ -176,7 +179,7 @@ class LegacyHandler:
         return response
 
     def _log_and_count_request(
-        self, request: web.BaseRequest, context: RequestContext, response: web.StreamResponse
+        self, request: HttpRequest, context: RequestContext, response: HttpResponse
     ) -> None:
         """Writes the access log line and counts the usage."""
         # One duration for both, so that the log and the counts agree.
@@ -193,7 +196,7 @@ class LegacyHandler:
         )
 
     async def _respond(
-        self, request: web.BaseRequest, context: RequestContext
+        self, request: HttpRequest, context: RequestContext
     ) -> LegacyResponse | PassedResponse:
         try:
             return await self._admit_and_answer_request(request, context)
@@ -201,7 +204,7 @@ class LegacyHandler:
             context.log_fields["reason"] = overloaded.reason
             legacy_response = await self._codec.build_failure_response(context, overloaded)
             # The rest of the body is not read, so the connection cannot be used again.
-            return replace(legacy_response, closes_connection=not request.content.is_eof())
+            return replace(legacy_response, closes_connection=not request.body.is_complete)
         except Failure as failure:
             return await self._codec.build_failure_response(context, failure)
         except request_reader.BodyTooLarge as too_large:
@@ -221,7 +224,7 @@ class LegacyHandler:
         return responses.build_error_response(errors.build_legacy_error(errors.INTERNAL_ERROR))
 
     async def _admit_and_answer_request(
-        self, request: web.BaseRequest, context: RequestContext
+        self, request: HttpRequest, context: RequestContext
     ) -> LegacyResponse | PassedResponse:
         path, _ = request_reader.split_request_target(request)
         route_match = self._routes.match(path)
@@ -299,14 +302,14 @@ class LegacyHandler:
 
     async def _answer_from_either_service(
         self,
-        request: web.BaseRequest,
+        request: HttpRequest,
         context: RequestContext,
         ids: Mapping[str, str],
         slot: AdmissionSlot,
     ) -> LegacyResponse | PassedResponse:
         """Answers from the legacy service, or with calls of the current one if that is selected."""
         # The body of a read is ignored, and never forwarded (contract, section 2).
-        is_body_ignored = request_reader.is_get_or_head_with_body(request)
+        is_body_ignored = request.is_read_with_body
         body = (
             b""
             if is_body_ignored
@@ -326,7 +329,7 @@ class LegacyHandler:
         raise Unreachable("concurrent requests keep changing which service has it", retry_after=1)
 
     async def _answer_from_selected_service(
-        self, request: web.BaseRequest, context: RequestContext, inbound: InboundRequest
+        self, request: HttpRequest, context: RequestContext, inbound: InboundRequest
     ) -> LegacyResponse | PassedResponse:
         if forwarded_answer := await self._forwarding.forward_if_routed_to_legacy(inbound):
             context.pending_delivery = forwarded_answer.pending_delivery
@@ -353,7 +356,7 @@ class LegacyHandler:
 
     async def _run_flow(
         self,
-        request: web.BaseRequest,
+        request: HttpRequest,
         context: RequestContext,
         operation: Operation,
         flow_request: Request,
@@ -410,7 +413,7 @@ class LegacyHandler:
             return await self._codec.build_failure_response(comparison_context, failure)
 
     async def _build_inbound_request(
-        self, request: web.BaseRequest, context: RequestContext, ids: Mapping[str, str], body: bytes
+        self, request: HttpRequest, context: RequestContext, ids: Mapping[str, str], body: bytes
     ) -> InboundRequest:
         """Builds the request to forward, with the flow request by which a retry is recognized."""
         try:
@@ -440,7 +443,7 @@ class LegacyHandler:
         )
 
     def _create_admission_slot(
-        self, request: web.BaseRequest, context: RequestContext
+        self, request: HttpRequest, context: RequestContext
     ) -> AdmissionSlot:
         """Creates an admission slot; raises Overloaded."""
         if context.caller is None:
@@ -449,13 +452,13 @@ class LegacyHandler:
             return context.slot
         merchant = context.caller.key.tenant_name
         slot = context.slot = self._load.create_slot(
-            merchant, request.get(request_reader.CONNECTION), context.caller.key.tenant
+            merchant, request.connection, context.caller.key.tenant
         )
         if context.operation and context.operation.body_shape is not None:
             slot.check_capacity(merchant)
         return slot
 
-    def _resolve_address(self, request: web.BaseRequest) -> Address | None:
+    def _resolve_address(self, request: HttpRequest) -> Address | None:
         forwarded_for = request.headers.getall("X-Forwarded-For", [])
         return resolve_client_address(request.remote, forwarded_for, self._trusted_proxies)
 
@@ -471,7 +474,7 @@ def _build_progress_labels(context_reference: ref[RequestContext]) -> RequestLab
     return RequestLabels(context.operation.name if context and context.operation else "", *tenant)
 
 
-def _read_idempotency_key(request: web.BaseRequest) -> str | None:
+def _read_idempotency_key(request: HttpRequest) -> str | None:
     header_values = request.headers.getall("Idempotency-Key", [])
     # A GET may write (the summary does), but to its client it is a read, which needs no key.
     return parse_idempotency_key(header_values) if request.method != "GET" else None

@@ -6,11 +6,12 @@ import asyncio
 from datetime import datetime, timedelta
 
 import structlog
-from aiohttp import web
 
 from gateway.compare import endpoints
 from gateway.http import request_reader
-from gateway.http.responses import LegacyResponse, PassedResponse, measure_body
+from gateway.http.request import HttpRequest
+from gateway.http.response import HttpResponse
+from gateway.http.responses import LegacyResponse, PassedResponse
 from gateway.legacy_api.request_context import RequestContext
 from gateway.migration.recorder import RecordedExchange, Recorder
 from gateway.observability import access_log, traces
@@ -19,9 +20,9 @@ log = structlog.get_logger()
 
 
 def log_request(
-    request: web.BaseRequest,
+    request: HttpRequest,
     context: RequestContext,
-    response: web.StreamResponse,
+    response: HttpResponse,
     seconds: float,
 ) -> None:
     caller, log_fields = context.caller, context.log_fields
@@ -42,7 +43,7 @@ def log_request(
         upstream_calls=caller.call_count if caller else 0,
         upstream_seconds=caller.service_seconds if caller else 0.0,
         request_bytes=request.headers.get("Content-Length"),
-        response_bytes=measure_body(response),
+        response_bytes=response.body_length,
         extra_fields=log_fields,
     )
     for notice in context.notices:
@@ -51,7 +52,7 @@ def log_request(
 
 def record_exchange(
     recorder: Recorder,
-    request: web.BaseRequest,
+    request: HttpRequest,
     context: RequestContext,
     legacy_response: LegacyResponse | PassedResponse,
     now: datetime,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
-from typing import cast
 
 import structlog
-from aiohttp import web
 
-from gateway.http import request_reader
 from gateway.http.delivery import is_acknowledged, wait_for_tcp_acknowledgement
+from gateway.http.request import HttpRequest
+from gateway.http.response import HttpResponse
 from gateway.legacy_api.request_context import RequestContext
 from gateway.observability import logs
 from gateway.storage.operations import OperationRecord
@@ -29,8 +27,8 @@ class ResponseDelivery:
 
     async def send_and_await_acknowledgement(
         self,
-        request: web.BaseRequest,
-        response: web.StreamResponse,
+        request: HttpRequest,
+        response: HttpResponse,
         context: RequestContext,
         operation: OperationRecord,
     ) -> None:
@@ -40,29 +38,20 @@ class ResponseDelivery:
         """
         # Behind a proxy, resets say nothing: HAProxy resets every connection it no longer needs.
         if "X-Forwarded-For" not in request.headers:
-            on_reset = partial(self._record_connection_reset, context, operation)
-            request[request_reader.ON_RESET] = cast("Callable[[], None]", on_reset)
-        if (
-            is_last_response := request.get(request_reader.IS_LAST_RESPONSE)
-        ) and is_last_response():
-            # The client must not send another request on a connection that is about to close.
-            response.force_close()
+            request.on_reset = partial(self._record_connection_reset, context, operation)
         try:
-            await response.prepare(request)
-            await response.write_eof()
+            await response.send(request)
         except OSError:
             return
         # From here on, a disconnect may follow a complete delivery.
         context.is_response_written = True
-        underlying_transport = request.get(request_reader.UNDERLYING_TRANSPORT)
+        tcp_transport = request.connection.tcp_transport
         self._idempotency_guard.watch_response_delivery(
             operation,
-            lambda: (
-                context.is_delivered or is_acknowledged(request.transport, underlying_transport)
-            ),
+            lambda: context.is_delivered or is_acknowledged(request.transport, tcp_transport),
         )
         is_delivered = (
-            await wait_for_tcp_acknowledgement(request.transport, underlying_transport)
+            await wait_for_tcp_acknowledgement(request.transport, tcp_transport)
             or context.is_delivered
         )
         # A reset may have arrived during the wait.

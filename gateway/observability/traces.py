@@ -16,8 +16,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
-from aiohttp import web
-
 from gateway.config.settings import ConfigurationError, Traces
 from mappings import OPERATIONS, UNLISTED
 
@@ -99,22 +97,25 @@ def export_spans_to(
         active_tracer = old_tracer
 
 
-def start_request_span(request: web.BaseRequest) -> AbstractContextManager[None]:
+def start_request_span(method: str, traceparent: str) -> AbstractContextManager[None]:
     """Starts the span of a request of either interface; see ``set_request_span_attributes``."""
-    return _NO_SPAN if active_tracer is None else _open_request_span(active_tracer, request)
+    return (
+        _NO_SPAN
+        if active_tracer is None
+        else _open_request_span(active_tracer, method, traceparent)
+    )
 
 
 @contextmanager
-def _open_request_span(tracer: Tracer, request: web.BaseRequest) -> Iterator[None]:
+def _open_request_span(tracer: Tracer, method: str, traceparent: str) -> Iterator[None]:
     from opentelemetry.trace import SpanKind  # noqa: PLC0415
     from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
         TraceContextTextMapPropagator,
     )
 
-    traceparent = request.headers.get("traceparent", "")
     # The client's tracestate is dropped, because it can contain anything.
     parent = TraceContextTextMapPropagator().extract({"traceparent": traceparent})
-    method = _normalize_method(request.method)
+    method = _normalize_method(method)
     with tracer.start_as_current_span(
         method,
         parent,

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
-from aiohttp import web
 
 from gateway import console
 from gateway.admission.load import ConnectionBounds, LoadShedder
@@ -25,7 +24,7 @@ from gateway.operator.preflight import check_settings_are_runnable
 from gateway.operator.retention import RetentionTask
 from gateway.operator.superseded_batch_monitor import SupersededBatchMonitor
 from gateway.server.admin_application import create_admin_application, create_readiness_checks
-from gateway.server.admin_server import AdminRunner
+from gateway.server.admin_server import AdminServer
 from gateway.server.assembly import (
     Backends,
     Clocks,
@@ -35,8 +34,8 @@ from gateway.server.assembly import (
     open_legacy_handler,
     open_signed_handler,
 )
-from gateway.server.connection import RETIRE_IDLE_SECONDS, HttpServer
 from gateway.server.event_loop_lag import EventLoopLagMonitor
+from gateway.server.http_server import RETIRE_IDLE_SECONDS, HttpServer
 from gateway.server.listener import (
     InheritedSockets,
     Listener,
@@ -137,8 +136,7 @@ async def run_gateway(
         for periodic_task in _create_periodic_tasks(settings, backends, runtime):
             await stack.enter_async_context(periodic_task)
         server = await stack.enter_async_context(_create_server(settings, interface_router))
-        runner = web.ServerRunner(server, shutdown_timeout=calculate_max_shutdown_seconds(settings))
-        listener = await start_client_listener(stack, settings, runner, inherited_sockets)
+        listener = await start_client_listener(stack, settings, server, inherited_sockets)
         console_parts = console.ConsoleDependencies(
             settings,
             backends.store,
@@ -153,8 +151,8 @@ async def run_gateway(
         admin_application = create_admin_application(
             console_parts, backends, lambda: runtime.load.limiter.waiting_count, listener.port
         )
-        admin_runner = AdminRunner(admin_application, access_log=None)
-        admin_port = await start_admin_listener(stack, settings, admin_runner, inherited_sockets)
+        admin_server = await stack.enter_async_context(AdminServer(admin_application))
+        admin_port = await start_admin_listener(stack, settings, admin_server, inherited_sockets)
         await _warn_about_database_without_keys(backends.store)
         ports = listener.port, admin_port
         yield RunningGateway(settings.server, *ports, listener, server, runtime.load)
@@ -206,6 +204,7 @@ def _create_server(settings: Settings, interface_router: InterfaceRouter) -> Htt
         _build_connection_bounds(settings),
         load_certificate(settings.server),
         deprecation.select_deprecation_headers(),
+        shutdown_seconds=calculate_max_shutdown_seconds(settings),
     )
 
 

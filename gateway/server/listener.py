@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from aiohttp import web
 
 from gateway.config.settings import ENVIRONMENT_PREFIX, ConfigurationError, Settings
 
@@ -75,16 +74,21 @@ def find_bound_port(queues: Sequence[AcceptQueue]) -> int:
     return int(queues[0][0].getsockname()[1])
 
 
-class Listener:
-    """Accepts connections from some queues of a port, for an aiohttp runner that is set up.
+CreateProtocol = Callable[[], asyncio.Protocol]
+"""Creates the protocol of a new connection."""
 
-    It accepts from duplicates of the sockets, because aiohttp closes a socket when it stops a site.
+
+class Listener:
+    """Accepts connections from some queues of a port.
+
+    It accepts from duplicates of the sockets, because the event loop closes a socket when it stops
+    accepting from it.
     """
 
-    def __init__(self, runner: web.BaseRunner, queues: Sequence[AcceptQueue]) -> None:
-        self._runner = runner
+    def __init__(self, create_protocol: CreateProtocol, queues: Sequence[AcceptQueue]) -> None:
+        self._create_protocol = create_protocol
         self._queues = queues
-        self._sites: dict[int, list[web.SockSite]] = {}
+        self._servers: dict[int, list[asyncio.Server]] = {}
 
     @property
     def port(self) -> int:
@@ -94,16 +98,17 @@ class Listener:
         """Accepts connections only from the queues with these numbers."""
         wanted_numbers = set(numbers)
         # New queues first, so that there is no moment in which nothing is accepted.
-        for number in wanted_numbers - self._sites.keys():
-            self._sites[number] = [
-                web.SockSite(self._runner, listening_socket.dup(), backlog=ACCEPT_BACKLOG)
+        loop = asyncio.get_running_loop()
+        for number in wanted_numbers - self._servers.keys():
+            self._servers[number] = [
+                await loop.create_server(
+                    self._create_protocol, sock=listening_socket.dup(), backlog=ACCEPT_BACKLOG
+                )
                 for listening_socket in self._queues[number]
             ]
-            for site in self._sites[number]:
-                await site.start()
-        for number in self._sites.keys() - wanted_numbers:
-            for site in self._sites.pop(number):
-                await site.stop()
+        for number in self._servers.keys() - wanted_numbers:
+            for server in self._servers.pop(number):
+                server.close()
 
     async def close(self) -> None:
         """Closes this process's sockets; connections still queued are lost if no other has them."""
@@ -115,21 +120,17 @@ class Listener:
 async def start_client_listener(
     stack: AsyncExitStack,
     settings: Settings,
-    runner: web.BaseRunner,
+    create_protocol: CreateProtocol,
     inherited_sockets: InheritedSockets | None,
 ) -> Listener:
     """Starts accepting client connections, from the inherited sockets or from newly bound ones."""
     server = settings.server
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
     queues = (
         inherited_sockets.accept_queues
         if inherited_sockets
         else bind_accept_queues(server.host, server.port, "SERVER__PORT")
     )
-    # Pushed after the runner's cleanup, so that it runs first: no connections are accepted while
-    # the cleanup waits for requests in flight.
-    listener = Listener(runner, queues)
+    listener = Listener(create_protocol, queues)
     stack.push_async_callback(listener.close)
     await listener.set_accepted_queues(
         inherited_sockets.queue_numbers if inherited_sockets else [0]
@@ -140,17 +141,19 @@ async def start_client_listener(
 async def start_admin_listener(
     stack: AsyncExitStack,
     settings: Settings,
-    runner: web.BaseRunner,
+    create_protocol: CreateProtocol,
     inherited_sockets: InheritedSockets | None,
 ) -> int:
     server = settings.server
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
     if inherited_sockets:
-        await web.UnixSite(runner, inherited_sockets.admin_socket).start()
+        unix_server = await asyncio.get_running_loop().create_unix_server(
+            create_protocol, str(inherited_sockets.admin_socket)
+        )
+        stack.callback(unix_server.close)
         return server.admin_port
     listener = Listener(
-        runner, bind_accept_queues(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT")
+        create_protocol,
+        bind_accept_queues(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT"),
     )
     stack.push_async_callback(listener.close)
     await listener.set_accepted_queues([0])

@@ -9,13 +9,11 @@ request again. Refusals have the service's codes (current interface, section 7).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-
-from aiohttp import web
 
 from gateway.admission.limits import Admission
 from gateway.admission.load import AdmissionSlot, LoadShedder, Overloaded
@@ -27,8 +25,10 @@ from gateway.http.client_address import (
     parse_networks,
     resolve_client_address,
 )
+from gateway.http.request import HttpRequest
 from gateway.http.request_paths import PathTemplates, is_forwardable, parse_path_parts
 from gateway.http.request_reader import BodyPace
+from gateway.http.response import HttpResponse
 from gateway.http.responses import LegacyResponse
 from gateway.observability import access_log, logs, metrics, traces
 from gateway.payloads import json_codec
@@ -41,7 +41,7 @@ from gateway.signed_api.credentials import (
     parse_signature_header,
 )
 from gateway.signed_api.refusals import Refusal, build_invalid_key_refusal
-from gateway.signed_api.replies import StreamedResponse, WaitingClient, stream_response
+from gateway.signed_api.replies import WaitingClient, build_streamed_response, stream_response
 from gateway.signed_api.senders import AuthenticatedSender, SenderAuthenticator
 from gateway.signed_api.signers import Signer
 from gateway.signed_api.transitions import (
@@ -104,7 +104,7 @@ class SignedRequestContext:
 
 
 class SignedHandler:
-    """Answers signed requests; an aiohttp handler."""
+    """Answers signed requests; a request handler."""
 
     def __init__(
         self,
@@ -130,22 +130,21 @@ class SignedHandler:
         self._timeout_seconds = settings.upstream.timeout_seconds
         self._trusted_proxies = parse_networks(settings.server.trusted_proxies)
 
-    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
         context = SignedRequestContext(
             request_reader.resolve_request_id(request),
             asyncio.get_running_loop().time(),
             self._resolve_address(request),
             self._path_templates.redact(request.raw_path),
         )
-        on_disconnect: Callable[[bool], None] = context.cancel_slot_wait
-        request[request_reader.ON_DISCONNECT] = on_disconnect
+        request.on_disconnect = context.cancel_slot_wait
         try:
             response = await self._respond(request, context)
             if request.transport is not None or context.calls:
                 # Otherwise the client disconnected before anything was sent, and the status remains
                 # 499.
                 context.status = response.status
-            context.response_bytes = responses.measure_body(response)
+            context.response_bytes = response.body_length
         finally:
             if context.slot:
                 context.slot.release()
@@ -162,9 +161,7 @@ class SignedHandler:
             )
         return response
 
-    async def _respond(
-        self, request: web.BaseRequest, context: SignedRequestContext
-    ) -> web.StreamResponse:
+    async def _respond(self, request: HttpRequest, context: SignedRequestContext) -> HttpResponse:
         try:
             return await self._verify_and_forward_request(request, context)
         except Refusal as refusal:
@@ -177,7 +174,7 @@ class SignedHandler:
         except Overloaded as overloaded:
             context.log_fields["reason"] = overloaded.reason
             error_response = responses.build_error_response(
-                errors.translate_failure(overloaded), closes_connection=not request.content.is_eof()
+                errors.translate_failure(overloaded), closes_connection=not request.body.is_complete
             )
         except Failure as failure:
             error_response = _build_failure_response(failure, context)
@@ -197,24 +194,24 @@ class SignedHandler:
             error_response = responses.build_error_response(
                 unknown if is_in_doubt else errors.build_legacy_error(errors.INTERNAL_ERROR)
             )
-        return responses.build_web_response(error_response, context.request_id, context.admission)
+        return responses.build_http_response(error_response, context.request_id, context.admission)
 
     async def _verify_and_forward_request(
-        self, request: web.BaseRequest, context: SignedRequestContext
-    ) -> web.StreamResponse:
+        self, request: HttpRequest, context: SignedRequestContext
+    ) -> HttpResponse:
         # Before authentication, because parsers may disagree about what such a path means.
         if request.method in REFUSED_METHODS or not is_forwardable(request.raw_path):
             raise Refusal(errors.NOT_FOUND, "the path must not be forwarded")
         if "Authorization" not in request.headers:
             # Only a preflight gets here without Authorization (``InterfaceRouter``).
-            return responses.build_web_response(
+            return responses.build_http_response(
                 self._build_preflight_response(), context.request_id
             )
         signature_header, address = self._parse_signature_header(request), context.address
         signers = await self._sender_authenticator.load_admissible_signers(
             signature_header, address
         )
-        if request_reader.is_get_or_head_with_body(request):
+        if request.is_read_with_body:
             # Servers disagree about such bodies, which allows request smuggling.
             raise Refusal(BODY_ON_READ, "a GET or HEAD has a body")
         request_reader.check_content_length(request, self._max_body_bytes)
@@ -227,7 +224,7 @@ class SignedHandler:
                 signers, verifier.list_secret_matches()
             )
             context.tenant = sender.tenant
-            request_reader.attribute_connection_to_tenant(request, sender.tenant or UNKNOWN_TENANT)
+            request.connection.attribute_to_tenant(sender.tenant or UNKNOWN_TENANT)
             await self._admit(sender, signature_header, address, context)
             await slot.acquire(str(sender.tenant or UNKNOWN_TENANT))
             stamp = int(signature_header.stamp)
@@ -237,19 +234,19 @@ class SignedHandler:
         headers = ("Authorization", self._words.timestamp_header, "Content-Type", "X-Request-Id")
         return responses.build_preflight_response(PREFLIGHT_METHODS, headers)
 
-    def _parse_signature_header(self, request: web.BaseRequest) -> SignatureHeader:
+    def _parse_signature_header(self, request: HttpRequest) -> SignatureHeader:
         try:
             return parse_signature_header(request.headers, self._words)
         except MalformedSignature as malformed:
             raise build_invalid_key_refusal(str(malformed)) from None
 
-    def _resolve_address(self, request: web.BaseRequest) -> Address | None:
+    def _resolve_address(self, request: HttpRequest) -> Address | None:
         forwarded_for = request.headers.getall("X-Forwarded-For", [])
         return resolve_client_address(request.remote, forwarded_for, self._trusted_proxies)
 
     def _create_admission_slot(
         self,
-        request: web.BaseRequest,
+        request: HttpRequest,
         context: SignedRequestContext,
         signers: Sequence[Signer],
         address: Address | None,
@@ -259,16 +256,15 @@ class SignedHandler:
         The signature is not verified yet, so the body must not use up the tenant's share.
         """
         tenant = str(signers[0].tenant if signers else UNKNOWN_TENANT)
-        connection = request.get(request_reader.CONNECTION)
         context.slot = self._load.create_slot(
-            f"unproven {format_address_rate_limit_name(address)}", connection
+            f"unproven {format_address_rate_limit_name(address)}", request.connection
         )
         context.slot.check_capacity(tenant)
         return context.slot
 
     @asynccontextmanager
     async def _spool_body(
-        self, request: web.BaseRequest, verifier: SignatureVerifier, slot: AdmissionSlot
+        self, request: HttpRequest, verifier: SignatureVerifier, slot: AdmissionSlot
     ) -> AsyncIterator[Spool]:
         spool = Spool()
         try:
@@ -302,12 +298,12 @@ class SignedHandler:
 
     async def _forward_request(
         self,
-        request: web.BaseRequest,
+        request: HttpRequest,
         context: SignedRequestContext,
         sender: AuthenticatedSender,
         body: Spool,
         stamp: int,
-    ) -> web.StreamResponse:
+    ) -> HttpResponse:
         is_write = request.method not in READ_METHODS
         headers = header_filter.filter_request_headers(request.headers)
         # The client's own id is passed on unchanged.
@@ -342,7 +338,9 @@ class SignedHandler:
             if upstream_response.status == 401 and sender.tenant:
                 # Hints at clock skew or credentials that were replaced at the service only.
                 context.log_fields["reason"] = "the service refuses a signature that is valid here"
-            response = StreamedResponse(upstream_response, context.request_id, context.admission)
+            response = build_streamed_response(
+                upstream_response, context.request_id, context.admission
+            )
             problem = await stream_response(
                 client,
                 response,
@@ -456,7 +454,7 @@ def _build_failure_response(failure: Failure, context: SignedRequestContext) -> 
     return responses.build_error_response(errors.translate_failure(failure))
 
 
-def _log_request(request: web.BaseRequest, context: SignedRequestContext) -> None:
+def _log_request(request: HttpRequest, context: SignedRequestContext) -> None:
     access_log.log_and_measure_request(
         status=context.status,
         method=request.method,

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
 from typing import Any
 
-from aiohttp import web
-
 from gateway.admission.limits import Admission
-from gateway.http.request_reader import ON_DISCONNECT
+from gateway.http.request import HttpRequest
+from gateway.http.response import StreamedResponse
 from gateway.http.responses import SERVER, build_rate_limit_headers
 from gateway.upstream import header_filter
 from gateway.upstream.passthrough import PassthroughResponse
@@ -21,57 +19,46 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 """``SO_LINGER`` value: on close, discards unsent data and resets the connection."""
 
 
-class StreamedResponse(web.StreamResponse):
-    """The service's response: status, headers and unchanged body bytes."""
-
-    def __init__(
-        self, upstream_response: PassthroughResponse, request_id: str, admission: Admission | None
-    ) -> None:
-        headers = header_filter.filter_response_headers(upstream_response.headers)
-        # The service's own limit matters more to the client than the gateway's.
-        if not any(name.lower().startswith("ratelimit") for name in headers):
-            headers.update(build_rate_limit_headers(admission))
-        headers.setdefault("X-Request-Id", request_id)
-        headers.setdefault("Access-Control-Allow-Origin", "*")
-        headers["Server"] = SERVER
+def build_streamed_response(
+    upstream_response: PassthroughResponse, request_id: str, admission: Admission | None
+) -> StreamedResponse:
+    """Builds the service's response: status, headers and unchanged body bytes."""
+    headers = header_filter.filter_response_headers(upstream_response.headers)
+    # The service's own limit matters more to the client than the gateway's.
+    if not any(name.lower().startswith("ratelimit") for name in headers):
+        headers.update(build_rate_limit_headers(admission))
+    headers.setdefault("X-Request-Id", request_id)
+    headers.setdefault("Access-Control-Allow-Origin", "*")
+    headers["Server"] = SERVER
+    return StreamedResponse(
+        upstream_response.status,
+        headers,
         # The body is streamed unchanged, so the service's length holds.
-        if length := upstream_response.headers.get("Content-Length"):
-            headers["Content-Length"] = length
-        super().__init__(status=upstream_response.status, headers=headers)
-        if not upstream_response.has_detectable_end:
-            # The end of such a body is the end of the connection, so this one must close as well.
-            self._length_check = False
-            self.force_close()
-
-    async def _prepare_headers(self) -> None:
-        has_content_type = "Content-Type" in self.headers
-        await super()._prepare_headers()
-        if not has_content_type:  # otherwise aiohttp adds a default that the service did not send
-            self.headers.popall("Content-Type", None)
+        upstream_response.headers.get("Content-Length"),
+        is_detectable=upstream_response.has_detectable_end,
+    )
 
 
 class WaitingClient:
     """The client of a request. ``read_task`` is cancelled if the client disconnects."""
 
-    def __init__(self, request: web.BaseRequest, read_task: asyncio.Task[Any] | None) -> None:
+    def __init__(self, request: HttpRequest, read_task: asyncio.Task[Any] | None) -> None:
         self.is_disconnected = request.transport is None
         self._request = request
         self._connection = request.transport
         self._read_task = read_task
-        on_disconnect: Callable[[bool], None] = self._handle_disconnect
-        request[ON_DISCONNECT] = on_disconnect
+        request.on_disconnect = self._handle_disconnect
 
     def _handle_disconnect(self, _has_acknowledged_all: bool) -> None:
         self.is_disconnected = True
         if self._read_task is not None:
             self._read_task.cancel()
 
-    async def send_part(self, response: web.StreamResponse, part: bytes, seconds: float) -> str:
+    async def send_part(self, response: StreamedResponse, part: bytes, seconds: float) -> str:
         """Sends a part of the response; returns why it failed, or an empty string."""
         try:
             async with asyncio.timeout(seconds):
-                await response.prepare(self._request)
-                await response.write(part)
+                await response.write(self._request, part)
         except ConnectionError:
             return "the client disconnected"
         except TimeoutError:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from aiohttp import web
-
 from gateway.config.settings import CurrentWords
+from gateway.http.request import HttpRequest
+from gateway.http.response import HttpResponse
 from gateway.observability import traces
 from gateway.signed_api.credentials import has_authorization_scheme
 
-RequestHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+RequestHandler = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
 class InterfaceRouter:
@@ -30,7 +30,7 @@ class InterfaceRouter:
         self._legacy_handler = legacy_handler
         self._signed_handler = signed_handler
 
-    def __call__(self, request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
+    def __call__(self, request: HttpRequest) -> Awaitable[HttpResponse]:
         is_signed = "Authorization" in request.headers and has_authorization_scheme(
             request.headers, self._words.scheme
         )
@@ -39,13 +39,13 @@ class InterfaceRouter:
         handler = self._signed_handler if is_signed else self._legacy_handler
         return handler(request) if traces.active_tracer is None else _trace(handler, request)
 
-    def _is_signed_request_preflight(self, request: web.BaseRequest) -> bool:
+    def _is_signed_request_preflight(self, request: HttpRequest) -> bool:
         header_lines = request.headers.getall("Access-Control-Request-Headers", [])
         header_names = {name.strip().lower() for line in header_lines for name in line.split(",")}
         # A legacy client sends neither header.
         return not header_names.isdisjoint(("authorization", self._words.timestamp_header.lower()))
 
 
-async def _trace(handler: RequestHandler, request: web.BaseRequest) -> web.StreamResponse:
-    with traces.start_request_span(request):
+async def _trace(handler: RequestHandler, request: HttpRequest) -> HttpResponse:
+    with traces.start_request_span(request.method, request.headers.get("traceparent", "")):
         return await handler(request)

@@ -69,7 +69,7 @@ def filter_response_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
 
 
 def has_writable_response_headers(headers: CIMultiDictProxy[str]) -> bool:
-    """Whether aiohttp can write the filtered headers; it refuses some values that it can parse."""
+    """Whether no filtered header has a control character, which parsers read in different ways."""
     if not any(
         map(_CONTROL_CHARACTER.search, headers.values())
     ):  # the common case, without filtering

@@ -17,7 +17,7 @@ import uvloop
 from gateway.config.settings import ConfigurationError, load_settings
 from gateway.observability import logs
 from gateway.server.app import RunningGateway, run_gateway
-from gateway.server.connection import SHUTDOWN_IDLE_SECONDS
+from gateway.server.http_server import SHUTDOWN_IDLE_SECONDS
 from gateway.server.listener import InheritedSockets
 from gateway.server.memory_tuning import tune_garbage_collector_and_malloc
 from gateway.server.shutdown import ProcessLifetime, install_shutdown_event

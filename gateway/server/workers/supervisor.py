@@ -17,7 +17,7 @@ from aiohttp import web
 from gateway.admin.authentication import create_auth_middleware
 from gateway.config.settings import ConfigurationError, Settings, build_url
 from gateway.operator.preflight import check_settings_are_runnable
-from gateway.server.admin_server import AdminRunner
+from gateway.server.admin_server import AdminServer
 from gateway.server.listener import AcceptQueue, Listener, bind_accept_queues, find_bound_port
 from gateway.server.shutdown import (
     ProcessLifetime,
@@ -189,7 +189,7 @@ async def supervise_workers(
             # Authenticated here and not in the workers, whose sockets only this process can reach.
             [create_auth_middleware(settings.server)],
         )
-        async with _serve_application(AdminRunner(application, access_log=None), admin_queues):
+        async with _serve_application(application, admin_queues):
             try:
                 if await _run_or_cancel_on_shutdown(shutdown_requested, supervisor.start()):
                     lifetime.log_startup_complete(url=urls[0], admin_url=urls[1])
@@ -233,16 +233,15 @@ def _create_socket_folder() -> Iterator[Path]:
 
 @asynccontextmanager
 async def _serve_application(
-    runner: web.AppRunner, queues: Sequence[AcceptQueue]
+    application: web.Application, queues: Sequence[AcceptQueue]
 ) -> AsyncIterator[None]:
-    await runner.setup()
-    listener = Listener(runner, queues)
-    try:
-        await listener.set_accepted_queues([0])
-        yield
-    finally:
-        await listener.close()
-        await runner.cleanup()
+    async with AdminServer(application) as server:
+        listener = Listener(server, queues)
+        try:
+            await listener.set_accepted_queues([0])
+            yield
+        finally:
+            await listener.close()
 
 
 async def _run_or_cancel_on_shutdown(

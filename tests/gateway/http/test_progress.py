@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from multidict import CIMultiDict
 
 from gateway.http import progress
 from gateway.http.progress import (
@@ -14,7 +17,8 @@ from gateway.http.progress import (
     RequestProgress,
     serialize_progress,
 )
-from gateway.http.response_body import CHUNK_BYTES, BufferedPayload
+from gateway.http.request import HttpRequest
+from gateway.http.response import CHUNK_BYTES, HttpResponse
 
 NOW = datetime(2026, 3, 1, 10, tzinfo=UTC)
 REQUEST_OWNER = RequestLabels("create_batch", "shop", "live")
@@ -92,23 +96,40 @@ def test_progress_without_a_request_is_ignored() -> None:
     progress.record_current_request_progress("receiving_request", 1, 2)
 
 
+class FakeConnection:
+    """Calls back for each part that is written."""
+
+    transport = tcp_transport = None
+    is_retiring = False
+
+    def __init__(self, on_write: Callable[[], None]) -> None:
+        self._on_write = on_write
+
+    def write(self, _data: bytes | memoryview) -> None:
+        self._on_write()
+
+    async def drain(self) -> None: ...
+
+
+async def send_parts(on_write: Callable[[], None], *parts: bytes) -> None:
+    request = HttpRequest("GET", "/", CIMultiDict())
+    connection: Any = FakeConnection(on_write)
+    request.connection = connection
+    await HttpResponse(200, {}, *parts).send(request)
+
+
 async def test_progress_of_an_answer_is_recorded() -> None:
     requests_in_progress = LargeRequestsInProgress(lambda: NOW)
+    steps: list[tuple[str, int, int]] = []
 
-    class Writer:
-        steps: list[tuple[str, int, int]] = []  # noqa: RUF012
+    def record_steps() -> None:
+        running_requests = requests_in_progress.list_running_requests()
+        steps.extend((running.step, running.done, running.total) for running in running_requests)
 
-        async def write(self, _part: bytes) -> None:
-            self.steps += [
-                (listed_item.step, listed_item.done, listed_item.total)
-                for listed_item in requests_in_progress.list_running_requests()
-            ]
-
-    async def send_and_list_progress(*chunks: bytes) -> list[tuple[str, int, int]]:
-        writer: Any = Writer()
-        writer.steps = []
-        await run_as_request(requests_in_progress, lambda: BufferedPayload(*chunks).write(writer))
-        return list(writer.steps)
+    async def send_and_list_progress(*parts: bytes) -> list[tuple[str, int, int]]:
+        steps.clear()
+        await run_as_request(requests_in_progress, lambda: send_parts(record_steps, *parts))
+        return list(steps)
 
     size = 2 * CHUNK_BYTES + 2
     progress = await send_and_list_progress(b"x" * (CHUNK_BYTES + 1), b"y" * (CHUNK_BYTES + 1))
@@ -122,21 +143,17 @@ async def test_progress_of_an_answer_is_recorded() -> None:
 async def test_event_loop_runs_between_chunks_of_large_answer() -> None:
     events: list[str] = []
 
-    class Writer:
-        async def write(self, _part: bytes) -> None:
-            events.append("part")
-
     async def run_beside() -> None:
         while True:
             events.append("others")
             await asyncio.sleep(0)
 
-    writer: Any = Writer()
     background_task = asyncio.ensure_future(run_beside())
     await asyncio.sleep(0)
-    await BufferedPayload(b"x" * (3 * CHUNK_BYTES)).write(writer)
+    await send_parts(lambda: events.append("part"), b"x" * (3 * CHUNK_BYTES))
     background_task.cancel()
-    assert events == [*3 * ["others", "part"], "others"]
+    # The first part is the head.
+    assert events == ["others", "part", *3 * ["part", "others"]]
 
 
 def test_shared_progress_is_read_by_other_processes_and_bounded() -> None:

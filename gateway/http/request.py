@@ -1,0 +1,176 @@
+"""A client's HTTP request: its head, and its body while it arrives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Protocol
+
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from gateway.admission.load import RequestConnection
+
+
+class ClientConnection(RequestConnection, Protocol):
+    """The connection on which a request arrived, as its handler uses it."""
+
+    transport: asyncio.Transport | None
+    """None once the connection is lost."""
+
+    tcp_transport: asyncio.Transport
+    """The transport itself, or the one below TLS."""
+
+    @property
+    def is_retiring(self) -> bool:
+        """Whether the next response is the last: the server stops."""
+
+    def attribute_to_tenant(self, tenant: Hashable) -> None:
+        """Attributes the connection to a tenant; until then it counts for its client's address."""
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Writes without waiting; raises ConnectionResetError if the client has disconnected."""
+
+    async def drain(self) -> None:
+        """Waits until the client has read most of what was written.
+
+        Raises ConnectionResetError.
+        """
+
+
+class BodyIncomplete(Exception):
+    """The rest of a body is malformed, or does not arrive."""
+
+
+class RequestBody:
+    """A body that arrives in parts; the connection stops reading while many bytes are unread."""
+
+    __slots__ = (
+        "_has_failed",
+        "_on_read",
+        "_parts",
+        "_waiter",
+        "content_length",
+        "is_complete",
+        "unread_bytes",
+    )
+
+    def __init__(
+        self, on_read: Callable[[], None] | None = None, content_length: int | None = None
+    ) -> None:
+        self._parts: deque[bytes] = deque()
+        self._on_read = on_read
+        self.content_length = content_length
+        self._waiter: asyncio.Future[None] | None = None
+        self._has_failed = False
+        self.unread_bytes = 0
+        self.is_complete = on_read is None
+        """Whether the whole body has arrived, read or not."""
+
+    def feed(self, data: bytes) -> None:
+        self._parts.append(data)
+        self.unread_bytes += len(data)
+        self._wake_reader()
+
+    def feed_end(self) -> None:
+        self.is_complete = True
+        self._wake_reader()
+
+    def fail(self) -> None:
+        """Makes reads fail, because the rest is malformed or does not arrive."""
+        self._has_failed = True
+        self._wake_reader()
+
+    async def read_available(self) -> bytes:
+        """Returns what has arrived, after waiting for the first byte; empty at the end.
+
+        Raises BodyIncomplete.
+        """
+        while not (self._parts or self.is_complete or self._has_failed):
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        if self._has_failed:
+            raise BodyIncomplete
+        data = b"".join(self._parts)
+        self._parts.clear()
+        self.unread_bytes = 0
+        if self._on_read is not None:
+            self._on_read()
+        return data
+
+    def _wake_reader(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+NO_BODY = RequestBody()
+
+
+class HttpRequest:
+    """A request whose head is complete. ``headers`` are decoded as UTF-8 with surrogates."""
+
+    __slots__ = (
+        "arrived_at",
+        "body",
+        "connection",
+        "content_length",
+        "has_body_timed_out",
+        "headers",
+        "is_keep_alive",
+        "is_response_started",
+        "method",
+        "on_disconnect",
+        "on_reset",
+        "raw_path",
+        "remote",
+        "version",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        raw_path: str,
+        headers: CIMultiDict[str],
+        version: str = "1.1",
+        *,
+        is_keep_alive: bool = True,
+    ) -> None:
+        self.method = method
+        self.raw_path = raw_path
+        """The target as the client sent it."""
+        self.headers = CIMultiDictProxy(headers)
+        self.version = version
+        length = headers.get("Content-Length")
+        self.content_length = int(length) if length is not None else None
+        self.is_keep_alive = is_keep_alive
+        """Whether another request may follow on the connection."""
+        self.body = NO_BODY
+        self.connection: ClientConnection
+        self.remote: str | None = None
+        """The peer's IP address; None for a Unix socket."""
+        self.arrived_at: float | None = None
+        """Arrival of a write by the event loop's clock: before it was read, if the process was busy."""
+        self.on_disconnect: Callable[[bool], None] | None = None
+        """Called if the connection ends before the request does, with whether the client has
+        acknowledged everything that was sent to it."""
+        self.on_reset: Callable[[], None] | None = None
+        """Called if the connection is reset while the response is sent, or soon after."""
+        self.has_body_timed_out = False
+        """The body did not arrive in time: the connection does not wait for the rest."""
+        self.is_response_started = False
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        return self.connection.transport
+
+    @property
+    def has_body(self) -> bool:
+        return bool(self.content_length) or "Transfer-Encoding" in self.headers
+
+    @property
+    def is_read_with_body(self) -> bool:
+        """Whether it is a GET or HEAD with a body: never forwarded, nor parsed as another request."""
+        return self.method in ("GET", "HEAD") and self.has_body

@@ -1,0 +1,177 @@
+"""Parses a client's requests with httptools (llhttp), and refuses what it accepts but servers read
+in different ways.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from httptools import (
+    HttpParserError,
+    HttpParserInvalidMethodError,
+    HttpParserUpgrade,
+    HttpRequestParser,
+)
+from multidict import CIMultiDict
+
+from gateway.http.request import HttpRequest, RequestBody
+
+MAX_LINE_BYTES = 8190
+"""Longest target, and longest name or value of a header."""
+
+MAX_HEADERS = 128
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Bytes in which a head, the header of a chunk or the trailers must be complete."""
+
+_FEED_BYTES = 16 * 1024
+"""Bytes parsed at once; more would not be noticed before as too many for a head."""
+
+_SINGLE_HEADERS = ("Host", "Content-Type", "Transfer-Encoding", "User-Agent")
+"""Headers that must not be repeated: servers differ in which one counts."""
+
+_OTHER_TARGET = re.compile(r"[A-Z-]+ [A-Za-z][A-Za-z0-9+.-]*://[^/?#].*|OPTIONS \*|CONNECT .*")
+"""Targets that are not paths: absolute ones, and those of a single method (RFC 9112, 3.2)."""
+
+_UNKNOWN_METHOD = re.compile(rb"(?:\r\n)*[A-Z]{1,20} /\S* HTTP/1\.[01]\r\n")
+
+
+class MalformedRequest(Exception):
+    """A request that is not well-formed HTTP. Nothing after it can be read."""
+
+    def __init__(self, error_type: str, *, has_unknown_method: bool = False) -> None:
+        super().__init__(error_type)
+        self.error_type = error_type
+        self.has_unknown_method = has_unknown_method
+        """Whether it is well-formed apart from a method that no server knows."""
+
+
+class RequestParser:
+    """Calls ``on_request`` when a head is complete; the body of the request follows."""
+
+    def __init__(
+        self, on_request: Callable[[HttpRequest], None], on_body_read: Callable[[], None]
+    ) -> None:
+        self._parser = HttpRequestParser(self)
+        self._on_request = on_request
+        self._on_body_read = on_body_read
+        self._target = b""
+        self._headers: list[tuple[str, str]] = []
+        self._unfinished_bytes = self._begun_count = 0
+        self._is_head_complete = self._is_head_repeated = False
+        self.body: RequestBody | None = None
+        """The body that arrives, if it is incomplete."""
+
+    def feed(self, data: bytes) -> None:
+        """Parses what has arrived; raises MalformedRequest."""
+        if len(data) <= _FEED_BYTES:
+            self._feed_part(data)
+            return
+        view = memoryview(data)
+        for start in range(0, len(view), _FEED_BYTES):
+            self._feed_part(view[start : start + _FEED_BYTES])
+
+    def _feed_part(self, part: bytes | memoryview) -> None:
+        self._unfinished_bytes += len(part)
+        self._begun_count = 0
+        while part:
+            try:
+                self._parser.feed_data(part)
+            except HttpParserUpgrade as upgrade:
+                # An upgrade is not taken up: what follows is the next request.
+                part = part[upgrade.args[0] :]
+                if self.body is not None:
+                    self._restart_at_body(self.body)
+                continue
+            except HttpParserInvalidMethodError as error:
+                # If it is the first one in this part, its line begins the part.
+                is_line = self._begun_count == 1 and _UNKNOWN_METHOD.match(part) is not None
+                raise MalformedRequest(type(error).__name__, has_unknown_method=is_line) from None
+            except HttpParserError as error:
+                if isinstance(error.__context__, MalformedRequest):  # from a callback
+                    raise error.__context__ from None
+                raise MalformedRequest(type(error).__name__) from None
+            break
+        if self._unfinished_bytes > MAX_HEAD_BYTES:
+            raise MalformedRequest("head_too_long")
+
+    def _restart_at_body(self, body: RequestBody) -> None:
+        """Replaces the parser by one that expects a body: httptools skips that of an upgrade."""
+        length = body.content_length
+        framing = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
+        self._parser, self._is_head_repeated = HttpRequestParser(self), True
+        self._parser.feed_data(f"POST / HTTP/1.1\r\nHost:\r\n{framing}\r\n\r\n".encode())
+        self._is_head_repeated = False
+
+    # httptools' callbacks
+
+    def on_message_begin(self) -> None:
+        self._begun_count += 1
+        self._target = b""
+        self._headers = []
+        self._is_head_complete = False
+
+    def on_url(self, part: bytes) -> None:
+        self._target += part
+        if len(self._target) > MAX_LINE_BYTES:
+            raise MalformedRequest("line_too_long")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_head_complete:
+            return  # a trailer, which is never a header
+        headers = self._headers
+        if len(name) > MAX_LINE_BYTES or len(value) > MAX_LINE_BYTES:
+            raise MalformedRequest("line_too_long")
+        if len(headers) == MAX_HEADERS:
+            raise MalformedRequest("too_many_headers")
+        headers.append((name.decode("ascii"), value.decode("utf-8", "surrogateescape")))
+
+    def on_headers_complete(self) -> None:
+        self._is_head_complete = True
+        self._unfinished_bytes = 0
+        if self._is_head_repeated:
+            return
+        parser, headers = self._parser, CIMultiDict(self._headers)
+        version = parser.get_http_version()
+        if (version != "1.1" or "Host" not in headers) and version != "1.0":
+            raise MalformedRequest("version_or_host")
+        if len({name.lower() for name, _ in self._headers}) < len(headers) and any(
+            len(headers.getall(name, ())) > 1 for name in _SINGLE_HEADERS
+        ):
+            raise MalformedRequest("repeated_header")
+        # HTTP/1.0 has no codings: some parsers ignore them.
+        if (coding := headers.get("Transfer-Encoding")) is not None and (
+            version == "1.0" or coding.strip(" \t").lower() != "chunked"
+        ):
+            raise MalformedRequest("transfer_coding")
+        method, target = parser.get_method().decode("ascii"), self._target.decode("ascii")
+        if target[:1] != "/" and not _OTHER_TARGET.fullmatch(f"{method} {target}"):
+            raise MalformedRequest("target")
+        request = HttpRequest(
+            method,
+            target,
+            headers,
+            version,
+            is_keep_alive=parser.should_keep_alive(),
+        )
+        if request.has_body:
+            request.body = self.body = RequestBody(self._on_body_read, request.content_length)
+            # An unexpected body may be a smuggled request.
+            if request.is_read_with_body:
+                request.is_keep_alive = False
+        self._on_request(request)
+
+    def on_chunk_header(self) -> None:
+        self._unfinished_bytes = 0
+
+    def on_body(self, data: bytes) -> None:
+        self._unfinished_bytes = 0
+        if self.body is not None:
+            self.body.feed(data)
+
+    def on_message_complete(self) -> None:
+        self._unfinished_bytes = 0
+        if self.body is not None and not self._parser.should_upgrade():
+            self.body.feed_end()
+            self.body = None

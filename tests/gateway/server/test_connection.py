@@ -1,0 +1,238 @@
+"""The server of the client port, with handlers of the tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from multidict import CIMultiDict
+
+from gateway.admission.load import ConnectionBounds
+from gateway.http.request import HttpRequest
+from gateway.http.response import HttpResponse, StreamedResponse
+from gateway.server import connection as connection_module
+from gateway.server.connection import MAX_QUEUED_REQUESTS, MAX_UNREAD_BODY_BYTES, RequestHandler
+from gateway.server.http_server import HttpServer
+from tests.sockets import RawConnection, open_connection, wait_until
+
+BOUNDS = ConnectionBounds(max_connections=10, head_seconds=20, idle_seconds=20, pressed_seconds=0.2)
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+MANY = 2 * MAX_QUEUED_REQUESTS
+
+
+@asynccontextmanager
+async def serve(
+    handler: RequestHandler, *, shutdown_seconds: float = 5
+) -> AsyncIterator[tuple[HttpServer, RawConnection]]:
+    """Runs a server; yields it with an open connection."""
+    server = HttpServer(handler, BOUNDS, shutdown_seconds=shutdown_seconds)
+    listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
+    try:
+        port = listener.sockets[0].getsockname()[1]
+        async with server, await open_connection(port) as connection:
+            yield server, connection
+    finally:
+        listener.close()
+
+
+async def read_whole_body(request: HttpRequest) -> bytes:
+    body = b""
+    while part := await request.body.read_available():
+        body += part
+    return body
+
+
+async def echo(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(200, {}, request.raw_path.encode(), await read_whole_body(request))
+
+
+async def read_bodies(connection: RawConnection, count: int) -> list[bytes]:
+    responses = [await connection.read_response() for _ in range(count)]
+    return [response.body for response in responses if response is not None]
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"Content-Length: 4\r\n\r\nbody",
+        b"Transfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\nX: y\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("upgrade", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"])
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+async def test_requests_are_separated_however_they_are_cut(
+    framing: bytes, upgrade: bytes, size: int
+) -> None:
+    data = b"POST /a HTTP/1.1\r\nHost: x\r\n" + upgrade + framing + GET
+    async with serve(echo) as (_server, connection):
+        for start in range(0, len(data), size):
+            await connection.send(data[start : start + size])
+            await asyncio.sleep(0)
+        assert await read_bodies(connection, 2) == [b"/abody", b"/"]
+
+
+async def test_pipelined_requests_are_answered_in_order_and_not_all_read_at_once() -> None:
+    may_answer, paths = asyncio.Event(), list[str]()
+
+    async def answer_later(request: HttpRequest) -> HttpResponse:
+        paths.append(request.raw_path)
+        await may_answer.wait()
+        return HttpResponse(200, {}, request.raw_path.encode())
+
+    data = b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(200_000))
+    async with serve(answer_later) as (_server, connection):
+        sending = asyncio.ensure_future(connection.send(data))
+        await asyncio.sleep(0.3)
+        assert not sending.done(), "more is read than can wait"
+        assert paths == ["/0"]
+        may_answer.set()
+        assert await read_bodies(connection, MANY) == [b"/%d" % number for number in range(MANY)]
+        sending.cancel()
+
+
+async def test_body_that_its_handler_does_not_read_is_not_read_from_the_client() -> None:
+    may_read, unread_sizes = asyncio.Event(), list[int]()
+
+    async def read_later(request: HttpRequest) -> HttpResponse:
+        await may_read.wait()
+        unread_sizes.append(request.body.unread_bytes)
+        return HttpResponse(200, {}, b"%d" % len(await read_whole_body(request)))
+
+    size = 50 * 1024 * 1024
+    async with serve(read_later) as (_server, connection):
+        head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size
+        sending = asyncio.ensure_future(connection.send(head + b"x" * size))
+        await asyncio.sleep(0.3)
+        assert not sending.done()
+        may_read.set()
+        assert await read_bodies(connection, 1) == [b"%d" % size]
+        await sending
+    assert unread_sizes[0] <= MAX_UNREAD_BODY_BYTES + 256 * 1024
+
+
+@pytest.mark.parametrize(
+    ("version", "length", "is_detectable", "expected"),
+    [
+        ("1.1", None, True, b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"),
+        ("1.1", "3", True, b"abc"),
+        ("1.1", None, False, b"abc"),
+        ("1.0", None, True, b"abc"),
+    ],
+)
+async def test_streamed_body_has_the_framing_of_its_client_and_its_source(
+    version: str, length: str | None, is_detectable: bool, expected: bytes
+) -> None:
+    async def stream(request: HttpRequest) -> HttpResponse:
+        response = StreamedResponse(200, CIMultiDict(), length, is_detectable=is_detectable)
+        await response.write(request, b"ab")
+        await response.write(request, b"c")
+        return response
+
+    async with serve(stream) as (_server, connection):
+        await connection.send(b"GET / HTTP/%s\r\nHost: x\r\n\r\n" % version.encode())
+        head, _, body = (await connection.reader.readuntil(expected)).partition(b"\r\n\r\n")
+        assert body == expected
+        ends_with_connection = length is None and expected == b"abc"
+        is_kept = version == "1.1" and not ends_with_connection
+        assert (b"Connection: close" in head) is (version == "1.1" and not is_kept)
+        assert await (connection.check_silent() if is_kept else connection.wait_closed())
+
+
+@pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("GET", 204), ("GET", 304)])
+async def test_response_without_a_body_is_not_followed_by_one(method: str, status: int) -> None:
+    async def answer(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(status if request.raw_path == "/a" else 200, {}, b"body")
+
+    async with serve(answer) as (_server, connection):
+        await connection.send(method.encode() + b" /a HTTP/1.1\r\nHost: x\r\n\r\n" + GET)
+        first = await connection.read_response(bodiless=True)
+        assert first is not None
+        assert (first.headers.get("content-length") == "4") is (method == "HEAD")
+        assert await read_bodies(connection, 1) == [b"body"]
+
+
+async def test_failure_of_a_handler_is_answered_unless_the_response_has_begun() -> None:
+    async def fail(request: HttpRequest) -> HttpResponse:
+        if request.raw_path == "/begun":
+            await StreamedResponse(200, CIMultiDict(), "9").write(request, b"part")
+        raise RuntimeError("a secret")
+
+    async with serve(fail) as (_server, connection):
+        await connection.send(GET)
+        response = await connection.read_response()
+        assert response is not None
+        assert (response.status, response.code) == (500, "internal_server_error")
+        assert b"secret" not in response.body
+        assert await connection.wait_closed()
+    async with serve(fail) as (_server, connection):
+        await connection.send(b"GET /begun HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await connection.reader.read()).count(b"HTTP/1.1") == 1
+
+
+async def test_client_that_does_not_read_its_response_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "WRITE_STALL_SECONDS", 0.2)
+    outcomes = list[str]()
+
+    async def answer(request: HttpRequest) -> HttpResponse:
+        response = HttpResponse(200, {}, b"x" * 50 * 1024 * 1024)
+        try:
+            await response.send(request)
+        except ConnectionError:
+            outcomes.append("disconnected")
+        return response
+
+    async with serve(answer) as (server, connection):
+        await connection.send(GET)
+        await wait_until(lambda: bool(outcomes) and not server.connections)
+
+
+async def test_shutdown_waits_for_requests_also_of_disconnected_clients() -> None:
+    started, outcomes = asyncio.Event(), list[str]()
+
+    async def work(_request: HttpRequest) -> HttpResponse:
+        started.set()
+        await asyncio.sleep(0.3)
+        outcomes.append("done")
+        return HttpResponse(200, {})
+
+    async with serve(work) as (_server, connection):
+        await connection.send(GET)
+        await started.wait()
+        await connection.close()
+    assert outcomes == ["done"]
+
+
+async def test_shutdown_cancels_requests_that_take_too_long() -> None:
+    started, outcomes = asyncio.Event(), list[str]()
+
+    async def work(_request: HttpRequest) -> HttpResponse:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            outcomes.append("cancelled")
+            raise
+        return HttpResponse(200, {})
+
+    async with serve(work, shutdown_seconds=0.1) as (_server, connection):
+        await connection.send(GET)
+        await started.wait()
+    assert outcomes == ["cancelled"]
+
+
+async def test_draining_announces_the_end_of_the_connection() -> None:
+    async with serve(echo) as (server, connection):
+        await connection.send(GET)
+        assert await read_bodies(connection, 1) == [b"/"]
+        draining = asyncio.ensure_future(server.drain_connections(5))
+        await asyncio.sleep(0.1)
+        assert not draining.done(), "a client may just be sending"
+        await connection.send(GET)
+        response = await connection.read_response()
+        assert response is not None
+        assert response.headers["connection"] == "close"
+        await asyncio.wait_for(draining, 1)
