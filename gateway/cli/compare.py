@@ -66,7 +66,6 @@ _switch = partial(click.option, is_flag=True)
     default="paired",
     help="paired: each side may use its own ids. same: ids must be equal.",
 )
-@_switch("--key-order", help="Also compare the order of keys in objects.")
 @_switch("--show-values", help="Show personal data in the reports instead of masking it.")
 @_default_option(
     "--examples",
@@ -94,7 +93,6 @@ def compare(
     rules_files: tuple[Path, ...],
     measure_noise: bool,
     ids: Literal["paired", "same"],
-    key_order: bool,
     show_values: bool,
     examples: int,
     side_by_side: int,
@@ -128,7 +126,7 @@ def compare(
             Side("candidate", candidate, keys[1], **limits),
             findings=Findings(ExampleBuilder(redactor), examples),
             id_map=IdMap(has_separate_ids=ids == "paired"),
-            options=Options(allow_writes, measure_noise, side_by_side, key_order),
+            options=Options(allow_writes, measure_noise, side_by_side),
             run_token=secrets.token_hex(4),
             own_values=(secrets.token_hex(6), secrets.token_hex(6)),
         )
@@ -189,50 +187,28 @@ def _read_api_key(variable: str) -> str:
 
 @contextmanager
 def _open_report_writer(path: Path | None, *, private: bool) -> Iterator[Callable[[str], None]]:
-    """Yields a function that writes a report; checks before the run that the file can be written.
+    """Opens a report file before the run, and yields a function that replaces its content."""
+    if path is None or path == STANDARD_OUTPUT:
+        yield lambda text: click.echo(_encode_utf8(text), nl=False) if path else None
+        return
+    # A report with personal data is readable by its owner only.
+    mode = 0o600 if private else 0o666
+    try:
+        file = os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY, mode), "wb")
+    except OSError as error:
+        raise CommandError(
+            f"{path} cannot be written: {error.strerror}; nothing was sent"
+        ) from None
 
-    The old file is replaced only when the new one is complete. The temporary file exists only
-    while it is written, so a run that is killed leaves none behind.
-    """
-    if path is None:
-        yield lambda _text: None
-    elif path == STANDARD_OUTPUT:
-        yield lambda text: click.echo(_encode_utf8(text), nl=False)
-    # A pipe or device cannot be replaced by a rename.
-    elif path.exists() and not path.is_file():
-        yield lambda text: _write_report(path, text)
-    else:
-        # A random name, not the process id: in a container, a killed run had the same process id.
-        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        # A report with personal data is readable by its owner only.
-        mode = 0o600 if private else 0o666
-        try:
-            # Created and removed again, to find out whether the folder can be written.
-            _create_empty_file(draft, mode).unlink()
-        except OSError as error:
-            raise CommandError(
-                f"{path} cannot be written: {error.strerror}; nothing was sent"
-            ) from None
+    def replace_report(text: str) -> None:
+        if path.is_file():  # and no pipe or device
+            file.truncate(0)
+            if private:
+                os.fchmod(file.fileno(), mode)
+        file.write(_encode_utf8(text))
 
-        def replace_report(text: str) -> None:
-            try:
-                _write_report(_create_empty_file(draft, mode), text)
-                # Atomic: a reader sees the old report or the new one, never a part.
-                draft.replace(path)
-            finally:
-                draft.unlink(missing_ok=True)
-
+    with file:
         yield replace_report
-
-
-def _create_empty_file(path: Path, mode: int) -> Path:
-    # O_EXCL does not follow a link that another user has placed at this path.
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-    return path
-
-
-def _write_report(path: Path, text: str) -> None:
-    path.write_bytes(_encode_utf8(text))
 
 
 def _encode_utf8(text: str) -> bytes:

@@ -23,12 +23,9 @@ from gateway.compare.strict_json import (
     Number,
     describe_json_type,
     loads_strict,
-    map_duplicates,
 )
 
-DifferenceKind = Literal[
-    "status", "header", "missing", "extra", "type", "value", "order", "duplicate"
-]
+DifferenceKind = Literal["status", "header", "missing", "extra", "type", "value", "order"]
 
 KIND_DESCRIPTIONS: Final[dict[DifferenceKind, str]] = {
     "status": "the HTTP status differs",
@@ -38,7 +35,6 @@ KIND_DESCRIPTIONS: Final[dict[DifferenceKind, str]] = {
     "type": "both have it, with different JSON types",
     "value": "the same type with different values",
     "order": "the same items in a different order",
-    "duplicate": "an object of one side has a duplicate key",
 }
 
 
@@ -96,13 +92,11 @@ class Differ:
         *,
         operation: str = "",
         step: int = 0,
-        key_order: bool = False,
     ) -> None:
         self._rules = rules
         self._id_map = id_map
         self._operation = operation
         self._step = step
-        self._key_order = key_order
         self._differences: list[Difference] = []
         self._texts_with_ids: list[tuple[_Location, str, str]] = []
         self.rule_uses: Counter[Rule] = Counter()
@@ -246,9 +240,6 @@ class Differ:
         self, location: _Location, control: dict[str, JSON], candidate: dict[str, JSON]
     ) -> None:
         containers = (control, candidate)
-        for key in {**map_duplicates(control), **map_duplicates(candidate)}:
-            if key in control and key in candidate:
-                self._compare_duplicates(location.descend(containers, key), *containers, key)
         for key, value in control.items():
             field_location = location.descend(containers, key)
             if key in candidate:
@@ -258,23 +249,6 @@ class Differ:
         for key, value in candidate.items():
             if key not in control:
                 self._add_unmatched("extra", location.descend(containers, key), ABSENT, value)
-        if self._key_order and [k for k in control if k in candidate] != [
-            k for k in candidate if k in control
-        ]:
-            self._add("order", location, control, candidate, note="order of keys")
-
-    def _compare_duplicates(
-        self, location: _Location, control: JSON, candidate: JSON, key: str
-    ) -> None:
-        """Compares all but the last values of a duplicate key; parsers use the last one."""
-        values = [map_duplicates(side).get(key, [side[key]]) for side in (control, candidate)]
-        counts = [len(side_values) for side_values in values]
-        if counts[0] == counts[1]:
-            for earlier_values in zip(*(side_values[:-1] for side_values in values), strict=True):
-                self._compare_value(location, *earlier_values)
-        elif "ignore" not in self._select_rules(location):
-            note = f"{counts[0]} times in control, {counts[1]} times in candidate"
-            self._add("duplicate", location, *values, note=note)
 
     def _compare_lists(
         self, location: _Location, control: list[JSON], candidate: list[JSON], rule: Rule | None

@@ -165,7 +165,7 @@ class Findings:
 
 def _is_structural(kind: DifferenceKind) -> bool:
     """Whether a difference is more than another value. Varying values of control do not excuse it."""
-    return kind in ("missing", "extra", "type", "duplicate")
+    return kind in ("missing", "extra", "type")
 
 
 def build_sort_key(operation: RequestedOperation) -> tuple[bool, str, str]:

@@ -9,7 +9,7 @@ can still be sent: an email stays a valid email, an IBAN one with valid check di
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -27,13 +27,11 @@ from gateway.compare.requests import OBJECT_ID, SECRET_PARAMETER, is_public_path
 from gateway.compare.strict_json import (
     ABSENT,
     JSON,
-    DuplicateKeyObject,
     InvalidJson,
     Number,
     describe_json_type,
     dumps_strict,
     loads_strict,
-    map_duplicates,
 )
 from mappings import current, legacy
 
@@ -60,34 +58,6 @@ partner_integration_error
 _DOCUMENT_WORDS = frozenset(_DOCUMENT_WORDS_TEXT.split())
 """Statuses, methods, codes and sort orders (legacy and current interface, sections 2 to 4 and 7)."""
 
-_MESSAGE_WORDS_TEXT = """
-a account accounts action actions active address again age all allow allowed already also am an and
-another any API are argument as at balance bank batch batches be been before below blocked body
-both but by can cannot characters check code column could country create created currency date day
-decimal decimals deleted digit digits does dollar duplicate email empty enough error euro exactly
-exist exists expected expired failed field fields first for found from funds has have IBAN id in
-inactive incomplete individual insufficient internal invalid is it its json key known later least
-less letter letters limit line list long longer lower many match maximum method minimum missing
-more most must need needed needs negative no none not nothing null number numbers object of old on
-one only open or other outcome page paid parameter pay payment payments payout pending permitted
-please positive pound primary processed processing processor quote rate read recipient recipients
-refused removed request require required requires response retry s same send sent server service
-several short shorter should something source start started status string such supported suspended
-target text than that the their there this time to token too transfer try twice two type
-unexpected unknown unsupported update updated upper URL used valid value values wallet was went
-were when which with within without wrong yen you your zero
-"""
-_MESSAGE_WORDS = frozenset(_MESSAGE_WORDS_TEXT.split())
-"""Words of error messages that are not names of persons."""
-
-_LABEL_WORDS_TEXT = """
-African Australian Bank Brazilian British Canadian Card Check Chinese Danish Dollar Euro Franc
-Indian Japanese Krona Krone Mexican New Norwegian Peso Pound Rand Real Rupee South States Sterling
-Swedish Swiss Transfer United US Wallet Wire Yen Yuan Zealand
-"""
-_LABEL_WORDS = frozenset(_LABEL_WORDS_TEXT.split())
-"""Words in the display names of payout methods and currencies."""
-
 _PERSONAL_FIELDS_TEXT = """
 name firstName lastName accountHolderName email emailAddress address street1 street2 city
 postalCode phone phoneNumber passport ssn governmentId accountNum accountNumber iban dob
@@ -98,9 +68,8 @@ _PERSONAL_FIELDS = frozenset(_PERSONAL_FIELDS_TEXT.split())
 
 _ENUM_FIELDS = {
     "status", "complianceStatus", "type", "method", "payoutMethod", "object", "code", "orderBy",
-    "sortBy", "accountType", "processed_by", "source", "routeType",
+    "sortBy", "accountType", "processed_by", "source", "routeType", "methodDisplay", "displayName",
 }  # fmt: skip
-_LABEL_FIELDS = {"methodDisplay", "displayName", "sourceCurrencyName", "targetCurrencyName"}
 _AMOUNT_FIELDS = (
     "amount", "sourceAmount", "targetAmount", "exchangeRate", "fxRate", "fees", "recipientFees",
     "merchantFees", "value", "net", "routeMinimum", "estimatedFees",
@@ -140,16 +109,14 @@ _TOTAL_FIELD = re.compile(r"[A-Z][A-Za-z]{1,30}Total")
 _ENUM_WORD = re.compile(r"[a-z]{1,16}([_-][a-z]{1,16}){0,5}|API")
 _FIELD_NAME = re.compile(r"[a-z_][A-Za-z_-]{0,63}\d{0,2}|[A-Z0-9]{1,3}")
 _GEOGRAPHIC_NAME = re.compile(r"[^\W\d_][^\d_@*]{0,60}")
-_WORD_OR_ID = re.compile(r"(?P<id>\b(?:OP|[RBPTA])-(?=\w*[A-Za-z])[A-Za-z0-9]{1,64}\b)|\w+")
-"""A word or an id. An id of digits alone does not count: it may be an account number."""
 
 
 @dataclass(frozen=True)
 class AllowList:
     """``words`` are the service's own words, which are kept beside those of the documents.
 
-    With None, for reports, words of messages are kept too, and any text with the form of a status or
-    field name where one is expected: a reader needs to see a status that no document has.
+    With None, for reports, any text with the form of a status or field name is kept where one is
+    expected: a reader needs to see a status that no document has.
     """
 
     words: frozenset[str] | None = None
@@ -173,35 +140,6 @@ class AllowList:
             return bool(_GEOGRAPHIC_NAME.fullmatch(text))
         value_format = _FORMAT_BY_FIELD.get(field)
         return value_format is not None and bool(value_format.fullmatch(text))
-
-    def replace_text(
-        self, fields: tuple[str, ...], text: str, replace: Callable[[str], str]
-    ) -> str:
-        """Replaces a text that is not kept; in messages and labels, only the unknown words."""
-        if self.allows_text(fields, text):
-            return text
-        known_words = self._select_known_words(fields)
-        if not known_words:
-            return replace(text)
-        if text in (self.words or ()):
-            return text
-        first_word = _WORD_OR_ID.search(text)
-
-        def replace_unknown_word(match: re.Match[str]) -> str:
-            is_first = first_word is not None and match.start() == first_word.start()
-            # A sentence begins with a capital letter.
-            is_known = match[0] in known_words or (is_first and match[0].lower() in known_words)
-            return match[0] if is_known or match["id"] else replace(match[0])
-
-        return _WORD_OR_ID.sub(replace_unknown_word, text)
-
-    def _select_known_words(self, fields: tuple[str, ...]) -> frozenset[str]:
-        """Returns the words that are kept in a message or label; empty for other fields."""
-        field = fields[-1] if fields else ""
-        if field in _LABEL_FIELDS or (field == "name" and "currency" in fields[:-1]):
-            return _LABEL_WORDS
-        # A replay needs no messages.
-        return _MESSAGE_WORDS if field == "message" and self.words is None else frozenset()
 
     def allows_number(self, fields: tuple[str, ...], text: str) -> bool:
         """Whether a JSON number is kept. It may be an account number."""
@@ -344,7 +282,9 @@ class Redactor:
         return part if isinstance(part, int | paths.PseudoKey) else self.redact_object_key(part)
 
     def redact_object_key(self, key: str) -> str:
-        return key if self._can_show(key, _ALLOW_LIST.allows_key(key)) else self._mask((), key)
+        if self._can_show(key, _ALLOW_LIST.allows_key(key)):
+            return key
+        return API_KEY_PLACEHOLDER if self.remove_api_keys(key) != key else mask_text(key)
 
     def redact_target(self, target: str) -> str:
         """Redacts the path and query of a request."""
@@ -405,14 +345,10 @@ class Redactor:
         # Also if values are shown: API keys never are.
         if self.remove_api_keys(text) != text:
             return API_KEY_PLACEHOLDER
-        display_text = text if self.is_unmasked else self._mask(fields, text)
+        is_shown = self.is_unmasked or _ALLOW_LIST.allows_text(fields, text)
+        display_text = text if is_shown else mask_text(text)
         is_long = len(display_text) > MAX_VALUE_CHARS
         return f"{display_text[:MAX_VALUE_CHARS]}…" if is_long else display_text
-
-    def _mask(self, fields: tuple[str, ...], text: str) -> str:
-        if self.remove_api_keys(text) != text:
-            return API_KEY_PLACEHOLDER
-        return _ALLOW_LIST.replace_text(fields, text, mask_text)
 
 
 @dataclass(frozen=True)
@@ -452,20 +388,13 @@ class Scrubber:
 
     def _scrub_value(self, value: JSON, fields: tuple[str, ...]) -> JSON:
         if isinstance(value, dict):
-            # A replay must send the same malformed body, so duplicate keys stay.
-            scrubbed = DuplicateKeyObject()
-            scrubbed.duplicates = {}
-            duplicates = map_duplicates(value)
-            for key in value:
+            scrubbed: dict[str, JSON] = {}
+            for key, item in value.items():
                 name = key if self.allow_list.allows_key(key) else fill_text(key)
                 # Two keys that are replaced must not become one.
                 while name in scrubbed:
                     name += "x"
-                scrubbed.duplicates[name] = [
-                    self._scrub_value(item, (*fields, key))
-                    for item in duplicates.get(key, [value[key]])
-                ]
-                scrubbed[name] = None
+                scrubbed[name] = self._scrub_value(item, (*fields, key))
             return scrubbed
         if isinstance(value, list):
             return [self._scrub_value(item, fields) for item in value]
@@ -473,7 +402,7 @@ class Scrubber:
             is_kept = self.allow_list.allows_number(fields, value.text)
             return value if is_kept else Number(re.sub(r"\d", "1", value.text))
         if isinstance(value, str):
-            return self.allow_list.replace_text(fields, value, fill_text)
+            return value if self.allow_list.allows_text(fields, value) else fill_text(value)
         return value
 
     def _remove_api_keys(self, text: str) -> str:

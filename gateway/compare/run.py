@@ -67,7 +67,6 @@ class Options:
     allow_writes: bool = False
     measure_noise: bool = False
     concurrency: int = 4
-    key_order: bool = False
 
 
 @dataclass(slots=True)
@@ -282,7 +281,6 @@ class Run:
             id_map,
             operation=step.operation.name,
             step=index,
-            key_order=self.options.key_order,
         )
 
     def _record_not_compared(self, step: Step, not_compared: NotCompared) -> None:

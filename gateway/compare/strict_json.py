@@ -1,7 +1,6 @@
 """A JSON codec for comparisons that normalizes nothing.
 
-Numbers keep their text, so ``1.0`` and ``1.00`` differ; an object with duplicate keys keeps all
-their values.
+Numbers keep their text, so ``1.0`` and ``1.00`` differ. Duplicate keys are refused.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from decimal import Decimal
 from typing import Any, NoReturn
 
 JSON = Any
-"""``str``, ``Number``, ``bool``, ``None``, ``dict`` (or ``DuplicateKeyObject``) or ``list``."""
+"""``str``, ``Number``, ``bool``, ``None``, ``dict`` or ``list``."""
 
 MAX_DEPTH = 100
 """Maximum nesting of objects and lists; the documents have five levels at most."""
 
 
 class InvalidJson(Exception):
-    """The bytes are not one JSON text, or it is nested deeper than ``MAX_DEPTH``."""
+    """The bytes are not one JSON text, or it has duplicate keys or is nested deeper than ``MAX_DEPTH``."""
 
 
 class Absent:
@@ -43,13 +42,6 @@ class Number:
         return Decimal(self.text)
 
 
-class DuplicateKeyObject(dict[str, JSON]):
-    """An object with duplicate keys. ``duplicates`` maps these to all their values, in order."""
-
-    __slots__ = ("duplicates",)
-    duplicates: dict[str, list[JSON]]
-
-
 def loads_strict(data: bytes) -> JSON:
     """Decodes one JSON text; raises InvalidJson."""
     try:
@@ -65,11 +57,6 @@ def loads_strict(data: bytes) -> JSON:
 def describe_json_type(value: JSON) -> str:
     """Returns the JSON type of a value for people: ``text``, ``number``, ``object``…"""
     return _TYPE_NAMES.get(type(value), "object")
-
-
-def map_duplicates(value: JSON) -> dict[str, list[JSON]]:
-    """Returns all values of each duplicate key of an object."""
-    return value.duplicates if isinstance(value, DuplicateKeyObject) else {}
 
 
 def _is_too_deep(data: bytes, value: JSON) -> bool:
@@ -90,16 +77,9 @@ def _is_too_deep(data: bytes, value: JSON) -> bool:
 
 def _build_object(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
     value = dict(pairs)
-    if len(value) == len(pairs):
-        return value
-    values_by_key: dict[str, list[JSON]] = {}
-    for key, item in pairs:
-        values_by_key.setdefault(key, []).append(item)
-    duplicate_object = DuplicateKeyObject(pairs)
-    duplicate_object.duplicates = {
-        key: items for key, items in values_by_key.items() if len(items) > 1
-    }
-    return duplicate_object
+    if len(value) != len(pairs):
+        raise ValueError  # parsers disagree on which value of a duplicate key counts
+    return value
 
 
 def _reject_nan_and_infinity(_text: str) -> NoReturn:
@@ -120,17 +100,12 @@ _DECODER = json.JSONDecoder(
 
 
 def dumps_strict(value: JSON) -> str:
-    """Encodes a value of ``loads_strict`` as compact JSON, with numbers and duplicate keys unchanged."""
+    """Encodes a value of ``loads_strict`` as compact JSON, with numbers unchanged."""
     if isinstance(value, Number):
         return value.text
     if isinstance(value, list):
         return f"[{','.join(map(dumps_strict, value))}]"
     if isinstance(value, dict):
-        duplicates = map_duplicates(value)
-        pairs = [(key, item) for key in value for item in duplicates.get(key, [value[key]])]
-        return f"{{{','.join(f'{_dump_scalar(key)}:{dumps_strict(item)}' for key, item in pairs)}}}"
-    return _dump_scalar(value)
-
-
-def _dump_scalar(value: str | bool | None) -> str:
+        pairs = (f"{dumps_strict(key)}:{dumps_strict(item)}" for key, item in value.items())
+        return f"{{{','.join(pairs)}}}"
     return json.dumps(value, ensure_ascii=False)

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from gateway.cli.compare import _open_report_writer
 from gateway.compare.report_schema import FORMAT, VERSION, Report
 from tests.gateway.compare.fake_services import (
     CANDIDATE_KEY,
@@ -222,50 +221,6 @@ async def test_failed_run_keeps_earlier_report(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert (tmp_path / "out.json").read_text() == "earlier"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "reads.txt"]
-
-
-def test_leftovers_of_killed_run_are_ignored(tmp_path: Path) -> None:
-    (tmp_path / f".out.json.{os.getpid()}").write_text("")
-    with _open_report_writer(tmp_path / "out.json", private=False) as write:
-        write("the report")
-    assert (tmp_path / "out.json").read_text() == "the report"
-
-
-async def test_killed_run_leaves_no_partial_report(tmp_path: Path) -> None:
-    is_requested, may_respond = asyncio.Event(), asyncio.Event()
-
-    async def respond_late(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        is_requested.set()
-        await may_respond.wait()
-        writer.close()
-
-    server = await asyncio.start_server(respond_late, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    (tmp_path / "reads.txt").write_text("GET /v1/recipients\n")
-    (tmp_path / "out.json").write_text("earlier")
-    side_options = ("--control", url, "--candidate", url)
-    process = await asyncio.create_subprocess_exec(
-        *(
-            *build_command(),
-            "compare",
-            *side_options,
-            "reads.txt",
-            "--json",
-            "out.json",
-            "--html",
-            "out.html",
-        ),
-        cwd=tmp_path,
-        env={**build_environment(), **KEYS},
-    )
-    async with asyncio.timeout(TIMEOUT_SECONDS):
-        await is_requested.wait()
-        process.terminate()
-        assert await process.wait() != 0
-    may_respond.set()
-    server.close()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "reads.txt"]
-    assert (tmp_path / "out.json").read_text() == "earlier"
 
 
 async def test_terminal_output_has_tables_and_no_leftover_progress_bar(

@@ -110,7 +110,7 @@ def test_request_is_identified_by_operation_without_ids(
     assert (identified_operation.name, identified_operation.path) == (name, path)
 
 
-def test_wheel_contains_page_with_its_assets(tmp_path: Path) -> None:
+def test_wheel_contains_page(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     result = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
@@ -123,4 +123,4 @@ def test_wheel_contains_page_with_its_assets(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {f"gateway/compare/page.{end}" for end in ("html.j2", "css", "js")} <= {*names}
+    assert "gateway/compare/page.html.j2" in names

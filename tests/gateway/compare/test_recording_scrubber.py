@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -70,8 +71,7 @@ def test_data_needed_for_comparison_remains() -> None:
         assert scrubbed_person[name] == PERSON[name]
     bank = scrubbed_person["payout"]["accounts"]["bank"]
     assert (bank["routing"], bank["swiftBic"]) == ("021000021", "COBADEFFXXX")
-    assert scrubbed_person["payout"]["primary"] == PERSON["payout"]["primary"]  # type: ignore[index]
-    assert scrubbed_person["payout"]["methodDisplay"] == "Bank Transfer"
+    assert scrubbed_person["payout"]["primary"]["currency"]["code"] == "USD"
     assert (scrubbed_person["address"]["country"], scrubbed_person["address"]["region"]) == (
         "US",
         "NY",
@@ -99,13 +99,15 @@ def test_search_finds_what_it_found() -> None:
     assert url == f"/v1/recipients?search={scrubbed_person['email'].replace('@', '%40')}"
 
 
-@pytest.mark.parametrize("text", ["<p>Quinta</p>", "{", '{"a":NaN}', "Quinta", "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["<p>Quinta</p>", "{", '{"a":NaN}', '{"a":1,"a":2}', "Quinta", "[" * 100_000]
+)
 def test_non_json_body_is_omitted(text: str) -> None:
     assert SCRUBBER.scrub_body(text) == OMITTED_BODY
 
 
-def test_numbers_keep_their_text_and_duplicate_keys_remain() -> None:
-    text = '{"amount":10.50,"value":1E2,"count":12,"a":{"b":1,"b":2}}'
+def test_numbers_keep_their_text() -> None:
+    text = '{"amount":10.50,"value":1E2,"count":12,"a":{"b":1}}'
     assert dumps_strict(loads_strict(text.encode())) == text
     assert SCRUBBER.scrub_body('{"amount":10.50,"value":1.20}') == '{"amount":10.50,"value":1.20}'
 
@@ -124,6 +126,8 @@ NAME_TEXTS = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGH ÄÖé-'", min_size=8, 
         len(text.replace(" ", "")) > 6
         and not OBJECT_ID.fullmatch(text)
         and set(text.lower()) - set("x -'")
+        # A word of the documents, such as business, remains too.
+        and re.search("[^a-z-]", text)
     )
 )
 

@@ -1,4 +1,4 @@
-"""The HTML report in a browser: layout, filter, keyboard, print and content security."""
+"""The HTML report in a browser: layout, contrast and content security."""
 
 from __future__ import annotations
 
@@ -160,10 +160,6 @@ def open_page(
 OPEN_ALL_SCRIPT = "document.querySelectorAll('details').forEach((element) => (element.open = true))"
 
 
-def count_visible(page: Page, selector: str = ".finding") -> int:
-    return page.locator(f"{selector}:visible").count()
-
-
 @pytest.mark.parametrize("name", ["masked", "shown"])
 def test_page_loads_nothing_external_and_logs_no_error(
     browser: Browser, pages: dict[str, Path], console_messages: list[str], name: str
@@ -187,62 +183,6 @@ def test_foreign_script_is_blocked(
     page = open_page(browser, modified_page_path, console_messages)
     assert page.evaluate("typeof hacked") == "undefined"
     assert any("Content Security Policy" in line for line in console_messages)
-
-
-def test_filter_narrows_by_text(browser: Browser, pages: dict[str, Path]) -> None:
-    page = open_page(browser, pages["masked"])
-    total_count = count_visible(page)
-    status = page.locator("[role=status]")
-    assert (total_count, status.inner_text()) == (9, "9 differences")
-    page.fill("#text", "sourceAmount 10.01")
-    assert (count_visible(page), status.inner_text()) == (1, "1 of 9 differences")
-    assert count_visible(page, ".group") == 1
-    page.fill("#text", "no such thing")
-    assert (count_visible(page), count_visible(page, ".nothing")) == (0, 1)
-    page.fill("#text", "")
-    page.fill("#text", "missing")
-    assert count_visible(page) == 2
-    page.fill("#text", "missing GET /v1/payments")
-    assert count_visible(page) == 1
-    page.fill("#text", "")
-    assert count_visible(page) == total_count
-
-
-FOCUS_SCRIPT = """() => {
-  const element = document.activeElement, style = getComputedStyle(element);
-  return {what: element.tagName.toLowerCase(),
-          outline: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2};
-}"""
-
-
-def test_page_works_by_keyboard_with_visible_focus(
-    browser: Browser, pages: dict[str, Path]
-) -> None:
-    page = open_page(browser, pages["masked"])
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.className") == "skip"
-    page.keyboard.press("/")
-    assert page.evaluate("document.activeElement.id") == "text"
-    page.keyboard.type("missing")
-    assert count_visible(page) == 2
-    page.keyboard.press("Escape")
-    assert (count_visible(page), page.input_value("#text")) == (9, "")
-    page.keyboard.press("/")
-    for _ in range(2):
-        page.keyboard.press("Tab")
-        assert page.evaluate(FOCUS_SCRIPT) == {"what": "summary", "outline": True}
-    page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.parentElement.open") is True
-    page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.parentElement.open") is False
-
-
-def test_slash_typed_into_filter_is_text(browser: Browser, pages: dict[str, Path]) -> None:
-    page = open_page(browser, pages["masked"])
-    page.keyboard.press("/")
-    page.keyboard.type("/v1/payments")
-    assert page.input_value("#text") == "/v1/payments"
-    assert count_visible(page) == 2
 
 
 CONTRAST_SCRIPT = """() => {
@@ -293,34 +233,8 @@ def test_text_contrast_is_sufficient_in_light_and_dark(
     contrasts = page.evaluate(CONTRAST_SCRIPT)
     page.evaluate(OPEN_ALL_SCRIPT)
     contrasts += page.evaluate(CONTRAST_SCRIPT)
-    assert len(contrasts) > 400
+    assert len(contrasts) > 300
     assert [contrast for contrast in contrasts if contrast["ratio"] < contrast["needed"]] == []
-
-
-def test_light_and_dark_themes_differ(browser: Browser, pages: dict[str, Path]) -> None:
-    background_colors = {
-        open_page(browser, pages["masked"], color_scheme=scheme).evaluate(
-            "getComputedStyle(document.body).backgroundColor"
-        )
-        for scheme in ("light", "dark")
-    }
-    assert len(background_colors) == 2
-
-
-def test_differences_are_marked_by_more_than_colour(
-    browser: Browser, pages: dict[str, Path]
-) -> None:
-    page = open_page(browser, pages["masked"])
-    page.evaluate(OPEN_ALL_SCRIPT)
-    text_decorations = page.evaluate(
-        "[...document.querySelectorAll('.example mark')].map((element) => getComputedStyle(element).textDecorationLine)"
-    )
-    assert text_decorations.count("underline") > 5
-    difference_signs = page.evaluate(
-        "[...document.querySelectorAll('.sides .it th')].map((element) => getComputedStyle(element, '::before').content)"
-    )
-    assert difference_signs
-    assert set(difference_signs) == {'"≠"'}
 
 
 @pytest.mark.parametrize(
@@ -332,28 +246,6 @@ def test_page_does_not_overflow_the_screen(
     page = open_page(browser, pages["shown"], viewport=viewport)
     page.evaluate(OPEN_ALL_SCRIPT)
     assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
-
-
-def test_print_expands_everything_and_hides_filter(
-    browser: Browser, pages: dict[str, Path]
-) -> None:
-    page = open_page(browser, pages["masked"])
-    page.emulate_media(media="print")
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.locator(".filter").is_hidden()
-    assert page.locator(".example:visible").count() == page.locator(".example").count() > 5
-    page.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert page.locator("details[open]").count() == 0
-
-
-def test_page_without_scripts_shows_every_difference(
-    browser: Browser, pages: dict[str, Path]
-) -> None:
-    page = open_page(browser, pages["masked"], java_script_enabled=False)
-    assert page.locator(".filter").is_hidden()
-    assert page.locator(".finding:visible").count() == 9
-    page.locator("[data-field=sourceAmount] summary").click()
-    assert page.locator("[data-field=sourceAmount] .example").first.is_visible()
 
 
 def test_masked_values_are_absent_from_page_source(pages: dict[str, Path]) -> None:
@@ -372,4 +264,3 @@ def test_page_of_equal_sides_says_so(
     assert console_messages == [pages["equal"].as_uri()]
     assert "Equal: 1 answer matches." in page.inner_text("h1")
     assert "No differences found." in page.inner_text("#differences")
-    assert page.locator(".filter").count() == 0
