@@ -188,9 +188,6 @@ class Service:
     def seed_payments(self, recipient_id: str, count: int, seed: int = 0) -> list[JsonObject]:
         return seeds.seed_payments(self.require_recipient(recipient_id), count, seed)
 
-    def add_seeded_payment(self, recipient_id: str, payment: JsonObject) -> None:
-        self.require_recipient(recipient_id).payments.append(payment)
-
     def list_requests(
         self, method: str = "*", path: str = "*", *, interface: InterfaceName = "current"
     ) -> list[ReceivedRequest]:

@@ -51,66 +51,6 @@ async def test_bank_account_is_masked_and_has_bank_details(
     )
 
 
-async def test_iban_is_masked(client, recipient, german_bank):
-    account = await client.create_account(recipient, **german_bank, swiftBic="cobadeff")
-    assert (account["accountNum"], account["iban"]) == (None, "****00")
-
-
-async def test_other_methods_have_their_own_fields(client, recipient, wallet):
-    mailing_address = {
-        "name": "Zoë Peña",
-        "street1": "PO Box 7",
-        "city": "Austin",
-        "region": "TX",
-        "country": "US",
-        "postal": "73301-0001",
-    }
-    wallet = await client.create_account(recipient, **wallet)
-    check = await client.create_account(recipient, type="check", mailing=mailing_address)
-    mobile_wallet = await client.create_account(
-        recipient, type="mobile-wallet", phone="+1 555 0100"
-    )
-    assert remove_fields(wallet, "recipientAccountId") == {
-        "primary": True,
-        "currency": "USD",
-        "type": "wallet",
-        "emailAddress": "zoe@example.org",
-    }
-    assert check["mailing"] == mailing_address
-    assert mobile_wallet["phoneNumber"] == "+1 555 0100"
-
-
-async def test_first_account_is_primary_and_only_one_is(
-    client, recipient, accounts_path, us_bank, wallet
-):
-    async def list_primary_values():
-        recipient_details = await client.read_recipient(recipient)
-        types = [account["type"] for account in recipient_details["accounts"] if account["primary"]]
-        return [*types, recipient_details["payoutMethod"], recipient_details["primaryCurrency"]]
-
-    first = await client.create_account(recipient, **us_bank, primary=False)
-    assert first["primary"] is True
-    second = await client.create_account(recipient, **wallet, currency="EUR")
-    assert second["primary"] is False
-    assert await list_primary_values() == ["bank-transfer", "bank-transfer", "USD"]
-    third = await client.create_account(recipient, **wallet, primary=True)
-    assert third["primary"] is True
-    assert await list_primary_values() == ["wallet", "wallet", "USD"]
-    await client.call("PATCH", f"{accounts_path}/{second['recipientAccountId']}", {"primary": True})
-    assert await list_primary_values() == ["wallet", "wallet", "EUR"]
-    await client.call("PATCH", f"{accounts_path}/{first['recipientAccountId']}", {"primary": True})
-    assert await list_primary_values() == ["bank-transfer", "bank-transfer", "USD"]
-
-
-async def test_primary_account_cannot_be_demoted(client, recipient, accounts_path, wallet):
-    account = await client.create_account(recipient, **wallet)
-    target = f"{accounts_path}/{account['recipientAccountId']}"
-    answer = await client.call("PATCH", target, {"primary": False})
-    assert (answer.status, answer.errors) == (400, [("invalid_field", "primary")])
-    answer = await client.call("PATCH", target, {"primary": "yes"})
-    assert answer.errors == [("invalid_field", "primary")]
-
-
 async def test_update_creates_a_new_account_id(client, recipient, accounts_path, us_bank, wallet):
     account = await client.create_account(recipient, **us_bank)
     other_account = await client.create_account(recipient, **wallet)
@@ -129,69 +69,6 @@ async def test_update_creates_a_new_account_id(client, recipient, accounts_path,
         assert (answer.status, answer.errors) == (404, [("not_found", None)])
     # It keeps its position, and the other account its id.
     assert (await client.read_recipient(recipient))["accounts"] == [changed_account, other_account]
-
-
-async def test_updated_account_is_validated_as_a_whole(client, recipient, accounts_path, us_bank):
-    account = await client.create_account(recipient, **us_bank)
-    target = f"{accounts_path}/{account['recipientAccountId']}"
-    for body, error in [
-        ({"accountNum": "****47"}, ("invalid_field", "accountNum")),
-        ({"iban": "****00"}, ("invalid_field", "iban")),
-        ({"branchId": None}, ("empty_field", "branchId")),
-        ({"country": "AU"}, ("invalid_field", "branchId")),
-        ({"country": "DE"}, ("empty_field", "iban")),
-        ({"type": "wallet"}, ("invalid_field", "type")),
-    ]:
-        answer = await client.call("PATCH", target, body)
-        assert (answer.status, answer.errors) == (400, [error])
-    assert (await client.call("GET", target)).json["account"] == account
-    body = {"country": "AU", "currency": "AUD", "branchId": "123456", "type": "bank-transfer"}
-    assert (await client.call("PATCH", target, body)).json["account"]["currency"] == "AUD"
-    assert (await client.read_recipient(recipient))["primaryCurrency"] == "AUD"
-
-
-async def test_deleting_primary_account_promotes_another(
-    client, recipient, accounts_path, us_bank, wallet
-):
-    first = await client.create_account(recipient, **us_bank)
-    second = await client.create_account(recipient, **wallet, currency="EUR")
-    answer = await client.call("DELETE", f"{accounts_path}/{first['recipientAccountId']}")
-    assert (answer.status, answer.json) == (200, {"ok": True, "object": "deleted"})
-    recipient_after = await client.read_recipient(recipient)
-    assert recipient_after["accounts"] == [second | {"primary": True}]
-    assert (recipient_after["payoutMethod"], recipient_after["primaryCurrency"]) == (
-        "wallet",
-        "EUR",
-    )
-
-
-async def test_recipient_without_account_is_incomplete(client, us_address, us_bank):
-    recipient = await client.create_recipient(address=us_address, account=us_bank)
-    assert recipient["status"] == "active"
-    account = recipient["accounts"][0]["recipientAccountId"]
-    await client.call("DELETE", f"/v1/recipients/{recipient['id']}/accounts/{account}")
-    recipient_after = await client.read_recipient(recipient)
-    assert (
-        recipient_after["status"],
-        recipient_after["accounts"],
-        recipient_after["payoutMethod"],
-    ) == ("incomplete", [], None)
-
-
-async def test_account_belongs_to_one_recipient(client, recipient, wallet):
-    account = await client.create_account(recipient, **wallet)
-    other_recipient = await client.create_recipient()
-    target = f"/v1/recipients/{other_recipient['id']}/accounts/{account['recipientAccountId']}"
-    for method in ("GET", "PATCH", "DELETE"):
-        assert (await client.call(method, target)).status == 404
-
-
-async def test_account_change_updates_recipient_date(client, clock, recipient, wallet):
-    clock.now += 60
-    await client.create_account(recipient, **wallet)
-    recipient_after = await client.read_recipient(recipient)
-    assert recipient["updatedAt"] < recipient_after["updatedAt"]
-    assert recipient["createdAt"] == recipient_after["createdAt"]
 
 
 @pytest.mark.parametrize(

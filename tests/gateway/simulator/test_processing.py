@@ -9,15 +9,6 @@ import pytest
 from gateway.simulator import BatchStart, Fault, ServiceCredentials, ServiceOptions
 
 
-async def require_start_refused(client, batch):
-    """Return the errors of a refused start, after checking that nothing changed."""
-    answer = await client.start_batch(batch)
-    assert answer.status == 400
-    assert client.service.batch_starts == []
-    assert (await client.read_summary(batch))["sentAt"] is None
-    return answer.errors
-
-
 async def test_started_batch_is_processed_after_delay(client, clock, payee, german_payee):
     batch = await client.create_batch(
         client.build_payment(payee, "10.00"), client.build_payment(german_payee, "5.50")
@@ -41,20 +32,6 @@ async def test_started_batch_is_processed_after_delay(client, clock, payee, germ
         assert payment["status"] == "processed"
         assert payment["processedAt"] == payment["batch"]["completedAt"] == summary["completedAt"]
         assert payment["batch"]["sentAt"] == started_batch["sentAt"]
-
-
-async def test_single_payment_read_is_processed_after_delay(client, clock, payee):
-    batch = await client.create_batch(client.build_payment(payee))
-    (payment,) = (await client.read_summary(batch))["payments"]
-    await client.start_batch(batch)
-    clock.now += 2
-    processed_payment = (await client.call("GET", f"/v1/payments/{payment['id']}")).json["payment"]
-    assert (processed_payment["status"], processed_payment["processedAt"]) == (
-        "processed",
-        "2025-10-09T08:53:22.000Z",
-    )
-    assert client.service.require_payment(payment["id"]).status == "processed"
-    assert client.service.require_batch(batch["id"]).state == "processed"
 
 
 async def test_processing_time_and_final_status_are_configurable(
@@ -107,65 +84,6 @@ async def test_two_batches_cannot_spend_the_same_balance(client, payee):
     assert (await client.start_batch(second)).errors == [("invalid_status", None)]
 
 
-async def test_balance_must_cover_payouts_and_fees(client, payee):
-    client.service.set_balance("demo", "USD", "10.99")
-    batch = await client.create_batch(client.build_payment(payee))
-    assert await require_start_refused(client, batch) == [("invalid_status", None)]
-    client.service.set_balance("demo", "USD", "11.00")
-    assert (await client.start_batch(batch)).status == 200
-
-
-async def test_empty_batch_is_not_started(client):
-    assert await require_start_refused(client, await client.create_batch()) == [
-        ("invalid_status", None)
-    ]
-    assert (await client.start_batch({"id": "B-none"})).errors == [("not_found", None)]
-
-
-async def test_batch_starts_only_with_payable_recipients(client, payee, us_bank, us_address):
-    incomplete, suspended_recipient = (
-        await client.create_recipient(),
-        await client.create_recipient(address=us_address, account=us_bank),
-    )
-    batch = await client.create_batch(
-        client.build_payment(payee),
-        client.build_payment(incomplete),
-        client.build_payment(suspended_recipient),
-    )
-    path = f"/v1/recipients/{suspended_recipient['id']}"
-    await client.call("PATCH", path, {"status": "suspended"})
-    expected_errors = [
-        ("invalid_status", f"payments[{position}].recipient.id") for position in (1, 2)
-    ]
-    assert await require_start_refused(client, batch) == expected_errors
-    await client.call("PATCH", path, {"status": "active"})
-    await client.call("PATCH", f"/v1/recipients/{incomplete['id']}", {"address": us_address})
-    await client.create_account(incomplete, **us_bank)
-    assert (await client.start_batch(batch)).status == 200
-    # This recipient had no account when the payment was created, and costs a fee now.
-    payments = (await client.read_summary(batch))["payments"]
-    assert [payment["fees"] for payment in payments] == ["1.00"] * 3
-    assert payments[1]["method"] == "bank-transfer"
-    assert client.service.read_balance("demo", "USD") == Decimal("999967.00")
-
-
-async def test_bank_transfer_below_minimum_is_not_processed(
-    client, payee, german_payee, wallet_holder
-):
-    client.service.require_recipient(payee["id"]).overrides = {"routeMinimum": 50}
-    client.service.require_recipient(wallet_holder["id"]).overrides = {"routeMinimum": "50"}
-    batch = await client.create_batch(
-        client.build_payment(payee, "49.99"),
-        client.build_payment(german_payee, "1.99"),
-        client.build_payment(german_payee, "2.00"),
-        client.build_payment(wallet_holder, "1.00"),
-    )
-    expected_errors = [("invalid_field", f"payments[{position}].amount") for position in (0, 1)]
-    assert await require_start_refused(client, batch) == expected_errors
-    await client.call("DELETE", f"/v1/recipients/{german_payee['id']}")
-    assert await require_start_refused(client, batch) == expected_errors[:1]
-
-
 @pytest.mark.parametrize("outcome", ["failed", "returned"])
 async def test_failed_payment_is_refunded(client, clock, payee, german_payee, outcome):
     client.service.set_payment_outcome(german_payee["id"], outcome)
@@ -185,43 +103,6 @@ async def test_failed_payment_is_refunded(client, clock, payee, german_payee, ou
     assert client.service.read_balance("demo", "USD") == Decimal("999988.00")
 
 
-async def test_processed_payment_stays_processed(client, clock, payee):
-    batch = await client.create_batch(client.build_payment(payee))
-    await client.start_batch(batch)
-    clock.now += 2
-    client.service.set_payment_outcome(payee["id"], "failed")
-    assert (await client.read_summary(batch))["status"] == "processed"
-
-
-async def test_batch_of_failed_payments_has_failed(client, clock, payee):
-    client.service.set_payment_outcome(payee["id"], "failed")
-    batch = await client.create_batch(client.build_payment(payee), client.build_payment(payee))
-    await client.start_batch(batch)
-    clock.now += 2
-    assert (await client.read_summary(batch))["status"] == "failed"
-
-
-@pytest.mark.parametrize("seconds", [0, 5])
-async def test_started_batch_is_not_edited_or_deleted(client, clock, payee, seconds):
-    batch = await client.create_batch(client.build_payment(payee))
-    (payment,) = (await client.read_summary(batch))["payments"]
-    await client.start_batch(batch)
-    clock.now += seconds
-    summary_before = await client.read_summary(batch)
-    path = f"/v1/batches/{batch['id']}"
-    for method, target, body in (
-        ("POST", f"{path}/payments", client.build_payment(payee)),
-        ("PATCH", path, {"description": "late"}),
-        ("DELETE", path, None),
-        ("DELETE", "/v1/batches", {"ids": [batch["id"]]}),
-        ("PATCH", f"{path}/payments/{payment['id']}", {"amount": "1.00"}),
-        ("DELETE", f"{path}/payments/{payment['id']}", None),
-    ):
-        answer = await client.call(method, target, body)
-        assert (answer.status, answer.errors) == (400, [("invalid_status", None)]), target
-    assert await client.read_summary(batch) == summary_before
-
-
 @pytest.mark.parametrize(("close_time", "expected_start_count"), [("before", 0), ("after", 1)])
 async def test_start_can_lose_its_answer(client, payee, close_time, expected_start_count):
     batch = await client.create_batch(client.build_payment(payee))
@@ -232,19 +113,6 @@ async def test_start_can_lose_its_answer(client, payee, close_time, expected_sta
     assert (await client.read_summary(batch))["status"] == (
         "processing" if expected_start_count else "open"
     )
-
-
-@pytest.mark.parametrize(("is_executed", "created_count"), [(False, 0), (True, 1)])
-async def test_create_can_return_an_error(client, payee, is_executed, created_count):
-    client.simulator.inject_fault(Fault("POST", "/v1/batches", status=502, executes=is_executed))
-    answer = await client.call(
-        "POST", "/v1/batches", {"currency": "USD", "payments": [client.build_payment(payee)]}
-    )
-    assert answer.status == 502
-    assert [client.service.creation_counts[name] for name in ("batch", "payment")] == [
-        created_count,
-        created_count,
-    ]
 
 
 async def test_records_cover_all_merchants(client, payee, us_bank, us_address):

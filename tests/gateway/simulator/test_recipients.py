@@ -53,76 +53,6 @@ async def test_recipient_has_fields_of_create_body(client, clock):
     assert await client.read_recipient(recipient) == recipient
 
 
-async def test_business_has_name_and_optional_contact(client):
-    body = {"type": "business", "name": "Café Orléans", "email": "pay@example.com"}
-    answer = await client.call("POST", "/v1/recipients", body)
-    assert answer.json["recipient"]["name"] == "Café Orléans"
-    assert answer.json["recipient"]["firstName"] is None
-
-
-async def test_two_recipients_may_share_an_email(client):
-    first, second = await client.create_recipient(), await client.create_recipient()
-    assert first["id"] != second["id"]
-
-
-@pytest.mark.parametrize("name", ["account", "accounts"])
-async def test_accounts_may_be_created_with_recipient(client, us_bank, us_address, name):
-    nested_accounts = us_bank if name == "account" else [us_bank]
-    recipient = await client.create_recipient(address=us_address, **{name: nested_accounts})
-    assert recipient["status"] == "active"
-    assert [account["primary"] for account in recipient["accounts"]] == [True]
-    assert (recipient["payoutMethod"], recipient["primaryCurrency"]) == ("bank-transfer", "USD")
-    assert (recipient["routeType"], recipient["routeMinimum"]) == ("ach", "1")
-
-
-async def test_recipient_with_invalid_account_is_not_created(client, us_bank):
-    body = {"type": "individual", "firstName": "A", "lastName": "B", "email": "a@example.com"}
-    del us_bank["branchId"]
-    answer = await client.call("POST", "/v1/recipients", {**body, "accounts": [us_bank]})
-    assert (answer.status, answer.errors) == (400, [("empty_field", "accounts[0].branchId")])
-    answer = await client.call("POST", "/v1/recipients", {**body, "account": "bank"})
-    assert answer.errors == [("invalid_field", "account")]
-    assert (await client.call("GET", "/v1/recipients")).json["meta"]["records"] == 0
-
-
-async def test_recipient_with_address_and_account_becomes_active(client, us_bank, us_address):
-    recipient = await client.create_recipient()
-    await client.create_account(recipient, **us_bank)
-    assert (await client.read_recipient(recipient))["status"] == "incomplete"
-    path = f"/v1/recipients/{recipient['id']}"
-    for name in ("country", "street1", "city"):
-        body = {"address": {name: us_address[name]}}
-        updated_recipient = (await client.call("PATCH", path, body)).json["recipient"]
-    assert updated_recipient["status"] == "active"
-    # The address was merged field by field.
-    assert updated_recipient["address"]["street1"] == us_address["street1"]
-    answer = await client.call("PATCH", path, {"address": {"city": None}})
-    assert answer.json["recipient"]["status"] == "incomplete"
-    answer = await client.call("PATCH", path, {"address": None})
-    assert set(answer.json["recipient"]["address"].values()) == {None}
-
-
-@pytest.mark.parametrize("address", [{"country": "FR"}, None])
-async def test_wallet_requires_no_address(client, wallet, address):
-    recipient = await client.create_recipient(address=address)
-    await client.create_account(recipient, **wallet)
-    assert (await client.read_recipient(recipient))["status"] == "active"
-
-
-async def test_some_countries_require_phone_for_bank_transfers(client, us_bank):
-    recipient = await client.create_recipient(
-        address={"country": "ZA", "street1": "1 A", "city": "B"}
-    )
-    bank = us_bank | {"country": "ZA", "currency": "ZAR"}
-    del bank["branchId"]
-    await client.create_account(recipient, **bank)
-    assert (await client.read_recipient(recipient))["status"] == "incomplete"
-    body = {"phone": "+27 21 555 0100"}
-    answer = await client.call("PATCH", f"/v1/recipients/{recipient['id']}", body)
-    assert answer.json["recipient"]["status"] == "active"
-    assert answer.json["recipient"]["address"]["phone"] == "+27 21 555 0100"
-
-
 async def test_every_recipient_field_except_accounts_can_be_updated(client, clock, wallet):
     recipient = await client.create_recipient()
     await client.create_account(recipient, **wallet)
@@ -163,36 +93,6 @@ async def test_every_recipient_field_except_accounts_can_be_updated(client, cloc
     # Numbers and unknown values are kept as they were written.
     assert '"tags":["a",1.10,12345678901234567890,{"deep":null}]' in answer.text
     assert '"value":"****34","note":[1E+400]' in answer.text
-
-
-async def test_status_set_by_client_persists(client, us_bank, us_address):
-    recipient = await client.create_recipient(address=us_address, account=us_bank)
-    path = f"/v1/recipients/{recipient['id']}"
-    answer = await client.call("PATCH", path, {"status": "suspended"})
-    assert answer.json["recipient"]["status"] == "suspended"
-    answer = await client.call("PATCH", path, {"address": {"city": "Waco"}})
-    assert answer.json["recipient"]["status"] == "suspended"
-    answer = await client.call("PATCH", path, {"status": "active"})
-    assert answer.json["recipient"]["status"] == "active"
-    for status in ("inactive", "disabled", "archived", "incomplete", None, 1, ["active"]):
-        answer = await client.call("PATCH", path, {"status": status})
-        assert (answer.status, answer.errors) == (400, [("invalid_field", "status")])
-
-
-async def test_status_can_be_set_in_any_state(client):
-    recipient = await client.create_recipient()
-    answer = await client.call("PATCH", f"/v1/recipients/{recipient['id']}", {"status": "active"})
-    assert answer.json["recipient"]["status"] == "active"
-
-
-async def test_deleted_recipient_is_archived(client):
-    recipient = await client.create_recipient()
-    path = f"/v1/recipients/{recipient['id']}"
-    answer = await client.call("DELETE", path)
-    assert (answer.status, answer.json) == (200, {"ok": True})
-    assert (await client.read_recipient(recipient))["status"] == "archived"
-    assert (await client.call("GET", "/v1/recipients")).json["meta"]["records"] == 0
-    assert (await client.call("DELETE", path)).status == 200
 
 
 async def test_archived_recipient_accepts_status_changes_only(client, wallet):
@@ -240,16 +140,6 @@ async def test_archived_recipient_can_be_listed_but_unreadable(connect_client):
     for method in ("GET", "PATCH", "DELETE"):
         assert (await client.call(method, path)).status == 404
     assert (await client.call("DELETE", "/v1/recipients", {"ids": [recipient["id"]]})).status == 404
-
-
-async def test_recipients_are_deleted_all_or_none(client):
-    ids = [(await client.create_recipient())["id"] for _ in range(3)]
-    answer = await client.call("DELETE", "/v1/recipients", {"ids": [*ids, "R-unknown"]})
-    assert (answer.status, answer.errors) == (404, [("not_found", None)])
-    assert (await client.call("GET", "/v1/recipients")).json["meta"]["records"] == 3
-    answer = await client.call("DELETE", "/v1/recipients", {"ids": ids[:2]})
-    assert (answer.status, answer.json) == (200, {"ok": True})
-    assert (await client.call("GET", "/v1/recipients")).json["meta"]["records"] == 1
 
 
 @pytest.mark.parametrize(
@@ -302,15 +192,6 @@ async def test_unknown_ids_paths_and_methods_are_not_found(client):
     ]:
         answer = await client.call(method, target)
         assert (answer.status, answer.errors) == (404, [("not_found", None)]), (method, target)
-
-
-@pytest.mark.parametrize("status", ["pending", "review", "verified", "blocked"])
-async def test_compliance_status_can_be_set(client, status):
-    recipient = await client.create_recipient()
-    client.service.set_compliance(recipient["id"], status)
-    recipient_after = await client.read_recipient(recipient)
-    assert recipient_after["complianceStatus"] == recipient_after["compliance"]["status"] == status
-    assert (recipient_after["compliance"]["checkedAt"] is None) == (status == "pending")
 
 
 async def test_fields_of_answer_can_be_overridden(client):

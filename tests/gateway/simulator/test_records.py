@@ -52,20 +52,6 @@ async def test_activity_of_recipient_is_logged(client, clock, recipient, recipie
     assert (len(page["activities"]), page["meta"]["pages"]) == (1, 2)
 
 
-async def test_bulk_delete_is_logged_for_each_recipient(client, recipient, recipient_path):
-    other_recipient = await client.create_recipient()
-    ids = [recipient["id"], other_recipient["id"]]
-    await client.call("DELETE", "/v1/recipients", {"ids": ids})
-    for id_ in ids:
-        answer = await client.call("GET", f"/v1/recipients/{id_}/logs")
-        assert answer.json["activities"][0]["method"] == "DELETE"
-
-
-async def test_undecodable_header_can_be_logged(client, recipient, recipient_path):
-    await client.call("GET", recipient_path, headers={"X-Odd": "\udcff"})
-    assert (await client.call("GET", f"{recipient_path}/logs")).status == 200
-
-
 async def test_seeded_payments_are_listed(client, recipient, recipient_path):
     answer = await client.call("GET", f"{recipient_path}/payments")
     assert answer.json == {
@@ -87,12 +73,6 @@ async def test_seeded_payments_are_listed(client, recipient, recipient_path):
     assert set(payment["batch"]) == {"id", "createdAt", "updatedAt", "sentAt", "completedAt"}
     assert len(payment["batch"]["id"]) == len("B-") + 22
     assert (await client.call("GET", f"{recipient_path}/payments?page=0")).status == 400
-
-
-async def test_custom_payment_can_be_added(client, recipient, recipient_path):
-    payment = {"id": "P-1", "recipient": {"id": recipient["id"]}, "sourceAmount": "1.00"}
-    client.service.add_seeded_payment(recipient["id"], payment)
-    assert (await client.call("GET", f"{recipient_path}/payments")).json["payments"] == [payment]
 
 
 async def test_requests_are_kept_without_secrets(connect_client):

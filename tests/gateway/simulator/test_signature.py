@@ -7,17 +7,6 @@ from gateway.simulator import ServiceCredentials, ServiceOptions, Vocabulary
 INVALID_KEY_ERRORS = [("invalid_api_key", None)]
 
 
-async def test_signed_request_is_answered(client):
-    answer = await client.call("GET", "/v1/recipients")
-    assert answer.status == 200
-    assert answer.json == {
-        "ok": True,
-        "recipients": [],
-        "meta": {"page": 1, "pages": 0, "records": 0},
-    }
-    assert answer.headers["Content-Type"].startswith("application/json")
-
-
 async def test_signature_matches_document(client):
     # printf '1760000000\nGET\n/v1/recipients\n\n' | openssl dgst -sha256 -hmac simulator-secret-key
     assert client.sign("1760000000", "GET", "/v1/recipients", b"") == (
@@ -66,24 +55,12 @@ async def test_signature_covers_method_path_and_body(client):
         assert (rejected_response.status, rejected_response.errors) == (401, INVALID_KEY_ERRORS)
 
 
-async def test_signature_must_be_lower_case(client):
-    signature = client.sign("1760000000", "GET", "/v1/recipients", b"").upper()
-    headers = {"Authorization": f"svcsign SIMULATORACCESSKEY:{signature}"}
-    assert (await client.call("GET", "/v1/recipients", headers=headers)).status == 401
-
-
 @pytest.mark.parametrize(
     ("age", "status"), [(0, 200), (30, 200), (31, 401), (-30, 200), (-31, 401), (3600, 401)]
 )
 async def test_timestamp_is_valid_for_thirty_seconds_either_way(client, age, status):
     timestamp = str(int(client.service.clock()) - age)
     assert (await client.call("GET", "/v1/recipients", timestamp=timestamp)).status == status
-
-
-@pytest.mark.parametrize("timestamp", ["", "now", "1760000000.0", "+1760000000", "1_760_000_000"])
-async def test_timestamp_must_be_whole_seconds(client, timestamp):
-    answer = await client.call("GET", "/v1/recipients", timestamp=timestamp)
-    assert (answer.status, answer.errors) == (401, INVALID_KEY_ERRORS)
 
 
 async def test_age_and_date_header_follow_the_clock(client, clock):

@@ -1,7 +1,5 @@
 import pytest
 
-from gateway.simulator import ServiceOptions
-
 RECIPIENT_BODY = {"type": "individual", "firstName": "A", "lastName": "B", "email": "a@example.com"}
 
 
@@ -159,18 +157,6 @@ async def test_content_type_must_be_json(client):
             "POST", "/v1/recipients", RECIPIENT_BODY, headers={"Content-Type": kind}
         )
         assert answer.status == status
-
-
-async def test_validation_status_can_be_406(connect_client):
-    client = await connect_client(options=ServiceOptions(validation_status=406))
-    recipient = await client.create_recipient()
-    path = f"/v1/recipients/{recipient['id']}"
-    assert (await client.call("POST", "/v1/recipients", {})).status == 406
-    assert (await client.call("POST", f"{path}/accounts", {})).status == 406
-    assert (await client.call("GET", "/v1/recipients/R-unknown")).status == 404
-    await client.call("DELETE", path)
-    assert (await client.call("POST", f"{path}/accounts", {})).errors[0][0] == "invalid_status"
-    assert (await client.call("POST", f"{path}/accounts", {})).status == 400
 
 
 JUNK_VALUES = [
