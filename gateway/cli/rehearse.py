@@ -54,15 +54,13 @@ def rehearse(
 
     settings = load_command_settings(config)
     report = run_to_completion(_rehearse(settings, key_name, may_start=start))
-    file = config or DEFAULT_CONFIG_FILE
-    text = file.read_text("utf-8") if file.exists() else ""
-    report["settings_diff"] = propose_settings(report, settings, text)
+    report["settings_diff"] = propose_settings(report, settings)
     if html:
         html.write_text(render_rehearsal_page(report), "utf-8")
     if as_json:
         print_json(report)
     else:
-        click.echo(f"{report['verdict'][:1].upper()}{report['verdict'][1:]}.{report['note']}")
+        click.echo(f"{report['verdict'][:1].upper()}{report['verdict'][1:]}.")
         for title, headers, rows in list_tables(report):
             if rows:
                 click.echo(f"\n{title}\n")

@@ -18,8 +18,7 @@ import aiohttp
 from gateway.auth.key_import import import_only_key
 from gateway.auth.signing import Credentials
 from gateway.config.settings import Environments, Server, Settings, State
-from gateway.operator.rehearsal.exchanges import RecordingClient
-from gateway.operator.rehearsal.run import RehearsalRun
+from gateway.operator.rehearsal.run import RecordingClient, RehearsalRun
 from gateway.server.app import run_gateway
 from gateway.storage import Tenant
 

@@ -7,8 +7,13 @@ from functools import partial
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from gateway.operator.rehearsal.exchanges import Exchange, list_errors
-from gateway.operator.rehearsal.run import ENVIRONMENT, RehearsalRun, find_value
+from gateway.operator.rehearsal.run import (
+    ENVIRONMENT,
+    Exchange,
+    RehearsalRun,
+    find_value,
+    list_errors,
+)
 from gateway.operator.rehearsal.scenario import AMOUNT, FILTERS, ORDERS
 from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
 from mappings import current

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -61,9 +59,7 @@ def parse_last_rehearsal(row: Mapping[str, Any] | None) -> LastRehearsal | None:
     return LastRehearsal(row["verdict"], row["is_ok"], datetime.fromtimestamp(row["at"], UTC))
 
 
-def build_report(
-    run: RehearsalRun, left: list[dict[str, Any]], stop_reason: str, note: str
-) -> Report:
+def build_report(run: RehearsalRun, left: list[dict[str, Any]], stop_reason: str) -> Report:
     run.results["country names"] = (None, "the service has no such operation")
     if not run.may_start:
         run.results["processed batches"] = run.results["start_batch"] = (None, "needs --start")
@@ -99,7 +95,6 @@ def build_report(
         if stop_reason
         else _format_verdict(counts, failed_count),
         "exit_code": 2 if stop_reason else int(bool(counts[NOTICED] or failed_count)),
-        "note": note,
         "environment": ENVIRONMENT,
         "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "counts": counts,
@@ -138,34 +133,19 @@ def list_tables(report: Report) -> list[tuple[str, list[str], list[list[str]]]]:
     return tables
 
 
-def propose_settings(report: Report, settings: Settings, config_text: str) -> str:
-    """Returns a diff of the configuration with the settings that suit the service.
-
-    It has no unchanged lines, which may contain secrets; it is empty if nothing is to change.
-    """
+def propose_settings(report: Report, settings: Settings) -> str:
+    """Returns a diff of the configuration with the settings that suit the service, or nothing."""
     verdicts = {row["name"]: row["verdict"] for row in report["assumptions"]}
     offered = [row.setting for row in ASSUMPTIONS if verdicts[row.name] in (HANDLED, NOTICED)]
     paths = [f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS if endpoint.is_optional]
     if all(verdicts[path] == HANDLED for path in paths):
         offered.append('upstream.inferred_operations = "avoid"')
-    lines = config_text.splitlines()
-    for section, values in ((s, v) for text in offered for s, v in tomllib.loads(text).items()):
-        for key, value in values.items():
-            if getattr(getattr(settings, section), key) != value:
-                lines = _set_toml_key(lines, section, key, json.dumps(value))
-    names = ("gateway.toml", "gateway.toml (proposed)")
-    diff = difflib.unified_diff(config_text.splitlines(), lines, *names, n=0, lineterm="")
-    return "\n".join(diff)
-
-
-def _set_toml_key(lines: list[str], section: str, key: str, value: str) -> list[str]:
-    header, line = f"[{section}]", f"{key} = {value}"
-    if header not in lines:
-        return [*lines, header, line]
-    start = lines.index(header) + 1
-    end = next((n for n in range(start, len(lines)) if lines[n].startswith("[")), len(lines))
-    kept = [old for old in lines[start:end] if not re.match(rf"{key}\s*=", old)]
-    return [*lines[:start], line, *kept, *lines[end:]]
+    lines = []
+    for place, _, value in (text.partition(" = ") for text in offered if text):
+        section, key = place.split(".")
+        if (old := json.dumps(getattr(getattr(settings, section), key))) != value:
+            lines += [f"@@ [{section}] @@", f"-{key} = {old}", f"+{key} = {value}"]
+    return "\n".join(["--- gateway.toml", "+++ gateway.toml", *lines]) if lines else ""
 
 
 def render_rehearsal_page(report: Report) -> str:

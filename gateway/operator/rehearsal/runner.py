@@ -58,10 +58,7 @@ async def run_rehearsal(
         raise RehearsalStopped(f"the sandbox refuses a first read with {first}; run `doctor`")
     learned = await objects.load_capabilities(ENVIRONMENT)
     last: dict[str, Any] = learned[CAPABILITY_NAME][0] if CAPABILITY_NAME in learned else {}
-    note = ""
-    if last and last.get("format") != FORMAT:
-        note = " What another version saved of a rehearsal is ignored: only what lists show is removed."
-        last = {}
+    last = last if last.get("format") == FORMAT else {}
     base_url = run.settings.environments.map_configured_environments_by_name()[ENVIRONMENT].base_url
     scope, done = [base_url, run.may_start], list[str]()
     if last.get("scope") == scope and time.time() - last["at"] < RESUME_SECONDS:
@@ -93,7 +90,7 @@ async def run_rehearsal(
     report_chapter(len(CHAPTERS), "cleaning up")
     left = await _remove_objects(run, [*await _find_listed_objects(run), *left])
     run.results = recalled | run.results
-    report = build_report(run, [item._asdict() for item in left], stop_reason, note)
+    report = build_report(run, [item._asdict() for item in left], stop_reason)
     await save(report["verdict"], is_ok=report["exit_code"] == 0, is_over=not stop_reason)
     return report
 
