@@ -21,9 +21,11 @@ class ClientConnection(RequestConnection, Protocol):
     tcp_transport: asyncio.Transport
     """The transport itself, or the one below TLS."""
 
-    @property
-    def is_retiring(self) -> bool:
-        """Whether the next response is the last: the server stops."""
+    is_retiring: bool
+    """Whether the next response is the last: the server stops."""
+
+    is_writing_paused: bool
+    """Whether the client has much to read, so that a response waits."""
 
     def attribute_to_tenant(self, tenant: Hashable) -> None:
         """Attributes the connection to a tenant; until then it counts for its client's address."""
@@ -117,6 +119,7 @@ class HttpRequest:
         "body",
         "connection",
         "content_length",
+        "has_body",
         "has_body_timed_out",
         "headers",
         "is_keep_alive",
@@ -145,6 +148,7 @@ class HttpRequest:
         self.version = version
         length = headers.get("Content-Length")
         self.content_length = int(length) if length is not None else None
+        self.has_body = bool(self.content_length) or "Transfer-Encoding" in headers
         self.is_keep_alive = is_keep_alive
         """Whether another request may follow on the connection."""
         self.body = NO_BODY
@@ -165,10 +169,6 @@ class HttpRequest:
     @property
     def transport(self) -> asyncio.Transport | None:
         return self.connection.transport
-
-    @property
-    def has_body(self) -> bool:
-        return bool(self.content_length) or "Transfer-Encoding" in self.headers
 
     @property
     def is_read_with_body(self) -> bool:

@@ -67,7 +67,7 @@ class CallerAuthenticator:
         context.caller = Caller(
             key,
             context.request_id,
-            is_disconnected=request.transport is None,
+            is_disconnected=request.connection.transport is None,
             is_connection_closed=partial(is_client_disconnected, request),
             received_at=context.start_time,
         )

@@ -34,8 +34,7 @@ from gateway.http.progress import LargeRequestsInProgress, RequestLabels
 from gateway.http.request import HttpRequest
 from gateway.http.request_ids import generate_hex_id
 from gateway.http.request_reader import BodyPace
-from gateway.http.response import HttpResponse
-from gateway.http.responses import LegacyResponse, PassedResponse
+from gateway.http.responses import HttpResponse, LegacyResponse, PassedResponse
 from gateway.legacy_api import request_log
 from gateway.legacy_api.authentication import CallerAuthenticator
 from gateway.legacy_api.codec import LegacyCodec

@@ -10,8 +10,7 @@ import structlog
 from gateway.compare import endpoints
 from gateway.http import request_reader
 from gateway.http.request import HttpRequest
-from gateway.http.response import HttpResponse
-from gateway.http.responses import LegacyResponse, PassedResponse
+from gateway.http.responses import HttpResponse, LegacyResponse, PassedResponse
 from gateway.legacy_api.request_context import RequestContext
 from gateway.migration.recorder import RecordedExchange, Recorder
 from gateway.observability import access_log, traces

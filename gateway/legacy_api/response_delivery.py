@@ -9,7 +9,7 @@ import structlog
 
 from gateway.http.delivery import is_acknowledged, wait_for_tcp_acknowledgement
 from gateway.http.request import HttpRequest
-from gateway.http.response import HttpResponse
+from gateway.http.responses import HttpResponse
 from gateway.legacy_api.request_context import RequestContext
 from gateway.observability import logs
 from gateway.storage.operations import OperationRecord

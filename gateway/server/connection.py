@@ -22,7 +22,7 @@ from gateway.http import responses
 from gateway.http.delivery import find_seconds_since_last_bytes, is_acknowledged
 from gateway.http.request import BodyIncomplete, HttpRequest
 from gateway.http.request_ids import generate_hex_id
-from gateway.http.response import HttpResponse
+from gateway.http.responses import HttpResponse
 from gateway.observability import logs, metrics
 from gateway.server.request_parser import MalformedRequest, RequestParser
 from mappings import errors
@@ -77,14 +77,15 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._loop = asyncio.get_running_loop()
         self._table = server.tracker.connections
-        self._parser = RequestParser(self._enqueue_request, self._pause_or_resume_reading)
         self._queue: deque[HttpRequest | MalformedRequest] = deque()
+        self._parser = RequestParser(self._queue, self._pause_or_resume_reading)
         self._current_request: HttpRequest | None = None
         """The request whose handler runs."""
         self._is_answering = self._is_serving = False
         """Until the response is sent; until the next request may follow."""
         self._ignores_input = self._is_reading_paused = False
-        self._is_closing = False
+        self.is_retiring = server.is_retiring
+        self.is_writing_paused = False
         self._remote: str | None = None
         self._read_at = self._last_response_at = 0.0
         self._on_reset: Callable[[], None] | None = None
@@ -92,10 +93,6 @@ class Connection(asyncio.Protocol):
         self._writable: asyncio.Future[None] | None = None
         self._unread_response_bytes = 0
         self._stalled_since = 0.0
-
-    @property
-    def is_retiring(self) -> bool:
-        return self._is_closing or self._server.is_retiring
 
     # The connection as the server and the tracker use it
 
@@ -112,7 +109,7 @@ class Connection(asyncio.Protocol):
 
     def close_after_request(self) -> None:
         """Closes the connection once its request is answered; immediately if it has none."""
-        self._is_closing = True
+        self.is_retiring = True
         if not self._is_serving and self.transport is not None:
             self.transport.close()
 
@@ -180,10 +177,12 @@ class Connection(asyncio.Protocol):
                 self._serve_next_request()
         else:
             self._table.mark_header_started(self, self._loop.time())
-        self._pause_or_resume_reading()
+        if self._queue or self._parser.body is not None:
+            self._pause_or_resume_reading()
 
     def pause_writing(self) -> None:
         """Ends the request's work: its response fills the buffer, so it is no longer running."""
+        self.is_writing_paused = True
         self._writable = self._loop.create_future()
         self._table.mark_response_in_progress(self, self._loop.time())
 
@@ -217,6 +216,7 @@ class Connection(asyncio.Protocol):
             request.on_disconnect(is_received)
 
     def _wake_writer(self, error: Exception | None) -> None:
+        self.is_writing_paused = False
         writable, self._writable = self._writable, None
         if writable is None or writable.done():
             return
@@ -227,10 +227,6 @@ class Connection(asyncio.Protocol):
             writable.exception()  # there may be no writer, and asyncio would log it
 
     # Requests
-
-    def _enqueue_request(self, request: HttpRequest) -> None:
-        request.connection, request.remote = self, self._remote
-        self._queue.append(request)
 
     def _refuse_input(
         self, malformed: MalformedRequest, earlier_body: object, earlier_count: int
@@ -263,6 +259,7 @@ class Connection(asyncio.Protocol):
         entry = self._queue.popleft()
         self._is_answering = self._is_serving = True
         if isinstance(entry, HttpRequest):
+            entry.connection, entry.remote = self, self._remote
             # A task of its own, so that context variables of a request do not reach the next one.
             task = self._loop.create_task(self._serve(entry))
         else:
@@ -272,41 +269,50 @@ class Connection(asyncio.Protocol):
 
     async def _serve(self, request: HttpRequest) -> None:
         is_kept = False
-        try:
-            response = await self._call_handler(request)
-            await response.send(request)
-            is_kept = await self._finish_response(request, response)
-        except ConnectionError:
-            pass  # the client has disconnected
-        finally:
-            self._continue_or_close(is_kept=is_kept)
-
-    async def _call_handler(self, request: HttpRequest) -> HttpResponse:
         self._current_request = request
-        if request.method not in ("GET", "HEAD"):
+        if request.method != "GET":
             request.arrived_at = self._find_arrival_time()
         metrics.traffic.in_flight_count += 1
         try:
-            return await self._server.handler(request)
+            try:
+                response = await self._server.handler(request)
+            except ConnectionError:
+                raise
+            except Exception as error:  # noqa: BLE001 - no client may see a traceback
+                response = self._answer_failed_request(request, error)
+            finally:
+                metrics.traffic.in_flight_count -= 1
+                self._current_request = None
+            if not response.is_sent:
+                await response.send(request)
+            self._is_answering = False
+            if not self._queue:
+                self._table.mark_connection_idle(self, self._loop.time())
+            is_kept = not response.closes_connection
+            self._on_reset = request.on_reset
+            if self._on_reset is not None or not request.body.is_complete:
+                is_kept = await self._finish_write_or_early_response(request, is_kept=is_kept)
         except ConnectionError:
-            raise
-        except Exception as error:
-            log.error("connection_failed", **logs.describe_exception(error))
-            # A second status line in a body would look like a part of the first response.
-            if request.is_response_started:
-                raise ConnectionAbortedError("the response is incomplete") from error
-            return self._build_error_response(errors.INTERNAL_ERROR, generate_hex_id())
+            pass  # the client has disconnected
         finally:
-            metrics.traffic.in_flight_count -= 1
-            self._current_request = None
+            self._is_answering = self._is_serving = False
+            if self._queue and is_kept and not self.is_retiring:
+                self._serve_next_request()
+                self._pause_or_resume_reading()
+            elif self.transport is not None and (
+                not is_kept or self.is_retiring or self._ignores_input
+            ):
+                self.transport.close()
 
-    async def _finish_response(self, request: HttpRequest, response: HttpResponse) -> bool:
-        """Drains what is left of the body; returns whether another request may follow."""
-        self._on_reset = request.on_reset
-        self._is_answering = False
-        if not self._queue:
-            self._table.mark_connection_idle(self, self._loop.time())
-        is_kept = not response.closes_connection
+    def _answer_failed_request(self, request: HttpRequest, error: Exception) -> HttpResponse:
+        log.error("connection_failed", **logs.describe_exception(error))
+        # A second status line in a body would look like a part of the first response.
+        if request.is_response_started:
+            raise ConnectionAbortedError("the response is incomplete") from error
+        return self._build_error_response(errors.INTERNAL_ERROR, generate_hex_id())
+
+    async def _finish_write_or_early_response(self, request: HttpRequest, *, is_kept: bool) -> bool:
+        """Waits for a reset, and for what is left of the body; returns whether others may follow."""
         # Half-closed only after writes, where a reset makes an identical request a retry.
         if self._on_reset is not None:
             self._last_response_at = self._loop.time()
@@ -331,16 +337,6 @@ class Connection(asyncio.Protocol):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._peer_closed
 
-    def _continue_or_close(self, *, is_kept: bool) -> None:
-        self._is_answering = self._is_serving = False
-        if self.transport is None:
-            return
-        if self._queue and is_kept and not self._is_closing:
-            self._serve_next_request()
-            self._pause_or_resume_reading()
-        elif not is_kept or self._is_closing or self._ignores_input:
-            self.transport.close()
-
     async def _answer_malformed_request(self, malformed: MalformedRequest) -> None:
         metrics.invalid_http.inc()
         request_id = generate_hex_id()
@@ -358,7 +354,8 @@ class Connection(asyncio.Protocol):
             request = HttpRequest("", "", CIMultiDict())
             request.connection = self
             await response.send(request)
-        self._continue_or_close(is_kept=False)
+        if self.transport is not None:
+            self.transport.close()
 
     def _build_error_response(self, problem: Problem, request_id: str) -> HttpResponse:
         legacy_response = responses.build_error_response(

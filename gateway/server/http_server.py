@@ -89,6 +89,8 @@ class HttpServer:
         closed. Closing them immediately would lose requests that clients are just sending.
         """
         self.is_retiring = True
+        for connection in self.connections:
+            connection.is_retiring = True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while self.connections and loop.time() < deadline:  # noqa: ASYNC110 - only at the end

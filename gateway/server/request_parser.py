@@ -5,6 +5,7 @@ in different ways.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable
 
 from httptools import (
@@ -23,7 +24,7 @@ MAX_LINE_BYTES = 8190
 MAX_HEADERS = 128
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Bytes in which a head, the header of a chunk or the trailers must be complete."""
+"""Bytes in which a head, the head of a chunk or the trailers must be complete."""
 
 _FEED_BYTES = 16 * 1024
 """Bytes parsed at once; more would not be noticed before as too many for a head."""
@@ -48,33 +49,33 @@ class MalformedRequest(Exception):
 
 
 class RequestParser:
-    """Calls ``on_request`` when a head is complete; the body of the request follows."""
+    """Appends each request to ``requests`` when its head is complete; its body follows.
+
+    ``on_body_read`` is called when a handler has read what had arrived of a body.
+    """
 
     def __init__(
-        self, on_request: Callable[[HttpRequest], None], on_body_read: Callable[[], None]
+        self, requests: deque[HttpRequest | MalformedRequest], on_body_read: Callable[[], None]
     ) -> None:
         self._parser = HttpRequestParser(self)
-        self._on_request = on_request
+        self._requests = requests
         self._on_body_read = on_body_read
         self._target = b""
         self._headers: list[tuple[str, str]] = []
-        self._unfinished_bytes = self._begun_count = 0
+        self._unfinished_bytes = 0
         self._is_head_complete = self._is_head_repeated = False
         self.body: RequestBody | None = None
         """The body that arrives, if it is incomplete."""
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, part: bytes | memoryview) -> None:
         """Parses what has arrived; raises MalformedRequest."""
-        if len(data) <= _FEED_BYTES:
-            self._feed_part(data)
+        if len(part) > _FEED_BYTES:
+            view = memoryview(part)
+            for start in range(0, len(view), _FEED_BYTES):
+                self.feed(view[start : start + _FEED_BYTES])
             return
-        view = memoryview(data)
-        for start in range(0, len(view), _FEED_BYTES):
-            self._feed_part(view[start : start + _FEED_BYTES])
-
-    def _feed_part(self, part: bytes | memoryview) -> None:
         self._unfinished_bytes += len(part)
-        self._begun_count = 0
+        request_count = len(self._requests)
         while part:
             try:
                 self._parser.feed_data(part)
@@ -86,8 +87,10 @@ class RequestParser:
                 continue
             except HttpParserInvalidMethodError as error:
                 # If it is the first one in this part, its line begins the part.
-                is_line = self._begun_count == 1 and _UNKNOWN_METHOD.match(part) is not None
-                raise MalformedRequest(type(error).__name__, has_unknown_method=is_line) from None
+                is_line = len(self._requests) == request_count and _UNKNOWN_METHOD.match(part)
+                raise MalformedRequest(
+                    type(error).__name__, has_unknown_method=bool(is_line)
+                ) from None
             except HttpParserError as error:
                 if isinstance(error.__context__, MalformedRequest):  # from a callback
                     raise error.__context__ from None
@@ -105,12 +108,6 @@ class RequestParser:
         self._is_head_repeated = False
 
     # httptools' callbacks
-
-    def on_message_begin(self) -> None:
-        self._begun_count += 1
-        self._target = b""
-        self._headers = []
-        self._is_head_complete = False
 
     def on_url(self, part: bytes) -> None:
         self._target += part
@@ -136,7 +133,8 @@ class RequestParser:
         version = parser.get_http_version()
         if (version != "1.1" or "Host" not in headers) and version != "1.0":
             raise MalformedRequest("version_or_host")
-        if len({name.lower() for name, _ in self._headers}) < len(headers) and any(
+        # Iteration yields a repeated header once.
+        if len([*headers]) < len(headers) and any(
             len(headers.getall(name, ())) > 1 for name in _SINGLE_HEADERS
         ):
             raise MalformedRequest("repeated_header")
@@ -160,10 +158,7 @@ class RequestParser:
             # An unexpected body may be a smuggled request.
             if request.is_read_with_body:
                 request.is_keep_alive = False
-        self._on_request(request)
-
-    def on_chunk_header(self) -> None:
-        self._unfinished_bytes = 0
+        self._requests.append(request)
 
     def on_body(self, data: bytes) -> None:
         self._unfinished_bytes = 0
@@ -171,7 +166,9 @@ class RequestParser:
             self.body.feed(data)
 
     def on_message_complete(self) -> None:
+        # The next message begins.
         self._unfinished_bytes = 0
+        self._target, self._headers, self._is_head_complete = b"", [], False
         if self.body is not None and not self._parser.should_upgrade():
             self.body.feed_end()
             self.body = None

@@ -28,8 +28,7 @@ from gateway.http.client_address import (
 from gateway.http.request import HttpRequest
 from gateway.http.request_paths import PathTemplates, is_forwardable, parse_path_parts
 from gateway.http.request_reader import BodyPace
-from gateway.http.response import HttpResponse
-from gateway.http.responses import LegacyResponse
+from gateway.http.responses import HttpResponse, LegacyResponse
 from gateway.observability import access_log, logs, metrics, traces
 from gateway.payloads import json_codec
 from gateway.reads.recent_reads import RecentReads

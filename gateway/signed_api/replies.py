@@ -9,8 +9,7 @@ from typing import Any
 
 from gateway.admission.limits import Admission
 from gateway.http.request import HttpRequest
-from gateway.http.response import StreamedResponse
-from gateway.http.responses import SERVER, build_rate_limit_headers
+from gateway.http.responses import SERVER, StreamedResponse, build_rate_limit_headers
 from gateway.upstream import header_filter
 from gateway.upstream.passthrough import PassthroughResponse
 from gateway.upstream.send_attempt import ResponseLost

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from gateway.config.settings import CurrentWords
 from gateway.http.request import HttpRequest
-from gateway.http.response import HttpResponse
+from gateway.http.responses import HttpResponse
 from gateway.observability import traces
 from gateway.signed_api.credentials import has_authorization_scheme
 

@@ -18,7 +18,7 @@ from gateway.http.progress import (
     serialize_progress,
 )
 from gateway.http.request import HttpRequest
-from gateway.http.response import CHUNK_BYTES, HttpResponse
+from gateway.http.responses import CHUNK_BYTES, HttpResponse
 
 NOW = datetime(2026, 3, 1, 10, tzinfo=UTC)
 REQUEST_OWNER = RequestLabels("create_batch", "shop", "live")
@@ -100,7 +100,7 @@ class FakeConnection:
     """Calls back for each part that is written."""
 
     transport = tcp_transport = None
-    is_retiring = False
+    is_retiring = is_writing_paused = False
 
     def __init__(self, on_write: Callable[[], None]) -> None:
         self._on_write = on_write

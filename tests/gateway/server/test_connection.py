@@ -11,7 +11,7 @@ from multidict import CIMultiDict
 
 from gateway.admission.load import ConnectionBounds
 from gateway.http.request import HttpRequest
-from gateway.http.response import HttpResponse, StreamedResponse
+from gateway.http.responses import HttpResponse, StreamedResponse
 from gateway.server import connection as connection_module
 from gateway.server.connection import MAX_QUEUED_REQUESTS, MAX_UNREAD_BODY_BYTES, RequestHandler
 from gateway.server.http_server import HttpServer
