@@ -183,7 +183,11 @@ class LegacyCodec:
             return {}
         tenant = context.caller.key.tenant
         current_ids = await self._ids.map_legacy_to_current_ids(tenant, sent_ids)
-        context.client_ids = {current_ids.get(id_, id_): id_ for id_ in sent_ids}
+        context.client_ids = (
+            {current_ids.get(id_, id_): id_ for id_ in sent_ids}
+            if current_ids
+            else dict(zip(sent_ids, sent_ids, strict=True))
+        )
         context.has_only_current_ids = not current_ids
         return current_ids
 

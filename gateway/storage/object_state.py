@@ -60,10 +60,13 @@ class ObjectStateStore:
 
     async def load(self, owner: Tenant, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - the documents' word
         """Loads the facts of an object; an empty dict if it has none."""
-        row, select_one = {**owner._asdict(), "id": id}, STATE_TABLES[kind].select_one
-        rows = self._fetch_small_facts_now(kind, select_one, row)
+        table = STATE_TABLES[kind]
+        row = {"merchant": owner.merchant, "environment": owner.environment, "id": id}
+        rows = self._fetch_small_facts_now(kind, table.select_one, row)
         if rows is None:
-            rows = await self._store.read(lambda tx: tx.fetch(select_one, row), is_brief=True)
+            rows = await self._store.read(lambda tx: tx.fetch(table.select_one, row), is_brief=True)
+        if not rows:
+            return {}
         return (await self._decode_facts_by_id(owner, kind, rows)).get(id, {})
 
     def _fetch_small_facts_now(

@@ -40,7 +40,7 @@ class CompiledStatement:
 
     def build_arguments(self, parameters: Parameters) -> list[Any]:
         values = {**self._defaults, **parameters}
-        arguments = [values[name] for name in self._names]
+        arguments = [*map(values.__getitem__, self._names)]
         for position, convert in self._argument_converters.items():
             arguments[position] = convert(arguments[position])
         return arguments
