@@ -24,12 +24,12 @@ from gateway.http.request import BodyIncomplete, HttpRequest
 from gateway.http.request_ids import generate_hex_id
 from gateway.http.responses import HttpResponse
 from gateway.observability import logs, metrics
-from gateway.server.request_parser import MalformedRequest, RequestParser
+from gateway.server.request_parser import MAX_PARSED_BYTES, MalformedRequest, RequestParser
 from mappings import errors
 from mappings.failures import Problem
 
 MAX_QUEUED_REQUESTS = 32
-"""Pipelined requests that wait, above which nothing more is read."""
+"""Pipelined requests that wait, above which nothing more is parsed, and then nothing read."""
 
 MAX_UNREAD_BODY_BYTES = 128 * 1024
 """Bytes of a body that its handler has not read, above which nothing more is read."""
@@ -84,6 +84,7 @@ class Connection(asyncio.Protocol):
         self._is_answering = self._is_serving = False
         """Until the response is sent; until the next request may follow."""
         self._ignores_input = self._is_reading_paused = False
+        self._unparsed = b""
         self.is_retiring = server.is_retiring
         self.is_writing_paused = False
         self._remote: str | None = None
@@ -165,11 +166,11 @@ class Connection(asyncio.Protocol):
             return
         # Not by the event loop's clock, which may be as old as the last callback took.
         self._read_at = time.monotonic()
-        body, earlier_count = self._parser.body, len(self._queue)
-        try:
-            self._parser.feed(data)
-        except MalformedRequest as malformed:
-            self._refuse_input(malformed, body, earlier_count)
+        if len(data) <= MAX_PARSED_BYTES and not self._unparsed:
+            self._parse(data)
+        else:
+            self._unparsed += data
+            self._parse_while_requests_may_wait()
         # Otherwise the data belongs to a head, which has its own timeout.
         if self._is_answering or self._queue:
             self._table.start_request(self, self._loop.time())
@@ -177,7 +178,7 @@ class Connection(asyncio.Protocol):
                 self._serve_next_request()
         else:
             self._table.mark_header_started(self, self._loop.time())
-        if self._queue or self._parser.body is not None:
+        if self._queue or self._unparsed or self._parser.body is not None:
             self._pause_or_resume_reading()
 
     def pause_writing(self) -> None:
@@ -207,6 +208,7 @@ class Connection(asyncio.Protocol):
         self.transport = None
         self._ignores_input = True
         self._queue.clear()
+        self._unparsed = b""
         if self._peer_closed is not None and not self._peer_closed.done():
             self._peer_closed.set_result(None)
         self._wake_writer(ConnectionResetError("the client has disconnected"))
@@ -228,6 +230,21 @@ class Connection(asyncio.Protocol):
 
     # Requests
 
+    def _parse_while_requests_may_wait(self) -> None:
+        """Parses what was read, but no more once ``MAX_QUEUED_REQUESTS`` wait."""
+        rest = memoryview(self._unparsed)
+        while rest and len(self._queue) < MAX_QUEUED_REQUESTS and not self._ignores_input:
+            self._parse(rest[:MAX_PARSED_BYTES])
+            rest = rest[MAX_PARSED_BYTES:]
+        self._unparsed = b"" if self._ignores_input else bytes(rest)
+
+    def _parse(self, part: bytes | memoryview) -> None:
+        body, earlier_count = self._parser.body, len(self._queue)
+        try:
+            self._parser.feed(part)
+        except MalformedRequest as malformed:
+            self._refuse_input(malformed, body, earlier_count)
+
     def _refuse_input(
         self, malformed: MalformedRequest, earlier_body: object, earlier_count: int
     ) -> None:
@@ -244,8 +261,10 @@ class Connection(asyncio.Protocol):
 
     def _pause_or_resume_reading(self) -> None:
         body = self._parser.body
-        must_pause = len(self._queue) > MAX_QUEUED_REQUESTS or (
-            body is not None and body.unread_bytes > MAX_UNREAD_BODY_BYTES
+        must_pause = (
+            bool(self._unparsed)
+            or len(self._queue) >= MAX_QUEUED_REQUESTS
+            or (body is not None and body.unread_bytes > MAX_UNREAD_BODY_BYTES)
         )
         if must_pause is self._is_reading_paused or self.transport is None:
             return
@@ -295,14 +314,20 @@ class Connection(asyncio.Protocol):
         except ConnectionError:
             pass  # the client has disconnected
         finally:
-            self._is_answering = self._is_serving = False
-            if self._queue and is_kept and not self.is_retiring:
-                self._serve_next_request()
-                self._pause_or_resume_reading()
-            elif self.transport is not None and (
-                not is_kept or self.is_retiring or self._ignores_input
-            ):
-                self.transport.close()
+            self._continue_or_close(is_kept=is_kept)
+
+    def _continue_or_close(self, *, is_kept: bool) -> None:
+        self._is_answering = self._is_serving = False
+        if self._unparsed and len(self._queue) < MAX_QUEUED_REQUESTS:
+            self._parse_while_requests_may_wait()
+        if self._queue and is_kept and not self.is_retiring:
+            self._serve_next_request()
+        elif self.transport is not None and (
+            not is_kept or self.is_retiring or self._ignores_input
+        ):
+            self.transport.close()
+        if self._is_reading_paused:
+            self._pause_or_resume_reading()
 
     def _answer_failed_request(self, request: HttpRequest, error: Exception) -> HttpResponse:
         log.error("connection_failed", **logs.describe_exception(error))

@@ -26,8 +26,8 @@ MAX_HEADERS = 128
 MAX_HEAD_BYTES = 64 * 1024
 """Bytes in which a head, the head of a chunk or the trailers must be complete."""
 
-_FEED_BYTES = 16 * 1024
-"""Bytes parsed at once; more would not be noticed before as too many for a head."""
+MAX_PARSED_BYTES = 8 * 1024
+"""Bytes parsed at once: they may be hundreds of requests, or too many for a head."""
 
 _SINGLE_HEADERS = ("Host", "Content-Type", "Transfer-Encoding", "User-Agent")
 """Headers that must not be repeated: servers differ in which one counts."""
@@ -68,12 +68,7 @@ class RequestParser:
         """The body that arrives, if it is incomplete."""
 
     def feed(self, part: bytes | memoryview) -> None:
-        """Parses what has arrived; raises MalformedRequest."""
-        if len(part) > _FEED_BYTES:
-            view = memoryview(part)
-            for start in range(0, len(view), _FEED_BYTES):
-                self.feed(view[start : start + _FEED_BYTES])
-            return
+        """Parses at most ``MAX_PARSED_BYTES``; raises MalformedRequest."""
         self._unfinished_bytes += len(part)
         request_count = len(self._requests)
         while part:

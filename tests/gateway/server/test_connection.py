@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,11 +16,12 @@ from gateway.http.responses import HttpResponse, StreamedResponse
 from gateway.server import connection as connection_module
 from gateway.server.connection import MAX_QUEUED_REQUESTS, MAX_UNREAD_BODY_BYTES, RequestHandler
 from gateway.server.http_server import HttpServer
+from gateway.server.request_parser import MAX_PARSED_BYTES
 from tests.sockets import RawConnection, open_connection, wait_until
 
 BOUNDS = ConnectionBounds(max_connections=10, head_seconds=20, idle_seconds=20, pressed_seconds=0.2)
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-MANY = 2 * MAX_QUEUED_REQUESTS
+MANY = 2000
 
 
 @asynccontextmanager
@@ -81,12 +83,15 @@ async def test_pipelined_requests_are_answered_in_order_and_not_all_read_at_once
         await may_answer.wait()
         return HttpResponse(200, {}, request.raw_path.encode())
 
-    data = b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(200_000))
+    count = 200_000
+    data = b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(count))
     async with serve(answer_later) as (_server, connection):
         sending = asyncio.ensure_future(connection.send(data))
         await asyncio.sleep(0.3)
         assert not sending.done(), "more is read than can wait"
         assert paths == ["/0"]
+        requests = sum(isinstance(each, HttpRequest) for each in gc.get_objects())
+        assert requests < MAX_QUEUED_REQUESTS + MAX_PARSED_BYTES / len(GET)
         may_answer.set()
         assert await read_bodies(connection, MANY) == [b"/%d" % number for number in range(MANY)]
         sending.cancel()
