@@ -83,15 +83,15 @@ class LargeRequestsInProgress:
         self._clock = clock
         self._progress_by_request: dict[_Request, RequestProgress] = {}
 
-    def attribute_current_task_to_request(
-        self, build_labels: Callable[[], RequestLabels], start_time: float
+    def attribute_task_to_request(
+        self, task: asyncio.Task[Any], build_labels: Callable[[], RequestLabels], start_time: float
     ) -> None:
-        """Attributes the work of the current task to a request, until the task ends.
+        """Attributes the work of the current task, ``task``, to a request until the task ends.
 
         ``start_time`` is in seconds of the event loop's clock. ``build_labels`` is called only if
         the request turns out to be large.
         """
-        _current_request.set(_Request(self, build_labels, start_time, asyncio.current_task()))
+        _current_request.set(_Request(self, build_labels, start_time, task))
 
     def list_running_requests(self) -> list[RequestProgress]:
         """Lists the running requests, the longest running first."""
@@ -105,9 +105,7 @@ class LargeRequestsInProgress:
     def record_request_progress(self, request: _Request, step: Step, done: int, total: int) -> None:
         progress = self._progress_by_request.get(request)
         if progress is None:
-            if (
-                request.task is None or not request.is_running
-            ):  # a leftover task of an ended request
+            if not request.is_running:  # a leftover task of an ended request
                 return
             # A done callback also runs if the request fails.
             request.task.add_done_callback(lambda _: self._progress_by_request.pop(request, None))
@@ -122,11 +120,11 @@ class _Request:
     registry: LargeRequestsInProgress
     build_labels: Callable[[], RequestLabels]
     start_time: float
-    task: asyncio.Task[Any] | None
+    task: asyncio.Task[Any]
 
     @property
     def is_running(self) -> bool:
-        return self.task is not None and not self.task.done()
+        return not self.task.done()
 
 
 _current_request: ContextVar[_Request | None] = ContextVar("large", default=None)

@@ -129,6 +129,7 @@ class HttpRequest:
         "on_reset",
         "raw_path",
         "remote",
+        "task",
         "version",
     )
 
@@ -153,6 +154,8 @@ class HttpRequest:
         """Whether another request may follow on the connection."""
         self.body = NO_BODY
         self.connection: ClientConnection
+        self.task: asyncio.Task[None]
+        """The task that handles it."""
         self.remote: str | None = None
         """The peer's IP address; None for a Unix socket."""
         self.arrived_at: float | None = None

@@ -125,8 +125,8 @@ class LegacyHandler:
         )
         # Set before the first await: the client may disconnect at any time from here on.
         request.on_disconnect = partial(self._delivery.handle_disconnect, context)
-        self._requests_in_progress.attribute_current_task_to_request(
-            partial(_build_progress_labels, ref(context)), context.start_time
+        self._requests_in_progress.attribute_task_to_request(
+            request.task, partial(_build_progress_labels, ref(context)), context.start_time
         )
         try:
             legacy_response = await self._respond(request, context)

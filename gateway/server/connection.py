@@ -72,6 +72,7 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport | None = None
     tcp_transport: asyncio.Transport
+    _task: asyncio.Task[None]
 
     def __init__(self, server: ConnectionServer) -> None:
         self._server = server
@@ -214,6 +215,7 @@ class Connection(asyncio.Protocol):
         self._wake_writer(ConnectionResetError("the client has disconnected"))
         if body is not None:
             body.fail()
+        self._parser.close()
         if request is not None and request.on_disconnect:
             request.on_disconnect(is_received)
 
@@ -280,11 +282,10 @@ class Connection(asyncio.Protocol):
         if isinstance(entry, HttpRequest):
             entry.connection, entry.remote = self, self._remote
             # A task of its own, so that context variables of a request do not reach the next one.
-            task = self._loop.create_task(self._serve(entry))
+            self._task = entry.task = self._loop.create_task(self._serve(entry))
         else:
-            task = self._loop.create_task(self._answer_malformed_request(entry))
-        self._server.request_tasks.add(task)
-        task.add_done_callback(self._server.request_tasks.discard)
+            self._task = self._loop.create_task(self._answer_malformed_request(entry))
+        self._server.request_tasks.add(self._task)
 
     async def _serve(self, request: HttpRequest) -> None:
         is_kept = False
@@ -318,6 +319,7 @@ class Connection(asyncio.Protocol):
 
     def _continue_or_close(self, *, is_kept: bool) -> None:
         self._is_answering = self._is_serving = False
+        self._server.request_tasks.discard(self._task)
         if self._unparsed and len(self._queue) < MAX_QUEUED_REQUESTS:
             self._parse_while_requests_may_wait()
         if self._queue and is_kept and not self.is_retiring:
@@ -379,8 +381,7 @@ class Connection(asyncio.Protocol):
             request = HttpRequest("", "", CIMultiDict())
             request.connection = self
             await response.send(request)
-        if self.transport is not None:
-            self.transport.close()
+        self._continue_or_close(is_kept=False)
 
     def _build_error_response(self, problem: Problem, request_id: str) -> HttpResponse:
         legacy_response = responses.build_error_response(

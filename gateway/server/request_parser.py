@@ -94,6 +94,10 @@ class RequestParser:
         if self._unfinished_bytes > MAX_HEAD_BYTES:
             raise MalformedRequest("head_too_long")
 
+    def close(self) -> None:
+        """Drops what refers back to it, so that it is freed at once; nothing more may be fed."""
+        del self._parser, self._on_body_read
+
     def _restart_at_body(self, body: RequestBody) -> None:
         """Replaces the parser by one that expects a body: httptools skips that of an upgrade."""
         length = body.content_length
@@ -112,18 +116,17 @@ class RequestParser:
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._is_head_complete:
             return  # a trailer, which is never a header
-        headers = self._headers
         if len(name) > MAX_LINE_BYTES or len(value) > MAX_LINE_BYTES:
             raise MalformedRequest("line_too_long")
-        if len(headers) == MAX_HEADERS:
-            raise MalformedRequest("too_many_headers")
-        headers.append((name.decode("ascii"), value.decode("utf-8", "surrogateescape")))
+        self._headers.append((name.decode("ascii"), value.decode("utf-8", "surrogateescape")))
 
     def on_headers_complete(self) -> None:
         self._is_head_complete = True
         self._unfinished_bytes = 0
         if self._is_head_repeated:
             return
+        if len(self._headers) > MAX_HEADERS:
+            raise MalformedRequest("too_many_headers")
         parser, headers = self._parser, CIMultiDict(self._headers)
         version = parser.get_http_version()
         if (version != "1.1" or "Host" not in headers) and version != "1.0":

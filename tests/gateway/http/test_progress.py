@@ -30,9 +30,10 @@ async def run_as_request(
     """Run work as the task of one request."""
 
     async def request() -> Any:
-        requests_in_progress.attribute_current_task_to_request(
-            lambda: REQUEST_OWNER, asyncio.get_running_loop().time() - age_seconds
-        )
+        task = asyncio.current_task()
+        assert task is not None
+        start_time = asyncio.get_running_loop().time() - age_seconds
+        requests_in_progress.attribute_task_to_request(task, lambda: REQUEST_OWNER, start_time)
         return await request_work()
 
     return await asyncio.ensure_future(request())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -193,6 +194,19 @@ async def test_client_that_does_not_read_its_response_is_disconnected(
     async with serve(answer) as (server, connection):
         await connection.send(GET)
         await wait_until(lambda: bool(outcomes) and not server.connections)
+
+
+async def test_connection_is_freed_when_it_ends() -> None:
+    async with serve(echo) as (server, connection):
+        await connection.send(GET + b"GET / HTTP/1.1")
+        assert await read_bodies(connection, 1) == [b"/"]
+        (ended,) = map(weakref.ref, server.connections)
+        gc.disable()
+        try:
+            await connection.close()
+            await wait_until(lambda: ended() is None)
+        finally:
+            gc.enable()
 
 
 async def test_shutdown_waits_for_requests_also_of_disconnected_clients() -> None:
