@@ -6,13 +6,10 @@ from pathlib import Path
 
 import click
 
-from gateway.cli.command_group import json_option, print_json
 from gateway.cli.errors import CommandError
-from gateway.cli.options import config_option
+from gateway.cli.options import FILE, config_option, json_option, print_json
 from gateway.cli.output import run_to_completion
 from gateway.config.settings import Settings
-
-FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()

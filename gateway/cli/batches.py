@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.command_group import FullHelpGroup
-from gateway.cli.options import config_option
-from gateway.cli.output import print_table, run_to_completion
+from gateway.cli.options import FullHelpGroup, config_option, format_time, json_option, print_json
+from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from gateway.storage.superseded_batches import SupersededBatch
 
 
@@ -24,7 +20,7 @@ def batches() -> None:
 
 
 @batches.command("abandoned")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @config_option
 def list_superseded_batches(*, as_json: bool, settings: Settings) -> None:
     """List superseded batches: the service still has them, or may have them, but clients do not.
@@ -32,21 +28,11 @@ def list_superseded_batches(*, as_json: bool, settings: Settings) -> None:
     The gateway never starts a superseded batch. Do not start one in the service's dashboard: its
     payments were changed, deleted, or are paid by another batch.
     """
-    from gateway.storage import open_store
     from gateway.storage.superseded_batches import list_superseded_batches
 
-    async def load_superseded() -> list[SupersededBatch]:
-        async with open_store(settings.state, create=False) as store:
-            return await list_superseded_batches(store)
-
-    superseded = run_to_completion(load_superseded())
+    superseded = run_with_store(settings, list_superseded_batches)
     if as_json:
-        click.echo(
-            json.dumps(
-                {"batches": [_build_superseded_batch_json(record) for record in superseded]},
-                indent=2,
-            )
-        )
+        print_json({"batches": [_build_superseded_batch_json(record) for record in superseded]})
     elif not superseded:
         click.echo("There are no superseded batches.")
     else:
@@ -62,7 +48,7 @@ def _build_superseded_batch_json(record: SupersededBatch) -> dict[str, Any]:
         "batch": record.batch_id,
         # The names of JSON keys are older than those in the code; scripts read them.
         "abandoned": record.upstream_id,
-        "since": _format_time(record.since),
+        "since": format_time(record.since),
         "deleted": record.is_deleted,
         "what_to_do": record.advice,
     }
@@ -74,10 +60,6 @@ def _build_superseded_batch_row(record: SupersededBatch) -> list[str]:
         *record.tenant,
         batch_id,
         record.upstream_id or "may exist",
-        _format_time(record.since),
+        format_time(record.since),
         record.advice,
     ]
-
-
-def _format_time(time: datetime) -> str:
-    return f"{time:%Y-%m-%dT%H:%M:%SZ}"

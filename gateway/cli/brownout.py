@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.command_group import FullHelpGroup, require_confirmation_if_interactive, yes_option
 from gateway.cli.errors import CommandError
-from gateway.cli.options import config_option
-from gateway.cli.output import print_table, run_to_completion
+from gateway.cli.options import (
+    FullHelpGroup,
+    config_option,
+    format_time,
+    json_option,
+    print_json,
+    require_confirmation_if_interactive,
+    yes_option,
+)
+from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 
 if TYPE_CHECKING:
+    from gateway.storage import Store
     from gateway.storage.brownout_rows import Brownout, BrownoutHit
     from gateway.storage.request_counts import UsageSummary
 
@@ -100,17 +107,15 @@ def schedule_brownouts(
         load_usage_affected_by_windows,
         resolve_window_key,
     )
-    from gateway.storage import open_store
     from gateway.storage.brownout_rows import insert_brownout
 
-    async def save_windows() -> tuple[list[Brownout], list[UsageSummary]]:
-        async with open_store(settings.state, create=False) as store:
-            # All are resolved before the first is saved, so that an unknown key saves none.
-            keys_listed = await load_listed_keys(store)
-            resolved = [resolve_window_key(window, keys_listed) for window in windows]
-            for window in resolved:
-                await insert_brownout(store, window)
-            return resolved, await load_usage_affected_by_windows(store, *resolved)
+    async def save_windows(store: Store) -> tuple[list[Brownout], list[UsageSummary]]:
+        # All are resolved before the first is saved, so that an unknown key saves none.
+        keys_listed = await load_listed_keys(store)
+        resolved = [resolve_window_key(window, keys_listed) for window in windows]
+        for window in resolved:
+            await insert_brownout(store, window)
+        return resolved, await load_usage_affected_by_windows(store, *resolved)
 
     now = datetime.now(UTC)
     begins_at = begins_at or now
@@ -126,7 +131,7 @@ def schedule_brownouts(
         # After the windows are built, so that an invalid option fails without a question.
         if not dry_run:
             require_confirmation_if_interactive(_build_confirmation_question(windows), yes=yes)
-        windows_saved, affected = run_to_completion(save_windows())
+        windows_saved, affected = run_with_store(settings, save_windows)
     except InvalidWindow as error:
         # The message begins with the name of the option, without the dashes.
         raise CommandError(f"--{error}") from None
@@ -143,7 +148,7 @@ def _print_schedule(
     effect = "counts requests" if dry_run else "refuses requests"
     for window in windows:
         click.echo(
-            f"Brownout {window.id} {effect}{_describe_scope(window)} from {_format_time(period[0])} to {_format_time(period[1])}."
+            f"Brownout {window.id} {effect}{_describe_scope(window)} from {format_time(period[0])} to {format_time(period[1])}."
         )
     if not affected:
         click.echo("No affected request was made in the last seven days.")
@@ -153,7 +158,7 @@ def _print_schedule(
     print_table(
         heads,
         [
-            [*_build_usage_row(usage), str(usage.requests), _format_time(usage.last_at)]
+            [*_build_usage_row(usage), str(usage.requests), format_time(usage.last_at)]
             for usage in affected
         ],
     )
@@ -163,7 +168,7 @@ def _build_confirmation_question(windows: list[Brownout]) -> str:
     scope = (
         ",".join(map(_describe_scope, windows)) if _describe_scope(windows[0]) else " of every key"
     )
-    return f"Refuse requests{scope} from {_format_time(windows[0].begins_at)} to {_format_time(windows[0].ends_at)}?"
+    return f"Refuse requests{scope} from {format_time(windows[0].begins_at)} to {format_time(windows[0].ends_at)}?"
 
 
 def _describe_scope(window: Brownout) -> str:
@@ -175,32 +180,32 @@ def _build_usage_row(usage: UsageSummary) -> list[str]:
 
 
 @brownout.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @config_option
 def list_brownouts(*, as_json: bool, settings: Settings) -> None:
     """List brownouts and the requests they refused or counted."""
     from gateway.operator.brownout_windows import describe_window_scope, describe_window_state
-    from gateway.storage import open_store
     from gateway.storage.brownout_rows import list_brownouts, load_hit_counts_by_brownout_id
 
-    async def load_windows() -> tuple[list[Brownout], dict[str, dict[BrownoutHit, int]]]:
-        async with open_store(settings.state, create=False) as store:
-            return await list_brownouts(store), await load_hit_counts_by_brownout_id(store)
+    async def load_windows(
+        store: Store,
+    ) -> tuple[list[Brownout], dict[str, dict[BrownoutHit, int]]]:
+        return await list_brownouts(store), await load_hit_counts_by_brownout_id(store)
 
-    windows, hits = run_to_completion(load_windows())
+    windows, hits = run_with_store(settings, load_windows)
     now = datetime.now(UTC)
     if as_json:
         entries = [
             _build_window_json(window, hits.get(window.id, {}), describe_window_state(window, now))
             for window in windows
         ]
-        click.echo(json.dumps({"brownouts": entries}, indent=2))
+        print_json({"brownouts": entries})
         return
     if not windows:
         click.echo("There are no brownouts.")
     for window in windows:
         effect = "refuses" if window.refuses else "only counts"
-        span = f"{_format_time(window.begins_at)} to {_format_time(window.ends_at)}"
+        span = f"{format_time(window.begins_at)} to {format_time(window.ends_at)}"
         click.echo(f"{window.id}  {span}  {effect}: {describe_window_scope(window)}")
         click.echo(f"    {describe_window_state(window, now)}")
         for hit, count in hits.get(window.id, {}).items():
@@ -214,8 +219,8 @@ def _build_window_json(
 ) -> dict[str, Any]:
     return {
         "id": window.id,
-        "from": _format_time(window.begins_at),
-        "until": _format_time(window.ends_at),
+        "from": format_time(window.begins_at),
+        "until": format_time(window.ends_at),
         "merchant": window.merchant or None,
         "key": window.key or None,
         "operations": list(window.operations),
@@ -233,20 +238,11 @@ def _build_window_json(
 @config_option
 def cancel_brownouts(*, brownout_id: str | None, settings: Settings) -> None:
     """Switch off one brownout, or all that have not ended. Takes effect within a second."""
-    from gateway.storage import open_store
     from gateway.storage.brownout_rows import end_brownouts
 
-    async def end_windows() -> int:
-        async with open_store(settings.state, create=False) as store:
-            return await end_brownouts(store, store.clock(), brownout_id)
-
-    count = run_to_completion(end_windows())
+    count = run_with_store(settings, lambda store: end_brownouts(store, store.clock(), brownout_id))
     if brownout_id and not count:
         raise CommandError(
             f"{brownout_id}: no scheduled or active brownout has this id; see `brownout list`"
         )
     click.echo(f"{count} switched off." if count else "No brownout is scheduled or active.")
-
-
-def _format_time(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from gateway.cli.errors import CommandError
+from gateway.cli.options import FILE, json_option
 from gateway.config.settings import (
     DEFAULT_CONFIG_FILE,
     ConfigurationError,
@@ -20,11 +21,11 @@ from gateway.config.settings import (
 @click.command()
 @click.option(
     "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="The file to validate. Default: gateway.toml if it exists, else environment "
     "variables only.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def check(*, config: Path | None, as_json: bool) -> None:
     """Validate a configuration. Nothing is contacted.
 

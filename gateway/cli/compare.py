@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from gateway.cli.errors import CommandError
+from gateway.cli.options import FILE
 from gateway.cli.output import print_table, run_to_completion
 from gateway.cli.progress import show_progress
 from gateway.observability.plurals import pluralize
@@ -36,15 +37,14 @@ MAX_DIFFERENCES = 20
 
 STANDARD_OUTPUT = Path("-")
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
 _url_option = partial(click.option, required=True, metavar="URL")
-_file_option = partial(click.option, type=_FILE, metavar="FILE")
+_file_option = partial(click.option, type=FILE, metavar="FILE")
 _default_option = partial(click.option, show_default=True)
 _switch = partial(click.option, is_flag=True)
 
 
 @click.command()
-@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=_FILE)
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=FILE)
 @_url_option("--control", help="The reference service: the legacy one.")
 @_url_option("--candidate", help="The service to compare with it: a gateway.")
 @_switch("--allow-writes", help="Also send writes, to both sides. They really happen.")

@@ -9,23 +9,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli import compare as compare_module
-from gateway.cli.command_group import (
+from gateway.cli.errors import CommandError
+from gateway.cli.options import (
+    FILE,
     FullHelpGroup,
+    config_option,
     format_time,
     json_option,
     print_json,
     require_confirmation,
     yes_option,
 )
-from gateway.cli.errors import CommandError
-from gateway.cli.options import config_option
-from gateway.cli.output import print_table, run_to_completion
+from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 
 if TYPE_CHECKING:
     from gateway.compare.rules import Rule
     from gateway.operator.readiness import KeyReadiness
+    from gateway.storage import Store
 
 
 UNKNOWN_OBJECT_HINT = (
@@ -64,7 +66,7 @@ compare.add_command(compare_module.compare, "run")
 @click.option(
     "--rules",
     "rules_files",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     multiple=True,
     metavar="FILE",
     help="Differences to ignore, with the reason for each (TOML). Only `ignore` and "
@@ -93,9 +95,8 @@ def show_shadow_comparison_report(
         if name is None:
             raise click.UsageError("--forget requires --key NAME")
         require_confirmation(f"Reset the comparison statistics of key {name}?", yes=yes)
-    readiness = run_to_completion(
-        _load_or_reset_key_readiness(settings, name, _load_rules(rules_files), forget=forget)
-    )
+    rules = _load_rules(rules_files)
+    readiness = _load_or_reset_key_readiness(settings, name, rules, forget=forget)
     if name and not readiness and not forget:
         raise CommandError(_NOTHING_COMPARED)
     if as_json:
@@ -135,30 +136,28 @@ def _load_rules(files: tuple[Path, ...]) -> list[Rule]:
     ]
 
 
-async def _load_or_reset_key_readiness(
+def _load_or_reset_key_readiness(
     settings: Settings, name: str | None, rules: list[Rule], *, forget: bool
 ) -> list[KeyReadiness]:
     from gateway.operator.readiness import load_cutover_readiness
-    from gateway.storage import open_store
     from gateway.storage.difference_rows import (
         delete_comparison_tallies_of_key,
         load_comparison_tallies_by_key,
     )
 
-    async with open_store(settings.state, create=False) as store:
-        if forget:
-            tenants = {
-                tally_key.tenant
-                for tally_key in await load_comparison_tallies_by_key(store)
-                if tally_key.key == name
-            }
-            if not tenants:
-                raise CommandError(_NOTHING_COMPARED)
-            # A key of the same name may exist in both environments.
-            for tenant in tenants:
-                await delete_comparison_tallies_of_key(store, tenant, str(name))
-            return []
-        return await load_cutover_readiness(store, name, rules)
+    async def load_or_reset(store: Store) -> list[KeyReadiness]:
+        if not forget:
+            return await load_cutover_readiness(store, name, rules)
+        tallies = await load_comparison_tallies_by_key(store)
+        # A key of the same name may exist in both environments.
+        tenants = {tally_key.tenant for tally_key in tallies if tally_key.key == name}
+        if not tenants:
+            raise CommandError(_NOTHING_COMPARED)
+        for tenant in tenants:
+            await delete_comparison_tallies_of_key(store, tenant, str(name))
+        return []
+
+    return run_with_store(settings, load_or_reset)
 
 
 # Output

@@ -8,9 +8,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.command_group import FullHelpGroup, json_option, print_json
 from gateway.cli.errors import CommandError
-from gateway.cli.options import config_option
+from gateway.cli.options import FullHelpGroup, config_option, json_option, print_json
 from gateway.cli.output import print_table, run_to_completion
 from gateway.cli.progress import show_progress
 from gateway.config.settings import Settings

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.options import config_option
+from gateway.cli.options import config_option, json_option, print_json
 from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
@@ -24,7 +23,7 @@ MAX_LINE_CHARACTERS = 160
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @click.option("--verbose", is_flag=True, help="Show passed and skipped checks in full.")
 @config_option
 def doctor(*, as_json: bool, verbose: bool, settings: Settings) -> None:
@@ -38,15 +37,7 @@ def doctor(*, as_json: bool, verbose: bool, settings: Settings) -> None:
     # Neither a warning nor a skipped check fails: both may be intended.
     has_no_failure = all(finding.state != "error" for finding in findings)
     if as_json:
-        click.echo(
-            json.dumps(
-                {
-                    "ok": has_no_failure,
-                    "findings": [_build_finding_json(finding) for finding in findings],
-                },
-                indent=2,
-            )
-        )
+        print_json({"ok": has_no_failure, "findings": list(map(_build_finding_json, findings))})
     else:
         click.echo(format_verdict(findings))
         _print_findings(findings, is_complete=verbose)

@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.command_group import json_option, print_json, require_confirmation, yes_option
 from gateway.cli.errors import CommandError
-from gateway.cli.options import config_option
-from gateway.cli.output import run_to_completion
+from gateway.cli.options import (
+    config_option,
+    json_option,
+    print_json,
+    require_confirmation,
+    yes_option,
+)
+from gateway.cli.output import run_with_store
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 
 if TYPE_CHECKING:
     from gateway.operator.retention import ErasureCounts
-    from gateway.storage import Tenant
+    from gateway.storage import Store, Tenant
 
 NOT_ERASED_NOTE = (
     "Not erased: the service's own record (DELETE /v1/recipients/:id archives it there), earlier "
@@ -39,21 +44,19 @@ def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Sett
     """
     from gateway.cli.keys import require_single_key
     from gateway.operator.retention import RecipientInUse, erase_recipient
-    from gateway.storage import open_store
 
     # Scripts have to pass --yes too: erased data cannot be restored.
     require_confirmation("Permanently erase this recipient's data?", yes=yes)
 
-    async def erase_data() -> tuple[ErasureCounts, Tenant]:
-        async with open_store(settings.state, create=False) as store:
-            # The key only names the merchant and environment, to which the recipient belongs.
-            key = await require_single_key(store, word)
-            try:
-                return await erase_recipient(store, key.tenant, recipient), key.tenant
-            except RecipientInUse as in_use:
-                raise CommandError(str(in_use)) from None
+    async def erase_data(store: Store) -> tuple[ErasureCounts, Tenant]:
+        # The key only names the merchant and environment, to which the recipient belongs.
+        key = await require_single_key(store, word)
+        try:
+            return await erase_recipient(store, key.tenant, recipient), key.tenant
+        except RecipientInUse as in_use:
+            raise CommandError(str(in_use)) from None
 
-    erased, owner = run_to_completion(erase_data())
+    erased, owner = run_with_store(settings, erase_data)
     if as_json:
         print_json(asdict(erased))
         return

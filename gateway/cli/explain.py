@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.errors import CommandError
-from gateway.cli.options import load_command_settings
+from gateway.cli.options import config_file_option, json_option, load_command_settings
 from gateway.cli.output import print_table
 from gateway.docgen.curl import InvalidCurlCommand, parse_curl, separate_own_and_curl_arguments
 
@@ -31,13 +31,9 @@ class _CurlCommand(click.Command):
 
 
 @click.command(cls=_CurlCommand)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @click.option("--curl", "as_curl", is_flag=True, help="Print the calls as signed curl commands.")
-@click.option(
-    "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="For the vocabulary of your service. Default: gateway.toml if it exists.",
-)
+@config_file_option
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def explain(*, words: tuple[str, ...], config: Path | None, as_json: bool, as_curl: bool) -> None:
     """Print the current calls that one legacy request becomes, field by field. Nothing is sent.

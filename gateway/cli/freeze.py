@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.command_group import format_time, json_option, print_json
 from gateway.cli.errors import CommandError
-from gateway.cli.options import config_option
-from gateway.cli.output import print_table, run_to_completion
+from gateway.cli.options import config_option, format_time, json_option, print_json
+from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.storage import Tenant
+    from gateway.storage import Store, Tenant
     from gateway.storage.audit_log import AuditEvent
     from gateway.storage.freezes import Freeze
 
@@ -56,42 +55,14 @@ def freeze(
     internal_server_error with Retry-After until you run `unfreeze` with the same options. The command
     is idempotent.
     """
-    from gateway.operator.freezes import (
-        UnknownMerchant,
-        load_freezes_and_audit_events,
-        resolve_freeze_scope,
-    )
-    from gateway.storage import open_store
     from gateway.storage.freezes import freeze_writes
 
-    scope_options = (merchant, environment, everything)
-    if lists and any(scope_options):
+    if lists and (merchant or environment or everything):
         raise click.UsageError("--list cannot be combined with --all, --merchant or --environment")
-
-    async def apply_freeze() -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
-        async with open_store(settings.state, create=False) as store:
-            # None with --list, which tries no change; False means that the scope was frozen
-            # already.
-            changed = (
-                None
-                if lists
-                else await freeze_writes(store, await resolve_freeze_scope(store, *scope))
-            )
-            return changed, *await load_freezes_and_audit_events(store)
-
-    # Validated outside the coroutine, so that a usage error does not open the state.
-    scope = ("", "") if lists else _require_scope(*scope_options)
-    try:
-        status = run_to_completion(apply_freeze())
-    except UnknownMerchant as error:
-        raise CommandError(str(error)) from None
-    _print_freeze_status(
-        *status,
-        lists=lists,
-        as_json=as_json,
-        done_message="Frozen",
-        unchanged_reason="already frozen",
-    )
+    # Validated first, so that a usage error does not open the state.
+    scope = None if lists else _require_scope(merchant, environment, everything)
+    status = _change_freeze(settings, scope, freeze_writes)
+    _print_freeze_status(*status, as_json=as_json, texts=("Frozen", "already frozen"))
 
 
 @click.command()
@@ -111,32 +82,35 @@ def unfreeze(
     Only that freeze ends: a merchant that is also frozen by another freeze stays frozen. The
     freezes that remain are shown.
     """
+    from gateway.storage.freezes import unfreeze_writes
+
+    scope = _require_scope(merchant, environment, everything)
+    status = _change_freeze(settings, scope, unfreeze_writes)
+    _print_freeze_status(*status, as_json=as_json, texts=("Unfrozen", "not frozen"))
+
+
+def _change_freeze(
+    settings: Settings,
+    scope: tuple[str, str] | None,
+    change: Callable[[Store, Tenant], Awaitable[bool]],
+) -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
+    """Changes a freeze unless ``scope`` is None; returns whether it changed, and what is frozen."""
     from gateway.operator.freezes import (
         UnknownMerchant,
         load_freezes_and_audit_events,
         resolve_freeze_scope,
     )
-    from gateway.storage import open_store
-    from gateway.storage.freezes import unfreeze_writes
 
-    scope = _require_scope(merchant, environment, everything)
-
-    async def end_freeze() -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
-        async with open_store(settings.state, create=False) as store:
-            changed = await unfreeze_writes(store, await resolve_freeze_scope(store, *scope))
-            return changed, *await load_freezes_and_audit_events(store)
+    async def change_and_load(store: Store) -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
+        changed = None
+        if scope is not None:
+            changed = await change(store, await resolve_freeze_scope(store, *scope))
+        return changed, *await load_freezes_and_audit_events(store)
 
     try:
-        status = run_to_completion(end_freeze())
+        return run_with_store(settings, change_and_load)
     except UnknownMerchant as error:
         raise CommandError(str(error)) from None
-    _print_freeze_status(
-        *status,
-        lists=False,
-        as_json=as_json,
-        done_message="Unfrozen",
-        unchanged_reason="not frozen",
-    )
 
 
 def _require_scope(
@@ -153,11 +127,10 @@ def _print_freeze_status(
     frozen: list[Freeze],
     events: list[AuditEvent],
     *,
-    lists: bool,
     as_json: bool,
-    done_message: str,
-    unchanged_reason: str,
+    texts: tuple[str, str],
 ) -> None:
+    """``changed`` is None if nothing was tried; the log is shown then. ``texts`` if it was or not."""
     if as_json:
         changes = {"changed": changed} if changed is not None else {}
         print_json(
@@ -165,12 +138,12 @@ def _print_freeze_status(
                 **changes,
                 "frozen": [_build_freeze_json(freeze_) for freeze_ in frozen],
                 # This key is older than the name in the code; scripts read it.
-                "acts": list(map(_build_audit_event_json, events)),
+                "acts": list(map(build_audit_event_json, events)),
             }
         )
         return
     if changed is not None:
-        click.echo(f"{done_message}." if changed else f"Nothing changed: {unchanged_reason}.")
+        click.echo(f"{texts[0]}." if changed else f"Nothing changed: {texts[1]}.")
     if frozen:
         rows = [
             [*_build_scope_cells(freeze_.scope), format_time(freeze_.since)] for freeze_ in frozen
@@ -178,7 +151,7 @@ def _print_freeze_status(
         print_table(["merchant", "environment", "frozen since"], rows)
     else:
         click.echo("Nothing is frozen.")
-    if lists and events:
+    if changed is None and events:
         click.echo("")
         lines = [
             [format_time(event.at), event.action, *_build_scope_cells(event.scope), event.actor]
@@ -195,13 +168,9 @@ def _build_freeze_json(frozen: Freeze) -> dict[str, Any]:
     return {**_build_scope_json(frozen.scope), "since": format_time(frozen.since)}
 
 
-def _build_audit_event_json(event: AuditEvent) -> dict[str, Any]:
-    return {
-        "at": format_time(event.at),
-        "what": event.action,
-        "by": event.actor,
-        **_build_scope_json(event.scope),
-    }
+def build_audit_event_json(event: AuditEvent) -> dict[str, Any]:
+    times = {"at": format_time(event.at), "what": event.action, "by": event.actor}
+    return {**times, **_build_scope_json(event.scope)}
 
 
 def _build_scope_json(scope: Tenant) -> dict[str, str | None]:

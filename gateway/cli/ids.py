@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from gateway.cli.command_group import FullHelpGroup
 from gateway.cli.errors import CommandError
-from gateway.cli.options import config_option
+from gateway.cli.options import FullHelpGroup, config_option
 from gateway.cli.output import run_to_completion
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from gateway.cli.command_group import FullHelpGroup, environment_option, json_option, print_json
 from gateway.cli.errors import CommandError
-from gateway.cli.options import config_option
-from gateway.cli.output import run_to_completion
+from gateway.cli.options import (
+    FullHelpGroup,
+    config_option,
+    environment_option,
+    json_option,
+    merchant_option,
+    print_json,
+)
+from gateway.cli.output import run_with_store
 from gateway.config.settings import Settings
+
+if TYPE_CHECKING:
+    from gateway.storage import Store, Tenant
 
 
 @click.group(cls=FullHelpGroup)
@@ -17,7 +28,7 @@ def index() -> None:
 
 
 @index.command()
-@click.option("--merchant", metavar="NAME", help="Only this merchant.")
+@merchant_option
 @environment_option
 @json_option
 @config_option
@@ -31,18 +42,16 @@ def drop(
     """
     from gateway.operator.freezes import UnknownMerchant, resolve_freeze_scope
     from gateway.reads.recipient_cache import invalidate_recipient_caches
-    from gateway.storage import Tenant, open_store
     from gateway.storage.audit_log import describe_scope
 
-    async def drop_recipient_caches_of_scope() -> Tenant:
-        async with open_store(settings.state, create=False) as store:
-            # As for freezes, a misspelt merchant must not go unnoticed.
-            scope = await resolve_freeze_scope(store, merchant or "", environment or "")
-            await invalidate_recipient_caches(store, scope)
-            return scope
+    async def drop_recipient_caches_of_scope(store: Store) -> Tenant:
+        # As for freezes, a misspelt merchant must not go unnoticed.
+        scope = await resolve_freeze_scope(store, merchant or "", environment or "")
+        await invalidate_recipient_caches(store, scope)
+        return scope
 
     try:
-        scope = run_to_completion(drop_recipient_caches_of_scope())
+        scope = run_with_store(settings, drop_recipient_caches_of_scope)
     except UnknownMerchant as error:
         raise CommandError(str(error)) from None
     if as_json:

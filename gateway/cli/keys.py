@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import click
 
 from gateway.auth.signing import extract_displayable_key_prefix, shorten_key
-from gateway.cli.command_group import FullHelpGroup
 from gateway.cli.errors import CommandError
-from gateway.cli.options import config_option
-from gateway.cli.output import print_table, run_to_completion
+from gateway.cli.options import (
+    FullHelpGroup,
+    config_option,
+    format_time,
+    json_option,
+    print_json,
+)
+from gateway.cli.output import print_table, run_to_completion, run_with_store
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from gateway.auth.key_import import ImportResult
     from gateway.auth.key_lines import NumberedLine
     from gateway.auth.key_rows import ListedKey
@@ -40,9 +43,6 @@ class CredentialsNotReplaced(CommandError):
     """Raised if the service does not confirm that the new credentials are of the same account."""
 
     exit_code = 1
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 @click.group(cls=FullHelpGroup)
@@ -108,15 +108,10 @@ def _warn_about_unconfigured_environments(settings: Settings, owners: Iterable[T
 def list_api_keys(*, as_json: bool, settings: Settings) -> None:
     """List API keys. Only prefixes are shown, no secrets."""
     from gateway.auth.key_rows import load_listed_keys
-    from gateway.storage import open_store
 
-    async def load_keys() -> Sequence[ListedKey]:
-        async with open_store(settings.state, create=False) as store:
-            return await load_listed_keys(store)
-
-    api_keys = run_to_completion(load_keys())
+    api_keys = run_with_store(settings, load_listed_keys)
     if as_json:
-        click.echo(json.dumps({"keys": [_build_key_json(key) for key in api_keys]}, indent=2))
+        print_json({"keys": [_build_key_json(key) for key in api_keys]})
         return
     headers = ["name", "key", "merchant", "environment", "access key", "per hour", "addresses"]
     print_table([*headers, "created", "revoked"], [_build_key_row(key) for key in api_keys])
@@ -131,8 +126,8 @@ def _build_key_json(key: ListedKey) -> dict[str, Any]:
         "access_key_prefix": extract_displayable_key_prefix(key.access_key),
         "requests_per_hour": key.requests_per_hour,
         "allowed_ips": list(key.allowed_ips),
-        "created_at": _format_time(key.created_at),
-        "revoked_at": _format_time(key.revoked_at) or None,
+        "created_at": format_time(key.created_at),
+        "revoked_at": format_time(key.revoked_at) if key.revoked_at else None,
     }
 
 
@@ -145,8 +140,8 @@ def _build_key_row(key: ListedKey) -> list[str]:
         shorten_key(key.access_key),
         str(key.requests_per_hour or "default"),
         " ".join(key.allowed_ips) or "any",
-        _format_time(key.created_at),
-        _format_time(key.revoked_at) or "-",
+        format_time(key.created_at),
+        format_time(key.revoked_at),
     ]
 
 
@@ -156,17 +151,15 @@ def _build_key_row(key: ListedKey) -> list[str]:
 def revoke_api_key(*, name_or_prefix: str, settings: Settings) -> None:
     """Revoke an API key. Running gateways refuse it within about two seconds."""
     from gateway.auth.key_rows import revoke_key
-    from gateway.storage import open_store
 
-    async def save_revocation() -> str:
-        async with open_store(settings.state, create=False) as store:
-            key = await require_single_key(store, name_or_prefix)
-            if key.revoked_at:
-                return f"{key.name} was already revoked at {_format_time(key.revoked_at)}"
-            await revoke_key(store, key.id)
-            return f"Revoked {key.name} ({key.tenant})"
+    async def save_revocation(store: Store) -> str:
+        key = await require_single_key(store, name_or_prefix)
+        if key.revoked_at:
+            return f"{key.name} was already revoked at {format_time(key.revoked_at)}"
+        await revoke_key(store, key.id)
+        return f"Revoked {key.name} ({key.tenant})"
 
-    click.echo(run_to_completion(save_revocation()))
+    click.echo(run_with_store(settings, save_revocation))
 
 
 @keys.command("rotate-secret")
@@ -185,26 +178,21 @@ def replace_tenant_credentials(*, name_or_prefix: str, no_verify: bool, settings
     replaced and the exit code is 1.
     """
     from gateway.auth.key_rows import AccessKeyTaken, load_credentials, replace_credentials
-    from gateway.storage import open_store
 
-    async def verify_and_replace_credentials() -> str:
-        async with open_store(settings.state, create=False) as store:
-            key = await require_single_key(store, name_or_prefix)
-            # Read before anything is sent, so that a malformed input changes nothing.
-            new = _read_new_credentials()
-            if not no_verify:
-                await _verify_same_account(
-                    settings, key.tenant, await load_credentials(store, key.tenant), new
-                )
-            # All keys of a merchant and environment share these credentials.
-            await replace_credentials(store, key.tenant, new)
-            return (
-                f"Replaced the credentials of {key.tenant}; the new access key is "
-                f"{shorten_key(new.access_key)}"
-            )
+    async def verify_and_replace_credentials(store: Store) -> str:
+        key = await require_single_key(store, name_or_prefix)
+        # Read before anything is sent, so that a malformed input changes nothing.
+        new = _read_new_credentials()
+        if not no_verify:
+            old = await load_credentials(store, key.tenant)
+            await _verify_same_account(settings, key.tenant, old, new)
+        # All keys of a merchant and environment share these credentials.
+        await replace_credentials(store, key.tenant, new)
+        shown = shorten_key(new.access_key)
+        return f"Replaced the credentials of {key.tenant}; the new access key is {shown}"
 
     try:
-        click.echo(run_to_completion(verify_and_replace_credentials()))
+        click.echo(run_with_store(settings, verify_and_replace_credentials))
     except AccessKeyTaken:
         raise CommandError(
             "this access key already belongs to another merchant; nothing was replaced"
@@ -265,26 +253,22 @@ def verify_credentials(
     """
     from gateway.auth.key_rows import load_listed_keys
     from gateway.auth.keys import describe_credential_problems, probe_tenant_credentials
-    from gateway.storage import open_store
     from gateway.upstream.client import open_upstream_client
 
-    async def check_listed_keys() -> list[CredentialCheck]:
-        async with open_store(settings.state, create=False) as store:
-            # All before the first call, so that a wrong name is reported at once.
-            named_keys = [await require_single_key(store, word) for word in names_or_prefixes]
-            keys_to_check = named_keys or [
-                key for key in await load_listed_keys(store) if key.revoked_at is None
-            ]
-            async with open_upstream_client(settings) as upstream:
-                return await probe_tenant_credentials(store, upstream, keys_to_check)
+    async def check_listed_keys(store: Store) -> list[CredentialCheck]:
+        # All before the first call, so that a wrong name is reported at once.
+        named_keys = [await require_single_key(store, word) for word in names_or_prefixes]
+        keys_to_check = named_keys or [
+            key for key in await load_listed_keys(store) if key.revoked_at is None
+        ]
+        async with open_upstream_client(settings) as upstream:
+            return await probe_tenant_credentials(store, upstream, keys_to_check)
 
-    results = run_to_completion(check_listed_keys(), "Verifying")
+    results = run_with_store(settings, check_listed_keys, "Verifying")
     findings = describe_credential_problems(results)
     if as_json:
         entries = [_build_result_json(result) for result in results]
-        click.echo(
-            json.dumps({"ok": not findings, "pairs": entries, "findings": findings}, indent=2)
-        )
+        print_json({"ok": not findings, "pairs": entries, "findings": findings})
     else:
         rows = [
             [*result.tenant, f"{result.access_key_prefix}…", result.probe.description]
@@ -349,7 +333,3 @@ async def require_single_key(store: Store, name_or_prefix: str) -> ListedKey:
             f"{len(matches)} keys have this prefix: {', '.join(key.name for key in matches)}"
         )
     return matches[0]
-
-
-def _format_time(time: datetime | None) -> str:
-    return f"{time:%Y-%m-%dT%H:%M:%SZ}" if time else ""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
-from typing import TextIO
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
-from gateway.cli.output import run_to_completion
+from gateway.cli.output import run_with_store
 from gateway.config.settings import Settings
+
+if TYPE_CHECKING:
+    from gateway.storage import Store
 
 
 @click.command("migrate-guide")
@@ -30,25 +33,18 @@ def migrate_guide(*, word: str, days: int | None, output: TextIO, settings: Sett
     that change, limits, and how to sign requests, with a test vector. It contains no secrets and no
     client data; the examples are made up.
     """
+    from gateway.cli.keys import require_single_key
+    from gateway.docgen.guide import load_guide_data, render_guide
+
+    async def load_and_render_guide(store: Store) -> str:
+        key = await require_single_key(store, word)
+        return render_guide(await load_guide_data(settings, store, key, since), settings)
+
     # Usage is counted per UTC day, and today is one of the days.
     since = datetime.now(UTC).date() - timedelta(days=days - 1) if days else None
     # Rendered before the output is opened: an error must not leave an empty file.
-    page = run_to_completion(_load_and_render_guide(settings, word, since))
+    page = run_with_store(settings, load_and_render_guide)
     try:
         output.write(page)
     except OSError as error:
         raise CommandError(f"the guide cannot be written: {error.strerror}") from None
-
-
-async def _load_and_render_guide(
-    settings: Settings, name_or_prefix: str, since: date | None
-) -> str:
-    from gateway.cli.keys import require_single_key
-    from gateway.docgen.guide import load_guide_data, render_guide
-    from gateway.storage import open_store
-
-    async with open_store(settings.state, create=False) as store:
-        guide_data = await load_guide_data(
-            settings, store, await require_single_key(store, name_or_prefix), since
-        )
-    return render_guide(guide_data, settings)

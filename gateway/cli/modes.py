@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.command_group import (
+from gateway.cli.errors import CommandError
+from gateway.cli.freeze import build_audit_event_json
+from gateway.cli.options import (
     FullHelpGroup,
+    config_option,
     environment_option,
     format_time,
     json_option,
@@ -15,14 +18,13 @@ from gateway.cli.command_group import (
     require_confirmation,
     yes_option,
 )
-from gateway.cli.errors import CommandError
-from gateway.cli.options import config_option
-from gateway.cli.output import print_table, run_to_completion
+from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 from gateway.storage.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
 
 if TYPE_CHECKING:
     from gateway.operator.mode_switches import SwitchStatus
+    from gateway.storage import Store
 
 
 @click.group(cls=FullHelpGroup)
@@ -71,31 +73,24 @@ def switch_keys(
         find_switch_scopes,
         switch_mode,
     )
-    from gateway.storage import open_store
 
     if (key is None) == (merchant is None):
         raise click.UsageError("give either --key NAME or --merchant NAME")
     chosen_groups = groups or GROUPS
 
-    async def find_targets() -> tuple[list[SwitchScope], int, list[str]]:
-        async with open_store(settings.state, create=False) as store:
-            targets_found = await find_switch_scopes(store, key, merchant, environment)
-            # Translating needs no legacy service: it may be the one that was switched off.
-            if mode != TRANSLATE:
-                check_legacy_base_url_is_set(settings, targets_found)
-            return (
-                targets_found,
-                await count_legacy_batches(store, targets_found),
-                await describe_missing_imports(store, targets_found),
-            )
-
-    # Apart from `find_targets`, so that the state is not open while the prompt waits.
-    async def save_mode() -> list[str]:
-        async with open_store(settings.state, create=False) as store:
-            return await switch_mode(store, targets, chosen_groups, mode)
+    async def find_targets(store: Store) -> tuple[list[SwitchScope], int, list[str]]:
+        targets_found = await find_switch_scopes(store, key, merchant, environment)
+        # Translating needs no legacy service: it may be the one that was switched off.
+        if mode != TRANSLATE:
+            check_legacy_base_url_is_set(settings, targets_found)
+        return (
+            targets_found,
+            await count_legacy_batches(store, targets_found),
+            await describe_missing_imports(store, targets_found),
+        )
 
     try:
-        targets, legacy_batches, missing_imports = run_to_completion(find_targets())
+        targets, legacy_batches, missing_imports = run_with_store(settings, find_targets)
     except ModeSwitchRefused as error:
         raise CommandError(str(error)) from None
     # On stderr with the prompt: stdout has only the result.
@@ -107,7 +102,10 @@ def switch_keys(
             missing_imports.insert(0, f"Batches that stay at the legacy service: {legacy_batches}.")
         click.echo("\n".join(missing_imports), err=True, nl=bool(missing_imports))
     require_confirmation(f"Switch to {mode}?", yes=yes)
-    replaced_keys = run_to_completion(save_mode())
+    # The state is not open while the prompt waits.
+    replaced_keys = run_with_store(
+        settings, lambda store: switch_mode(store, targets, chosen_groups, mode)
+    )
     click.echo(f"Switched to {mode}; running gateways follow within a second.")
     if replaced_keys:
         click.echo(f"This replaces the mode of these keys: {', '.join(replaced_keys)}.")
@@ -124,15 +122,9 @@ def list_switched_keys(*, as_json: bool, settings: Settings) -> None:
 
     Also shows how many batches of each merchant stay at the legacy service, which created them.
     """
+    from gateway.operator.mode_switches import load_switch_status
 
-    async def load_status() -> SwitchStatus:
-        from gateway.operator.mode_switches import load_switch_status
-        from gateway.storage import open_store
-
-        async with open_store(settings.state, create=False) as store:
-            return await load_switch_status(store)
-
-    status = run_to_completion(load_status())
+    status = run_with_store(settings, load_switch_status)
     if as_json:
         print_json(_build_status_json(status))
         return
@@ -179,14 +171,5 @@ def _build_status_json(status: SwitchStatus) -> dict[str, Any]:
             {**tenant._asdict(), "batches": batch_count}
             for tenant, batch_count in status.begun.items()
         ],
-        "acts": [
-            {
-                "at": format_time(event.at),
-                "what": event.action,
-                "by": event.actor,
-                "merchant": event.merchant,
-                "environment": event.environment,
-            }
-            for event in status.events
-        ],
+        "acts": list(map(build_audit_event_json, status.events)),
     }

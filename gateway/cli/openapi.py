@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
-from gateway.cli.options import config_option
+from gateway.cli.options import config_option, print_json
 from gateway.config.settings import Settings
 
 
@@ -20,6 +18,4 @@ def openapi(*, settings: Settings) -> None:
     from gateway.docgen.openapi import build_openapi_document, list_public_urls
 
     urls = list_public_urls(settings.server, settings.server.port)
-    click.echo(
-        json.dumps(build_openapi_document(settings.vocabulary.build_vocabulary(), urls), indent=2)
-    )
+    print_json(build_openapi_document(settings.vocabulary.build_vocabulary(), urls))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +9,13 @@ from typing import Any
 
 import click
 
-from gateway.cli.options import load_command_settings
+from gateway.cli.options import (
+    config_file_option,
+    format_time,
+    json_option,
+    load_command_settings,
+    print_json,
+)
 from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
 from mappings.effects import Operation
@@ -20,12 +25,8 @@ _NOT_TRIED = "not tried yet"
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option(
-    "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Default: gateway.toml if it exists.",
-)
+@json_option
+@config_file_option
 def operations(*, config: Path | None, as_json: bool) -> None:
     """List the legacy operations: the calls that replace each, how exactly, and why.
 
@@ -48,7 +49,7 @@ def operations(*, config: Path | None, as_json: bool) -> None:
             "unlisted": undocumented,
             "inferred": endpoints_by_environment,
         }
-        click.echo(json.dumps(report, indent=2))
+        print_json(report)
         return
     _print_operations("Legacy interface", documented)
     click.echo()
@@ -129,5 +130,5 @@ def _build_endpoint_json(name: str, fact: tuple[Any, datetime] | None) -> dict[s
     return {
         "operation": name,
         "found": presence,
-        "at": f"{datetime.fromtimestamp(value['at'], UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "at": format_time(datetime.fromtimestamp(value["at"], UTC)),
     }

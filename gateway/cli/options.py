@@ -1,13 +1,70 @@
-"""The ``--config`` option that commands share."""
+"""Options, formats and confirmation prompts that several commands share."""
 
 from __future__ import annotations
 
+import json
+import sys
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
 from gateway.cli.errors import CommandError
 from gateway.config.settings import DEFAULT_CONFIG_FILE, ConfigurationError, Settings, load_settings
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+merchant_option = click.option("--merchant", metavar="NAME", help="Only this merchant.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+environment_option = click.option(
+    "--environment", type=click.Choice(["live", "sandbox"]), help="Only this environment."
+)
+
+
+class FullHelpGroup(click.Group):
+    """A group whose help shows each command's first sentence in full; click cuts it at 45
+    characters.
+    """
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, command.get_short_help_str(200)) for name, command in commands if command]
+            )
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2))
+
+
+def format_time(time: datetime | None) -> str:
+    return f"{time:%Y-%m-%dT%H:%M:%SZ}" if time else "-"
+
+
+def require_confirmation(question: str, *, yes: bool) -> None:
+    """Asks on stderr unless ``yes``; raises CommandError if the answer is no or there is none."""
+    if yes:
+        return
+    try:
+        # On stderr, because stdout has only the result, which scripts may parse.
+        is_confirmed = click.confirm(question, err=True)
+    except click.Abort:
+        # The prompt did not end its line.
+        click.echo(err=True)
+        raise CommandError(
+            "not confirmed: no answer was given. To run without a prompt, add --yes"
+        ) from None
+    if not sys.stdin.isatty():
+        click.echo(err=True)  # on a terminal, the user's Enter ends the line
+    if not is_confirmed:
+        raise CommandError("nothing was changed")
+
+
+def require_confirmation_if_interactive(question: str, *, yes: bool) -> None:
+    """Asks only if stdin is a terminal: scripts must not have to pass ``--yes``."""
+    require_confirmation(question, yes=yes or not sys.stdin.isatty())
 
 
 def load_command_settings(path: Path | None) -> Settings:
@@ -29,8 +86,12 @@ def _convert_config_path_to_settings(
 config_option = click.option(
     "--config",
     "settings",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     # Loaded by the option, so that an invalid configuration fails before the command runs.
     callback=_convert_config_path_to_settings,
     help="Configuration file. Default: gateway.toml if it exists, else environment variables only.",
 )
+config_file_option = click.option(
+    "--config", type=FILE, help="Configuration file. Default: gateway.toml if it exists."
+)
+"""For commands that also work without a configuration."""

@@ -6,16 +6,19 @@ import asyncio
 import logging
 import sys
 import textwrap
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from itertools import zip_longest
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from gateway.cli.errors import CommandError
 from gateway.cli.progress import show_progress
-from gateway.config.settings import ConfigurationError
+from gateway.config.settings import ConfigurationError, Settings
+
+if TYPE_CHECKING:
+    from gateway.storage import Store
 
 Done = TypeVar("Done")
 
@@ -32,6 +35,19 @@ def run_to_completion(work: Coroutine[Any, Any, Done], doing: str = "") -> Done:
             return asyncio.run(work)
     except (StoreUnavailable, ConfigurationError) as error:
         raise CommandError(str(error)) from None
+
+
+def run_with_store(
+    settings: Settings, work: Callable[[Store], Coroutine[Any, Any, Done]], doing: str = ""
+) -> Done:
+    """Opens the state, which has to exist, and runs a coroutine with it."""
+    from gateway.storage import open_store
+
+    async def open_and_run() -> Done:
+        async with open_store(settings.state, create=False) as store:
+            return await work(store)
+
+    return run_to_completion(open_and_run(), doing)
 
 
 @contextmanager

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.command_group import environment_option, json_option, merchant_option, print_json
 from gateway.cli.errors import CommandError
-from gateway.cli.options import config_option
+from gateway.cli.options import (
+    config_option,
+    environment_option,
+    json_option,
+    merchant_option,
+    print_json,
+)
 from gateway.cli.output import run_to_completion
 from gateway.cli.progress import show_progress
 from gateway.config.settings import Settings

@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 import click
 
 from gateway.cli.errors import CommandError
-from gateway.cli.options import config_option
+from gateway.cli.options import config_option, json_option, print_json
 from gateway.cli.output import print_table
 from gateway.config.settings import Settings
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @config_option
 def recording(*, as_json: bool, settings: Settings) -> None:
     """List the recordings in `recording.directory`: files, times and operations.
@@ -37,7 +37,7 @@ def recording(*, as_json: bool, settings: Settings) -> None:
     except OSError as error:
         raise CommandError(f"{directory}: {error.strerror or 'cannot be read'}") from None
     if as_json:
-        click.echo(json.dumps({"directory": str(directory), "files": summaries}, indent=2))
+        print_json({"directory": str(directory), "files": summaries})
         return
     if not summaries:
         click.echo(f"There are no recordings in {directory}.")

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.command_group import json_option, print_json
 from gateway.cli.errors import CommandError
 from gateway.cli.keys import require_single_key
-from gateway.cli.options import load_command_settings
+from gateway.cli.options import FILE, config_option, json_option, print_json
 from gateway.cli.output import print_table, run_to_completion
 from gateway.cli.progress import show_progress
-from gateway.config.settings import DEFAULT_CONFIG_FILE, Settings
+from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.operator.rehearsal.report import Report
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 MAX_LINE_CHARACTERS = 160
 SANDBOX = "sandbox"
-FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
@@ -30,13 +28,9 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--start", is_flag=True, help="Also start a batch: the sandbox then pays it.")
 @click.option("--html", type=FILE, help="Write a page here.")
 @json_option
-@click.option(
-    "--config",
-    type=FILE,
-    help=f"Configuration file. Default: {DEFAULT_CONFIG_FILE} if it exists.",
-)
+@config_option
 def rehearse(
-    *, key_name: str, start: bool, html: Path | None, as_json: bool, config: Path | None
+    *, key_name: str, start: bool, html: Path | None, as_json: bool, settings: Settings
 ) -> None:
     """Run every legacy operation against your sandbox, and test each assumption by name.
 
@@ -52,7 +46,6 @@ def rehearse(
         render_rehearsal_page,
     )
 
-    settings = load_command_settings(config)
     report = run_to_completion(_rehearse(settings, key_name, may_start=start))
     report["settings_diff"] = propose_settings(report, settings)
     if html:

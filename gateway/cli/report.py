@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.command_group import FullHelpGroup
-from gateway.cli.options import config_option
-from gateway.cli.output import print_table, run_to_completion
+from gateway.cli.options import FullHelpGroup, config_option, format_time, json_option, print_json
+from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 from gateway.operator.key_usage import group_usage_by_key, map_operations_to_replacement_calls
@@ -43,7 +41,7 @@ def report() -> None:
 @report.command("usage")
 @click.option("--days", type=click.IntRange(min=1), help="Only the last N days, including today.")
 @click.option("--merchant", help="Only this merchant's keys.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a header.")
 @config_option
 def show_usage(
@@ -53,32 +51,22 @@ def show_usage(
 
     Rows show - for requests without a known key and for paths that are not an operation.
     """
+    from gateway.storage.request_counts import load_usage_summaries
+
     if as_json and as_csv:
         raise click.UsageError("--json and --csv cannot be combined; choose one")
     # Usage is counted per UTC day.
     since = datetime.now(UTC).date() - timedelta(days=days - 1) if days else None
-    used = run_to_completion(_load_usage(settings, since))
+    used = run_with_store(settings, lambda store: load_usage_summaries(store, since))
     rows = [row for row in used if merchant in (None, row.merchant)]
     if as_json:
-        click.echo(
-            json.dumps(
-                {"since": _format_value(since), "keys": _build_key_usage_json(rows)}, indent=2
-            )
-        )
+        print_json({"since": _format_value(since), "keys": _build_key_usage_json(rows)})
     elif as_csv:
         _write_csv(rows)
     elif not rows:
         click.echo("No requests were counted.")
     else:
         _print_usage(rows)
-
-
-async def _load_usage(settings: Settings, since: date | None) -> list[UsageSummary]:
-    from gateway.storage import open_store
-    from gateway.storage.request_counts import load_usage_summaries
-
-    async with open_store(settings.state, create=False) as store:
-        return await load_usage_summaries(store, since)
 
 
 def _build_usage_row(usage_row: UsageSummary) -> list[str]:
@@ -100,7 +88,7 @@ def _build_total_row(rows: Sequence[UsageSummary]) -> list[str]:
 
 def _format_value(value: object) -> str:
     if isinstance(value, datetime):
-        return f"{value:%Y-%m-%dT%H:%M:%SZ}"
+        return format_time(value)
     return "" if value is None else str(value)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from gateway.cli.errors import CommandError
-from gateway.cli.options import load_command_settings
+from gateway.cli.options import config_file_option, load_command_settings
 from gateway.config.settings import (
     DEFAULT_CONFIG_FILE,
     ENVIRONMENT_PREFIX,
@@ -33,11 +33,7 @@ NO_CONFIGURATION = (
 
 
 @click.command()
-@click.option(
-    "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help=f"Configuration file. Default: {DEFAULT_CONFIG_FILE}.",
-)
+@config_file_option
 @click.option("--demo", is_flag=True, help="Run against the built-in simulator, on loopback only.")
 @click.option("--traffic", is_flag=True, help="With --demo: send sample requests all the time.")
 @click.option("--host", metavar="ADDRESS", help="Address for clients, instead of server.host.")

@@ -9,7 +9,7 @@ from typing import IO, Literal, cast, get_args
 
 import click
 
-from gateway.cli.options import load_command_settings
+from gateway.cli.options import config_file_option, load_command_settings
 from gateway.simulator import (
     DEMO_API_KEY,
     DEMO_CREDENTIALS,
@@ -47,11 +47,7 @@ class CannotListen(click.ClickException):
     "and api_key for the legacy interface. "
     "Default: one public pair of demo credentials.",
 )
-@click.option(
-    "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="For the vocabulary of your service. Default: gateway.toml if it exists.",
-)
+@config_file_option
 @click.option("--seed", type=int, help="Generate the same ids and recipients on each run.")
 @click.option(
     "--recipients",

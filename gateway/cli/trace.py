@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.command_group import (
+from gateway.cli.errors import CommandError
+from gateway.cli.freeze import build_audit_event_json
+from gateway.cli.options import (
+    config_option,
     environment_option,
     format_time,
     json_option,
     merchant_option,
     print_json,
 )
-from gateway.cli.errors import CommandError
-from gateway.cli.options import config_option
-from gateway.cli.output import run_to_completion
+from gateway.cli.output import run_with_store
 from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.operator.object_trace import ObjectTrace
-    from gateway.storage import Tenant
-    from gateway.storage.audit_log import AuditEvent
+    from gateway.storage import Store, Tenant
     from gateway.storage.operations import Write
 
 
@@ -44,19 +44,17 @@ def trace(
     """
     from gateway.operator.object_trace import find_object_tenants, trace_object
     from gateway.operator.trace_text import format_trace
-    from gateway.storage import open_store
 
-    async def load_trace() -> ObjectTrace:
-        async with open_store(settings.state, create=False) as store:
-            tenants = [
-                tenant
-                for tenant in await find_object_tenants(store, id_)
-                if merchant in (None, tenant.merchant) and environment in (None, tenant.environment)
-            ]
-            # Two merchants may have objects with the same id; their records must not be mixed.
-            return await trace_object(store, _require_single_tenant(tenants), id_)
+    async def load_trace(store: Store) -> ObjectTrace:
+        tenants = [
+            tenant
+            for tenant in await find_object_tenants(store, id_)
+            if merchant in (None, tenant.merchant) and environment in (None, tenant.environment)
+        ]
+        # Two merchants may have objects with the same id; their records must not be mixed.
+        return await trace_object(store, _require_single_tenant(tenants), id_)
 
-    object_trace = run_to_completion(load_trace())
+    object_trace = run_with_store(settings, load_trace)
     if as_json:
         print_json(_build_trace_json(object_trace))
     else:
@@ -101,7 +99,10 @@ def _build_trace_json(object_trace: ObjectTrace) -> dict[str, Any]:
             }
             for record in object_trace.operations
         ],
-        "acts": [_build_audit_event_json(act) for act in object_trace.events],
+        "acts": [
+            build_audit_event_json(event) | {"undertaking": event.operation_id}
+            for event in object_trace.events
+        ],
     }
 
 
@@ -117,15 +118,4 @@ def _build_write_json(write: Write) -> dict[str, Any]:
         "seconds": measure_resolution_seconds(write),
         "made": write.object_id,
         "told": write.operator_outcome,
-    }
-
-
-def _build_audit_event_json(event: AuditEvent) -> dict[str, Any]:
-    return {
-        "at": format_time(event.at),
-        "what": event.action,
-        "by": event.actor,
-        "merchant": event.merchant or None,
-        "environment": event.environment or None,
-        "undertaking": event.operation_id,
     }

@@ -6,21 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.command_group import (
+from gateway.cli.errors import CommandError
+from gateway.cli.options import (
     FullHelpGroup,
+    config_option,
     format_time,
     json_option,
     print_json,
     require_confirmation,
     yes_option,
 )
-from gateway.cli.errors import CommandError
-from gateway.cli.options import config_option
-from gateway.cli.output import run_to_completion
+from gateway.cli.output import run_with_store
 from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.operator.in_doubt_writes import OperatorVerdict, WriteInDoubt
+    from gateway.storage import Store
 
 
 @click.group(cls=FullHelpGroup)
@@ -41,15 +42,13 @@ def list_writes_in_doubt(*, as_json: bool, settings: Settings) -> None:
     """
     from gateway.operator.in_doubt_writes import advise_to_wait, load_in_doubt_writes
     from gateway.server.admin_application import find_unreachable_environments
-    from gateway.storage import open_store
 
-    async def load_writes() -> list[WriteInDoubt]:
-        async with open_store(settings.state, create=False) as store:
-            writes = await load_in_doubt_writes(store)
+    async def load_writes(store: Store) -> list[WriteInDoubt]:
+        writes = await load_in_doubt_writes(store)
         environments = {write.record.tenant.environment for write in writes}
         return advise_to_wait(writes, await find_unreachable_environments(settings, environments))
 
-    in_doubt = run_to_completion(load_writes())
+    in_doubt = run_with_store(settings, load_writes)
     if as_json:
         print_json({"writes": [_build_write_json(write) for write in in_doubt]})
     elif not in_doubt:
@@ -138,7 +137,6 @@ def settle_write(
         find_write_by_shown_id,
         record_operator_verdict,
     )
-    from gateway.storage import open_store
 
     if [happened, did_not_happen, made is not None].count(True) != 1:
         raise click.UsageError("give exactly one of --happened, --did-not-happen and --made ID")
@@ -146,23 +144,20 @@ def settle_write(
     verdict = OperatorVerdict(happened or made is not None, made)
 
     # Checked before the prompt, so that an impossible verdict fails without a question.
-    async def check_and_describe_write() -> str:
-        async with open_store(settings.state, create=False) as store:
-            record, row = await find_write_by_shown_id(store, write)
-            check_operator_verdict(row, verdict)
-            return f"{row.method} {row.path} of {record.tenant}, {format_time(row.recorded_at)}"
-
-    # The checks are repeated here: the state may change while the prompt is open.
-    async def save_verdict() -> WriteInDoubt:
-        async with open_store(settings.state, create=False) as store:
-            return await record_operator_verdict(store, write, verdict)
+    async def check_and_describe_write(store: Store) -> str:
+        record, row = await find_write_by_shown_id(store, write)
+        check_operator_verdict(row, verdict)
+        return f"{row.method} {row.path} of {record.tenant}, {format_time(row.recorded_at)}"
 
     try:
-        description = run_to_completion(check_and_describe_write())
+        description = run_with_store(settings, check_and_describe_write)
         require_confirmation(
             f"Record the outcome of {description}: {_format_verdict(verdict)}?", yes=yes
         )
-        in_doubt = run_to_completion(save_verdict())
+        # The checks are repeated: the state may change while the prompt is open.
+        in_doubt = run_with_store(
+            settings, lambda store: record_operator_verdict(store, write, verdict)
+        )
     except WriteCommandRefused as error:
         raise CommandError(str(error)) from None
     if as_json:
@@ -193,23 +188,15 @@ def close_operation(*, write: str, yes: bool, as_json: bool, settings: Settings)
     """
     from gateway.operator.in_doubt_writes import WriteCommandRefused, find_write_by_shown_id
     from gateway.operator.operation_closing import close_in_doubt_operation
-    from gateway.storage import open_store
 
-    async def load_operation_description() -> str:
-        async with open_store(settings.state, create=False) as store:
-            record, _row = await find_write_by_shown_id(store, write)
-            return (
-                f"{record.operation} of {record.tenant}, started {format_time(record.started_at)}"
-            )
-
-    async def save_closing() -> None:
-        async with open_store(settings.state, create=False) as store:
-            await close_in_doubt_operation(store, write)
+    async def load_operation_description(store: Store) -> str:
+        record, _row = await find_write_by_shown_id(store, write)
+        return f"{record.operation} of {record.tenant}, started {format_time(record.started_at)}"
 
     try:
-        description = run_to_completion(load_operation_description())
+        description = run_with_store(settings, load_operation_description)
         require_confirmation(f"Give up {description}?", yes=yes)
-        run_to_completion(save_closing())
+        run_with_store(settings, lambda store: close_in_doubt_operation(store, write))
     except WriteCommandRefused as error:
         raise CommandError(str(error)) from None
     if as_json:

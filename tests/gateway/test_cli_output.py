@@ -199,7 +199,7 @@ def test_internal_error_is_one_line_without_data(
     def raise_internal_error(**_: object) -> None:
         raise LookupError("the secret that was read")
 
-    importlib.import_module("gateway.cli.command_group")  # as most commands import it
+    importlib.import_module("gateway.cli.options")  # as most commands import it
     monkeypatch.setattr(gateway, "main", raise_internal_error)
     with pytest.raises(SystemExit) as exit_error:
         main()
