@@ -1,4 +1,4 @@
-"""Pairs the items of two lists: by identifier, then by equal content, then in order.
+"""Pairs the items of two lists: by identifier, then by equal content, then by similarity.
 
 So an item with a wrong amount is reported as such, not as one missing and one extra item.
 """
@@ -6,9 +6,12 @@ So an item with a wrong amount is reported as such, not as one missing and one e
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+
+MAX_SCORED_ITEMS = 64
+"""Up to this many remaining items are paired by similarity, which is quadratic; more in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ def align(control: Sequence[Item], candidate: Sequence[Item]) -> Alignment:
     # From the strongest evidence to the weakest, because pairs are never revised.
     _pair_by_identifier(alignment)
     _pair_by_content(alignment)
-    # The remaining items say nothing about order.
+    # Items paired only by similarity say nothing about order.
     candidate_indices = [candidate_index for _, candidate_index in sorted(alignment.pairs)]
     alignment.is_in_order = candidate_indices == sorted(candidate_indices)
     _pair_remaining_items(alignment)
@@ -76,23 +79,47 @@ def _pair_by_content(alignment: Alignment) -> None:
             zip(control, candidate, strict=False),
         ):
             alignment.add_pair(control_index, candidate_index)
-    _pair_by_key(alignment, lambda item: item.content)
-
-
-def _pair_by_key(alignment: Alignment, find_key: Callable[[Item], Hashable]) -> None:
-    """Pairs items of equal keys in their order; items whose key is None stay unpaired."""
-    indices_by_key: dict[Hashable, deque[int]] = defaultdict(deque)
+    indices_by_content: dict[Hashable, deque[int]] = defaultdict(deque)
     for index, item in alignment.extra.items():
-        indices_by_key[find_key(item)].append(index)
+        indices_by_content[item.content].append(index)
     for index, item in [*alignment.missing.items()]:
-        if (key := find_key(item)) is not None and indices_by_key[key]:
-            alignment.add_pair(index, indices_by_key[key].popleft())
+        if indices_by_content[item.content]:
+            alignment.add_pair(index, indices_by_content[item.content].popleft())
 
 
 def _pair_remaining_items(alignment: Alignment) -> None:
-    # In order, of the same type first: one difference reads better than two unmatched items.
-    def is_other_object(item: Item) -> bool:
-        return alignment.has_shared_ids and item.identifier is not None
+    missing, extra = alignment.missing, alignment.extra
+    if len(missing) <= MAX_SCORED_ITEMS and len(extra) <= MAX_SCORED_ITEMS:
+        features = {index: _list_features(item.content) for index, item in extra.items()}
+        # Equally similar items are paired by distance, so that the result is repeatable.
+        scored = sorted(
+            (-_compute_similarity(control_features, features[j]), abs(i - j), i, j)
+            for i, item in missing.items()
+            for control_features in [_list_features(item.content)]
+            for j in extra
+        )
+        for score, _distance, i, j in scored:
+            # A better pair may have taken either item.
+            if score and i in missing and j in extra:
+                _add_pair_unless_ids_differ(alignment, i, j)
+    # The rest is paired in order: one difference reads better than a missing and an extra item.
+    for i, j in [*zip(missing, extra, strict=False)]:
+        _add_pair_unless_ids_differ(alignment, i, j)
 
-    _pair_by_key(alignment, lambda each: None if is_other_object(each) else type(each.content))
-    _pair_by_key(alignment, lambda each: None if is_other_object(each) else "any type")
+
+def _add_pair_unless_ids_differ(alignment: Alignment, i: int, j: int) -> None:
+    identifiers = alignment.missing[i].identifier, alignment.extra[j].identifier
+    if not (alignment.has_shared_ids and None not in identifiers):
+        alignment.add_pair(i, j)
+
+
+def _list_features(content: Hashable) -> frozenset[Hashable]:
+    """Returns the parts of a canonical value and their keys, because equal keys are similar."""
+    if isinstance(content, frozenset):
+        return content | {key for key, _ in content}
+    return frozenset((content, type(content)))
+
+
+def _compute_similarity(left: frozenset[Hashable], right: frozenset[Hashable]) -> float:
+    # The Jaccard index: the shared parts as a fraction of all parts.
+    return len(left & right) / len(left | right) if left or right else 0.0
