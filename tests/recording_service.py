@@ -20,7 +20,7 @@ from typing import Any, Literal
 from multidict import CIMultiDict
 
 from gateway.simulator import Service
-from gateway.simulator.faults import is_path_matching_pattern
+from gateway.simulator.exchange import is_path_matching_pattern
 from gateway.simulator.http_handler import RequestHandler
 
 Stage = Literal["seen", "executed", "answered"]

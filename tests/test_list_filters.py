@@ -20,8 +20,7 @@ import pytest_asyncio
 
 from gateway.simulator import Fault, Service, ServiceOptions
 from gateway.simulator.batches import insert_batch
-from gateway.simulator.payment_rules import PaymentOrder
-from gateway.simulator.payments import insert_payment
+from gateway.simulator.payments import PaymentOrder, insert_payment
 from gateway.simulator.state import Batch, PaymentTerms, format_timestamp
 from gateway.storage import ObjectStateStore, open_store
 from mappings.effects import CompareAndSet

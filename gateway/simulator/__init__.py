@@ -11,8 +11,7 @@ interface's document, and in `legacy` of the legacy one's.
     await simulator.stop()
 """
 
-from gateway.simulator.exchange import ReceivedRequest
-from gateway.simulator.faults import Fault
+from gateway.simulator.exchange import Fault, ReceivedRequest
 from gateway.simulator.options import (
     DEMO_API_KEY,
     DEMO_CREDENTIALS,

@@ -1,18 +1,185 @@
-"""Changes of recipients' accounts (current interface, section 4.2)."""
+"""Accounts: their validation and changes (current interface, sections 2.6 and 4.2)."""
 
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.simulator.account_rules import (
-    BANK_TRANSFER,
-    CHECK,
-    MOBILE_WALLET,
-    is_government_id_missing,
-    merge_and_check_account_fields,
+from gateway.simulator import values
+from gateway.simulator.countries import (
+    BANK_ID_PATTERNS,
+    BRANCH_ID_PATTERNS,
+    IBAN_LENGTHS,
+    find_government_id_digit_range,
+    is_country_code,
+    is_iban_required,
+    is_valid_iban,
 )
 from gateway.simulator.errors import Problems, build_not_found_error
 from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.options import ServiceOptions
 from gateway.simulator.state import Account, Recipient, Tenant
 from gateway.simulator.values import is_blank
+
+BANK_TRANSFER = "bank-transfer"
+CHECK = "check"
+MOBILE_WALLET = "mobile-wallet"
+
+BANK_FIELDS = (
+    "country", "accountHolderName", "accountNum", "iban", "swiftBic", "bankId", "branchId",
+    "bankAddress", "bankCity", "bankRegion", "bankPostalCode",
+)  # fmt: skip
+MAILING_FIELDS = ("name", "street1", "street2", "city", "region", "country", "postal")
+
+ACCOUNT_NUMBER_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9 -]{2,33}")
+SWIFT_BIC_PATTERN = re.compile(r"[A-Z]{6}[A-Z0-9]{2}([A-Z0-9]{3})?")
+BANK_ID_PATTERN = re.compile(r"[A-Za-z0-9-]{1,20}")
+
+
+def merge_and_check_account_fields(
+    problems: Problems,
+    account_type: str,
+    body: Mapping[str, Any],
+    previous_fields: JsonObject,
+    options: ServiceOptions,
+) -> JsonObject:
+    """Merges a request into an account's fields and checks them; ignores unknown fields."""
+    field_names, check_fields = _ACCOUNT_TYPES.get(account_type, (("emailAddress",), _check_wallet))
+    sent_fields = {name: body[name] for name in ("currency", *field_names) if name in body}
+    if account_type == MOBILE_WALLET and "phone" in body:  # Section 2.6 uses both names.
+        sent_fields["phoneNumber"] = body["phone"]
+    # Checked as a whole: a change of the country makes other fields required.
+    merged_fields = {**previous_fields, **sent_fields}
+    if account_type != BANK_TRANSFER and is_blank(merged_fields.get("currency")):
+        merged_fields["currency"] = previous_fields.get("currency")
+    if not is_blank(merged_fields.get("currency")) and (
+        error := values.find_currency_problem(merged_fields["currency"])
+    ):
+        problems.add_invalid_field("currency", error)
+    check_fields(problems, merged_fields, options)
+    return merged_fields
+
+
+def is_government_id_missing(recipient: JsonObject, account_country: str) -> bool:
+    """Whether the recipient lacks the government id that section 2.4 requires in a country."""
+    if find_government_id_digit_range(account_country, str(recipient.get("type"))) is None:
+        return False
+    return not any(
+        government_id.get("country") == account_country and government_id.get("type") != "passport"
+        for government_id in recipient.get("governmentIds", [])
+    )
+
+
+def _require_fields(problems: Problems, fields: JsonObject, *names: str) -> None:
+    for name in names:
+        if is_blank(fields.get(name)):
+            problems.add_empty_field(name)
+
+
+def _check_bank_account(problems: Problems, fields: JsonObject, options: ServiceOptions) -> None:
+    _require_fields(problems, fields, "currency", "country", "accountHolderName")
+    bank_fields = {name: value for name, value in fields.items() if not is_blank(value)}
+    for name in BANK_FIELDS:
+        if name in bank_fields and not isinstance(bank_fields[name], str):
+            problems.add_invalid_field(name, "Must be a string")
+            bank_fields[name] = ""  # One problem per field: the rules below ignore an empty text.
+    country = bank_fields.get("country", "")
+    if country and not is_country_code(country):
+        problems.add_invalid_field("country", "Must be ISO 3166-1 alpha-2")
+    _check_account_numbers(problems, bank_fields, country, options)
+    _check_bank_ids(problems, bank_fields, country)
+    if country in options.wire_countries:
+        _require_fields(problems, fields, "swiftBic", "bankAddress", "bankCity")
+    if bank_fields.get("swiftBic") and not SWIFT_BIC_PATTERN.fullmatch(
+        bank_fields["swiftBic"].upper()
+    ):
+        problems.add_invalid_field("swiftBic", "Must have 8 or 11 characters")
+
+
+def _check_account_numbers(
+    problems: Problems, bank_fields: JsonObject, country: str, options: ServiceOptions
+) -> None:
+    if "accountNum" in bank_fields:
+        if bank_fields["accountNum"] and (
+            error := _validate_account_number(bank_fields["accountNum"])
+        ):
+            problems.add_invalid_field("accountNum", error)
+    elif options.account_number_with_iban == "required" or not (
+        is_iban_required(country) or (country in IBAN_LENGTHS and "iban" in bank_fields)
+    ):
+        problems.add_empty_field("accountNum")
+    if iban := bank_fields.get("iban"):
+        error = values.find_mask_problem(iban)
+        if error or not is_valid_iban(iban):
+            problems.add_invalid_field("iban", error or "Must be an IBAN")
+    elif "iban" not in bank_fields and is_iban_required(country):
+        problems.add_empty_field("iban")
+
+
+def _validate_account_number(value: str) -> str | None:
+    if error := values.find_mask_problem(value):
+        return error
+    if is_valid_iban(value):
+        return "Must not be an IBAN"
+    return None if ACCOUNT_NUMBER_PATTERN.fullmatch(value) else "Must be an account number"
+
+
+def _check_bank_ids(problems: Problems, bank_fields: JsonObject, country: str) -> None:
+    for name, patterns in (("bankId", BANK_ID_PATTERNS), ("branchId", BRANCH_ID_PATTERNS)):
+        pattern = patterns.get(country)
+        if name not in bank_fields:
+            if pattern is not None:
+                problems.add_empty_field(name)
+        elif bank_fields[name] and not re.fullmatch(pattern or BANK_ID_PATTERN, bank_fields[name]):
+            problems.add_invalid_field(name)
+
+
+def _check_wallet(problems: Problems, fields: JsonObject, _: ServiceOptions) -> None:
+    _require_fields(problems, fields, "emailAddress")
+    # A missing address was reported above; one problem per field is enough.
+    address = fields.get("emailAddress")
+    if not is_blank(address) and (error := values.find_email_problem(address)):
+        problems.add_invalid_field("emailAddress", error)
+
+
+def _check_mobile_wallet(problems: Problems, fields: JsonObject, _: ServiceOptions) -> None:
+    _require_fields(problems, fields, "phoneNumber")
+    number = fields.get("phoneNumber")
+    if not is_blank(number) and (error := values.find_phone_problem(number)):
+        problems.add_invalid_field("phoneNumber", error)
+
+
+def _check_mailing_address(problems: Problems, fields: JsonObject, _: ServiceOptions) -> None:
+    address = fields.get("mailing")
+    if is_blank(address):
+        problems.add_empty_field("mailing")
+    elif isinstance(address, dict):
+        _check_postal_address(problems.create_nested_view("mailing."), address)
+    else:
+        problems.add_invalid_field("mailing", "Must be an object")
+
+
+def _check_postal_address(nested_problems: Problems, address: JsonObject) -> None:
+    _require_fields(
+        nested_problems, address, "name", "street1", "city", "region", "country", "postal"
+    )
+    for name in MAILING_FIELDS:
+        if not is_blank(address.get(name)) and (error := values.find_text_problem(address[name])):
+            nested_problems.add_invalid_field(name, error)
+    if not is_blank(address.get("country")) and address["country"] != "US":
+        nested_problems.add_invalid_field("country", "Must be US")
+    postal = address.get("postal")
+    if isinstance(postal, str) and postal and not re.fullmatch(r"[0-9]{5}(-[0-9]{4})?", postal):
+        nested_problems.add_invalid_field("postal", "Must have 5 or 5+4 digits")
+
+
+_ACCOUNT_TYPES: dict[
+    str, tuple[tuple[str, ...], Callable[[Problems, JsonObject, ServiceOptions], None]]
+] = {
+    BANK_TRANSFER: (BANK_FIELDS, _check_bank_account),
+    CHECK: (("mailing",), _check_mailing_address),
+    MOBILE_WALLET: (("phoneNumber",), _check_mobile_wallet),
+}
+
 
 ACCOUNT_ID_LENGTH = 16
 
@@ -40,7 +207,10 @@ def build_draft_account(
     if is_blank(fields.get("currency")):  # Only bank accounts require a currency.
         fields["currency"] = recipient_fields.get("primaryCurrency") or "USD"
     return Account(
-        _generate_account_id(tenant), str(account_type), account_body.get("primary") is True, fields
+        tenant.generate_id("A-", ACCOUNT_ID_LENGTH),
+        str(account_type),
+        account_body.get("primary") is True,
+        fields,
     )
 
 
@@ -94,7 +264,7 @@ def set_account_fields_and_id(
 ) -> None:
     # A new id for each change (rule 3); clients that use the old one get `not_found`.
     if "account-id" not in tenant.options.deviations:
-        account.id = _generate_account_id(tenant)
+        account.id = tenant.generate_id("A-", ACCOUNT_ID_LENGTH)
     account.fields = fields
     if make_primary or account.is_primary:
         set_primary_account(recipient, account)
@@ -121,10 +291,6 @@ def require_account(recipient: Recipient, account_id: str) -> Account:
         if account.id == account_id:
             return account
     raise build_not_found_error("Recipient account")
-
-
-def _generate_account_id(tenant: Tenant) -> str:
-    return tenant.generate_id("A-", ACCOUNT_ID_LENGTH)
 
 
 def _check_primary_is_boolean(problems: Problems, body: dict[str, Any]) -> None:

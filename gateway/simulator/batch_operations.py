@@ -13,7 +13,6 @@ from gateway.simulator import (
     payment_lists,
     payments,
     processing,
-    quotes,
 )
 from gateway.simulator.accepted_request import AcceptedRequest
 from gateway.simulator.json_codec import JsonObject
@@ -25,11 +24,9 @@ def _omits_objects_from_answers(request: AcceptedRequest) -> bool:
 
 
 def _build_batch_answer(request: AcceptedRequest, batch: Batch) -> JsonObject:
-    return (
-        {}
-        if _omits_objects_from_answers(request)
-        else {"batch": batch_views.build_batch(request.tenant, batch)}
-    )
+    if _omits_objects_from_answers(request):
+        return {}
+    return {"batch": batch_views.build_batch(request.tenant, batch)}
 
 
 def _build_event_answer(request: AcceptedRequest, event: str) -> JsonObject:
@@ -39,11 +36,7 @@ def _build_event_answer(request: AcceptedRequest, event: str) -> JsonObject:
 def create_batch(request: AcceptedRequest) -> JsonObject:
     batch = batches.create_batch(request.tenant, request.body)
     # Even a bare answer has the id: without it no client could go on.
-    return (
-        {"batch": {"id": batch.id}}
-        if _omits_objects_from_answers(request)
-        else _build_batch_answer(request, batch)
-    )
+    return _build_batch_answer(request, batch) or {"batch": {"id": batch.id}}
 
 
 def add_payment(request: AcceptedRequest) -> JsonObject:
@@ -58,7 +51,7 @@ def add_payment(request: AcceptedRequest) -> JsonObject:
 
 def generate_quote(request: AcceptedRequest) -> JsonObject:
     batch = request.require_path_batch()
-    quotes.generate_quote(request.tenant, batch)
+    payments.generate_quote(request.tenant, batch)
     return _build_batch_answer(request, batch)
 
 

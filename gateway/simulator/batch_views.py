@@ -1,7 +1,7 @@
 """JSON of batches and their payments, as legacy clients see them (legacy interface, section 2)."""
 
 from gateway.simulator import balances, money, rates, views
-from gateway.simulator.account_rules import BANK_TRANSFER, CHECK, MOBILE_WALLET
+from gateway.simulator.accounts import BANK_TRANSFER, CHECK, MOBILE_WALLET
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.state import (
     Batch,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gateway.simulator import payments
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.payment_rules import (
+from gateway.simulator.payments import (
     PaymentOrder,
     iter_array_objects,
     parse_currency,
@@ -36,18 +36,12 @@ def create_batch(tenant: Tenant, body: JsonObject) -> Batch:
 
 def insert_batch(tenant: Tenant, batch: Batch, orders: Iterable[PaymentOrder]) -> None:
     """Gives a validated batch its id, and inserts it with its payments."""
-    batch.id = _generate_batch_id(tenant)
+    batch.id = tenant.generate_unused_id("B-", tenant.options.batch_id_length, tenant.batches)
     tenant.batches[batch.id] = batch
     tenant.register_legacy_id(batch.id)
     tenant.effects.creation_counts["batch"] += 1
     for order in orders:
         payments.insert_payment(tenant, batch, order)
-
-
-def _generate_batch_id(tenant: Tenant) -> str:
-    while (batch_id := tenant.generate_id("B-", tenant.options.batch_id_length)) in tenant.batches:
-        pass
-    return batch_id
 
 
 def _parse_payment_orders(

@@ -63,6 +63,10 @@ SEPA_COUNTRIES = parse_country_codes(
 )
 
 
+def is_country_code(value: object) -> bool:
+    return isinstance(value, str) and value in COUNTRIES
+
+
 def is_iban_required(country: str) -> bool:
     return country in IBAN_LENGTHS and country not in OPTIONAL_IBAN_COUNTRIES
 

@@ -1,10 +1,53 @@
-"""One HTTP exchange: a request and its response."""
+"""HTTP exchanges, and faults for tests of clients and proxies of the service."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from gateway.simulator.accepted_request import AcceptedRequest
+
+
+@dataclass
+class Fault:
+    """A fault for the next authenticated requests with this method and path.
+
+    It applies `times` times. `*` in a path matches one segment; `*` alone matches any path
+    or method. With a `status`, this response replaces the service's, and the operation does not run
+    unless `executes` is set. `close` closes the connection before or after the operation runs.
+    `delay` is waited before the operation and `answer_delay` after it, in seconds.
+    """
+
+    method: str
+    path: str
+    status: int | None = None
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    executes: bool = False
+    close: Literal["before", "after"] | None = None
+    delay: float = 0
+    answer_delay: float = 0
+    interface: Literal["current", "legacy"] = "current"
+    times: int = 1
+
+    def matches(self, method: str, path: str) -> bool:
+        return self.method in ("*", method) and is_path_matching_pattern(self.path, path)
+
+    @property
+    def runs_operation(self) -> bool:
+        if self.close is not None:
+            return self.close == "after"
+        return self.status is None or self.executes
+
+
+def is_path_matching_pattern(pattern: str, path: str) -> bool:
+    """Whether a pattern matches a path: `*` is one segment, or any path if it stands alone."""
+    if pattern == "*":
+        return True
+    # `*` must not match across a slash.
+    path_pattern = "[^/]*".join(re.escape(part) for part in pattern.split("*"))
+    return re.fullmatch(path_pattern, path) is not None
+
 
 InterfaceName = Literal["current", "legacy"]
 

@@ -13,8 +13,7 @@ from gateway.simulator import activity, deviations, processing
 from gateway.simulator.accepted_request import AcceptedRequest
 from gateway.simulator.current_interface import CurrentInterface
 from gateway.simulator.errors import ApiError, Problem
-from gateway.simulator.exchange import Exchange, InterfaceName
-from gateway.simulator.faults import Fault
+from gateway.simulator.exchange import Exchange, Fault, InterfaceName
 from gateway.simulator.json_codec import JsonObject, encode_json
 from gateway.simulator.service import Service
 

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from gateway.simulator import values, views
-from gateway.simulator.account_rules import BANK_TRANSFER, CHECK
+from gateway.simulator.accepted_request import parse_page
+from gateway.simulator.accounts import BANK_TRANSFER, CHECK
+from gateway.simulator.countries import is_country_code
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.paging import parse_page
-from gateway.simulator.recipient_rules import is_country_code
 from gateway.simulator.state import Recipient, Tenant
 from gateway.simulator.values import Check
 

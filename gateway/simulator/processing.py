@@ -2,8 +2,8 @@
 
 from datetime import datetime, timedelta
 
-from gateway.simulator import balances, money, quotes, views
-from gateway.simulator.account_rules import BANK_TRANSFER
+from gateway.simulator import balances, money, payments, views
+from gateway.simulator.accounts import BANK_TRANSFER
 from gateway.simulator.errors import ApiError, Problem, Problems, build_invalid_status_error
 from gateway.simulator.state import Batch, BatchStart, Payment, Tenant
 
@@ -44,7 +44,7 @@ def _check_payment_before_start(tenant: Tenant, problems: Problems, payment: Pay
     if (
         payment.terms.account_type is None
     ):  # The recipient had no account when the payment was created.
-        quotes.renew_payment_terms(tenant, payment)
+        payments.renew_payment_terms(tenant, payment)
     find_shown_minimum_amount = views.find_shown_minimum_amount(tenant, payee)
     # The document does not show the currency of routeMinimum: here it is that of the amount.
     if (

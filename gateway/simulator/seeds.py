@@ -8,8 +8,13 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import NamedTuple
 
-from gateway.simulator.account_rules import BANK_TRANSFER, CHECK, MOBILE_WALLET
-from gateway.simulator.accounts import ACCOUNT_ID_LENGTH, attach_account
+from gateway.simulator.accounts import (
+    ACCOUNT_ID_LENGTH,
+    BANK_TRANSFER,
+    CHECK,
+    MOBILE_WALLET,
+    attach_account,
+)
 from gateway.simulator.countries import build_iban
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.recipients import refresh_status

@@ -5,7 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
-from gateway.simulator.faults import Fault
+from gateway.simulator.exchange import Fault
 from gateway.simulator.http_handler import RequestHandler
 from gateway.simulator.legacy.interface import LegacyInterface
 from gateway.simulator.service import Service

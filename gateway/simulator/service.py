@@ -9,8 +9,12 @@ from decimal import Decimal
 
 from gateway.simulator import money, processing, seeds
 from gateway.simulator.errors import build_not_found_error
-from gateway.simulator.exchange import InterfaceName, ReceivedRequest
-from gateway.simulator.faults import Fault, is_path_matching_pattern
+from gateway.simulator.exchange import (
+    Fault,
+    InterfaceName,
+    ReceivedRequest,
+    is_path_matching_pattern,
+)
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.options import (
     DEMO_CREDENTIALS,

@@ -3,7 +3,7 @@
 import hashlib
 import string
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -200,6 +200,11 @@ class Tenant:
         """Makes an id resolvable by the shorter id that legacy clients get, if it has one."""
         if (alias := build_legacy_id(self.merchant, service_id)) != service_id:
             self.service_ids_by_legacy_id[alias] = service_id
+
+    def generate_unused_id(self, prefix: str, length: int, used: Container[str]) -> str:
+        while (id_ := self.generate_id(prefix, length)) in used:
+            pass
+        return id_
 
     def now(self) -> datetime:
         # Milliseconds, as responses show: a client must find a record by the date it was shown.

@@ -2,10 +2,10 @@
 
 from decimal import Decimal
 
-from gateway.simulator.account_rules import BANK_TRANSFER, CHECK, MOBILE_WALLET
+from gateway.simulator.accounts import BANK_TRANSFER, CHECK, MOBILE_WALLET
 from gateway.simulator.countries import SEPA_COUNTRIES
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.recipient_rules import ADDRESS_CHECKS
+from gateway.simulator.recipients import ADDRESS_CHECKS
 from gateway.simulator.state import (
     Account,
     Recipient,

@@ -14,15 +14,9 @@ from gateway.simulator.legacy import lenient
 from gateway.simulator.values import is_blank, mask_value
 
 UNCHANGED_FIELDS = (
-    "country",
-    "currency",
-    "accountNum",
-    "iban",
-    "swiftBic",
-    "bankAddress",
-    "bankCity",
+    "country", "currency", "accountNum", "iban", "swiftBic", "bankAddress", "bankCity",
     "bankPostalCode",
-)
+)  # fmt: skip
 MASKED_FIELDS = ("accountNum", "iban")
 SORT_CODE_RANGE = slice(8, 14)  # In a British IBAN.
 
@@ -41,9 +35,9 @@ class AccountBody:
 
 def has_number_sent_back_masked(sent_fields: JsonObject, previous_fields: JsonObject) -> bool:
     """Whether one of the numbers equals the mask that responses show."""
-    masks = {name: mask_value(previous_fields.get(name)) for name in MASKED_FIELDS}
     return any(
-        sent_fields.get(name) is not None and sent_fields[name] == masks[name]
+        sent_fields.get(name) is not None
+        and sent_fields[name] == mask_value(previous_fields.get(name))
         for name in MASKED_FIELDS
     )
 

@@ -8,7 +8,7 @@ from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import lenient, payment_bodies
 from gateway.simulator.legacy.legacy_request import LegacyRequest
-from gateway.simulator.payment_rules import (
+from gateway.simulator.payments import (
     PaymentOrder,
     iter_array_objects,
     parse_currency,

@@ -1,9 +1,9 @@
 """Operations on batches (section 4.3)."""
 
-from gateway.simulator import batches, processing, quotes
+from gateway.simulator import batches, payments, processing
 from gateway.simulator.errors import ApiError, Problem, build_invalid_status_error
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.legacy import batch_bodies, batch_views, filters, payment_views
+from gateway.simulator.legacy import batch_bodies, batch_views, filters
 from gateway.simulator.legacy.legacy_request import LegacyRequest
 from gateway.simulator.legacy.summaries import build_summary
 from gateway.simulator.state import Batch, Payment
@@ -27,7 +27,7 @@ def _build_batch_with_payments(request: LegacyRequest, batch: Batch) -> JsonObje
     page = request.build_page(
         "payments",
         payments,
-        lambda payment: payment_views.build_batch_payment_entry(request, payment),
+        lambda payment: batch_views.build_batch_payment_entry(request, payment),
     )
     return {"batch": {**batch_views.build_batch(request, batch), "payments": page}}
 
@@ -79,7 +79,7 @@ def list_batches(request: LegacyRequest) -> JsonObject:
 def generate_quote(request: LegacyRequest) -> JsonObject:
     """Generates a quote; the response contains the payments, because they have the rates."""
     batch = require_editable(request, request.require_path_batch())
-    quotes.generate_quote(request.tenant, batch)
+    payments.generate_quote(request.tenant, batch)
     return _build_batch_with_payments(request, batch)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.legacy import batch_views, lenient, payment_views
+from gateway.simulator.legacy import batch_views, lenient
 from gateway.simulator.legacy.legacy_request import LegacyRequest
 from gateway.simulator.legacy.recipient_list import is_in_period, parse_date
 from gateway.simulator.payment_lists import ListedPayment, matches_search
@@ -37,7 +37,7 @@ def filter_batches(request: LegacyRequest, candidates: Iterable[Batch]) -> list[
         # Filters compare what clients see, in their own words.
         batch_view = batch_views.build_batch(request, batch)
         payments = (
-            payment_views.build_batch_payment_entry(request, payment)
+            batch_views.build_batch_payment_entry(request, payment)
             for payment in batch.payments.values()
         )
         return (

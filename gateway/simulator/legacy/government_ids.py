@@ -2,7 +2,7 @@
 
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.recipient_rules import check_government_id
+from gateway.simulator.recipients import check_government_id
 from gateway.simulator.values import mask_value
 
 SSN_COUNTRY = "US"

@@ -4,10 +4,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from gateway.simulator.accepted_request import AcceptedRequest
+from gateway.simulator.accepted_request import AcceptedRequest, Page
 from gateway.simulator.errors import Problems, build_not_found_error
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.paging import Page
 from gateway.simulator.state import Recipient, build_legacy_id
 
 

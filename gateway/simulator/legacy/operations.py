@@ -7,7 +7,6 @@ from gateway.simulator.legacy import (
     batches,
     geography,
     payments,
-    payout_methods,
     recipients,
 )
 from gateway.simulator.legacy.legacy_request import Operation
@@ -37,9 +36,9 @@ def list_routes(vocabulary: LegacyVocabulary) -> tuple[Route[Operation], ...]:
         ("GET", "/recipients", recipients.list_recipients),
         ("GET", "/recipients/:id/logs", recipients.list_activities),
         ("GET", "/recipients/:id/payments", recipients.list_payments),
-        ("POST", "/recipients/:id/payout-methods", payout_methods.create_payout_methods),
-        ("GET", "/recipients/:id/payout-methods", payout_methods.get_payout_methods),
-        ("PATCH", "/recipients/:id/payout-methods", payout_methods.update_payout_methods),
+        ("POST", "/recipients/:id/payout-methods", recipients.create_payout_methods),
+        ("GET", "/recipients/:id/payout-methods", recipients.get_payout_methods),
+        ("PATCH", "/recipients/:id/payout-methods", recipients.update_payout_methods),
         ("POST", "/batches", batches.create_batch),
         ("GET", "/batches/:id", batches.get_batch),
         ("PATCH", "/batches/:id", batches.update_batch),

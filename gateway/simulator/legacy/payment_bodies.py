@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from gateway.simulator import money, quotes, views
+from gateway.simulator import money, payments, views
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import lenient
 from gateway.simulator.legacy.legacy_request import LegacyRequest
-from gateway.simulator.payment_rules import PaymentOrder, parse_currency, parse_text
+from gateway.simulator.payments import PaymentOrder, parse_currency, parse_text
 from gateway.simulator.state import Batch, Payment, PaymentTerms, Recipient
 from gateway.simulator.values import is_blank
 
@@ -80,7 +80,7 @@ def _is_same_amount(value: Any, amount: Decimal) -> bool:
 def _compute_payment_terms(
     request: LegacyRequest, problems: Problems, batch: Batch, payee: Recipient, amount: SentAmount
 ) -> PaymentTerms:
-    terms = quotes.compute_payment_terms(
+    terms = payments.compute_payment_terms(
         request.tenant, batch, payee, amount.value, amount.currency
     )
     if not (terms.source_amount and terms.target_amount):

@@ -5,7 +5,7 @@ from functools import partial
 from gateway.simulator import payment_lists, payments
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.legacy import filters, payment_bodies, payment_views
+from gateway.simulator.legacy import batch_views, filters, payment_bodies
 from gateway.simulator.legacy.batches import DELETED, UPDATED, require_editable
 from gateway.simulator.legacy.legacy_request import LegacyRequest
 from gateway.simulator.payment_lists import matches_search
@@ -18,11 +18,11 @@ def create_payment(request: LegacyRequest) -> JsonObject:
     problems.raise_if_any()
     assert order is not None  # noqa: S101  # nothing was found wrong
     payment = payments.insert_payment(request.tenant, batch, order)
-    return {"payment": payment_views.build_payment(request, payment)}
+    return {"payment": batch_views.build_payment(request, payment)}
 
 
 def get_payment(request: LegacyRequest) -> JsonObject:
-    return {"payment": payment_views.build_payment(request, _require_payment(request))}
+    return {"payment": batch_views.build_payment(request, _require_payment(request))}
 
 
 def _require_payment(request: LegacyRequest) -> Payment:
@@ -58,7 +58,7 @@ def list_batch_payments(request: LegacyRequest) -> JsonObject:
         if isinstance(each.source, Payment)
         and matches_search(each, search, request.build_client_id(each.id))
     ]
-    build_entry = partial(payment_views.build_batch_payment_entry, request)
+    build_entry = partial(batch_views.build_batch_payment_entry, request)
     return request.build_page("payments", payments, build_entry)
 
 
@@ -66,12 +66,12 @@ def get_payment_of_any_batch(request: LegacyRequest) -> JsonObject:
     listed_payment = payment_lists.require_payment(
         request.tenant, request.resolve_id(request.path_ids[0])
     )
-    return {"payment": payment_views.build_full_payment(request, listed_payment)}
+    return {"payment": batch_views.build_full_payment(request, listed_payment)}
 
 
 def list_all_payments(request: LegacyRequest) -> JsonObject:
     """Lists the payments of all batches, newest first, as the lists of batches show them."""
-    build_entry = partial(payment_views.build_payment_list_entry, request)
+    build_entry = partial(batch_views.build_payment_list_entry, request)
     matches = filters.filter_payments(
         request, payment_lists.list_all_payments(request.tenant), build_entry
     )

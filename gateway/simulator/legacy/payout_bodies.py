@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gateway.simulator import accounts, recipients, values
-from gateway.simulator.account_rules import BANK_TRANSFER
-from gateway.simulator.countries import IBAN_LENGTHS
+from gateway.simulator.accounts import BANK_TRANSFER
+from gateway.simulator.countries import IBAN_LENGTHS, is_country_code
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import government_ids, lenient
@@ -26,7 +26,6 @@ from gateway.simulator.legacy.payout_views import (
     find_visible_account,
     translate_account_to_legacy_word,
 )
-from gateway.simulator.recipient_rules import is_country_code
 from gateway.simulator.state import Account, Recipient, Tenant, build_default_hold
 from gateway.simulator.values import is_blank
 

@@ -3,7 +3,7 @@
 from babel.numbers import get_currency_name
 
 from gateway.simulator import views
-from gateway.simulator.account_rules import BANK_TRANSFER, CHECK, MOBILE_WALLET
+from gateway.simulator.accounts import BANK_TRANSFER, CHECK, MOBILE_WALLET
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import government_ids
 from gateway.simulator.legacy.banks import list_branch_id_field_names

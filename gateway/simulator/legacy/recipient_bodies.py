@@ -4,26 +4,18 @@ from collections.abc import Callable
 from functools import partial
 
 from gateway.simulator import values
-from gateway.simulator.account_rules import BANK_TRANSFER
+from gateway.simulator.accounts import BANK_TRANSFER
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import government_ids, lenient
 from gateway.simulator.legacy.lenient import translate_problems
 from gateway.simulator.legacy.payout_views import find_visible_account
-from gateway.simulator.recipient_rules import UPDATE_CHECKS, merge_recipient_fields
+from gateway.simulator.recipients import UPDATE_CHECKS, merge_recipient_fields
 from gateway.simulator.state import LegacyStatus, Recipient
 
 COPIED_FIELDS = (
-    "referenceId",
-    "type",
-    "name",
-    "firstName",
-    "lastName",
-    "email",
-    "passport",
-    "dob",
-    "language",
-)
+    "referenceId", "type", "name", "firstName", "lastName", "email", "passport", "dob", "language",
+)  # fmt: skip
 ADDRESS_FIELDS = ("street1", "street2", "city", "region", "postalCode", "country", "phone")
 
 # Section 3: statuses that a client may set, with the service's status and the word to show.

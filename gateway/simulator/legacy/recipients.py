@@ -1,16 +1,17 @@
-"""Operations on recipients (section 4.1)."""
+"""Operations on recipients and payout methods (sections 4.1 and 4.2)."""
 
 import re
 from functools import partial
 
 from gateway.simulator import payment_lists, recipients
-from gateway.simulator.errors import Problems
+from gateway.simulator.errors import Problems, build_not_found_error
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import (
+    batch_views,
     filters,
     government_ids,
-    payment_views,
     payout_bodies,
+    payout_views,
     recipient_bodies,
     recipient_list,
     recipient_views,
@@ -19,6 +20,33 @@ from gateway.simulator.legacy.legacy_request import LegacyRequest
 from gateway.simulator.legacy.lenient import parse_object
 from gateway.simulator.legacy.payout_bodies import Mode, PayoutPlan
 from gateway.simulator.state import Recipient
+
+
+def create_payout_methods(request: LegacyRequest) -> JsonObject:
+    _parse_and_apply_payout_body(request, "post")
+    return get_payout_methods(request)
+
+
+def get_payout_methods(request: LegacyRequest) -> JsonObject:
+    payout = payout_views.build_payout(request.tenant, request.require_path_recipient())
+    if payout is None:
+        raise build_not_found_error("Payout method")
+    return payout
+
+
+def update_payout_methods(request: LegacyRequest) -> JsonObject:
+    _parse_and_apply_payout_body(request, "patch")
+    return {"object": "updated"}
+
+
+def _parse_and_apply_payout_body(request: LegacyRequest, mode: Mode) -> None:
+    recipient, problems = request.require_path_recipient(), Problems()
+    plan = payout_bodies.PayoutParser(
+        request.tenant, problems, request.body, recipient.fields, recipient, mode
+    ).parse()
+    problems.raise_if_any()
+    plan.apply_to_recipient(request.tenant, recipient)
+
 
 UPDATED: JsonObject = {"object": "updated"}
 DELETED: JsonObject = {"object": "deleted"}
@@ -140,7 +168,7 @@ def list_activities(request: LegacyRequest) -> JsonObject:
 
 
 def list_payments(request: LegacyRequest) -> JsonObject:
-    build_view = partial(payment_views.build_full_payment, request)
+    build_view = partial(batch_views.build_full_payment, request)
     matches = filters.filter_payments(
         request,
         payment_lists.list_recipient_payments(request.tenant, request.require_path_recipient()),

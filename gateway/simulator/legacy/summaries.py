@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 
 from gateway.simulator import balances, money
-from gateway.simulator.account_rules import BANK_TRANSFER, CHECK, MOBILE_WALLET
+from gateway.simulator.accounts import BANK_TRANSFER, CHECK, MOBILE_WALLET
 from gateway.simulator.batch_views import build_timestamps
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import batch_views, payout_views
