@@ -12,7 +12,7 @@ from mappings import (
     payments,
     payout_methods,
     recipients,
-    signed_start,
+    signed_writes,
 )
 
 OPERATIONS = (
@@ -28,7 +28,7 @@ OPERATIONS = (
 UNLISTED = payments.UNLISTED
 """Operations that clients in the field use although the legacy document does not list them."""
 
-SIGNED = (signed_start.START,)
+SIGNED = (signed_writes.START, signed_writes.CHANGE)
 """Signed requests of clients that the gateway does not only pass through: it also records them."""
 
 FORWARDED = tuple(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mappings import money, outcome_rules, paging
 from mappings.banking import build_empty_field_problem, build_invalid_field_problem
-from mappings.batch_views import Batch, drop_nulls
+from mappings.batch_views import SIGNED_ADDS, Batch, drop_nulls
 from mappings.effects import JSON, Call, LoadFacts, Parallel
 from mappings.failures import Invalid, Problem, ProblemList, Unreachable
 from mappings.field_types import validate_amount
@@ -340,10 +340,6 @@ def _find_unpayable_recipient_problem(
             f"{payment.field_prefix}{side}Amount", f"is less than the least amount, {minimum}"
         )
     return None
-
-
-SIGNED_ADDS = "signed adds"
-"""Kind of the payments that clients have added to a batch by signed requests, by change name."""
 
 
 def has_upstream_batch_requested_payments(batch: Batch) -> SubFlow:

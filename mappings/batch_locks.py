@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 
 from mappings.batch_reads import WRONG_STATUS, load_batch
-from mappings.batch_views import Batch
+from mappings.batch_views import SIGNED_ADDS, Batch
 from mappings.effects import JSON, AwaitFacts, Call, CompareAndSet, LoadFacts, Request
 from mappings.errors import NOT_FOUND
 from mappings.failures import Conflict, Failure, Halted, Invalid, Problem, Refused, Unreachable
@@ -32,33 +31,28 @@ BEING_CHANGED = Problem(
 def change_batch(
     request: Request,
     change: Callable[[Batch], SubFlow],
-    is_open: Callable[[Mapping[str, JSON]], bool] | None = None,
+    *,
+    is_add: bool = False,
 ) -> SubFlow:
     """Runs ``change``, an edit that acquires the lock, on the batch, and returns its result.
 
-    ``is_open`` returns whether, by the batch's facts, this edit may acquire the lock.
+    An edit that only adds a payment (``is_add``) waits neither for other adds that are in doubt nor
+    for signed changes: its outcome rule tells their payments apart.
 
     The first attempt loads the batch without a lock, which is enough if no other edit is under way.
     If it conflicts, the second attempt acquires the lock first: clients add payments to one batch
     by many requests at a time, and each must load the batch only once.
     """
     id_ = request.ids["id"]
-    signed_changes = yield LoadFacts(SIGNED_CHANGES_KIND, id_)
+    signed_changes = yield LoadFacts(SIGNED_ADDS if is_add else SIGNED_CHANGES_KIND, id_)
     batch: Batch = yield from load_batch(id_)
-    now = request.now
     # State is stored under the first id: signed changes of another id are not those of the batch.
-    if (
-        batch.id == id_
-        and has_no_active_signed_change(now, signed_changes)
-        and has_no_signed_change_in_doubt(now, signed_changes)
-    ):
+    if batch.id == id_ and (is_add or has_no_open_signed_change(signed_changes)):
         try:
             return (yield from change(replace(batch, signed_changes=signed_changes)))
         except Conflict:
             pass
-    locked_batch = yield from _load_batch_under_lock(
-        batch.id, request, is_open or is_batch_unlocked
-    )
+    locked_batch = yield from _load_batch_under_lock(batch.id, request, is_add=is_add)
     try:
         return (yield from change(locked_batch))
     except Failure:
@@ -70,21 +64,15 @@ MAX_LOCK_WAITS = 1000
 """Maximum number of other requests' edits that a request waits for; fewer can run at a time."""
 
 
-def _load_batch_under_lock(
-    batch_id: str, request: Request, is_open: Callable[[Mapping[str, JSON]], bool]
-) -> SubFlow:
+def _load_batch_under_lock(batch_id: str, request: Request, *, is_add: bool) -> SubFlow:
     """Acquires the lock for an edit, then loads the batch: a waiting request loads it only once."""
     # The value identifies the lock when it is released, so it is unique even with a coarse clock.
     since = f"{request.now.isoformat()} {request.seed}"
     for _ in range(MAX_LOCK_WAITS):
         try:
-            # A lost signed change may still add a payment, which the summary does not show yet.
-            yield AwaitFacts(
-                SIGNED_CHANGES_KIND,
-                batch_id,
-                condition=partial(has_no_signed_change_in_doubt, request.now),
+            facts = yield AwaitFacts(
+                "batch", batch_id, condition=is_open_to_adds if is_add else is_batch_unlocked
             )
-            facts = yield AwaitFacts("batch", batch_id, condition=is_open)
         except Conflict:
             break
         if facts.get("phase") == "deleted":
@@ -102,26 +90,21 @@ def _load_batch_under_lock(
             continue
         facts_before = {name: facts.get(name) for name in lock_facts}
         try:
-            # No signed change starts while the batch is locked, so this wait ends.
-            signed_changes = yield AwaitFacts(
-                SIGNED_CHANGES_KIND,
-                batch_id,
-                condition=partial(has_no_active_signed_change, request.now),
+            # No signed change begins while the batch is locked, so this wait ends.
+            signed_changes = yield (
+                LoadFacts(SIGNED_ADDS, batch_id)
+                if is_add
+                else AwaitFacts(SIGNED_CHANGES_KIND, batch_id, condition=has_no_open_signed_change)
             )
         except Conflict:
             yield CompareAndSet("batch", batch_id, facts_before)
             break
-        # One of the signed changes was lost during the wait: unlock the batch, and wait until the
-        # change can no longer be executed.
-        if not has_no_signed_change_in_doubt(request.now, signed_changes):
-            yield CompareAndSet("batch", batch_id, facts_before)
-            continue
         try:
             batch: Batch = yield from load_batch(batch_id)
         except Failure:
             yield CompareAndSet("batch", batch_id, facts_before)
             raise
-        return replace(batch, has_lock=True)
+        return replace(batch, has_lock=True, signed_changes=signed_changes)
     raise Halted(BEING_CHANGED, retry_after=1)
 
 
@@ -145,79 +128,38 @@ def release_lock_if_held(batch: Batch) -> SubFlow:
 
 
 SIGNED_CHANGES_KIND = "signed"
-"""The kind under which changes of a batch with a client's own signature are stored.
+"""The kind under which the changes of a batch with a client's own signature are stored.
 
-Each change that is under way has its own name, with the time it began as the value. ``last`` is the
-name of the last to begin, and ``lost`` the time at which one was last found to have no response, so
-that it may still be executed. Because of the separate names, changes that begin and end at the same
-time do not conflict."""
+Each change that is under way or in doubt has its own name, with the payment that it adds or an
+empty object as the value, so that changes at the same time do not conflict. ``last`` is the name of
+the last to begin."""
 
-
-_LAST_KEY, _LOST_KEY = "last", "lost"
-
-SIGNED_CHANGE_TTL_SECONDS = 90
-"""Seconds after which a signed change without a known end counts as ended.
-
-The service accepts a timestamp that is up to 30 seconds ahead, and accepts it for 30 seconds; the
-rest is a margin.
-"""
+_LAST_KEY = "last"
 
 
-def list_active_signed_changes(signed_changes: Mapping[str, JSON], now: datetime) -> list[str]:
-    """Returns the names of a batch's signed changes that are under way."""
-    names = signed_changes.keys() - {_LAST_KEY, _LOST_KEY}
-    return [name for name in names if _is_signed_change_unexpired(signed_changes[name], now)]
+def list_open_signed_changes(signed_changes: Mapping[str, JSON]) -> list[JSON]:
+    """Returns the payments that a batch's open signed changes add, or empty objects."""
+    return [value for name, value in signed_changes.items() if name != _LAST_KEY]
 
 
-def has_no_active_signed_change(now: datetime, signed_changes: Mapping[str, JSON]) -> bool:
-    return not list_active_signed_changes(signed_changes, now)
+def has_no_open_signed_change(signed_changes: Mapping[str, JSON]) -> bool:
+    return not list_open_signed_changes(signed_changes)
 
 
-def has_no_signed_change_in_doubt(now: datetime, signed_changes: Mapping[str, JSON]) -> bool:
-    """Whether no signed change without a response may still be executed."""
-    return not (
-        signed_changes.get(_LOST_KEY)
-        and _is_signed_change_unexpired(signed_changes[_LOST_KEY], now)
-    )
+def build_signed_change_facts(name: str, payment: JSON) -> dict[str, JSON]:
+    """Builds the facts that register a signed change."""
+    return {name: payment or {}, _LAST_KEY: name}
 
 
-def _is_signed_change_unexpired(since: JSON, now: datetime) -> bool:
-    return (now - datetime.fromisoformat(str(since))).total_seconds() < SIGNED_CHANGE_TTL_SECONDS
+def build_no_new_signed_change_guards(batch: Batch) -> Sequence[CompareAndSet]:
+    """Builds the check that no signed change has begun since the batch was loaded.
 
-
-def build_signed_change_facts(
-    signed_changes: Mapping[str, JSON], name: str, now: datetime
-) -> dict[str, JSON]:
-    """Builds the facts that add a signed change and remove expired ones."""
-    expired_names = signed_changes.keys() - {
-        _LAST_KEY,
-        _LOST_KEY,
-        *list_active_signed_changes(signed_changes, now),
-    }
-    return {**dict.fromkeys(expired_names), name: now.isoformat(), _LAST_KEY: name}
-
-
-def build_signed_change_removal_facts(
-    name: str, lost_at: datetime | None = None
-) -> dict[str, JSON]:
-    """Builds the facts that remove a signed change, and record when it was lost if so."""
-    return {name: None} if lost_at is None else {name: None, _LOST_KEY: lost_at.isoformat()}
-
-
-def build_no_new_signed_change_condition(signed_changes: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Builds the condition that no signed change has begun since these facts were loaded."""
-    return {_LAST_KEY: signed_changes.get(_LAST_KEY)}
-
-
-def build_no_new_signed_change_guard(
-    batch_id: str, signed_changes: Mapping[str, JSON]
-) -> CompareAndSet:
-    return CompareAndSet(
-        SIGNED_CHANGES_KIND,
-        batch_id,
-        {},
-        expected=build_no_new_signed_change_condition(signed_changes),
-    )
+    A draft needs none: the service does not have it.
+    """
+    if batch.is_draft:
+        return ()
+    expected = {_LAST_KEY: batch.signed_changes.get(_LAST_KEY)}
+    return (CompareAndSet(SIGNED_CHANGES_KIND, batch.id, {}, expected=expected),)
 
 
 def load_batch_once_unlocked(batch_id: str) -> SubFlow:
@@ -290,6 +232,17 @@ def build_unchanged_batch_condition(facts: Mapping[str, JSON]) -> dict[str, JSON
 def is_batch_unlocked(facts: Mapping[str, JSON]) -> bool:
     """Whether no change of the batch is under way."""
     return facts.get("phase") in UNLOCKED_PHASES and not facts.get(ADDS)
+
+
+def is_open_to_adds(facts: Mapping[str, JSON]) -> bool:
+    """Whether no change of a batch is under way, except adds that are in doubt."""
+    return facts.get("phase") in UNLOCKED_PHASES
+
+
+def is_open_to_signed_changes(facts: Mapping[str, JSON]) -> bool:
+    """Whether no edit is under way that may supersede the batch or delete it."""
+    # The phase of an add is "editing" too. Edits begin only when there are no adds.
+    return facts.get("phase") not in ("editing", "deleting") or bool(facts.get(ADDS))
 
 
 UNLOCKED_PHASES = (None, "sent", "draft", "deleted")

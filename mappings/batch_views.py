@@ -57,6 +57,10 @@ BATCH = FieldTable(
 )
 
 
+SIGNED_ADDS = "signed adds"
+"""Kind of the payments that clients have added to a batch by signed requests, by change name."""
+
+
 class PaymentRef(NamedTuple):
     """The ids of a payment, for clients and at the service, and its position in the batch."""
 
@@ -73,8 +77,8 @@ class Batch:
     status by the merchant's balance, set if neither service nor gateway knows one.
     ``has_known_payments`` is False for a batch created elsewhere whose payments the service does
     not show. ``has_lock``: whether this request acquired the batch's lock before it loaded the
-    batch. ``signed_changes`` are the changes with a client's own signature, loaded before the
-    batch.
+    batch. ``signed_changes`` are the changes with a client's own signature, or for an add the
+    payments that they have added; loaded before the batch.
     """
 
     id: str

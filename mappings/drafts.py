@@ -21,7 +21,7 @@ from mappings.batch_locks import (
     MAX_LOCK_ATTEMPTS,
     acquire_batch_lock,
     build_finished_change_facts,
-    build_no_new_signed_change_guard,
+    build_no_new_signed_change_guards,
     build_unchanged_batch_condition,
     call_service_under_batch_lock,
     is_batch_unlocked,
@@ -120,10 +120,7 @@ def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> SubFlo
     batch, which is never started through the gateway from then on.
     """
     yield from acquire_batch_lock(
-        batch,
-        "editing",
-        request.now,
-        (build_no_new_signed_change_guard(batch.id, batch.signed_changes),),
+        batch, "editing", request.now, build_no_new_signed_change_guards(batch)
     )
     now = format_timestamp(request.now)
     # A draft takes any currency: it has no batch at the service yet.

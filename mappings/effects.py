@@ -333,6 +333,8 @@ class Absent:
 class MayExist(Absent):
     """A batch may have been created, but the service lists no batches, so nobody can find it.
 
+    Or a write was made that its client itself looks for.
+
     It pays nobody unless it is started, so the client may safely create another.
     """
 

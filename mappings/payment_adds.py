@@ -13,13 +13,15 @@ from typing import Any
 from mappings.batch_locks import (
     ADDS,
     MAX_LOCK_WAITS,
-    UNLOCKED_PHASES,
+    SIGNED_CHANGES_KIND,
     build_batch_lock_acquisition,
     build_finished_change_facts,
     build_unchanged_batch_condition,
+    is_open_to_adds,
+    list_open_signed_changes,
 )
 from mappings.batch_reads import WRONG_STATUS
-from mappings.batch_views import Batch, build_batch_record
+from mappings.batch_views import SIGNED_ADDS, Batch, build_batch_record
 from mappings.drafts import build_entries_from_batch
 from mappings.effects import JSON, AwaitFacts, CompareAndSet, LoadFacts, Request, Step
 from mappings.errors import OTHER_IN_DOUBT
@@ -30,11 +32,6 @@ from mappings.payouts import SubFlow
 
 _IS_ADDED = "is_added"
 """Marks an add that was executed, but whose payment the response did not identify."""
-
-
-def is_open_to_adds(facts: Mapping[str, JSON]) -> bool:
-    """Whether no change of a batch is under way, except adds that are in doubt."""
-    return facts.get("phase") in UNLOCKED_PHASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +45,23 @@ class Add:
     """Identifies the lock: another value means that the batch was unlocked since."""
 
     def load_bodies_of_other_adds(self) -> Generator[Step, Any, list[JSON]]:
-        """Loads the bodies of other adds: under way, in doubt, or answered without an id."""
+        """Loads the bodies of other adds: under way, in doubt, or answered without an id.
+
+        Also those of clients' signed requests since the batch was loaded.
+        """
+        open_changes = yield LoadFacts(SIGNED_CHANGES_KIND, self.batch.id)
+        signed_adds = yield LoadFacts(SIGNED_ADDS, self.batch.id)
         facts = yield LoadFacts("batch", self.batch.id)
-        adds = facts.get(ADDS) or {}
-        return [body for name, body in adds.items() if name != self.name]
+        new_names = signed_adds.keys() - self.batch.signed_changes.keys()
+        signed_bodies = [
+            *filter(None, list_open_signed_changes(open_changes)),
+            *(signed_adds[name] for name in new_names),
+        ]
+        return [
+            *(body for name, body in (facts.get(ADDS) or {}).items() if name != self.name),
+            # Their memos are not recorded, so they must not tell them apart.
+            *({**body, "memo": self.body.get("memo")} for body in signed_bodies),
+        ]
 
     @property
     def in_doubt_change(self) -> CompareAndSet:

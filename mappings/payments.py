@@ -24,7 +24,6 @@ from mappings.objects import build_legacy_payment, build_legacy_recipient
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_payment
 from mappings.payment_adds import (
-    is_open_to_adds,
     lock_batch_for_add,
     store_added_payment_and_unlock,
     unlock_batch_after_failed_add,
@@ -44,7 +43,7 @@ def create_payment(request: Request) -> Flow:
     GET  /recipients/:id         to show the recipient in full
     """
     batch, service_payment, entry = yield from change_batch(
-        request, lambda batch: _add_payment(batch, request), is_open_to_adds
+        request, lambda batch: _add_payment(batch, request), is_add=True
     )
     payment_id = service_payment.get("id")
     try:

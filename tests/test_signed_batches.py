@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +71,11 @@ def list_upstream_ids(simulator: Simulator) -> list[str]:
     return list(simulator.service.find_or_create_tenant().batches)
 
 
-async def edit_payment(gateway: GatewayUnderTest, batch: str, amount: str = "9.00") -> Any:
-    (payment,) = await load_payment_ids(gateway, batch)
+async def edit_payment(
+    gateway: GatewayUnderTest, batch: str, amount: str = "9.00", payment: str | None = None
+) -> Any:
+    if payment is None:
+        (payment,) = await load_payment_ids(gateway, batch)
     body = {"sourceAmount": amount}
     return await gateway.request("PATCH", f"/v1/batches/{batch}/payments/{payment}", body)
 
@@ -349,33 +351,29 @@ async def test_signed_add_is_refused_while_a_legacy_edit_creates_a_draft(
         assert simulator.service.list_requests("POST", f"/v1{path}") == []
 
 
-async def test_signed_add_in_doubt_blocks_legacy_edits_until_resolved(
+async def test_signed_add_in_doubt_blocks_legacy_edits_until_it_cannot_come(
     tmp_path: Path,
 ) -> None:
-    sections = {"upstream": {"timeout_seconds": 1}}
-    async with open_gateway_and_service(tmp_path, build_service(inferred=False), **sections) as (
-        gateway,
-        simulator,
-    ):
-        recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
+    async with open_operated_gateway(tmp_path, seconds=1, inferred=False) as setup:
+        gateway = setup.gateway
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
+        (upstream,) = setup.service.find_or_create_tenant().batches
         path = f"/batches/{upstream}/payments"
         (payment,) = await load_payment_ids(gateway, batch)
-        edit = partial(
-            gateway.request,
-            "PATCH",
-            f"/v1/batches/{batch}/payments/{payment}",
-            {"sourceAmount": "9.00"},
-        )
-        simulator.service.faults.append(Fault("POST", f"/v1{path}", close="after"))
-        assert (
-            await send_signed(gateway, "POST", path, build_add_body(recipient, "7.00"))
-        ).status == 500
-        edit_response = await edit()
+        setup.add_fault("POST", f"/v1{path}", close="after")
+        add_response = await send_signed(gateway, "POST", path, build_add_body(recipient, "7.00"))
+        assert add_response.status == 500
+        edit_response = await edit_payment(gateway, batch, payment=payment)
         assert (edit_response.status, edit_response.headers["Retry-After"]) == (500, "1")
-        async with open_store(gateway.settings.state) as store:
-            lost_state = {"lost": "2026-01-01T00:00:00+00:00"}
-            await ObjectStateStore(store).compare_and_set(TENANT, "signed", upstream, lost_state)
-        assert (await edit()).status == 200
+        # Nobody has to act: its client can look for it.
+        assert (await setup.run_json_command("writes", "unsettled"))["writes"] == []
+        await setup.age_sent_writes()
+
+        async def is_edited() -> bool:
+            return (await edit_payment(gateway, batch, payment=payment)).status == 200
+
+        await wait_until_async(is_edited)
         start_response = await request_successfully(
             gateway, "POST", f"/batches/{batch}/start-processing"
         )
@@ -622,27 +620,71 @@ async def test_legacy_edit_waits_only_for_earlier_signed_writes(
     ):
         recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         path = f"/batches/{upstream}/payments"
+        (payment,) = await load_payment_ids(gateway, batch)
         simulator.inject_fault(Fault("POST", f"/v1{path}", answer_delay=3))
         pending_start = asyncio.ensure_future(
             send_signed(gateway, "POST", path, build_add_body(recipient, "6.00"))
         )
         await wait_until(lambda: len(simulator.service.require_batch(upstream).payments) == 2)
-        payment = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
-        pending_add = asyncio.ensure_future(
-            gateway.request("POST", f"/v1/batches/{batch}/payments", payment)
-        )
+        pending_edit = asyncio.ensure_future(edit_payment(gateway, batch, payment=payment))
 
         async def is_taken() -> bool:
             return (await load_batch_state(gateway, upstream)).get("phase") == "editing"
 
         await wait_until_async(is_taken)
         last = await send_signed(gateway, "POST", path, build_add_body(recipient, "8.00"))
-        assert [(await pending_start).status, (await pending_add).status, last.status] == [200] * 3
-    paid_amounts = [
-        payment.terms.source_amount
-        for payment in simulator.service.require_batch(upstream).payments.values()
-    ]
-    assert [str(entry) for entry in paid_amounts] == ["5.00", "6.00", "7.00", "8.00"]
+        # Where the service has no such edit, the batch is a draft after it.
+        expected = (200, 200) if inferred else (200, 400)
+        assert (await pending_start).status == 200
+        assert ((await pending_edit).status, last.status) == expected
+        start_response = await request_successfully(
+            gateway, "POST", f"/batches/{batch}/start-processing"
+        )
+        assert start_response["batch"]["amount"] == ("23.00" if inferred else "15.00")
+
+
+async def test_signed_and_legacy_additions_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    async with open_gateway_and_service(tmp_path, build_service(inferred=True)) as (
+        gateway,
+        simulator,
+    ):
+        recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
+        path = f"/batches/{upstream}/payments"
+        fault = Fault("POST", f"/v1{path}", answer_delay=2, times=2)
+        simulator.inject_fault(fault)
+        payment = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
+        pending = [
+            asyncio.ensure_future(addition)
+            for addition in (
+                send_signed(gateway, "POST", path, build_add_body(recipient, "6.00")),
+                gateway.request("POST", f"/v1/batches/{batch}/payments", payment),
+            )
+        ]
+        await wait_until(lambda: len(simulator.service.require_batch(upstream).payments) == 3)
+        assert not any(addition.done() for addition in pending)
+        assert [(await addition).status for addition in pending] == [200, 200]
+
+
+async def test_legacy_addition_in_doubt_does_not_take_a_signed_payment_for_its_own(
+    tmp_path: Path,
+) -> None:
+    async with open_operated_gateway(tmp_path, inferred=True) as setup:
+        gateway = setup.gateway
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
+        (upstream,) = setup.service.find_or_create_tenant().batches
+        path = f"/batches/{upstream}/payments"
+        setup.add_fault("POST", f"/v1{path}", close="before", delay=1)
+        payment = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
+        pending_add = asyncio.ensure_future(
+            gateway.request("POST", f"/v1/batches/{batch}/payments", payment)
+        )
+        await wait_until(lambda: setup.count_calls("POST", f"/v1{path}") == 1)
+        assert (
+            await send_signed(gateway, "POST", path, build_add_body(recipient, "7.00"))
+        ).status == 200
+        assert (await pending_add).status == 500
+        assert len((await setup.run_json_command("writes", "unsettled"))["writes"]) == 1
 
 
 SIGNED_BODIES: dict[str, dict[str, Any]] = {

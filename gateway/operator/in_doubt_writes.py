@@ -27,6 +27,7 @@ from gateway.storage.operations import (
 )
 from gateway.storage.tenants import Tenant
 from mappings.current import ID_PATTERN, Endpoint, find_documented_endpoint
+from mappings.signed_writes import CHANGE
 
 WAIT_ADVICE = (
     "the service is down: wait; nothing to do yet. The gateway finds the outcome out when the "
@@ -94,7 +95,8 @@ async def load_in_doubt_writes(
     unfinished = {
         record.id: record
         for record in await repository.list_unfinished()
-        if operation_id in (None, record.id)
+        # A signed change ends by itself when it can no longer come; its client can look for it.
+        if operation_id in (None, record.id) and record.operation != CHANGE.name
     }
     unowned = await _filter_operations_without_owner(
         store, repository, unfinished, watch_seconds, pause_seconds

@@ -301,7 +301,6 @@ async def open_signed_handler(
             runtime.journal.operations,
             runtime.idempotency_guard,
             clocks.read_current_time,
-            calculate_max_request_seconds(settings),
         ),
         recent_reads=runtime.recent_reads,
         usage=usage,

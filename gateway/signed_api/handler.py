@@ -363,6 +363,7 @@ class SignedHandler:
             sender.tenant,
             sender.credentials,
             passthrough_request.environment,
+            passthrough_request.method,
             passthrough_request.target,
         )
         payment = await _read_added_payment(passthrough_request)

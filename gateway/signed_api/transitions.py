@@ -1,20 +1,16 @@
 """Coordinates signed writes on batches with legacy writes.
 
 - A superseded batch, which its legacy clients have replaced, is neither changed nor started.
-- A start is recorded as an operation before it is sent, and reconciled if it has no answer.
-- Changes and quotes of a batch are registered while they are in flight, so that a legacy edit
-  can wait for them. The transaction that registers one, or records a start, checks that the batch
-  has not been superseded.
+- Starts and changes of a batch are operations like the legacy ones (``mappings.signed_writes``). A
+  start is reconciled if it has no answer. A change is never compared with another request.
 - A freeze stops all of them.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Generic, Protocol, TypeVar
 
@@ -22,30 +18,19 @@ from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
 from gateway.http.request_paths import parse_path_parts
 from gateway.http.responses import LegacyResponse
-from gateway.storage import ObjectStateStore, StoreUnavailable, Tenant
+from gateway.storage import ObjectStateStore, Tenant
 from gateway.storage.operations import OperationRepository
 from gateway.upstream.send_attempt import Fence
 from gateway.writes.caller import Caller
-from gateway.writes.executor import MIN_POLL_SECONDS
 from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
-from mappings import batch_locks, errors
-from mappings.batch_bodies import SIGNED_ADDS
-from mappings.effects import JSON, Answer, Call, CompareAndSet, Request
-from mappings.failures import Conflict, Failure, Halted, Invalid, Refused, Unknown, Unreachable
-from mappings.signed_start import START
+from mappings import errors
+from mappings.effects import JSON, Answer, Call, Request
+from mappings.failures import Failure, Halted, Invalid, Refused, Unknown
+from mappings.signed_writes import CHANGE, START
 
 _START_ACTION = "start-processing"
 _QUOTE_ACTION = "generate-quote"
 """Does not change the batch, so an unanswered quote leaves nothing in doubt."""
-
-_BUSY_PHASES = ("editing", "deleting")
-"""Phases that may end with the batch superseded; a signed change waits for their end."""
-
-MAX_PAUSE_SECONDS = 0.2
-"""Longest pause between two checks of an edit; bounds the load of many waiting requests."""
-
-UNREGISTER_TIMEOUT_SECONDS = 1.0
-"""Seconds for which a response waits until its change is unregistered."""
 
 
 class WrongBatchStatus(Exception):
@@ -76,6 +61,7 @@ class SignedWrite:
     tenant: Tenant | None
     credentials: Credentials | None
     environment: str
+    method: str
     target: str
     stamp: int
     request_id: str
@@ -90,15 +76,11 @@ class SignedWriteGuard:
         operations: OperationRepository,
         idempotency_guard: IdempotencyGuard,
         now: Callable[[], datetime],
-        edit_wait_seconds: float,
     ) -> None:
-        """A change waits at most ``edit_wait_seconds`` for an edit of its batch."""
         self._object_state = object_state
         self._operations = operations
         self._idempotency_guard = idempotency_guard
         self._now = now
-        self._edit_wait_seconds = edit_wait_seconds
-        self._unregister_tasks: set[asyncio.Future[None]] = set()
 
     async def send_write(self, write: SignedWrite, send: Send[Response]) -> Response:
         """Sends a write and returns the service's response.
@@ -119,125 +101,35 @@ class SignedWriteGuard:
             if action == _START_ACTION and await self._operations.is_restore_unchecked():
                 raise Halted(errors.RESTORE_CHECK_PENDING)
             return await send(None)
-        if action != _START_ACTION:
-            return await self._send_change(write, write.tenant, batch, action, send)
         alias = await self._object_state.load(write.tenant, "alias", batch)
-        first_batch = str(alias.get("id") or batch)
-        flow_request = Request(self._now(), write.request_id, {"id": batch, "batch": first_batch})
-        key = _build_api_key_for_starts(write.tenant, write.credentials)
-        return await SignedStart(
-            WriteRequest(START, flow_request, Caller(key, write.request_id)), send
+        if action == _QUOTE_ACTION:
+            if alias.get("abandoned"):
+                raise WrongBatchStatus
+            return await send(None)
+        ids = {"id": batch, "batch": str(alias.get("id") or batch)}
+        flow_request = Request(self._now(), write.request_id, ids)
+        if action != _START_ACTION:
+            name = os.urandom(8).hex()
+            body = {
+                "method": write.method,
+                "path": f"/batches/{batch}/{action}".rstrip("/"),
+                "payment": write.payment,
+            }
+            # Its own name makes it different from any other request.
+            flow_request = replace(flow_request, seed=name, ids={**ids, "change": name}, body=body)
+        key = _build_api_key(write.tenant, write.credentials)
+        return await SignedBatchWrite(
+            WriteRequest(
+                START if action == _START_ACTION else CHANGE,
+                flow_request,
+                Caller(key, write.request_id),
+            ),
+            send,
         ).run(self._idempotency_guard, write.stamp)
 
     async def _check_not_frozen(self, tenant: Tenant) -> None:
         if await self._operations.is_frozen(tenant):
             raise Halted(errors.WRITES_FROZEN, retry_after=errors.FREEZE_RETRY_AFTER_SECONDS)
-
-    async def _send_change(
-        self,
-        write: SignedWrite,
-        tenant: Tenant,
-        batch: str,
-        action: str,
-        send: Send[Response],
-    ) -> Response:
-        """Sends a change or quote of a batch, registered so that a legacy edit waits for it."""
-        change_id = os.urandom(8).hex()
-        first_batch = await self._register_change(tenant, batch, change_id)
-        is_in_doubt = True  # also if this task is cancelled at shutdown
-        payment_records: list[CompareAndSet] = []
-        try:
-            response = await send(None)
-            # After a 5xx the service may still have executed it.
-            is_in_doubt = response.status >= 500
-            if write.payment is not None and 200 <= response.status < 300:
-                # Recorded, so that the check before a start does not report the payment as a
-                # stranger's.
-                payment_records = [
-                    CompareAndSet(SIGNED_ADDS, first_batch, {change_id: write.payment})
-                ]
-        except Failure as failure:
-            is_in_doubt = isinstance(failure, Unknown)
-            raise
-        finally:
-            # An unanswered change may still take effect while its timestamp is valid. A quote
-            # changes nothing.
-            lost_at = self._now() if is_in_doubt and action != _QUOTE_ACTION else None
-            remaining_changes = batch_locks.build_signed_change_removal_facts(change_id, lost_at)
-            await self._unregister_change(
-                tenant,
-                CompareAndSet(
-                    batch_locks.SIGNED_CHANGES_KIND,
-                    first_batch,
-                    remaining_changes,
-                    linked=payment_records,
-                ),
-            )
-        return response
-
-    async def _register_change(self, tenant: Tenant, batch: str, change_id: str) -> str:
-        """Waits for a running edit, registers the change, and returns the batch's recorded id.
-
-        The transaction that registers the change checks that the batch has not been superseded;
-        an edit that starts later waits for the change.
-        """
-        loop, pause = asyncio.get_running_loop(), MIN_POLL_SECONDS
-        deadline = loop.time() + self._edit_wait_seconds
-        while loop.time() < deadline:
-            alias = await self._object_state.load(tenant, "alias", batch)
-            if alias.get("abandoned"):
-                raise WrongBatchStatus
-            first_batch = str(alias.get("id") or batch)
-            facts = await self._object_state.load(tenant, "batch", first_batch)
-            signed_changes = await self._object_state.load(
-                tenant, batch_locks.SIGNED_CHANGES_KIND, first_batch
-            )
-            # No write claims the payment that this change may add, and reconciliation could
-            # attribute it to an add in doubt.
-            if facts.get("phase") in _BUSY_PHASES or facts.get(batch_locks.ADDS):
-                await asyncio.sleep(pause)
-                # Backs off, because many requests may wait for one edit.
-                pause = min(pause * 2, MAX_PAUSE_SECONDS)
-                await self._check_not_frozen(tenant)  # an operator may freeze it while this waits
-                continue
-            updated_changes = batch_locks.build_signed_change_facts(
-                signed_changes, change_id, self._now()
-            )
-            batch_check = CompareAndSet(
-                "batch",
-                first_batch,
-                {},
-                expected=batch_locks.build_unchanged_batch_condition(facts),
-            )
-            alias_check = CompareAndSet(
-                "alias", batch, {}, expected={"abandoned": None, "id": alias.get("id")}
-            )
-            with suppress(Conflict):
-                record = CompareAndSet(
-                    batch_locks.SIGNED_CHANGES_KIND,
-                    first_batch,
-                    updated_changes,
-                    linked=(batch_check, alias_check),
-                )
-                await self._object_state.compare_and_set_all(tenant, [record])
-                return first_batch
-        raise Unreachable("other changes of the batch are in progress", retry_after=1)
-
-    async def _unregister_change(self, tenant: Tenant, changes: CompareAndSet) -> None:
-        """Unregisters a change before its response is sent on.
-
-        Waits for a bounded time: a client that waits too long for its response sends the change
-        again.
-        """
-        task = asyncio.ensure_future(self._save_signed_changes(tenant, changes))
-        self._unregister_tasks.add(task)
-        task.add_done_callback(self._unregister_tasks.discard)
-        await asyncio.wait([task], timeout=UNREGISTER_TIMEOUT_SECONDS)
-
-    async def _save_signed_changes(self, tenant: Tenant, changes: CompareAndSet) -> None:
-        # A change that remains registered expires.
-        with suppress(StoreUnavailable):
-            await self._object_state.compare_and_set_all(tenant, [changes])
 
 
 _ADD_ACTION = "payments"
@@ -271,13 +163,13 @@ def _split_batch_and_action(target: str) -> tuple[str | None, str]:
     return path_parts[1], "/".join(path_parts[2:]).lower()
 
 
-def _build_api_key_for_starts(tenant: Tenant, credentials: Credentials) -> ApiKey:
-    """Builds the key under which signed starts of a tenant are recorded."""
+def _build_api_key(tenant: Tenant, credentials: Credentials) -> ApiKey:
+    """Builds the key under which signed writes of a tenant are recorded."""
     return ApiKey(f"signed {tenant.merchant}", "signed", "", *tenant, credentials, None, ())
 
 
-class SignedStart(Generic[Response]):
-    """A client-signed start, executed like a legacy one: recorded, sent once, reconciled."""
+class SignedBatchWrite(Generic[Response]):
+    """A client-signed write of a batch, executed like a legacy one: recorded, and sent once."""
 
     def __init__(self, write_request: WriteRequest, send: Send[Response]) -> None:
         self._write_request = write_request
@@ -307,8 +199,7 @@ class SignedStart(Generic[Response]):
     async def _send_call(self, _call: Call, fence: Fence | None) -> JSON:
         """Sends the call with the client's signature, in place of a call signed by the gateway."""
         response = self._response = await self._send(fence)
-        # The recorded answer of a start has no content; the client gets the service's own
-        # response.
+        # The recorded answer has no content; the client gets the service's own response.
         if 200 <= response.status < 300:
             return {}
         if not 400 <= response.status < 500:

@@ -207,11 +207,9 @@ STATE_TABLES: Mapping[str, StateTable] = {
     "country": StateTable(
         "account_countries", {"account_number": _build_flag_column("needs_account_number")}
     ),
-    # Changes of a batch that are under way with a client's own signature, by the name of each.
+    # Open changes of a batch with a client's own signature: the payment that each adds, by its name.
     "signed": StateTable(
-        "signed_changes",
-        {"last": _build_text_column("last_name"), "lost": _build_text_column("lost_at")},
-        others="started_at_by_name",
+        "signed_changes", {"last": _build_text_column("last_name")}, others="payments"
     ),
     "signed adds": StateTable("signed_adds", {}, others="payments"),
     "batch": StateTable(

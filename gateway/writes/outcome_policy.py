@@ -82,14 +82,14 @@ class OutcomePolicy:
     ) -> None:
         self._journal = journal
         self._clock = clock
-        self._monotonic = monotonic or clock.monotonic
+        self.monotonic = monotonic or clock.monotonic
         self._unanswered: dict[str, UnansweredWrite] = {}
 
     def record_unanswered_write(self, execution: OperationExecution, age_seconds: float) -> None:
         """Records that the last write was sent ``age_seconds`` ago and has no response."""
         if write := execution.write_in_doubt:
             entered = write.recorded_at.timestamp()
-            now, really = self._monotonic() - age_seconds, self._clock.monotonic() - age_seconds
+            now, really = self.monotonic() - age_seconds, self._clock.monotonic() - age_seconds
             self._unanswered[execution.operation_record.id] = UnansweredWrite(
                 write.number, now, really, entered
             )
@@ -131,7 +131,7 @@ class OutcomePolicy:
             MAX_STAMP_AGE_SECONDS
             + STAMP_MARGIN_SECONDS
             + max(offset, clock_lead)
-            - (self._monotonic() - unanswered.quiet_since)
+            - (self.monotonic() - unanswered.quiet_since)
         )
         return max(0, math.ceil(wait))
 

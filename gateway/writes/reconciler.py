@@ -303,7 +303,7 @@ class WriteReconciler:
         self._forget_closed_operations(
             {record.id for record in rows} | (self._journal.unsaved_executions.keys() - unsaved_ids)
         )
-        now = self._journal.monotonic()
+        now = self._policy.monotonic()
         outcomes = (
             await self._journal.operations.load_operator_outcomes([record.id for record in orphans])
             if orphans
@@ -356,7 +356,7 @@ class WriteReconciler:
             pause_seconds = inconclusive_seconds
         elif inconclusive_seconds:
             pause_seconds = min(pause_seconds, inconclusive_seconds)
-        retry_state.due_at = self._journal.monotonic() + pause_seconds
+        retry_state.due_at = self._policy.monotonic() + pause_seconds
 
     async def load_leases_of_operations(self, records: Iterable[OperationRecord]) -> None:
         """Loads the leases of the operations' instances; call it before ``is_operation_executing``."""

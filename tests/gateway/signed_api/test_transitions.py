@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,6 @@ class TransitionsHarness:
     object_states: ObjectStateStore
     transitions: SignedWriteGuard
     service: FakeUpstream
-    clock_offset: timedelta = timedelta()
-    """Offset of the clock from ``NOW``."""
 
     async def send_write(self, request: SignedWrite, *answers: int | Exception) -> int:
         self.service.answers = list(answers)
@@ -84,8 +82,7 @@ async def harness(tmp_path: Path) -> AsyncIterator[TransitionsHarness]:
             parts.object_states,
             operation_repository,
             parts.guard,
-            lambda: NOW + transitions_harness.clock_offset,
-            1.0,
+            lambda: NOW,
         )
         transitions_harness = TransitionsHarness(
             parts.store, parts.object_states, transitions, FakeUpstream(parts.object_states)
@@ -100,9 +97,8 @@ def object_states(harness: TransitionsHarness) -> ObjectStateStore:
 
 def build_write(target: str = START_PATH, tenant: Tenant | None = ACME) -> SignedWrite:
     timestamp = int(NOW.timestamp())
-    return SignedWrite(
-        tenant, CREDENTIALS if tenant else None, "sandbox", target, timestamp, "a request"
-    )
+    credentials = CREDENTIALS if tenant else None
+    return SignedWrite(tenant, credentials, "sandbox", "POST", target, timestamp, "a request")
 
 
 async def load_batch_state(
@@ -149,7 +145,7 @@ async def supersede_batch(object_states: ObjectStateStore) -> None:
     )
 
 
-@pytest.mark.parametrize("action", ["start-processing", "generate-quote", "payments", ""])
+@pytest.mark.parametrize("action", ["start-processing", "payments", ""])
 async def test_batch_superseded_between_read_and_record_is_not_written(
     harness: TransitionsHarness,
     object_states: ObjectStateStore,
@@ -264,157 +260,43 @@ async def test_other_writes_record_nothing(
 # Changes in progress.
 
 
-async def load_signed_changes(harness: TransitionsHarness) -> tuple[int, bool]:
-    """Return how many changes are in progress, and whether one is lost."""
-    change_state, now = (
-        await harness.object_states.load(ACME, batch_locks.SIGNED_CHANGES_KIND, "B-1"),
-        NOW + harness.clock_offset,
+async def load_open_changes(harness: TransitionsHarness) -> list[Any]:
+    return batch_locks.list_open_signed_changes(
+        await harness.object_states.load(ACME, batch_locks.SIGNED_CHANGES_KIND, "B-1")
     )
-    return len(
-        batch_locks.list_active_signed_changes(change_state, now)
-    ), not batch_locks.has_no_signed_change_in_doubt(now, change_state)
 
 
-async def test_lost_change_ends_at_its_deadline_despite_later_changes(
-    harness: TransitionsHarness,
+@pytest.mark.parametrize(
+    ("answer", "open_count"),
+    [(200, 0), (404, 0), (Unreachable("no connection"), 0), (502, 1), (Unknown("lost"), 1)],
+)
+async def test_change_is_open_while_it_may_still_be_executed(
+    harness: TransitionsHarness, answer: int | Exception, open_count: int
 ) -> None:
     payment_write = build_write("/v1/batches/B-1/payments")
-    with pytest.raises(Unknown):
-        await harness.send_write(payment_write, Unknown("lost"))
-    assert await load_signed_changes(harness) == (0, True)
-    for seconds in (40, 80):
-        harness.clock_offset = timedelta(seconds=seconds)
-        assert await harness.send_write(payment_write) == 200
-        assert await load_signed_changes(harness) == (0, True)
-    harness.clock_offset = timedelta(seconds=batch_locks.SIGNED_CHANGE_TTL_SECONDS)
-    assert await load_signed_changes(harness) == (0, False)
-    assert await harness.send_write(payment_write, 502) == 502
-    assert await load_signed_changes(harness) == (0, True)
+    with suppress(Unreachable, Unknown):
+        await harness.send_write(payment_write, answer)
+    assert len(await load_open_changes(harness)) == open_count
+    assert await harness.send_write(payment_write) == 200
+    assert len(await load_open_changes(harness)) == open_count
 
 
-@pytest.mark.parametrize("answer", [RuntimeError("broken"), asyncio.CancelledError()])
-async def test_interrupted_change_may_still_be_executed(
-    harness: TransitionsHarness, answer: BaseException
-) -> None:
-    async def cancel_request(_fence: Fence | None) -> PassedResponse:
-        raise answer
+async def test_concurrent_changes_do_not_exclude_each_other(harness: TransitionsHarness) -> None:
+    payment_write = build_write("/v1/batches/B-1/payments")
+    are_all_sent = asyncio.Event()
 
-    with pytest.raises(type(answer)):
-        await harness.transitions.send_write(
-            build_write("/v1/batches/B-1/payments"), cancel_request
-        )
-    assert await load_signed_changes(harness) == (0, True)
+    async def wait_for_others(fence: Fence | None) -> PassedResponse:
+        response = await harness.service(fence)
+        if harness.service.sent_count == 20:
+            are_all_sent.set()
+        await are_all_sent.wait()
+        return response
 
-
-async def test_unsent_change_has_ended(harness: TransitionsHarness) -> None:
-    with pytest.raises(Unreachable):
-        await harness.send_write(
-            build_write("/v1/batches/B-1/payments"), Unreachable("no connection")
-        )
-    assert await load_signed_changes(harness) == (0, False)
-
-
-async def test_change_that_ends_after_its_deadline_ends_no_other_change(
-    harness: TransitionsHarness,
-) -> None:
-    payment_write, end_events = (
-        build_write("/v1/batches/B-1/payments"),
-        [asyncio.Event(), asyncio.Event()],
+    responses = await asyncio.gather(
+        *(harness.transitions.send_write(payment_write, wait_for_others) for _ in range(20))
     )
-
-    async def start_write(end: asyncio.Event) -> asyncio.Future[PassedResponse]:
-        is_started = asyncio.Event()
-
-        async def wait_for_end(fence: Fence | None) -> PassedResponse:
-            is_started.set()
-            await end.wait()
-            return await harness.service(fence)
-
-        write_task = asyncio.ensure_future(
-            harness.transitions.send_write(payment_write, wait_for_end)
-        )
-        await is_started.wait()
-        return write_task
-
-    first = await start_write(end_events[0])
-    harness.clock_offset = timedelta(seconds=batch_locks.SIGNED_CHANGE_TTL_SECONDS)
-    assert await load_signed_changes(harness) == (0, False)
-    second = await start_write(end_events[1])
-    end_events[0].set()
-    await first
-    assert await load_signed_changes(harness) == (1, False)
-    end_events[1].set()
-    await second
-    assert await load_signed_changes(harness) == (0, False)
-
-
-class SlowCountingStateStore(ObjectStateStore):
-    """A store whose reads are outdated when they return."""
-
-    record_count = 0
-
-    async def load(self, tenant: Tenant, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - as it is called
-        object_state = await super().load(tenant, kind, id)
-        await asyncio.sleep(0.01)
-        return object_state
-
-    async def compare_and_set_all(self, tenant: Tenant, records: Sequence[CompareAndSet]) -> None:
-        self.record_count += 1
-        await super().compare_and_set_all(tenant, records)
-
-
-async def test_concurrent_changes_do_not_exclude_each_other(tmp_path: Path) -> None:
-    async with open_gateway_parts(
-        build_settings(tmp_path, f"http://127.0.0.1:{find_free_port()}")
-    ) as parts:
-        object_states, operation_repository = (
-            SlowCountingStateStore(parts.store),
-            parts.journal.operations,
-        )
-        transitions, service = (
-            SignedWriteGuard(object_states, operation_repository, parts.guard, lambda: NOW, 30.0),
-            FakeUpstream(object_states),
-        )
-        payment_write = build_write("/v1/batches/B-1/payments")
-        await asyncio.gather(*(transitions.send_write(payment_write, service) for _ in range(20)))
-        assert (service.sent_count, object_states.record_count) == (20, 40), (
-            "one record at start and one at end of each change, without retries"
-        )
-
-
-class HangingStateStore(ObjectStateStore):
-    """A store that stops responding when ``is_hanging`` is set."""
-
-    is_hanging = False
-
-    async def compare_and_set_all(self, tenant: Tenant, records: Sequence[CompareAndSet]) -> None:
-        if self.is_hanging:
-            await asyncio.Event().wait()
-        await super().compare_and_set_all(tenant, records)
-
-
-async def test_answer_does_not_wait_for_hanging_storage(tmp_path: Path) -> None:
-    """The client would give up, and add the payment again."""
-    async with open_gateway_parts(
-        build_settings(tmp_path, f"http://127.0.0.1:{find_free_port()}")
-    ) as parts:
-        object_states, operation_repository = (
-            HangingStateStore(parts.store),
-            parts.journal.operations,
-        )
-        transitions = SignedWriteGuard(
-            object_states, operation_repository, parts.guard, lambda: NOW, 1.0
-        )
-
-        async def hang_storage(fence: Fence | None) -> PassedResponse:
-            object_states.is_hanging = True
-            return PassedResponse(200)
-
-        async with asyncio.timeout(20):
-            response = await transitions.send_write(
-                build_write("/v1/batches/B-1/payments"), hang_storage
-            )
-        assert response.status == 200
+    assert [response.status for response in responses] == [200] * 20
+    assert await load_open_changes(harness) == []
 
 
 # Freezes.

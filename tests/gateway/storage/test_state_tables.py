@@ -41,7 +41,6 @@ async def test_object_states_survive_the_move_into_columns(state: State) -> None
         "begun": {"at": "legacy", "by": "one"},
         "complete": {"payments": 2, "newest": "2030"},
         "country": {"account_number": True},
-        "signed": {"last": "a", "lost": "2030", "a": "2030"},
         "signed adds": {"a": {"sourceAmount": "1.10"}},
         "batch": {
             "phase": "editing",

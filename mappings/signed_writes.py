@@ -1,23 +1,32 @@
-"""Starts a batch with the client's own signature.
+"""Writes of batches with the client's own signature, sent exactly as the client wrote them.
 
-The request is sent exactly as the client wrote it. This flow acquires the batch's lock, so that a
-start and an edit through the legacy interface cannot both win; releases it if the start is refused;
-and provides the rule that determines the outcome.
+A start acquires the batch's lock, so that a start and an edit through the legacy interface cannot
+both win; releases it if it is refused; and has the rule that determines its outcome. Any other
+change waits for such edits, and is registered while it is under way or in doubt, so that an edit
+waits for it: a batch that an edit supersedes without the payment that a change adds would lose it.
+
+The request's id ``batch`` is the batch's first id, under which its state is stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import suppress
+from typing import Any
 
 from mappings import outcome_rules
 from mappings.batch_locks import (
     BEING_CHANGED,
     MAX_LOCK_ATTEMPTS,
+    SIGNED_CHANGES_KIND,
     build_external_batch_facts,
+    build_signed_change_facts,
     build_unchanged_batch_condition,
     is_batch_unlocked,
+    is_open_to_signed_changes,
 )
 from mappings.batch_reads import WRONG_STATUS
+from mappings.batch_views import SIGNED_ADDS
 from mappings.drafts import format_timestamp
 from mappings.effects import (
     JSON,
@@ -26,9 +35,13 @@ from mappings.effects import (
     Call,
     CompareAndSet,
     Flow,
+    InDoubtWrite,
     LoadFacts,
+    MayExist,
     Operation,
     Request,
+    Step,
+    WriteOutcome,
 )
 from mappings.failures import Conflict, Halted, Invalid, Refused, Unreachable
 from mappings.payouts import SubFlow
@@ -38,8 +51,6 @@ def start_signed_batch(request: Request) -> Flow:
     """Answers POST /batches/:id/start-processing, sent, with its client's own signature.
 
     POST /batches/:id/start-processing once
-
-    The request's id ``batch`` is the batch's first id, under which its state is stored.
     """
     upstream_id, batch_id = request.ids["id"], request.ids["batch"]
     facts, lock_facts = yield from _acquire_batch_lock_for_start(upstream_id, batch_id, request)
@@ -122,10 +133,80 @@ def _is_startable(facts: Mapping[str, JSON], upstream_id: str) -> bool:
     )
 
 
+def change_signed_batch(request: Request) -> Flow:
+    """Answers any other write of a batch, sent once, with its client's own signature.
+
+    The request's body has the ``method`` and ``path``, and the ``payment`` that it adds, if any.
+    """
+    upstream_id, batch_id, name = request.ids["id"], request.ids["batch"], request.seed
+    payment = request.body["payment"]
+    yield from _register_change(upstream_id, batch_id, name, payment)
+    call = Call(
+        request.body["method"],
+        request.body["path"],
+        reconcile=_may_exist,
+        only_while_client_waits=True,
+    )
+    try:
+        yield call
+    except (Refused, Unreachable, Conflict) as failure:
+        yield CompareAndSet(SIGNED_CHANGES_KIND, batch_id, {name: None})
+        if isinstance(failure, Conflict):  # the upstream batch was superseded in the meantime
+            raise Halted(BEING_CHANGED, retry_after=1) from None
+        raise
+    # Recorded, so that the check before a start does not report the payment as a stranger's.
+    added = [CompareAndSet(SIGNED_ADDS, batch_id, {name: payment})] if payment else []
+    yield CompareAndSet(SIGNED_CHANGES_KIND, batch_id, {name: None}, linked=added)
+    return Answer({})
+
+
+def _register_change(upstream_id: str, batch_id: str, name: str, payment: JSON) -> SubFlow:
+    """Registers the change once no edit is under way."""
+    for _ in range(MAX_LOCK_ATTEMPTS):
+        redirect = yield LoadFacts("alias", upstream_id)
+        if redirect.get("abandoned"):
+            raise Invalid(WRONG_STATUS)
+        try:
+            facts = yield AwaitFacts("batch", batch_id, condition=is_open_to_signed_changes)
+        except Conflict:
+            break
+        # Checked in the same transaction: an edit may begin, or supersede the batch, between the
+        # reads and this write.
+        checks = (
+            CompareAndSet(
+                "batch", batch_id, {}, expected={key: facts.get(key) for key in ("phase", "since")}
+            ),
+            CompareAndSet(
+                "alias", upstream_id, {}, expected={"abandoned": None, "id": redirect.get("id")}
+            ),
+        )
+        new_facts = build_signed_change_facts(name, payment)
+        with suppress(Conflict):
+            yield CompareAndSet(SIGNED_CHANGES_KIND, batch_id, new_facts, linked=checks)
+            return
+    raise Halted(BEING_CHANGED, retry_after=1)
+
+
+def _may_exist(_write: InDoubtWrite) -> Generator[Step, Any, WriteOutcome]:
+    """Outcome rule of a change, which its client can look for: it ends when it can no longer come."""
+    yield from ()
+    return MayExist()
+
+
 START = Operation(
     "POST",
     "/batches/{id}/start-processing",
     start_signed_batch,
+    "current 4.4",
+    "exact",
+    "passed on as the client signed it",
+    answer_shape=None,
+)
+
+CHANGE = Operation(
+    "POST",
+    "/batches/{id}",
+    change_signed_batch,
     "current 4.4",
     "exact",
     "passed on as the client signed it",
