@@ -18,6 +18,7 @@ from gateway.compare.masking import Redactor
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.docgen.curl import CurlRequest, InvalidCurlCommand, parse_curl
+from gateway.docgen.examples import build_request_example
 from gateway.docgen.explain import (
     ExplainedCall,
     Explanation,
@@ -25,7 +26,6 @@ from gateway.docgen.explain import (
     UnknownOperation,
     explain_request,
 )
-from gateway.docgen.request_examples import build_request_example
 from mappings import OPERATIONS
 from mappings.current import ENDPOINTS
 from mappings.effects import JSON

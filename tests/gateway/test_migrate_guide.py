@@ -107,9 +107,9 @@ async def test_guide_lists_only_used_operations(tmp_path: Path) -> None:
 async def test_before_and_after_come_from_the_flow(tmp_path: Path) -> None:
     await record_usage(tmp_path, "create_payout_method")
     page = await print_guide(tmp_path)
-    assert '"routing": "021000021"' in page
-    assert '"branchId": "021000021"' in page
-    assert "| `branchId` | `021000021` | `accounts.bank.routing` | renamed |" in page
+    assert '"branchNum": "47261"' in page
+    assert '"branchId": "47261"' in page
+    assert "| `branchId` | `47261` | `accounts.bank.branchNum` | renamed |" in page
     assert "POST /v1/recipients/R-91XQ0ZXXXZ8CC0DW/accounts\n" in page
 
 

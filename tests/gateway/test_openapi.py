@@ -18,9 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import is_typeddict
 
 from gateway.cli.openapi import openapi
+from gateway.docgen.examples import EXAMPLE_BODIES, EXAMPLE_IDS
 from gateway.docgen.openapi import build_openapi_document, descriptions
 from gateway.docgen.openapi.document import _DocumentBuilder
-from gateway.docgen.openapi.examples import EXAMPLE_BODIES, EXAMPLE_IDS
 from gateway.simulator import Service
 from mappings import OPERATIONS, UNLISTED, errors, field_types, geography, legacy
 from mappings.effects import Vocabulary
@@ -276,9 +276,10 @@ async def create_objects(gateway: GatewayUnderTest) -> dict[str, str]:
     for recipient in recipients:
         await request_successfully(gateway, "DELETE", f"/recipients/{recipient['id']}")
     recipient = await create_recipient(gateway)
-    batch = await create_batch(gateway, recipient, "5.00")
-    (payment,) = await load_payment_ids(gateway, batch)
-    return {"recipients": recipient, "batches": batch, "payments": payment}
+    batch = await create_batch(gateway, recipient, "5.00", "6.00")
+    payment, other_payment = await load_payment_ids(gateway, batch)
+    ids = {"recipients": recipient, "batches": batch, "payments": payment}
+    return ids | {"other payments": other_payment}
 
 
 async def test_admin_port_serves_the_document(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ import pytest
 from typing_extensions import is_typeddict
 
 from gateway.config.settings import Settings, load_settings
-from gateway.docgen.reference import EXAMPLE_CONFIGURATION, render_reference_pages
+from gateway.docgen.examples import EXAMPLE_BODIES
 from gateway.docgen.reference.configuration import iter_example_assignments, iter_setting_keys
 from gateway.docgen.reference.operations import (
     build_example_target,
     explain_example_request,
     format_operation_title,
 )
-from gateway.docgen.reference.requests import EXAMPLE_REQUESTS
+from gateway.docgen.reference.pages import EXAMPLE_CONFIGURATION, render_reference_pages
 from mappings import OPERATIONS, UNLISTED
 from mappings.effects import Operation
 
@@ -86,14 +86,14 @@ UNDOCUMENTED_FIELDS = {
 def test_documented_request_has_every_accepted_field(
     operation: Operation,
 ) -> None:
-    documented_names = set(iter_names(EXAMPLE_REQUESTS[operation.name]))
+    documented_names = set(iter_names(EXAMPLE_BODIES[operation.name]))
     if operation.name.startswith("update_pay"):
         documented_names |= set(
-            iter_names(EXAMPLE_REQUESTS[operation.name.replace("update", "create")])
+            iter_names(EXAMPLE_BODIES[operation.name.replace("update", "create")])
         )
     if operation.name.startswith(("update_", "create_payment")):
-        documented_names |= set(iter_names(EXAMPLE_REQUESTS["create_batch"])) | set(
-            iter_names(EXAMPLE_REQUESTS["create_recipient"])
+        documented_names |= set(iter_names(EXAMPLE_BODIES["create_batch"])) | set(
+            iter_names(EXAMPLE_BODIES["create_recipient"])
         )
     assert set(iter_fields(operation.body_shape)) - UNDOCUMENTED_FIELDS <= documented_names
 

@@ -5,8 +5,7 @@ Each call is shown before and after, as the flow that serves traffic makes it
 were used, how often and when.
 """
 
-from gateway.docgen.guide.model import GuideData, RemainingOperation, load_guide_data
-from gateway.docgen.guide.page import render_guide
-from gateway.docgen.request_examples import RequestExample
+from gateway.docgen.examples import RequestExample
+from gateway.docgen.guide.page import GuideData, RemainingOperation, load_guide_data, render_guide
 
 __all__ = ["GuideData", "RemainingOperation", "RequestExample", "load_guide_data", "render_guide"]

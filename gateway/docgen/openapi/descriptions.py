@@ -22,76 +22,50 @@ _CODE_AND_NAME: Description = {
 }
 
 
-def _build_examples_description(*values: Any) -> Description:
-    return {"examples": list(values)}
-
-
 def _map_fields_to_description(
     holders: tuple[str, ...], names: tuple[str, ...], description: Description
 ) -> dict[str, Description]:
     return {f"{holder}.{name}": description for holder in holders for name in names}
 
 
+_EXAMPLES: Mapping[str, Any] = {
+    "sourceAmount": "100.00", "targetAmount": "100.00", "exchangeRate": "1.000000",
+    "fxRate": "1.000000", "primaryCurrency": "USD", "sourceCurrency": "USD",
+    "targetCurrency": "USD", "currency": "USD", "sourceCurrencyName": "US Dollar",
+    "targetCurrencyName": "US Dollar", "country": "US", "countryCode": "US",
+    "email": "ada@example.com", "name": "Ada Lovelace", "firstName": "Ada", "lastName": "Lovelace",
+    "description": "March", "language": "en", "dob": "1990-12-10", "page": 1, "pages": 1,
+    "records": 1, "referenceId": "employee-12", "memo": "March",
+    "avatarUrl": "https://example.com/ada.png", "fees": "0.00", "recipientFees": "0.00",
+    "merchantFees": "0.00", "street1": "1 Main Street", "city": "New York", "region": "NY",
+    "count": 1, "totalPayments": 1, "Recipient.type": "individual",
+    "Compliance.status": "verified", "Hold.limit": 1000, "Summary.processed_by": "API",
+    "Country.code": "CA", "Country.name": "Canada", "Currency.code": "CAD",
+    "Currency.name": "Canadian Dollar",
+}  # fmt: skip
+"""Examples of fields: of every field with a name, or of one of an object."""
+
+_TIMES = (
+    "checkedAt", "createdAt", "updatedAt", "sentAt", "completedAt", "processedAt", "serverTime",
+    "quoteExpiredAt",
+)  # fmt: skip
+
 FIELDS: Mapping[str, Description] = {
-    # Every field with this name
-    "checkedAt": _TIME,
-    "createdAt": _TIME,
-    "updatedAt": _TIME,
-    "sentAt": _TIME,
-    "completedAt": _TIME,
-    "processedAt": _TIME,
-    "serverTime": _TIME,
-    "quoteExpiredAt": _TIME,
-    "sourceAmount": _build_examples_description("100.00"),
-    "targetAmount": _build_examples_description("100.00"),
-    "exchangeRate": _build_examples_description("1.000000"),
-    "fxRate": _build_examples_description("1.000000"),
-    "primaryCurrency": _build_examples_description("USD"),
-    "sourceCurrency": _build_examples_description("USD"),
-    "targetCurrency": _build_examples_description("USD"),
-    "currency": _build_examples_description("USD"),
-    "sourceCurrencyName": _build_examples_description("US Dollar"),
-    "targetCurrencyName": _build_examples_description("US Dollar"),
-    "country": _build_examples_description("US"),
-    "countryCode": _build_examples_description("US"),
-    "email": _build_examples_description("ada@example.com"),
-    "name": _build_examples_description("Ada Lovelace"),
-    "firstName": _build_examples_description("Ada"),
-    "lastName": _build_examples_description("Lovelace"),
-    "description": _build_examples_description("March"),
-    "language": _build_examples_description("en"),
-    "dob": _build_examples_description("1990-12-10"),
-    "page": _build_examples_description(1),
-    "pages": _build_examples_description(1),
-    "records": _build_examples_description(1),
-    "referenceId": _build_examples_description("employee-12"),
-    "memo": _build_examples_description("March"),
-    "avatarUrl": _build_examples_description("https://example.com/ada.png"),
-    "fees": _build_examples_description("0.00"),
-    "recipientFees": _build_examples_description("0.00"),
-    "merchantFees": _build_examples_description("0.00"),
-    "street1": _build_examples_description("1 Main Street"),
-    "city": _build_examples_description("New York"),
-    "region": _build_examples_description("NY"),
-    "count": _build_examples_description(1),
-    "totalPayments": _build_examples_description(1),
-    # A single field
+    **{name: {"examples": [value]} for name, value in _EXAMPLES.items()},
+    **dict.fromkeys(_TIMES, _TIME),
     "Recipient.status": {
         "description": "`active`, `incomplete`, `inactive`, `disabled` or `suspended`.",
-        **_build_examples_description("active"),
+        "examples": ["active"],
     },
     "Recipient.complianceStatus": {
         "description": "`pending`, `verified` or `blocked`.",
-        **_build_examples_description("verified"),
+        "examples": ["verified"],
     },
-    "Recipient.type": _build_examples_description("individual"),
-    "Recipient.ssn": {"description": _MASKED_NOTE, **_build_examples_description("****01")},
-    "Recipient.passport": {"description": _MASKED_NOTE, **_build_examples_description("****77")},
-    "Compliance.status": _build_examples_description("verified"),
-    "Bank.accountNum": {"description": _MASKED_NOTE, **_build_examples_description("****67")},
-    "Bank.iban": {"description": _MASKED_NOTE, **_build_examples_description("****00")},
-    "Bank.governmentId": {"description": _MASKED_NOTE, **_build_examples_description("****01")},
-    "Hold.limit": _build_examples_description(1000),
+    "Recipient.ssn": {"description": _MASKED_NOTE, "examples": ["****01"]},
+    "Recipient.passport": {"description": _MASKED_NOTE, "examples": ["****77"]},
+    "Bank.accountNum": {"description": _MASKED_NOTE, "examples": ["****67"]},
+    "Bank.iban": {"description": _MASKED_NOTE, "examples": ["****00"]},
+    "Bank.governmentId": {"description": _MASKED_NOTE, "examples": ["****01"]},
     "Primary.currency": {
         "type": "object",
         "description": "Both flat and nested: the legacy document shows both.",
@@ -125,19 +99,14 @@ FIELDS: Mapping[str, Description] = {
     },
     "Batch.amount": {
         "description": "The exact sum of the source amounts.",
-        **_build_examples_description("100.00"),
+        "examples": ["100.00"],
     },
-    "Summary.processed_by": _build_examples_description("API"),
-    "BalanceEntry.amount": {"type": ["string", "null"], **_build_examples_description("100.00")},
+    "BalanceEntry.amount": {"type": ["string", "null"], "examples": ["100.00"]},
     "BalancesAnswer.balances": {"description": "By currency code; the wallet account by its name."},
     "Country.regions": {
         "description": "Region names by region code.",
-        **_build_examples_description({"ON": "Ontario"}),
+        "examples": [{"ON": "Ontario"}],
     },
-    "Country.code": _build_examples_description("CA"),
-    "Country.name": _build_examples_description("Canada"),
-    "Currency.code": _build_examples_description("CAD"),
-    "Currency.name": _build_examples_description("Canadian Dollar"),
     **_map_fields_to_description(("Totals",), _AMOUNT_FIELDS, _AMOUNT_SCHEMA),
     **_map_fields_to_description(
         ("MerchantBalances",), ("GatewayTotal", "ServiceTotal"), _AMOUNT_SCHEMA

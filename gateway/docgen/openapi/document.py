@@ -9,14 +9,14 @@ from itertools import pairwise
 from typing import Any, get_type_hints
 
 from gateway.config.settings import Server, build_url
+from gateway.docgen.examples import EXAMPLE_BODIES, EXAMPLE_IDS
 from gateway.docgen.openapi.descriptions import (
     ADDITIONAL_STATUSES,
     BODY_CONSTRAINTS,
     PARAMETERS,
     SEARCH_DESCRIPTIONS,
 )
-from gateway.docgen.openapi.examples import EXAMPLE_BODIES, EXAMPLE_IDS, build_schema_example
-from gateway.docgen.openapi.schemas import Schema, SchemaBuilder
+from gateway.docgen.openapi.schemas import Schema, SchemaBuilder, build_schema_example
 from gateway.legacy_api.routes import ID_PATTERNS
 from mappings import OPERATIONS, UNLISTED, errors
 from mappings.effects import Operation, Vocabulary

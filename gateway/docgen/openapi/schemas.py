@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from pydantic import WithJsonSchema
 from typing_extensions import is_typeddict
 
+from gateway.docgen.examples import EXAMPLE_IDS
 from gateway.docgen.openapi.descriptions import ENUM_VALUES, FIELDS, REPLACED_SHAPES
-from gateway.docgen.openapi.examples import EXAMPLE_IDS
 from gateway.legacy_api import routes
 from mappings.field_types import Id, Word, WordKey
 
@@ -144,3 +144,45 @@ def _combine_schemas(schemas: list[Schema]) -> Schema:
     types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     nullable = {**schema, "type": list(dict.fromkeys([*types, "null"]))}
     return nullable | ({"enum": [*schema["enum"], None]} if "enum" in schema else {})
+
+
+_EXAMPLE_BY_TYPE: Mapping[str, Any] = {
+    "string": "text",
+    "integer": 1,
+    "number": 1,
+    "boolean": False,
+    "null": None,
+}
+
+
+def build_schema_example(schema: Mapping[str, Any], components: Mapping[str, Any]) -> Any:
+    """Builds a value that matches a schema, from the examples in the schema if it has some."""
+    if "$ref" in schema:
+        return build_schema_example(components[schema["$ref"].rpartition("/")[2]], components)
+    if "const" in schema:
+        return schema["const"]
+    for keyword in ("examples", "enum"):
+        if schema.get(keyword):
+            return schema[keyword][0]
+    if "anyOf" in schema:
+        return build_schema_example(schema["anyOf"][0], components)
+    types = schema.get("type", "null")
+    type_ = types if isinstance(types, str) else types[0]
+    if type_ == "object":
+        return _build_object_example(schema, components)
+    if type_ == "array":
+        return [build_schema_example(schema["items"], components)] if schema.get("items") else []
+    return _EXAMPLE_BY_TYPE[type_]
+
+
+def _build_object_example(
+    schema: Mapping[str, Any], components: Mapping[str, Any]
+) -> dict[str, Any]:
+    example = {
+        name: build_schema_example(property_schema, components)
+        for name, property_schema in schema.get("properties", {}).items()
+    }
+    if isinstance(value_schema := schema.get("additionalProperties"), dict):
+        # Maps in answers are keyed by currency code.
+        example["USD"] = build_schema_example(value_schema, components)
+    return example

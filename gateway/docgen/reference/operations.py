@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterator
 
 from gateway.config.settings import Settings
+from gateway.docgen.examples import EXAMPLE_BODIES, EXAMPLE_IDS, EXAMPLE_QUERIES
 from gateway.docgen.explain import ExplainedCall, Explanation, explain_request
-from gateway.docgen.openapi.examples import EXAMPLE_IDS
 from gateway.docgen.reference.markdown import format_inline_code, format_markdown_table
-from gateway.docgen.reference.requests import EXAMPLE_QUERIES, EXAMPLE_REQUESTS
 from mappings import OPERATIONS, UNLISTED
 from mappings.batch_views import BATCH
 from mappings.effects import Operation
@@ -127,7 +126,7 @@ def _render_operation(operation: Operation) -> Iterator[str]:
 
 def _render_example(operation: Operation) -> Iterator[str]:
     explanation = explain_example_request(operation)
-    body = EXAMPLE_REQUESTS.get(operation.name)
+    body = EXAMPLE_BODIES.get(operation.name)
     body_text = f"\n{json.dumps(body, indent=1)}" if body else ""
     yield f"```\n{operation.method} {build_example_target(operation)}{body_text}\n```\n"
     for number, call in enumerate(explanation.calls, 1):
@@ -147,7 +146,7 @@ def _render_example(operation: Operation) -> Iterator[str]:
 
 def explain_example_request(operation: Operation) -> Explanation:
     """Runs the example request of an operation against the simulated service."""
-    body = EXAMPLE_REQUESTS.get(operation.name)
+    body = EXAMPLE_BODIES.get(operation.name)
     data = b"" if body is None else json.dumps(body).encode()
     # Default settings: the page describes the neutral words, not one service's.
     return explain_request(Settings(), operation.method, build_example_target(operation), data)

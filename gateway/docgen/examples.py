@@ -1,11 +1,23 @@
-"""Example requests of each operation, with every field that clients may send."""
+"""Example requests of each operation of the legacy interface; tests send them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from gateway.docgen.openapi.examples import EXAMPLE_BODIES, EXAMPLE_IDS
+from gateway.config.settings import Settings
+from mappings.effects import JSON, Operation
+from mappings.vocabulary import build_legacy_translator, map_legacy_words
+
+EXAMPLE_IDS: Mapping[str, str] = {
+    "recipients": "R-91XQ0ZXXXZ8CC0DW",
+    "batches": "B-912QAJ4S8ZX0P3KB",
+    "payments": "P-91XPU407RJVK1B6T",
+    "other payments": "P-91XPU407RJVK1B6U",
+    "countries": "CA",
+}
+"""Example ids by the path segment before the id."""
 
 _BANK_ACCOUNT = {
     "country": "CA",
@@ -61,8 +73,7 @@ _PAYMENT_BY_EMAIL = {
     "targetCurrency": "EUR",
 }
 
-EXAMPLE_REQUESTS: Mapping[str, Any] = {
-    **EXAMPLE_BODIES,
+EXAMPLE_BODIES: Mapping[str, Any] = {
     "create_recipient": {**_RECIPIENT_FIELDS, "payout": _PAYOUT_SETTINGS},
     "update_recipient": {
         **_RECIPIENT_FIELDS,
@@ -80,13 +91,44 @@ EXAMPLE_REQUESTS: Mapping[str, Any] = {
     "update_batch": {
         "payments": [_PAYMENT_BY_ID],
         "update_payments": [{"id": EXAMPLE_IDS["payments"], "sourceAmount": "120.00"}],
-        "remove_payments": [{"id": "P-91XPU407RJVK1B6U"}],
+        "remove_payments": [{"id": EXAMPLE_IDS["other payments"]}],
     },
+    "delete_recipients": {"ids": [EXAMPLE_IDS["recipients"]]},
+    "delete_batches": {"ids": [EXAMPLE_IDS["batches"]]},
     "create_payment": _PAYMENT_BY_EMAIL,
     "update_payment": {"sourceAmount": "110.00", "memo": "March, corrected"},
 }
+"""Request bodies by operation, in the neutral vocabulary, with every field that clients may send."""
 
 EXAMPLE_QUERIES: Mapping[str, str] = {
     "list_recipients": "search=ada&orderBy=name&page=2",
     "list_batches": "page=1&pageSize=10",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class RequestExample:
+    """An example of a legacy request."""
+
+    method: str
+    target: str
+    body: JSON
+
+
+def build_request_example(settings: Settings, operation: Operation) -> RequestExample:
+    """Builds a made-up request of an operation, in the configured vocabulary."""
+    vocabulary = settings.vocabulary.build_vocabulary()
+    words = map_legacy_words(vocabulary)
+    parts: list[str] = []
+    for part in operation.path.split("/"):
+        word = words[part.strip("<>")] if part.startswith("<") else part
+        # The path segment before an id names its kind: recipients/{id}.
+        parts.append(EXAMPLE_IDS[parts[-1]] if part.startswith("{") else word)
+    query = "?page=1&pageSize=10" if operation.query_shape else ""
+    target = f"/v1{'/'.join(parts)}{query}"
+    body: Any = None
+    if operation.body_shape is not None:
+        body = build_legacy_translator(vocabulary).translate_from_neutral(
+            operation.body_shape, EXAMPLE_BODIES[operation.name]
+        )
+    return RequestExample(operation.method, target, body)
