@@ -30,6 +30,9 @@ class ClientConnection(RequestConnection, Protocol):
     def attribute_to_tenant(self, tenant: Hashable) -> None:
         """Attributes the connection to a tenant; until then it counts for its client's address."""
 
+    def mark_response_in_progress(self) -> None:
+        """Ends the protection of a running request: from now on, it waits for its client only."""
+
     def write(self, data: bytes | memoryview) -> None:
         """Writes without waiting; raises ConnectionResetError if the client has disconnected."""
 

@@ -128,8 +128,11 @@ class LegacyHandler:
         self._requests_in_progress.attribute_task_to_request(
             request.task, partial(_build_progress_labels, ref(context)), context.start_time
         )
+        legacy_response: LegacyResponse | PassedResponse
         try:
-            legacy_response = await self._respond(request, context)
+            legacy_response = await self._admit_and_answer_request(request, context)
+        except Exception as error:  # noqa: BLE001 - no client may see a traceback, and no log a text
+            legacy_response = await self._answer_failed_request(request, context, error)
         finally:
             if context.slot:
                 context.slot.release()
@@ -162,6 +165,16 @@ class LegacyHandler:
             if context.pending_delivery:
                 # Also after errors and cancellation, so that a repeated request is a retry.
                 self._idempotency_guard.end_response_delivery(context.pending_delivery)
+        if context.shadow_request or self._recorder.is_on:
+            self._compare_and_record(request, context, legacy_response)
+        return response
+
+    def _compare_and_record(
+        self,
+        request: HttpRequest,
+        context: RequestContext,
+        legacy_response: LegacyResponse | PassedResponse,
+    ) -> None:
         # Queued, so that the client does not wait for the other service.
         if inbound := context.shadow_request:
             caller = Caller(inbound.caller.key, context.request_id)
@@ -175,7 +188,6 @@ class LegacyHandler:
             request_log.record_exchange(
                 self._recorder, request, context, legacy_response, self._clock()
             )
-        return response
 
     def _log_and_count_request(
         self, request: HttpRequest, context: RequestContext, response: HttpResponse
@@ -194,26 +206,24 @@ class LegacyHandler:
             service_seconds=caller.service_seconds if caller else 0,
         )
 
-    async def _respond(
-        self, request: HttpRequest, context: RequestContext
-    ) -> LegacyResponse | PassedResponse:
-        try:
-            return await self._admit_and_answer_request(request, context)
-        except Overloaded as overloaded:
-            context.log_fields["reason"] = overloaded.reason
-            legacy_response = await self._codec.build_failure_response(context, overloaded)
+    async def _answer_failed_request(
+        self, request: HttpRequest, context: RequestContext, error: Exception
+    ) -> LegacyResponse:
+        if isinstance(error, Overloaded):
+            context.log_fields["reason"] = error.reason
+            legacy_response = await self._codec.build_failure_response(context, error)
             # The rest of the body is not read, so the connection cannot be used again.
             return replace(legacy_response, closes_connection=not request.body.is_complete)
-        except Failure as failure:
-            return await self._codec.build_failure_response(context, failure)
-        except request_reader.BodyTooLarge as too_large:
-            return responses.build_error_response(too_large.answer, closes_connection=True)
-        except StoreUnavailable as unavailable:
+        if isinstance(error, Failure):
+            return await self._codec.build_failure_response(context, error)
+        if isinstance(error, request_reader.BodyTooLarge):
+            return responses.build_error_response(error.answer, closes_connection=True)
+        if isinstance(error, StoreUnavailable):
             context.log_fields |= {
                 "error.type": metrics.DATABASE_UNAVAILABLE,
-                "reason": str(unavailable),
+                "reason": str(error),
             }
-        except Exception as error:  # noqa: BLE001 - no client may see a traceback, and no log a text
+        else:
             context.log_fields |= logs.describe_exception(error)
             if context.caller and context.caller.execution and context.caller.execution.writes:
                 # It may have been executed: the client must not read 500 as "not executed".

@@ -50,6 +50,7 @@ class ResponseDelivery:
             operation,
             lambda: context.is_delivered or is_acknowledged(request.transport, tcp_transport),
         )
+        request.connection.mark_response_in_progress()
         is_delivered = (
             await wait_for_tcp_acknowledgement(request.transport, tcp_transport)
             or context.is_delivered

@@ -306,7 +306,9 @@ class Connection(asyncio.Protocol):
             if not response.is_sent:
                 await response.send(request)
             self._is_answering = False
-            if not self._queue:
+            if self._queue:
+                self._table.mark_response_in_progress(self, self._loop.time())
+            else:
                 self._table.mark_connection_idle(self, self._loop.time())
             is_kept = not response.closes_connection
             self._on_reset = request.on_reset

@@ -30,12 +30,13 @@ class Overloaded(Halted):
 
 
 class RequestConnection(Protocol):
-    """The connection of a request; between these two calls it is not closed in favour of others."""
+    """The connection of a request."""
 
     def mark_request_running(self, tenant: Hashable = None) -> None:
-        """Marks it, and attributes the connection to the tenant unless that is None."""
+        """Protects it from being closed for others; attributes it to the tenant unless None.
 
-    def mark_response_in_progress(self) -> None: ...
+        The protection ends when the response is sent, or waits for the client.
+        """
 
 
 class LoadShedder:
@@ -158,5 +159,3 @@ class AdmissionSlot:
             for started_waiter in self._load.limiter.remove_and_start_waiters(self._waiter):
                 self._load.wake_waiter(started_waiter)
             self._waiter = None
-            if self._connection:
-                self._connection.mark_response_in_progress()
