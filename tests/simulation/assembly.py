@@ -33,6 +33,12 @@ from gateway.operator.in_doubt_writes import (
     record_operator_verdict,
 )
 from gateway.reads.recent_reads import RecentReads
+from gateway.signed_api.transitions import (
+    SignedWrite,
+    SignedWriteGuard,
+    WrongBatchStatus,
+    extract_recipient_and_amounts,
+)
 from gateway.storage import ObjectStateStore, StoreUnavailable
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.mode_rows import FORWARD, TRANSLATE, Mode
@@ -58,6 +64,7 @@ from tests.recording_service import SentRequest
 from tests.simulation.database import SimulatedStore
 from tests.simulation.network import (
     SIGNATURE_HEADERS,
+    SIGNED_BY_CLIENT,
     TIMEOUT_SECONDS,
     ConnectionFailed,
     LegacyNetwork,
@@ -101,8 +108,21 @@ class LegacyRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class SignedRequest:
+    """A write of a batch that its client has signed; ``stamp`` is its Unix time."""
+
+    method: str
+    target: str
+    stamp: float
+    body: bytes = b""
+
+    def __str__(self) -> str:
+        return f"signed {self.method} {self.target}"
+
+
+@dataclass(frozen=True, slots=True)
 class Response:
-    """A legacy response, as its client gets it."""
+    """A response, as its client gets it."""
 
     status: int
     data: bytes
@@ -228,16 +248,24 @@ class SimulatedUpstream:
                 return response
 
     def _sign(self, call: _Call, correction: float) -> CIMultiDict[str]:
-        signature_headers = build_signature_headers(
-            call.credentials,
-            SIGNATURE_HEADERS,
-            stamp=int(self.clock.wall() + correction),
-            method=call.method,
-            target=extract_signed_target("path", call.target),
-            body=call.body,
+        return _sign(
+            call.credentials, call.method, call.target, call.body, self.clock.wall() + correction
         )
-        kind = {"Content-Type": "application/json"} if call.body else {}
-        return CIMultiDict({**signature_headers, **kind})
+
+
+def _sign(
+    credentials: Credentials, method: str, target: str, body: bytes, stamp: float
+) -> CIMultiDict[str]:
+    signature_headers = build_signature_headers(
+        credentials,
+        SIGNATURE_HEADERS,
+        stamp=int(stamp),
+        method=method,
+        target=extract_signed_target("path", target),
+        body=body,
+    )
+    kind = {"Content-Type": "application/json"} if body else {}
+    return CIMultiDict({**signature_headers, **kind})
 
 
 class SimulatedLegacySender(LegacySender):
@@ -321,6 +349,12 @@ class Gateway:
         )
         self._batch_routing = BatchRouting(object_states, AliasIds(store, "keep"))
         self._legacy_sender = SimulatedLegacySender(process, self.legacy_network)
+        self._signed_write_guard = SignedWriteGuard(
+            object_states,
+            self._journal.operations,
+            self._idempotency_guard,
+            lambda: datetime.fromtimestamp(process.wall(), UTC),
+        )
         await self._reconciler.__aenter__()
         self.is_open = True
 
@@ -332,9 +366,13 @@ class Gateway:
         await self._reconciler.__aexit__()
         self.process.kill()
 
-    def accept(self, request: LegacyRequest, connection: ClientConnection) -> None:
+    def accept(self, request: LegacyRequest | SignedRequest, connection: ClientConnection) -> None:
         self.network.log(self._journal.instance[:4], "takes", request)
-        task = self.process.start_task(self._serve(request, connection))
+        task = self.process.start_task(
+            self._serve_signed(request, connection)
+            if isinstance(request, SignedRequest)
+            else self._serve(request, connection)
+        )
         self.request_tasks[task] = None
         task.add_done_callback(self.request_tasks.pop)
         task.add_done_callback(lambda _task: connection.close())
@@ -356,6 +394,55 @@ class Gateway:
         finally:
             if finished and not self.process.is_dead:
                 self._idempotency_guard.end_response_delivery(finished)
+
+    async def _serve_signed(self, request: SignedRequest, connection: ClientConnection) -> None:
+        write = SignedWrite(
+            API_KEY.tenant,
+            API_KEY.credentials,
+            API_KEY.environment,
+            request.method,
+            request.target,
+            int(request.stamp),
+            f"{self._ids.getrandbits(96):024x}",
+            extract_recipient_and_amounts(json.loads(request.body)) if request.body else None,
+        )
+        try:
+            status = (
+                await self._signed_write_guard.send_write(
+                    write, partial(self._send_signed, request, connection)
+                )
+            ).status
+        except WrongBatchStatus:
+            status = 400
+        except (Failure, StoreUnavailable):
+            status = 500
+        await self.process.step()
+        if not connection.response.done():
+            connection.response.set_result(Response(status, b"", {}))
+
+    async def _send_signed(
+        self, request: SignedRequest, connection: ClientConnection, fence: Fence | None
+    ) -> Response:
+        """Sends a client's own request once."""
+        await self.process.step()
+        while fence and not fence.is_fence_recent:
+            await fence.verify_fence()
+        if connection.is_disconnected:
+            raise Unreachable("the client has disconnected")
+        credentials = cast("Credentials", API_KEY.credentials)
+        headers = _sign(credentials, request.method, request.target, request.body, request.stamp)
+        headers[SIGNED_BY_CLIENT] = "yes"
+        sent_request = SentRequest(request.method, request.target, headers, request.body)
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                status, body, _ = await self.network.send(
+                    sent_request, asyncio.get_running_loop().time()
+                )
+        except (TimeoutError, ConnectionFailed):
+            raise Unknown("no response") from None
+        finally:
+            await self.process.step()
+        return Response(status, body, {})
 
     def _note_disconnect(self, caller: Caller) -> None:
         """Records a disconnect, which the server notices before any later request of that client."""

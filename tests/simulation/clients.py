@@ -8,7 +8,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from tests.simulation.assembly import ClientConnection, Gateway, LegacyRequest, Response
+from tests.simulation.assembly import (
+    ClientConnection,
+    Gateway,
+    LegacyRequest,
+    Response,
+    SignedRequest,
+)
 
 MAX_TRIES = 16
 """Attempts after the faults have ended, before a client gives up."""
@@ -45,7 +51,7 @@ async def request_until_answered(
             if random_source.random() < 0.6
             else random_source.randrange(len(environment.gateways))
         )
-        response = await _request_once(
+        response = await request_once(
             environment.gateways[gateway_index % len(environment.gateways)],
             request,
             environment,
@@ -69,12 +75,13 @@ def _choose_pause(
     return random_source.choice((0.0, 0.0, 0.1, 0.5, 2.0, 5.0)) + (3.0 if is_undisturbed else 0.0)
 
 
-async def _request_once(
+async def request_once(
     gateway: Gateway,
-    request: LegacyRequest,
+    request: LegacyRequest | SignedRequest,
     environment: ClientEnvironment,
     random_source: random.Random,
 ) -> Response | None:
+    """The response to one attempt; None if there is none in time."""
     await asyncio.sleep(random_source.choice((0.0, 0.001, 0.01)))
     if not gateway.is_open or gateway.process.is_dead:
         return None

@@ -17,7 +17,7 @@ from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.retry_matching import RetryMatcher
-from mappings import batch_locks, batches
+from mappings import batch_locks, batches, signed_writes
 from mappings.batch_views import Batch
 from mappings.effects import Operation
 from mappings.forwarded_writes import FORWARDED_PREFIX
@@ -26,6 +26,7 @@ from tests.simulation.scenarios import (
     create_recipient,
     create_recipient_while_modes_change,
     start_batch_while_modes_change,
+    start_batch_with_signed_changes,
     start_contested_batch,
 )
 
@@ -145,6 +146,13 @@ def _batch_is_written_without_lock() -> Iterator[tuple[Any, str, Any]]:
     yield operation_execution, "_build_batch_not_superseded_checks", lambda _call: []
 
 
+def _edit_does_not_wait_for_signed_changes() -> Iterator[tuple[Any, str, Any]]:
+    def register_nothing(*_: Any) -> Any:
+        yield from ()
+
+    yield signed_writes, "_register_change", register_nothing
+
+
 def _select_deliveries(*names: str) -> tuple[Any, ...]:
     return tuple(delivery for delivery in FAULTY_DELIVERIES if delivery.name in names)
 
@@ -202,6 +210,10 @@ MISTAKES: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = {
     _unanswered_write_counts_as_refused: _RESPONSES_LOST,
     _idempotency_key_is_ignored: {**_TWO_CLIENTS, "keys": 1.0},
     _batch_is_written_without_lock: _BATCH_CONTESTED,
+    _edit_does_not_wait_for_signed_changes: {
+        **_BATCH_CONTESTED,
+        "kinds": (start_batch_with_signed_changes,),
+    },
     _forwarded_first_attempt_is_ignored: {
         **_MODES_CHANGE,
         "network": 0.5,

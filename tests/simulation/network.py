@@ -19,6 +19,8 @@ from tests.simulation.process import EPOCH, Process
 
 TIMEOUT_SECONDS = 4.0
 SIGNATURE_HEADERS = CurrentWords()
+SIGNED_BY_CLIENT = "X-Signed-By-Client"
+"""Header of the requests that clients have signed."""
 INTERNAL_ERROR_BODY = (
     b'{"ok":false,"errors":[{"code":"internal_server_error","message":"Something went wrong"}]}'
 )

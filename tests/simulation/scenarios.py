@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.simulator import Batch
 from tests.simulation import clients
-from tests.simulation.assembly import LegacyRequest, Response
+from tests.simulation.assembly import LegacyRequest, Response, SignedRequest
 from tests.simulation.clients import ClientEnvironment
 from tests.simulation.network import LegacyNetwork, Network
 
@@ -319,6 +320,90 @@ async def start_contested_batch(scenario: Scenario) -> None:
     scenario.checks.append(lambda: contested_batch.find_problem(start_responses))
 
 
+async def start_batch_with_signed_changes(scenario: Scenario) -> None:
+    """Edits a batch while a client with its own signature adds payments and may start it."""
+    rng, tag = scenario.random_source, scenario.tag
+    amounts = ["11.00", "12.00", "13.00"]
+    payments = [_build_payment(scenario, amount) for amount in amounts]
+    body = {"sourceCurrency": "USD", "description": tag, "payments": payments}
+    created_body = await scenario.request_body("create_batch", body)
+    batch_body = created_body and await scenario.request_body(
+        "read_batch", id=created_body["batch"]["id"]
+    )
+    if batch_body is None:
+        scenario.checks.append(lambda: _check_at_most_one(scenario))
+        return
+    batch = created_body["batch"]["id"]
+    ids = {
+        payment["sourceAmount"]: payment["id"]
+        for payment in batch_body["batch"]["payments"]["payments"]
+    }
+    contested_batch = _ContestedBatch(scenario, batch, ids, amounts)
+    edits = rng.sample(("amount", "removes", "add", "again"), rng.choice((1, 2)))
+    signed_client = _SignedClient(scenario, batch)
+    await asyncio.gather(
+        contested_batch.edit_repeatedly(*edits), signed_client.change_repeatedly(rng.choice((1, 3)))
+    )
+    if rng.random() < 0.3:
+        await signed_client.start()
+    start_responses = await _start_batch(scenario, batch)
+
+    def check() -> str | None:
+        possible = signed_client.possible_amounts
+        for lost_count in range(len(possible) + 1):
+            for executed in itertools.combinations(possible, lost_count):
+                amounts = [*contested_batch.amounts, *signed_client.added_amounts, *executed]
+                expected = replace(contested_batch, amounts=amounts)
+                if (problem := expected.find_problem(start_responses)) is None:
+                    return None
+        return f"{problem}, and perhaps {possible}"
+
+    scenario.checks.append(check)
+
+
+@dataclass
+class _SignedClient:
+    """A client that signs its own writes of a batch, and never repeats one."""
+
+    scenario: Scenario
+    batch: str
+    added_amounts: list[str] = field(default_factory=list)
+    possible_amounts: list[str] = field(default_factory=list)
+    """Those of additions without a response that says whether they were made."""
+
+    async def change_repeatedly(self, times: int) -> None:
+        for number in range(times):
+            amount = f"{31 + number}.00"
+            body = {
+                "recipient": {"id": self.scenario.payee},
+                "amount": amount,
+                "currency": "USD",
+            }
+            response = await self._send("payments", json.dumps(body).encode())
+            if response and response.status == 200:
+                self.added_amounts.append(amount)
+            elif response is None or response.status >= 500 or response.status == 302:
+                self.possible_amounts.append(amount)
+
+    async def start(self) -> None:
+        await self._send("start-processing")
+
+    async def _send(self, action: str, body: bytes = b"") -> Response | None:
+        scenario = self.scenario
+        await asyncio.sleep(scenario.random_source.choice((0.0, 0.02, 0.3)))
+        target = f"/v1/batches/{self.batch}/{action}"
+        request = SignedRequest("POST", target, scenario.network.service.clock(), body)
+        gateways = scenario.environment.gateways
+        response = await clients.request_once(
+            scenario.random_source.choice(gateways),
+            request,
+            scenario.environment,
+            scenario.random_source,
+        )
+        scenario.history.append(f"signed {action} {response and response.status}")
+        return response
+
+
 @dataclass
 class _ContestedBatch:
     """A batch that several clients change at once, and their responses."""
@@ -436,4 +521,5 @@ SCENARIOS: tuple[Kind, ...] = (
     start_contested_batch,
     create_recipient_while_modes_change,
     start_batch_while_modes_change,
+    start_batch_with_signed_changes,
 )
