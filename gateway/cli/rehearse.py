@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gateway.cli.errors import CommandError
 from gateway.cli.keys import require_single_key
 from gateway.cli.options import FILE, config_option, json_option, print_json
-from gateway.cli.output import print_table, run_to_completion
+from gateway.cli.output import print_table, run_with_store
 from gateway.cli.progress import show_progress
 from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
+    from gateway.auth.signing import Credentials
     from gateway.operator.rehearsal.report import Report
+    from gateway.operator.rehearsal.run import RecordingClient, RehearsalRun
     from gateway.storage import Store, Tenant
 
 MAX_LINE_CHARACTERS = 160
@@ -46,7 +52,9 @@ def rehearse(
         render_rehearsal_page,
     )
 
-    report = run_to_completion(_rehearse(settings, key_name, may_start=start))
+    report = run_with_store(
+        settings, lambda store: _rehearse(settings, store, key_name, may_start=start)
+    )
     report["settings_diff"] = propose_settings(report, settings)
     if html:
         html.write_text(render_rehearsal_page(report), "utf-8")
@@ -63,31 +71,29 @@ def rehearse(
     click.get_current_context().exit(report["exit_code"])
 
 
-async def _rehearse(settings: Settings, key_name: str, *, may_start: bool) -> Report:
+async def _rehearse(settings: Settings, store: Store, key_name: str, *, may_start: bool) -> Report:
     from gateway.auth.key_rows import load_credentials
     from gateway.operator.preflight import check_settings_are_runnable
     from gateway.operator.rehearsal.run import RehearsalStopped
     from gateway.operator.rehearsal.runner import run_rehearsal
     from gateway.operator.rehearsal.scenario import CHAPTERS
-    from gateway.server.rehearsal_gateway import open_rehearsal
-    from gateway.storage import ObjectStateStore, open_store
+    from gateway.storage import ObjectStateStore
 
     check_settings_are_runnable(settings)
-    async with open_store(settings.state, create=False) as store:
-        tenant = await _find_sandbox_tenant(settings, store, key_name)
-        credentials = await load_credentials(store, tenant)
-        with show_progress("Rehearsing") as show:
+    tenant = await _find_sandbox_tenant(settings, store, key_name)
+    credentials = await load_credentials(store, tenant)
+    with show_progress("Rehearsing") as show:
 
-            def report_chapter(number: int, name: str) -> None:
-                show(number, len(CHAPTERS))
-                if not sys.stderr.isatty():
-                    click.echo(f"{number + 1} of {len(CHAPTERS) + 1}: {name}", err=True)
+        def report_chapter(number: int, name: str) -> None:
+            show(number, len(CHAPTERS))
+            if not sys.stderr.isatty():
+                click.echo(f"{number + 1} of {len(CHAPTERS) + 1}: {name}", err=True)
 
-            async with open_rehearsal(settings, tenant, credentials, may_start=may_start) as run:
-                try:
-                    return await run_rehearsal(run, ObjectStateStore(store), report_chapter)
-                except RehearsalStopped as reason:
-                    raise CommandError(str(reason)) from None
+        async with _open_rehearsal(settings, tenant, credentials, may_start=may_start) as run:
+            try:
+                return await run_rehearsal(run, ObjectStateStore(store), report_chapter)
+            except RehearsalStopped as reason:
+                raise CommandError(str(reason)) from None
 
 
 async def _find_sandbox_tenant(settings: Settings, store: Store, key_name: str) -> Tenant:
@@ -108,3 +114,50 @@ async def _find_sandbox_tenant(settings: Settings, store: Store, key_name: str) 
     if await store.read(lambda tx: is_frozen(tx, key.tenant)):
         raise CommandError("writes are frozen; run `unfreeze` first")
     return key.tenant
+
+
+@asynccontextmanager
+async def _open_rehearsal(
+    settings: Settings, tenant: Tenant, credentials: Credentials, *, may_start: bool
+) -> AsyncIterator[RehearsalRun]:
+    """Runs a whole gateway in this process, on loopback, with its own state and one key.
+
+    It has the operator's settings, except for those that concern clients; its client of the service
+    records each call. Raises ConfigurationError and StoreUnavailable.
+    """
+    import aiohttp
+
+    from gateway.auth.key_import import import_only_key
+    from gateway.operator.rehearsal.run import RecordingClient, RehearsalRun
+    from gateway.server.app import run_gateway
+
+    clients: list[RecordingClient] = []
+
+    def create_client(*parts: Any) -> RecordingClient:
+        clients.append(RecordingClient(*parts))
+        return clients[-1]
+
+    api_key = secrets.token_hex(16)
+    with tempfile.TemporaryDirectory(prefix="payout-gateway-") as folder:
+        own_settings = _build_own_settings(settings, folder)
+        await import_only_key(own_settings.state, tenant, credentials, api_key, "rehearsal")
+        async with (
+            run_gateway(own_settings, create_client=create_client) as gateway,
+            aiohttp.ClientSession(gateway.url, headers={"X-API-Key": api_key}) as session,
+        ):
+            yield RehearsalRun(settings, credentials, session, clients[0], may_start)
+
+
+def _build_own_settings(settings: Settings, folder: str) -> Settings:
+    from gateway.config.settings import Environments, Server, State
+
+    key_file = Path(folder, "rehearsal.key")
+    changes: dict[str, Any] = {
+        name: Settings.model_fields[name].default
+        for name in ("limits", "recording", "deprecation", "traces")
+    }
+    changes["server"] = Server(port=0, admin_port=0)
+    changes["state"] = State(url=f"sqlite:///{folder}/rehearsal.db", encryption_key_file=key_file)
+    # Without live: nothing here can reach it.
+    changes["environments"] = Environments(sandbox=settings.environments.sandbox)
+    return settings.model_copy(update=changes)
