@@ -9,15 +9,19 @@ from typing import Protocol
 from aiohttp import web
 from multidict import CIMultiDict
 
-from gateway.simulator import activity, deviations, processing
+from gateway.simulator import deviations, processing
 from gateway.simulator.accepted_request import AcceptedRequest
 from gateway.simulator.current_interface import CurrentInterface
 from gateway.simulator.errors import ApiError, Problem
-from gateway.simulator.exchange import Exchange, Fault, InterfaceName
+from gateway.simulator.exchange import Exchange, Fault, InterfaceName, ReceivedRequest
 from gateway.simulator.json_codec import JsonObject, encode_json
 from gateway.simulator.service import Service
+from gateway.simulator.state import Tenant, format_timestamp
 
 log = logging.getLogger(__name__)
+
+MASK = "****"
+SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
 
 
 class Interface(Protocol):
@@ -56,7 +60,7 @@ class RequestHandler:
             await self._run_with_fault(exchange, exchange.request, fault)
         exchange.is_dropped = fault is not None and fault.close is not None
         # After the operation, because a recipient's log also contains the response.
-        activity.record_request(self.service, exchange)
+        _record_request(self.service, exchange)
         if exchange.is_dropped and request.transport is not None:
             request.transport.abort()
         # aiohttp needs a response even if the connection has been aborted; it is not sent then.
@@ -126,3 +130,51 @@ class RequestHandler:
             return ""  # aiohttp would add a header that is missing
         # From the service's own clock, which tests may set apart from the client's.
         return formatdate(self.service.clock(), usegmt=True)
+
+
+def _record_request(service: Service, exchange: Exchange) -> None:
+    headers = {name: _mask_secret_header(name, value) for name, value in exchange.headers.items()}
+    status, line = (
+        None if exchange.is_dropped else exchange.status,
+        (exchange.method, exchange.target),
+    )
+    service.requests.append(
+        ReceivedRequest(*line, CIMultiDict(headers), exchange.body, status, exchange.interface)
+    )
+    # A request that names several recipients is in the log of each.
+    if request := exchange.request:
+        for recipient in request.logged_recipients:
+            recipient.activities.append(_build_log_entry(exchange, request.tenant, headers))
+
+
+def _mask_secret_header(name: str, value: str) -> str:
+    # Tests may see the access key of an Authorization header, but never the signature.
+    if name.lower() not in SECRET_HEADERS:
+        return value
+    access_key, colon, _ = value.partition(":")
+    return f"{access_key}:{MASK}" if colon and name.lower() == "authorization" else MASK
+
+
+def _replace_lone_surrogates(value: str) -> str:
+    # Header bytes that are not UTF-8 arrive as lone surrogates, which JSON cannot represent.
+    return value.encode("utf-8", "replace").decode()
+
+
+def _build_log_entry(exchange: Exchange, tenant: Tenant, headers: Mapping[str, str]) -> JsonObject:
+    logged_headers = {
+        name: MASK if name.lower() in SECRET_HEADERS else _replace_lone_surrogates(value)
+        for name, value in headers.items()
+    }
+    return {
+        "ip": exchange.address,
+        "url": _replace_lone_surrogates(exchange.target),
+        "method": exchange.method,
+        "headers": logged_headers,
+        "request": exchange.body.decode("utf-8", "replace"),
+        "response": exchange.response_body.decode("utf-8", "replace"),
+        "code": exchange.status,
+        "source": "api",
+        # Section 2.8 does not define it; only the live environment pays anybody.
+        "testMode": tenant.environment != "live",
+        "createdAt": format_timestamp(tenant.now()),
+    }

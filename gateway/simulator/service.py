@@ -4,8 +4,9 @@ import random
 import string
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
+from typing import TypeVar
 
 from gateway.simulator import money, processing, seeds
 from gateway.simulator.errors import build_not_found_error
@@ -25,6 +26,8 @@ from gateway.simulator.options import (
 from gateway.simulator.state import Batch, BatchStart, Effects, Outcome, Payment, Recipient, Tenant
 
 MAX_KEPT_REQUESTS = 10_000
+
+Found = TypeVar("Found")
 
 
 class Service:
@@ -111,26 +114,21 @@ class Service:
 
     def require_recipient(self, recipient_id: str) -> Recipient:
         """Returns a recipient of any tenant, also an archived one. Raises ApiError `not_found`."""
-        for tenant in self.tenants.values():
-            if recipient_id in tenant.recipients:
-                return tenant.recipients[recipient_id]
-        raise build_not_found_error("Recipient")
+        return _find(recipient_id, *(tenant.recipients for tenant in self.tenants.values()))
 
     def require_batch(self, batch_id: str) -> Batch:
         """Returns a batch of any tenant in its current state. Raises ApiError `not_found`."""
-        for tenant in self.tenants.values():
-            if batch_id in tenant.batches:
-                processing.finish_due_batches(tenant)
-                return tenant.batches[batch_id]
-        raise build_not_found_error("Batch")
+        self._finish_due_batches()
+        return _find(batch_id, *(tenant.batches for tenant in self.tenants.values()))
 
     def require_payment(self, payment_id: str) -> Payment:
         """Like `require_batch`, for a payment; seeded payments belong to their recipients."""
+        self._finish_due_batches()
+        return _find(payment_id, *(tenant.payments for tenant in self.tenants.values()))
+
+    def _finish_due_batches(self) -> None:
         for tenant in self.tenants.values():
-            if payment_id in tenant.payments:
-                processing.finish_due_batches(tenant)
-                return tenant.payments[payment_id]
-        raise build_not_found_error("Payment")
+            processing.finish_due_batches(tenant)
 
     def read_balance(
         self, merchant: str, currency: str, *, environment: str = DEMO_CREDENTIALS.environment
@@ -166,8 +164,7 @@ class Service:
     def set_payment_outcome(self, recipient_id: str, outcome: Outcome) -> None:
         """Sets the final status of the recipient's payments in all batches that finish later."""
         # Batches that are due now must still finish with the previous outcome.
-        for tenant in self.tenants.values():
-            processing.finish_due_batches(tenant)
+        self._finish_due_batches()
         self.require_recipient(recipient_id).outcome = outcome
 
     def set_compliance(self, recipient_id: str, status: str) -> None:
@@ -216,3 +213,10 @@ class Service:
                     self.faults.remove(fault)
                 return fault
         return None
+
+
+def _find(id_: str, *objects: Mapping[str, Found]) -> Found:
+    for objects_by_id in objects:
+        if id_ in objects_by_id:
+            return objects_by_id[id_]
+    raise build_not_found_error("Object")

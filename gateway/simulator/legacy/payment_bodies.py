@@ -99,11 +99,8 @@ def _check_source_currency(problems: Problems, body: JsonObject, currency: str) 
 def _parse_amount(
     problems: Problems, body: JsonObject, currency: str, *, is_required: bool
 ) -> SentAmount | None:
-    field_names = [
-        field_name
-        for field_name in ("sourceAmount", "targetAmount")
-        if not is_blank(body.get(field_name))
-    ]
+    names = ("sourceAmount", "targetAmount")
+    field_names = [name for name in names if not is_blank(body.get(name))]
     if len(field_names) == 2:
         problems.add_invalid_field(
             "targetAmount", "Only one of sourceAmount and targetAmount can be given"
@@ -114,30 +111,20 @@ def _parse_amount(
             problems.add_empty_field("sourceAmount")
         return None
     field_name = field_names[0]
-    value = (
-        body[field_name].written
-        if isinstance(body[field_name], lenient.JsonNumber)
-        else body[field_name]
-    )
     # The original text, because 1.50 is a valid amount and 1.5 is not.
+    value: Any = getattr(body[field_name], "written", body[field_name])
     error = money.validate_amount(value)
     if error:
         problems.add_invalid_field(
             field_name, "Must be a positive number with two decimals or none"
         )
-    amount_currency = (
-        currency if field_name == "sourceAmount" else _parse_target_currency(problems, body)
-    )
-    return (
-        None
-        if error or amount_currency is None
-        else SentAmount(field_name, Decimal(value), amount_currency)
-    )
-
-
-def _parse_target_currency(problems: Problems, body: JsonObject) -> str | None:
-    code = {"targetCurrency": lenient.normalize_currency(body.get("targetCurrency"))}
-    return parse_currency(problems, code, "targetCurrency")
+    amount_currency: str | None = currency
+    if field_name == "targetAmount":
+        code = {"targetCurrency": lenient.normalize_currency(body.get("targetCurrency"))}
+        amount_currency = parse_currency(problems, code, "targetCurrency")
+    if error or amount_currency is None:
+        return None
+    return SentAmount(field_name, Decimal(value), amount_currency)
 
 
 def _resolve_recipient(
@@ -153,11 +140,8 @@ def _resolve_recipient(
     if is_blank(value):
         problems.add_empty_field("recipient.id")
         return None
-    matches = (
-        _find_recipients_by_email(request, value)
-        if field_name == "email"
-        else _find_recipients_by_client_id(request, value)
-    )
+    find_matches = _find_by_email if field_name == "email" else _find_by_client_id
+    matches = find_matches(request, value)
     # Paying one of several recipients with the same address would be a guess.
     if len(matches) != 1:
         message = (
@@ -170,13 +154,13 @@ def _resolve_recipient(
     return matches[0]
 
 
-def _find_recipients_by_client_id(request: LegacyRequest, client_id: Any) -> list[Recipient]:
+def _find_by_client_id(request: LegacyRequest, client_id: Any) -> list[Recipient]:
     service_id = request.resolve_id(client_id) if isinstance(client_id, str) else ""
     recipients = request.tenant.recipients
     return [recipients[service_id]] if service_id in recipients else []
 
 
-def _find_recipients_by_email(request: LegacyRequest, address: Any) -> list[Recipient]:
+def _find_by_email(request: LegacyRequest, address: Any) -> list[Recipient]:
     """Finds recipients by the exact address, without deleted ones."""
     recipients = request.tenant.recipients.values()
     return [

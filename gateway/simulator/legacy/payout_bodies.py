@@ -96,9 +96,8 @@ class PayoutParser:
             )
             for word in self._method_words
         }
-        if (
-            shape_problems.collected
-        ):  # If the objects are malformed, problems of their fields mean nothing.
+        # If the objects are malformed, problems of their fields mean nothing.
+        if shape_problems.collected:
             self.problems.collected.extend(shape_problems.collected)
             return self.plan
         self.currency = self._parse_currency(primary.get("currency"))
@@ -126,14 +125,10 @@ class PayoutParser:
 
     def _parse_autoswitch_and_holdup(self) -> None:
         for name in ("autoswitch", "holdup"):
-            previous_hold = (
-                getattr(self.recipient, name) if self.recipient else build_default_hold()
-            )
-            hold_body = lenient.parse_object(self.problems, self.body, name)
-            if hold_body:
-                self.plan.holds[name] = _parse_hold(
-                    self.problems.create_nested_view(f"{name}."), hold_body, previous_hold
-                )
+            previous_hold = getattr(self.recipient, name, None) or build_default_hold()
+            if hold_body := lenient.parse_object(self.problems, self.body, name):
+                nested_problems = self.problems.create_nested_view(f"{name}.")
+                self.plan.holds[name] = _parse_hold(nested_problems, hold_body, previous_hold)
 
     def _parse_currency(self, value: object) -> str | None:
         code = lenient.normalize_currency(value)
@@ -147,9 +142,8 @@ class PayoutParser:
         if is_blank(method) and self.mode == "patch":
             if given_words or self.currency is None:
                 return None
-            current_word = (
-                self._find_current_method()
-            )  # A currency alone changes the primary method.
+            # A currency alone changes the primary method.
+            current_word = self._find_current_method()
             return current_word if current_word in self._method_words else None
         if is_blank(method):
             if len(given_words) == 1:  # A single method is the primary one.
@@ -167,28 +161,26 @@ class PayoutParser:
             )
         return None
 
+    @property
+    def _primary_account(self) -> Account | None:
+        return self.recipient.primary_account if self.recipient else None
+
     def _find_current_method(self) -> str | None:
-        return (
-            translate_account_to_legacy_word(self.tenant, self.recipient.primary_account)
-            if self.recipient
-            else None
-        )
+        return translate_account_to_legacy_word(self.tenant, self._primary_account)
 
     def _is_currency_changed(self) -> bool:
         """Whether `primary.currency` differs from the shown one, which a client may send back."""
-        primary_account = self.recipient.primary_account if self.recipient else None
-        current_currency = primary_account.fields["currency"] if primary_account else None
-        return self.currency != current_currency
+        account = self._primary_account
+        return account is None or self.currency != account.fields["currency"]
 
     def _translate_legacy_word_to_account_type(self, word: str) -> str:
         return BANK_TRANSFER if word == "bank" else self.tenant.vocabulary.wallet
 
     def _find_current_account(self, word: str) -> Account | None:
-        return (
-            find_visible_account(self.recipient, self._translate_legacy_word_to_account_type(word))
-            if self.recipient
-            else None
-        )
+        if self.recipient is None:
+            return None
+        account_type = self._translate_legacy_word_to_account_type(word)
+        return find_visible_account(self.recipient, account_type)
 
     def _plan_existing_method_as_primary(self, word: str) -> None:
         """Makes an existing method the primary one, which only a PATCH can do."""
@@ -225,14 +217,11 @@ class PayoutParser:
         # Legacy clients send an IBAN alone; this service then wants the number in it as well.
         if self.tenant.options.account_number_with_iban == "required":
             fill_account_number_from_iban(translated_body)
+        government_id = sent_fields.get("governmentId")
         if is_change and current_account is not None:
-            self._plan_change(
-                word, current_account, translated_body, sent_fields.get("governmentId")
-            )
+            self._plan_change(word, current_account, translated_body, government_id)
         else:
-            self._plan_new_account(
-                word, current_account, translated_body, sent_fields.get("governmentId")
-            )
+            self._plan_new_account(word, current_account, translated_body, government_id)
 
     def _is_change_not_replacement(
         self,
@@ -248,18 +237,14 @@ class PayoutParser:
         """
         if self.mode == "patch":
             return _is_same_country(current_account, translated_body)
+        accounts_body = lenient.parse_object(Problems(), self.body, "accounts")
+        bank_body = lenient.parse_object(Problems(), accounts_body, "bank")
+        bank = self._find_current_account("bank")
+        if bank is None or not has_number_sent_back_masked(bank_body, bank.fields):
+            return False
         if word == "bank":
-            return has_number_sent_back_masked(
-                sent_fields, current_account.fields
-            ) and _is_same_country(current_account, translated_body)
-        bank_body = lenient.parse_object(
-            Problems(), lenient.parse_object(Problems(), self.body, "accounts"), "bank"
-        )
-        bank_account = self._find_current_account("bank")
-        is_sent_back = bank_account is not None and has_number_sent_back_masked(
-            bank_body, bank_account.fields
-        )
-        return is_sent_back and sent_fields.get("address") == current_account.fields["emailAddress"]
+            return _is_same_country(current_account, translated_body)
+        return bool(sent_fields.get("address") == current_account.fields["emailAddress"])
 
     def _plan_change(
         self,
@@ -280,12 +265,10 @@ class PayoutParser:
         )
         self._add_account_problems(word, translated_body, nested_problems)
         # An unmasked number is always a change: clients cannot know that it equals the stored one.
-        is_changed = (
+        if (
             fields != current_account.fields
             or not translated_body.fields.keys().isdisjoint(MASKED_FIELDS)
-        )
-        if is_changed or (
-            self.plan.primary_type == current_account.type and not current_account.is_primary
+            or (self.plan.primary_type == current_account.type and not current_account.is_primary)
         ):
             self.plan.changed_accounts.append((current_account, fields))
 
@@ -299,32 +282,22 @@ class PayoutParser:
         nested_problems = Problems()
         body = {"type": self._translate_legacy_word_to_account_type(word), **translated_body.fields}
         if word == "bank":
-            body.setdefault("accountHolderName", self._select_holder_name())
+            name = self.recipient_fields.get("name")
+            # A wrong name of the recipient is reported for its own field: a placeholder will do.
+            body.setdefault("accountHolderName", name if isinstance(name, str) and name else "-")
             self._plan_government_id(word, government_id, body.get("country"))
-        keeps_primary = (
-            current_account is not None
-            and current_account.is_primary
-            and self.plan.primary_type is None
-        )
-        body["primary"] = keeps_primary or self.plan.primary_type == body["type"]
+        is_primary = current_account is not None and current_account.is_primary
+        primary_type = self.plan.primary_type
+        body["primary"] = is_primary if primary_type is None else primary_type == body["type"]
         new_account = accounts.build_draft_account(
             self.tenant, nested_problems, self._merge_planned_government_ids(), body
         )
         self._add_account_problems(word, translated_body, nested_problems)
         self.plan.new_accounts.append((new_account, current_account))
 
-    def _select_holder_name(self) -> str:
-        # A wrong name of the recipient is reported for its own field, so a placeholder will do.
-        name = self.recipient_fields.get("name")
-        return name if isinstance(name, str) and name else "-"
-
     def _merge_planned_government_ids(self) -> JsonObject:
         ids = self.plan.government_ids
-        return (
-            self.recipient_fields
-            if ids is None
-            else {**self.recipient_fields, "governmentIds": ids}
-        )
+        return self.recipient_fields | ({} if ids is None else {"governmentIds": ids})
 
     def _plan_government_id(self, word: str, value: object, country: object) -> None:
         if word == "bank" and is_country_code(country):
@@ -349,14 +322,9 @@ class PayoutParser:
 
     def _is_conflicting_ssn(self, value: object, country: str) -> bool:
         """Whether the id contradicts the request's `ssn`: a recipient has one US id."""
-        current_id = (
-            government_ids.mask_recipient_government_id(self.recipient.fields, country)
-            if self.recipient
-            else None
-        )
-        is_new = value is not None and value != current_id
+        # One that equals the shown id was sent back, and does not get here.
         is_us_with_ssn = country == government_ids.SSN_COUNTRY and self.ssn is not None
-        return is_new and is_us_with_ssn and value != self.ssn
+        return value is not None and is_us_with_ssn and value != self.ssn
 
     def _add_account_problems(
         self, word: str, translated_body: AccountBody, nested_problems: Problems

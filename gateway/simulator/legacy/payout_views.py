@@ -24,39 +24,24 @@ def translate_account_to_legacy_word(tenant: Tenant, account: Account | None) ->
     """Returns `bank` or the wallet's word; other account types have no legacy word and stay."""
     if account is None:
         return None
-    legacy_words = {
-        BANK_TRANSFER: "bank",
-        tenant.vocabulary.wallet: tenant.vocabulary.legacy.wallet,
-    }
-    return legacy_words.get(account.type, account.type)
+    return "bank" if account.type == BANK_TRANSFER else translate_account_type(tenant, account.type)
 
 
 def translate_account_type(tenant: Tenant, account_type: str | None) -> str | None:
     """Returns the type as filters and payments name it: `bank-transfer` or the wallet's word."""
-    return (
-        tenant.vocabulary.legacy.wallet
-        if account_type == tenant.vocabulary.wallet
-        else account_type
-    )
-
-
-def find_account_type_label(tenant: Tenant, account_type: str | None) -> str | None:
     words = tenant.vocabulary
-    configured_labels = {
-        BANK_TRANSFER: words.legacy.bank_method_display,
-        words.wallet: words.legacy.wallet_method_display,
-    }
+    return words.legacy.wallet if account_type == words.wallet else account_type
+
+
+def find_account_type_label(
+    tenant: Tenant, account_type: str | None, *, in_summary: bool = False
+) -> str | None:
+    words, wallet = tenant.vocabulary.legacy, tenant.vocabulary.wallet
+    labels = (words.bank_method_display, words.wallet_method_display)
+    if in_summary:
+        labels = (words.bank_display_name, words.wallet_display_name)
+    configured_labels = {BANK_TRANSFER: labels[0], wallet: labels[1]}
     return {**METHOD_LABELS, **configured_labels}.get(str(account_type))
-
-
-def find_account_type_summary_label(tenant: Tenant, account_type: str) -> str | None:
-    """Returns the display name of an account type in a summary."""
-    words = tenant.vocabulary
-    configured_labels = {
-        BANK_TRANSFER: words.legacy.bank_display_name,
-        words.wallet: words.legacy.wallet_display_name,
-    }
-    return {**METHOD_LABELS, **configured_labels}.get(account_type)
 
 
 def build_payout_or_null_method(tenant: Tenant, recipient: Recipient) -> JsonObject:

@@ -25,16 +25,8 @@ def build_summary(request: LegacyRequest, batch: Batch) -> JsonObject:
     """Builds a summary; it lists bank and wallet always, other methods only if used."""
     tenant, payments = request.tenant, list(batch.payments.values())
     wallet, service_total = tenant.vocabulary.wallet, tenant.vocabulary.legacy.service_total
-    account_types_used = {payment.terms.account_type for payment in payments}
-    account_types = [
-        BANK_TRANSFER,
-        wallet,
-        *(
-            account_type
-            for account_type in (CHECK, MOBILE_WALLET)
-            if account_type in account_types_used
-        ),
-    ]
+    used = {payment.terms.account_type for payment in payments}
+    account_types = [BANK_TRANSFER, wallet, *(t for t in (CHECK, MOBILE_WALLET) if t in used)]
     return {
         "id": request.build_client_id(batch.id),
         "processed_by": "API",
@@ -80,7 +72,7 @@ def _build_payout_method_summary(
         "accountType": legacy_words.wallet_account_type
         if is_wallet
         else legacy_words.service_account_type,
-        "displayName": payout_views.find_account_type_summary_label(tenant, account_type),
+        "displayName": payout_views.find_account_type_label(tenant, account_type, in_summary=True),
     }
 
 
