@@ -1,6 +1,6 @@
 """Bounded decompression of bodies.
 
-aiohttp's own decompression is off, because signed requests are forwarded with unchanged bodies.
+The server does not decompress, because signed requests are forwarded with unchanged bodies.
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ def build_http_response(
     return HttpResponse(
         legacy_response.status,
         headers,
-        *(chunks if chunks is not None else (legacy_response.body_bytes,)),
+        *(chunks if chunks is not None else (json_codec.dumps_trusted(legacy_response.body),)),
         closes_connection=legacy_response.closes_connection,
     )
 
