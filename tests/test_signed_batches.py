@@ -366,8 +366,12 @@ async def test_signed_add_in_doubt_blocks_legacy_edits_until_it_cannot_come(
         assert add_response.status == 500
         edit_response = await edit_payment(gateway, batch, payment=payment)
         assert (edit_response.status, edit_response.headers["Retry-After"]) == (500, "1")
-        # Nobody has to act: its client can look for it.
-        assert (await setup.run_json_command("writes", "unsettled"))["writes"] == []
+        (listed_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        assert listed_write["what_to_do"].startswith("nothing: its client")
+        refusal = await setup.run_command(
+            "writes", "settle", listed_write["write"], "--did-not-happen", "--yes", code=2
+        )
+        assert "needs no verdict" in refusal.stderr
         await setup.age_sent_writes()
 
         async def is_edited() -> bool:

@@ -34,6 +34,11 @@ WAIT_ADVICE = (
     "service is back"
 )
 
+SIGNED_CHANGE_ADVICE = (
+    "nothing: its client, who signed it, looks for it. The gateway keeps edits of the batch waiting "
+    "until it can no longer be carried out, about 40 s after it was sent"
+)
+
 ID_CHARACTERS = 12
 """Characters of an operation's id that identify it."""
 
@@ -95,8 +100,7 @@ async def load_in_doubt_writes(
     unfinished = {
         record.id: record
         for record in await repository.list_unfinished()
-        # A signed change ends by itself when it can no longer come; its client can look for it.
-        if operation_id in (None, record.id) and record.operation != CHANGE.name
+        if operation_id in (None, record.id)
     }
     unowned = await _filter_operations_without_owner(
         store, repository, unfinished, watch_seconds, pause_seconds
@@ -279,6 +283,8 @@ def format_operator_advice(record: OperationRecord, write: Write) -> str:
             "the request cannot be continued, complete by hand the steps that `payout-gateway "
             f"trace` shows as missing, then run `payout-gateway writes close {id_}`"
         )
+    if record.operation == CHANGE.name:
+        return SIGNED_CHANGE_ADVICE
     if not write.operator_outcome:
         return _format_check_advice(record, write)
     if write.operator_outcome not in OPERATOR_OUTCOMES and write.operator_outcome in (
@@ -380,6 +386,8 @@ async def record_operator_verdict(
 ) -> WriteInDoubt:
     """Stores an operator's verdict on a write. Raises WriteCommandRefused."""
     record, write = await find_write_by_shown_id(store, shown_id)
+    if record.operation == CHANGE.name:
+        raise WriteCommandRefused(f"{shown_id} needs no verdict: {SIGNED_CHANGE_ADVICE}")
     if write.state != SENT:
         raise WriteCommandRefused(
             f"the outcome of {shown_id} is already known: {describe_write_state(write.state)}"
