@@ -118,7 +118,9 @@ class RequestParser:
             return  # a trailer, which is never a header
         if len(name) > MAX_LINE_BYTES or len(value) > MAX_LINE_BYTES:
             raise MalformedRequest("line_too_long")
-        self._headers.append((name.decode("ascii"), value.decode("utf-8", "surrogateescape")))
+        # httptools leaves the white space after a value, which is no part of it.
+        text = value.rstrip(b" \t").decode("utf-8", "surrogateescape")
+        self._headers.append((name.decode("ascii"), text))
 
     def on_headers_complete(self) -> None:
         self._is_head_complete = True
@@ -138,7 +140,7 @@ class RequestParser:
             raise MalformedRequest("repeated_header")
         # HTTP/1.0 has no codings: some parsers ignore them.
         if (coding := headers.get("Transfer-Encoding")) is not None and (
-            version == "1.0" or coding.strip(" \t").lower() != "chunked"
+            version == "1.0" or coding.lower() != "chunked"
         ):
             raise MalformedRequest("transfer_coding")
         method, target = parser.get_method().decode("ascii"), self._target.decode("ascii")

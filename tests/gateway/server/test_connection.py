@@ -76,6 +76,15 @@ async def test_requests_are_separated_however_they_are_cut(
         assert await read_bodies(connection, 2) == [b"/abody", b"/"]
 
 
+async def test_white_space_around_a_value_is_no_part_of_it() -> None:
+    async def repeat_header(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, {}, request.headers["X"].encode())
+
+    async with serve(repeat_header) as (_server, connection):
+        await connection.send(b"GET / HTTP/1.1\r\nHost: x\r\nX:\t a b \t \r\n\r\n")
+        assert await read_bodies(connection, 1) == [b"a b"]
+
+
 async def test_pipelined_requests_are_answered_in_order_and_not_all_read_at_once() -> None:
     may_answer, paths = asyncio.Event(), list[str]()
 
