@@ -80,7 +80,7 @@ async def run_command(folder: Path, *arguments: str, code: int = 0) -> Result:
 
 def write_configuration(folder: Path, base_url: str) -> None:
     (folder / "gateway.toml").write_text(
-        f'[environments.sandbox]\nbase_url = "{base_url}"\n'
+        f'[server]\nport = 0\nadmin_port = 0\n[environments.sandbox]\nbase_url = "{base_url}"\n'
         f'[state]\nurl = "sqlite:///{folder}/gateway.db"\n'
         f'encryption_key_file = "{folder}/gateway.key"\n'
     )

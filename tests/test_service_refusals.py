@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,32 @@ async def test_writes_in_doubt_say_wait_while_the_service_is_down(tmp_path: Path
         output = (await setup.run_command("writes", "unsettled")).stdout
     assert "the service is down: wait; nothing to do yet" in output
     assert "settle" not in output
+
+
+@pytest.mark.parametrize("fails_reads", [True, False], ids=["everything", "writes only"])
+async def test_service_that_answers_with_errors_is_reported_and_writes_say_wait(
+    fails_reads: bool, tmp_path: Path
+) -> None:
+    async with open_operated_gateway(tmp_path) as setup:
+        gateway = setup.gateway
+        for number in range(3):
+            if fails_reads:
+                setup.add_fault("GET", "/v1/recipients", times=2, status=500)
+                await gateway.request("GET", "/v1/recipients")
+            setup.add_fault("POST", "/v1/recipients", status=500)
+            body = {"type": "business", "name": "Acme", "email": f"a{number}@example.com"}
+            assert (await gateway.request("POST", "/v1/recipients", body)).status == 500
+        code, readiness = await load_page(gateway, "/readyz")
+        assert (code, readiness["status"]) == (200, "degraded")
+        assert readiness["circuit_breakers"] == {"sandbox": "closed"}
+        overview, writes = [(await load_page(gateway, page))[1] for page in ("/", "/writes")]
+        for text in (readiness["faults"]["service.sandbox"], overview):
+            assert "the service is failing: its last" in text
+        assert "the service is failing: wait; nothing to do yet" in writes
+        assert "writes settle" not in writes
+        (in_doubt,) = re.findall(r"<dd><a href=.?/writes.?>(\d+)</a>", overview)
+        assert f">{in_doubt} writes in doubt<" in writes
+        setup.service.faults.clear()
+        await gateway.request("GET", "/v1/recipients")
+        await gateway.request("POST", "/v1/recipients", {**body, "email": "b@example.com"})
+        assert (await load_page(gateway, "/readyz"))[1]["status"] == "ok"

@@ -41,12 +41,12 @@ def list_writes_in_doubt(*, as_json: bool, settings: Settings) -> None:
     listed; to tell them apart, the command may watch for a few seconds.
     """
     from gateway.operator.in_doubt_writes import advise_to_wait, load_in_doubt_writes
-    from gateway.server.admin_application import find_unreachable_environments
+    from gateway.server.admin_application import find_service_problems
 
     async def load_writes(store: Store) -> list[WriteInDoubt]:
         writes = await load_in_doubt_writes(store)
         environments = {write.record.tenant.environment for write in writes}
-        return advise_to_wait(writes, await find_unreachable_environments(settings, environments))
+        return advise_to_wait(writes, await find_service_problems(settings, environments))
 
     in_doubt = run_with_store(settings, load_writes)
     if as_json:

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from gateway.admin.port import Check, find_readiness_problem
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.operator.metrics_page import StateGauges
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE
 from gateway.storage.brownout_rows import list_planned_and_active_brownouts
 from gateway.storage.difference_rows import load_comparison_tallies_by_key
 from gateway.storage.request_counts import RequestCounts
+
+CHECK_CACHE_SECONDS = 2.0
+"""Checks are cached this long, however many clients refresh a page."""
+
+CHECK_LABELS = {
+    "state": "database",
+    "limits": "rate limiter",
+    "environments": "address of",
+    "service": "service",
+    "legacy": "legacy service",
+}
+"""How operators read the names of the checks of `/readyz`."""
 
 FAILURE_RATIO = 0.05
 """Alert if a larger share of recent requests failed."""
@@ -24,6 +39,32 @@ class Alert:
     level: Literal["error", "warning"]
     text: str
     href: str
+
+
+class HealthChecks:
+    """The checks of `/readyz`, run for all pages, which therefore agree."""
+
+    def __init__(self, checks: Mapping[str, Check]) -> None:
+        self._checks = checks
+        self._problems: dict[str, str | None] = {}
+        # So that the first request always runs the checks.
+        self._checked_at = -math.inf
+        self._lock = asyncio.Lock()
+
+    async def find_problems(self) -> dict[str, str | None]:
+        # One at a time: several browsers that refresh must not multiply the calls of the service.
+        async with self._lock:
+            now = asyncio.get_running_loop().time
+            if now() - self._checked_at >= CHECK_CACHE_SECONDS:
+                results = await asyncio.gather(*map(find_readiness_problem, self._checks.values()))
+                self._problems = dict(zip(self._checks, results, strict=True))
+                self._checked_at = now()
+            return self._problems
+
+
+def format_check_name(name: str) -> str:
+    kind, _, environment = name.partition(".")
+    return f"{CHECK_LABELS[kind]} {environment}".rstrip()
 
 
 _RESTORED_ALERTS = (
@@ -54,9 +95,9 @@ async def load_alerts(
     }
     # A share, because a few failures among many requests are normal.
     failed = recent.failed if recent.failed > FAILURE_RATIO * recent.requests else 0
-    failed_text = f"of the last {recent.requests:,} requests failed (5xx)"
+    failed_text = f"of {recent.requests:,} requests failed (5xx) in the last 15 minutes"
     return [
-        *(Alert("error", f"{name}: {fault}", "/service") for name, fault in faults.items() if fault),
+        *(Alert("error", f"{format_check_name(name)}: {fault}", "/service") for name, fault in faults.items() if fault),
         *(_RESTORED_ALERTS if figures.is_restored else ()),
         *_iter_error_alert_unless_zero(figures.in_doubt_operations, "write is", "writes are", "in doubt", "/writes"),
         *_iter_error_alert_unless_zero(failed, failed_text, failed_text, "", "/requests?status=5xx"),

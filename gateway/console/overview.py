@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
 from collections.abc import Mapping
 from datetime import timedelta
 
 from aiohttp import web
 
-from gateway.admin.port import find_readiness_problem
-from gateway.console.alerts import load_alerts
+from gateway.console.alerts import HealthChecks, format_check_name, load_alerts
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.limits import load_limit_usage
 from gateway.console.migration import SunsetProgress, compute_sunset_progress
@@ -31,9 +28,6 @@ from gateway.storage.request_counts import (
     sum_request_counts,
 )
 
-CHECK_CACHE_SECONDS = 10.0
-"""Checks are cached this long, however many clients refresh the page."""
-
 FIGURES_PERIOD = timedelta(hours=24)
 USAGE_PERIOD = timedelta(days=6)
 """Together with today, seven days."""
@@ -50,18 +44,17 @@ STEP_LABELS: Mapping[str, tuple[str, str]] = {
 
 
 class OverviewPage:
-    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
+    def __init__(
+        self, dependencies: ConsoleDependencies, pages: Pages, health: HealthChecks
+    ) -> None:
         self._dependencies = dependencies
         self._pages = pages
-        self._faults: dict[str, str | None] = {}
-        self._near_limit = 0
-        # So that the first request always runs the checks.
-        self._checked_at = -math.inf
-        self._check_lock = asyncio.Lock()
+        self._health = health
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         store = self._dependencies.store
-        faults = await self._refresh_readiness_faults()
+        faults = await self._health.find_problems()
+        near_limit = sum(use.level != "ok" for use in await load_limit_usage(self._dependencies))
         gauges = await load_state_gauges(store)
         plots, _ = await load_traffic_plots(store, DEFAULT_HOURS)
         since = compute_span_start(store.clock() - FIGURES_PERIOD, HOUR)
@@ -73,13 +66,13 @@ class OverviewPage:
         return self._pages.render_page(
             request,
             "overview",
-            faults=faults,
-            matters=await load_alerts(self._dependencies, faults, gauges, recent, self._near_limit),
+            faults={format_check_name(name): fault for name, fault in faults.items()},
+            matters=await load_alerts(self._dependencies, faults, gauges, recent, near_limit),
             plots=plots,
             day=sum_request_counts(day.values()),
             recent=recent,
             figures=gauges,
-            near=self._near_limit,
+            near=near_limit,
             # Requests without a known key are one row, which is not a key.
             left=sum(bool(usage.key) for usage in week),
             keys=sum(gauges.keys.values()),
@@ -87,21 +80,6 @@ class OverviewPage:
             large=await self._list_large_requests(),
             steps=STEP_LABELS,
         )
-
-    async def _refresh_readiness_faults(self) -> dict[str, str | None]:
-        # One at a time: several browsers that refresh must not multiply the calls of the service.
-        async with self._check_lock:
-            if (now := asyncio.get_running_loop().time()) - self._checked_at >= CHECK_CACHE_SECONDS:
-                checks = self._dependencies.checks
-                results = await asyncio.gather(
-                    *(find_readiness_problem(check) for check in checks.values())
-                )
-                self._faults = dict(zip(checks, results, strict=True))
-                self._near_limit = sum(
-                    use.level != "ok" for use in await load_limit_usage(self._dependencies)
-                )
-                self._checked_at = now
-            return self._faults
 
     async def _list_large_requests(self) -> list[RequestProgress]:
         """Returns the large requests of all workers, the longest running first."""

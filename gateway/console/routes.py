@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from gateway.console.alerts import HealthChecks
 from gateway.console.comparisons import ComparisonPage, ComparisonsPage
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.explaining import ExplainPage
@@ -23,21 +24,23 @@ from gateway.console.writes import WritesPage
 def add_console_routes(application: web.Application, dependencies: ConsoleDependencies) -> None:
     """Adds the routes of the console to the application of the admin port."""
     pages = Pages(dependencies)
-    service, switches = ServicePage(dependencies, pages), TrafficControlPage(dependencies, pages)
+    health = HealthChecks(dependencies.checks)
+    service = ServicePage(dependencies, pages, health)
+    switches = TrafficControlPage(dependencies, pages)
     requests = RequestsPage(dependencies, pages)
     explain, login = ExplainPage(dependencies, pages), LoginPage(pages)
     # Only POST changes something, and only through `form_view`, which checks the token.
     view, form_view = pages.wrap_view_with_unavailable_page, pages.wrap_form_view_with_csrf_check
     application.add_routes(
         [
-            web.get("/", view(OverviewPage(dependencies, pages))),
+            web.get("/", view(OverviewPage(dependencies, pages, health))),
             web.get("/traffic", view(TrafficPage(dependencies, pages))),
             web.get("/requests", view(requests)),
             web.get("/requests/own", requests.list_own_requests),
             web.get("/trace", view(requests.trace)),
             web.get("/limits", view(LimitsPage(dependencies, pages))),
             web.get("/migration", view(MigrationPage(dependencies, pages))),
-            web.get("/writes", view(WritesPage(dependencies, pages))),
+            web.get("/writes", view(WritesPage(dependencies, pages, health))),
             web.get("/compare", view(ComparisonsPage(dependencies, pages))),
             web.get("/compare/key", view(ComparisonPage(dependencies, pages))),
             web.get("/service", view(service)),

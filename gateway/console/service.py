@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from aiohttp import web
 
-from gateway.admin.port import find_readiness_problem
+from gateway.console.alerts import HealthChecks
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.operator.rehearsal.report import CAPABILITY_NAME as REHEARSAL
@@ -64,9 +63,12 @@ class ServiceStatus:
 
 
 class ServicePage:
-    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
+    def __init__(
+        self, dependencies: ConsoleDependencies, pages: Pages, health: HealthChecks
+    ) -> None:
         self._dependencies = dependencies
         self._pages = pages
+        self._health = health
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         return await self._render(request, None)
@@ -91,9 +93,7 @@ class ServicePage:
     ) -> web.StreamResponse:
         ledger = ObjectStateStore(self._dependencies.store)
         names = self._dependencies.settings.environments.map_configured_environments_by_name()
-        checks = self._dependencies.checks
-        found = await asyncio.gather(*(find_readiness_problem(check) for check in checks.values()))
-        problems = dict(zip(checks, found, strict=True))
+        problems = await self._health.find_problems()
         services = [
             self._build_status(name, await ledger.load_capabilities(name), problems)
             for name in names

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from aiohttp import web
 
-from gateway.admin.port import find_readiness_problem
+from gateway.console.alerts import HealthChecks
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.operator.in_doubt_writes import advise_to_wait, load_in_doubt_writes
@@ -17,15 +15,17 @@ MAX_ROWS = 100
 
 
 class WritesPage:
-    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
+    def __init__(
+        self, dependencies: ConsoleDependencies, pages: Pages, health: HealthChecks
+    ) -> None:
         self._store = dependencies.store
-        self._checks = dependencies.checks
         self._pages = pages
+        self._health = health
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         writes = await load_in_doubt_writes(self._store)
         if writes:
-            writes = advise_to_wait(writes, await self._find_unavailable_environments())
+            writes = advise_to_wait(writes, await self._find_service_problems())
         batches = await list_superseded_batches(self._store)
         return self._pages.render_page(
             request,
@@ -36,16 +36,13 @@ class WritesPage:
             counts={"writes": len(writes), "batches": len(batches)},
         )
 
-    async def _find_unavailable_environments(self) -> set[str]:
-        """Returns the environments whose service is down or refuses the gateway."""
-        checks = {
-            name: check
-            for name, check in self._checks.items()
-            if name.startswith(("environments.", "service."))
-        }
-        problems = await asyncio.gather(*map(find_readiness_problem, checks.values()))
-        return {
-            name.partition(".")[2]
-            for name, problem in zip(checks, problems, strict=True)
-            if problem
-        }
+    async def _find_service_problems(self) -> dict[str, str]:
+        """Returns the problem of each environment whose service is down or refuses the gateway."""
+        problems = {}
+        for name, problem in (await self._health.find_problems()).items():
+            kind, _, environment = name.partition(".")
+            if problem and kind == "service":
+                problems[environment] = problem
+            elif problem and kind == "environments":
+                problems.setdefault(environment, "the service is down")
+        return problems

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -30,8 +30,11 @@ from mappings.current import ID_PATTERN, Endpoint, find_documented_endpoint
 from mappings.signed_writes import CHANGE
 
 WAIT_ADVICE = (
-    "the service is down: wait; nothing to do yet. The gateway finds the outcome out when the "
-    "service is back"
+    "{problem}: wait; nothing to do yet. The gateway finds the outcome out when the service is back"
+)
+
+RECONCILIATION_ADVICE = (
+    "the gateway looks for its outcome. If it is still listed after two minutes,"
 )
 
 SIGNED_CHANGE_ADVICE = (
@@ -120,12 +123,15 @@ async def load_in_doubt_writes(
 
 
 def advise_to_wait(
-    writes: Sequence[WriteInDoubt], unavailable_environments: Collection[str]
+    writes: Sequence[WriteInDoubt], problems: Mapping[str, str]
 ) -> list[WriteInDoubt]:
-    """Replaces the advice for writes to services that are down, which nobody should settle now."""
+    """Replaces the advice for writes that nobody should settle now.
+
+    ``problems`` has the problem of each environment whose service does not serve the gateway.
+    """
     return [
-        replace(write, to_do=WAIT_ADVICE)
-        if write.record.tenant.environment in unavailable_environments
+        replace(write, to_do=WAIT_ADVICE.format(problem=problems[environment].partition(":")[0]))
+        if (environment := write.record.tenant.environment) in problems
         else write
         for write in writes
     ]
@@ -286,7 +292,8 @@ def format_operator_advice(record: OperationRecord, write: Write) -> str:
     if record.operation == CHANGE.name:
         return SIGNED_CHANGE_ADVICE
     if not write.operator_outcome:
-        return _format_check_advice(record, write)
+        advice = _format_check_advice(record, write)
+        return advice if record.is_forwarded else f"{RECONCILIATION_ADVICE} {advice}"
     if write.operator_outcome not in OPERATOR_OUTCOMES and write.operator_outcome in (
         record.reason or ""
     ):

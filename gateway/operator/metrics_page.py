@@ -32,7 +32,7 @@ from gateway.storage.tables import (
 from gateway.upstream.circuit_breaker import CircuitBreakers
 from gateway.upstream.client import USER_AGENT
 from gateway.upstream.clock import ServiceClock
-from gateway.upstream.credential_refusals import CredentialRefusals
+from gateway.upstream.service_problems import ServiceProblems
 from gateway.upstream.transport import Origin
 
 MAX_AGE_SECONDS = 5.0
@@ -189,7 +189,7 @@ class MetricsPage:
         *,
         breakers: CircuitBreakers,
         legacy_breakers: CircuitBreakers,
-        refusals: CredentialRefusals,
+        problems: ServiceProblems,
         count_queued_requests: Callable[[], int],
         origins: Mapping[str, Origin],
     ) -> None:
@@ -199,7 +199,7 @@ class MetricsPage:
         self._indexes = indexes
         self._environments = tuple(environments)
         self._breakers = {"current": breakers, "legacy": legacy_breakers}
-        self._refusals = refusals
+        self._problems = problems
         self._count_queued_requests = count_queued_requests
         self._origins = origins
         self._read_at = -math.inf
@@ -232,7 +232,7 @@ class MetricsPage:
             for usage, count in origin.connection_counts.items():
                 metrics.upstream_connections.labels(environment, usage).set(count)
         for environment in self._environments:
-            refused_count = self._refusals.count_refused(environment)
+            refused_count = self._problems.count_refused(environment)
             metrics.refused_credentials.labels(environment).set(refused_count)
             metrics.clock_offset.labels(environment).set(self._clock.offset(environment))
             index_figures = self._indexes.calculate_cache_statistics(environment)

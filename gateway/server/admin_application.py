@@ -23,8 +23,8 @@ from gateway.upstream.egress import EgressConfig
 from mappings.effects import JSON
 
 OPEN_BREAKER = (
-    "the circuit breaker is open: the service does not respond, and clients get 500; the next "
-    "request tries it again"
+    "the service is down: it does not respond, and the circuit breaker is open; clients get 500, and "
+    "the next request tries it again"
 )
 
 
@@ -51,7 +51,7 @@ def create_admin_application(
             environments,
             breakers=backends.breakers,
             legacy_breakers=backends.legacy_breakers,
-            refusals=backends.upstream.refusals,
+            problems=backends.upstream.problems,
             count_queued_requests=count_queued_requests,
             origins=backends.upstream.origins,
         ).render,
@@ -88,8 +88,8 @@ def create_readiness_checks(settings: Settings, backends: Backends) -> dict[str,
         async def find_environment_problem() -> str | None:
             return (
                 None
-                if await _is_origin_reachable(origin, egress.build_request_options(name))
-                else "base_url does not answer; see network and TLS"
+                if await _find_origin_status(origin, egress.build_request_options(name))
+                else "the service is down: base_url does not answer; see network and TLS"
             )
 
         return find_environment_problem
@@ -115,7 +115,7 @@ def _create_service_checks(
         async def find_service_problem() -> str | None:
             if backends.breakers.map_environments_to_states()[name] != "closed":
                 return OPEN_BREAKER
-            return backends.upstream.refusals.describe_problem(name)
+            return backends.upstream.problems.describe_problem(name)
 
         return find_service_problem
 
@@ -123,7 +123,7 @@ def _create_service_checks(
         async def find_legacy_problem() -> str | None:
             if backends.legacy_breakers.map_environments_to_states()[name] != "closed":
                 return OPEN_BREAKER
-            if await _is_origin_reachable(origin, egress.build_request_options(name)):
+            if await _find_origin_status(origin, egress.build_request_options(name)):
                 return None
             return "legacy_base_url does not answer; keys in mode forward get 500"
 
@@ -138,33 +138,31 @@ def _create_service_checks(
     }
 
 
-async def find_unreachable_environments(settings: Settings, names: Collection[str]) -> set[str]:
-    """Returns those of the environments whose service does not answer within the time of a check."""
+async def find_service_problems(settings: Settings, names: Collection[str]) -> dict[str, str]:
+    """Returns the problem of each of the environments whose service is down or fails."""
     egress = EgressConfig(settings)
-
-    async def is_unreachable(name: str, origin: str) -> bool:
+    problems = {}
+    for name, environment in settings.environments.map_configured_environments_by_name().items():
+        if name not in names:
+            continue
         try:
             async with asyncio.timeout(CHECK_SECONDS):
-                return not await _is_origin_reachable(origin, egress.build_request_options(name))
+                options = egress.build_request_options(name)
+                status = await _find_origin_status(environment.base_url, options)
         except TimeoutError:
-            return True
-
-    environments = settings.environments.map_configured_environments_by_name()
-    return {
-        name
-        for name, environment in environments.items()
-        if name in names and await is_unreachable(name, environment.base_url)
-    }
+            status = None
+        if status is None or status >= 500:
+            problems[name] = "the service is failing" if status else "the service is down"
+    return problems
 
 
-async def _is_origin_reachable(origin: str, request_options: Mapping[str, Any]) -> bool:
-    """Whether a server speaks HTTP there; sends an unsigned request that changes nothing."""
+async def _find_origin_status(origin: str, request_options: Mapping[str, Any]) -> int | None:
+    """Sends an unsigned request that changes nothing; None if no server speaks HTTP there."""
     try:
         async with (
             aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
-            # Any status suffices, even 401 or a redirect: a server that speaks HTTP has answered.
-            session.get(f"{origin}/v1/", allow_redirects=False, **request_options),
+            session.get(f"{origin}/v1/", allow_redirects=False, **request_options) as response,
         ):
-            return True
+            return response.status
     except (aiohttp.ClientError, TimeoutError):
-        return False
+        return None

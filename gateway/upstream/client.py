@@ -35,10 +35,10 @@ from gateway.payloads.compressed_buffer import WINDOW_BYTES, CompressedBuffer
 from gateway.upstream.circuit_breaker import BreakerCall, CircuitBreakers
 from gateway.upstream.clock import ServiceClock, SkewSample, measure_skew
 from gateway.upstream.connections import CONNECT_TIMEOUT_SHARE
-from gateway.upstream.credential_refusals import CredentialRefusals
 from gateway.upstream.egress import EgressConfig
 from gateway.upstream.http_connection import UpstreamConnection, build_too_large_error
 from gateway.upstream.send_attempt import Fence, ResponseLost, UnusableConnection
+from gateway.upstream.service_problems import ServiceProblems
 from gateway.upstream.signed_target import CapabilityStore, NoCapabilities, SignedTargetForms
 from gateway.upstream.transport import Origin
 from mappings.failures import Unknown, Unreachable
@@ -140,7 +140,7 @@ class UpstreamClient:
         breakers: CircuitBreakers,
     ) -> None:
         self.clock = clock
-        self.refusals = CredentialRefusals()
+        self.problems = ServiceProblems()
         self._breakers = breakers
         self._vocabulary = settings.vocabulary.current
         upstream = settings.upstream
@@ -210,6 +210,7 @@ class UpstreamClient:
             breaker_call.outcome = "answer"
         except (TimeoutError, ResponseLost) as error:
             failure = _build_failure(call, error, breaker_call)
+            self.problems.record_failure(environment, is_write=write)
         else:
             reply.seconds, reply.attempts = time.monotonic() - start_time, call.attempts
             return reply
@@ -227,8 +228,9 @@ class UpstreamClient:
         if reply.status == 401:
             reply, options = await self._sign_in_other_ways(call, options, reply)
         is_usual = reply.status == 200 and "?" not in call.target
-        # While credentials are refused, an accepted call has to be recorded too.
-        if is_usual and not self.refusals.by_credentials and not options.has_other_correction:
+        # While the service has a problem, an accepted call has to be recorded too.
+        has_problem = self.problems.by_credentials or self.problems.failures
+        if is_usual and not has_problem and not options.has_other_correction:
             if reply.skew_sample is not None:
                 self.clock.record_accepted(environment, reply.skew_sample)
         else:
@@ -408,7 +410,9 @@ class UpstreamClient:
         """Records what an answer shows about clock skew, the signed target and the credentials."""
         is_accepted = 200 <= reply.status < 300
         # Every attempt was refused, so the credentials are wrong or revoked.
-        self.refusals.record_answer(call.environment, call.credentials, reply.status)
+        self.problems.record_answer(
+            call.environment, call.credentials, reply.status, is_write=call.is_write
+        )
         if reply.status in (401, 403):
             log.error(
                 "credentials_refused" if reply.status == 401 else "access_denied",

@@ -40,7 +40,7 @@ from tests.certificates import Authority
 from tests.gateway.storage.conftest import create_temporary_database, run_statements
 from tests.operator_commands import run_command, write_configuration
 from tests.processes import build_configuration, build_environment, find_free_port
-from tests.running_gateway import KEY, build_settings, import_api_keys
+from tests.running_gateway import KEY, build_settings, import_api_keys, open_gateway
 from tests.test_database_faults import fill_disk
 
 LIVE_KEY = {
@@ -743,6 +743,23 @@ async def test_refused_connection_to_legacy_service_is_reported(tmp_path: Path) 
             )
         )
     assert finding.check_name == "legacy service"
+
+
+async def test_port_of_another_program_is_an_error_and_of_a_gateway_is_not(tmp_path: Path) -> None:
+    async with open_simulator() as simulator, open_gateway(tmp_path, simulator.url) as gateway:
+        port = gateway.running.port
+        settings = gateway.settings.model_copy(
+            update={"server": gateway.settings.server.model_copy(update={"port": port})}
+        )
+        assert require_finding(await run_doctor(settings), "ports").state == "ok"
+    (tmp_path / "other").mkdir()
+    async with open_simulator() as simulator, open_other_server(web.Response()) as other_url:
+        server = {"port": int(other_url.rpartition(":")[2])}
+        finding = require_only_error(
+            await examine(tmp_path / "other", simulator.url, server=server)
+        )
+    assert "it is in use" in finding.result
+    assert "set server.port" in finding.advice
 
 
 async def test_doctor_command_prints_errors_first_and_exits_with_1(tmp_path: Path) -> None:

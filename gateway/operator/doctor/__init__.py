@@ -19,6 +19,7 @@ async def run_doctor(settings: Settings) -> list[Finding]:
         *local_checks.check_configuration(settings),
         *local_checks.check_tls_certificate_expiry(settings.server),
     ]
+    findings += await local_checks.check_ports_are_available(settings.server)
     findings += await local_checks.check_redis_eviction_policy(settings)
     try:
         async with open_store(settings.state, create=False) as store:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import socket
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
+import aiohttp
 from cryptography import x509
 
 from gateway.admission.limits.eviction_policy import probe_redis_eviction_policy
 from gateway.config.extensions import check_c_extensions
+from gateway.config.network_settings import build_url
 from gateway.config.settings import ConfigurationError, Server, Settings
+from gateway.http.responses import SERVER
 from gateway.operator.brownout_windows import describe_window_scope
 from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding
 from gateway.operator.preflight import check_settings_are_runnable
@@ -22,6 +28,9 @@ from gateway.storage.restore_detection import NO_MARK, load_restore_state
 from gateway.storage.write_probe import check_database_writable
 
 EXPIRY_WARNING_PERIOD = timedelta(days=14)
+
+PROBE_SECONDS = 3
+"""Timeout of the request that tells a running gateway from another program."""
 
 
 def check_compiled_extensions() -> Iterator[Finding]:
@@ -79,6 +88,53 @@ def check_tls_certificate_expiry(server: Server) -> Iterator[Finding]:
         )
     else:
         yield Finding(ALL_ENVIRONMENTS, check_name, "ok", description)
+
+
+async def check_ports_are_available(server: Server) -> list[Finding]:
+    """Checks that the gateway can listen on its ports, unless a running one does already."""
+    ports = [
+        ("port", server.host, server.port),
+        ("admin_port", server.admin_host, server.admin_port),
+    ]
+    findings = []
+    for setting, host, port in ports:
+        problem = await asyncio.to_thread(_find_binding_problem, host, port)
+        if problem and not await _is_gateway_listening(server, host, port):
+            result = f"cannot listen on {host} port {port}: {problem}"
+            advice = f"set server.{setting} to another port, or stop the program that uses this one"
+            findings.append(Finding(ALL_ENVIRONMENTS, "ports", "error", result, advice))
+    return findings or [Finding(ALL_ENVIRONMENTS, "ports", "ok", "free, or a gateway listens")]
+
+
+def _find_binding_problem(host: str, port: int) -> str | None:
+    """Binds the port and does not listen, so that two checks at a time do not disturb each other."""
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, protocol) as bound_socket:
+                bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                bound_socket.bind(address)
+    except OSError as error:
+        # An address of a host name may not be available on this machine, such as an IPv6 address.
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            return "it is in use" if error.errno == errno.EADDRINUSE else "permission denied"
+    return None
+
+
+async def _is_gateway_listening(server: Server, host: str, port: int) -> bool:
+    """Whether a gateway listens there, by the Server header of any answer."""
+    scheme = "https" if server.tls_certificate_file and port == server.port else "http"
+    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - not bound
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_SECONDS)) as session,
+            # The certificate is for the clients' name of this host.
+            session.get(build_url(address, port, scheme), ssl=False) as response,
+        ):
+            return response.headers.get("Server") == SERVER
+    except (aiohttp.ClientError, TimeoutError):
+        return False
 
 
 async def check_redis_eviction_policy(settings: Settings) -> list[Finding]:
