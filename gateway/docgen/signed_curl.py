@@ -48,5 +48,5 @@ def _iter_call_lines(settings: Settings, number: int, call: ExplainedCall) -> It
     ]
     if body:
         options += ["-H 'Content-Type: application/json'", '--data-binary "$BODY"']
-    yield f'curl -sS -X {method} "$BASE_URL"{shlex.quote(call.target)} \\'
+    yield rf'curl -sS -w "\n" -X {method} "$BASE_URL"{shlex.quote(call.target)}' + " \\"
     yield "  " + " ".join(options)

@@ -745,20 +745,18 @@ async def test_refused_connection_to_legacy_service_is_reported(tmp_path: Path) 
     assert finding.check_name == "legacy service"
 
 
-async def test_port_of_another_program_is_an_error_and_of_a_gateway_is_not(tmp_path: Path) -> None:
+async def test_port_of_another_program_is_an_error_and_of_the_running_gateway_is_not(
+    tmp_path: Path,
+) -> None:
     async with open_simulator() as simulator, open_gateway(tmp_path, simulator.url) as gateway:
-        port = gateway.running.port
-        settings = gateway.settings.model_copy(
-            update={"server": gateway.settings.server.model_copy(update={"port": port})}
-        )
-        assert require_finding(await run_doctor(settings), "ports").state == "ok"
-    (tmp_path / "other").mkdir()
-    async with open_simulator() as simulator, open_other_server(web.Response()) as other_url:
-        server = {"port": int(other_url.rpartition(":")[2])}
+        server = gateway.settings.server.model_copy(update={"port": gateway.running.port})
+        own = gateway.settings.model_copy(update={"server": server})
+        assert require_finding(await run_doctor(own), "ports").state == "ok"
+        (tmp_path / "other").mkdir()
         finding = require_only_error(
-            await examine(tmp_path / "other", simulator.url, server=server)
+            await examine(tmp_path / "other", simulator.url, server={"port": gateway.running.port})
         )
-    assert "it is in use" in finding.result
+    assert (finding.check_name, "it is in use" in finding.result) == ("ports", True)
     assert "set server.port" in finding.advice
 
 

@@ -19,11 +19,11 @@ async def run_doctor(settings: Settings) -> list[Finding]:
         *local_checks.check_configuration(settings),
         *local_checks.check_tls_certificate_expiry(settings.server),
     ]
-    findings += await local_checks.check_ports_are_available(settings.server)
     findings += await local_checks.check_redis_eviction_policy(settings)
     try:
         async with open_store(settings.state, create=False) as store:
             findings += await local_checks.check_state_writable_and_current(settings, store)
+            findings += await local_checks.check_ports_are_available(settings.server, store)
             findings += await local_checks.check_freezes_and_brownouts(store)
             findings += await _check_services(settings, store)
     # The services cannot be checked either: their credentials are in the state.

@@ -8,14 +8,11 @@ import socket
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
-import aiohttp
 from cryptography import x509
 
 from gateway.admission.limits.eviction_policy import probe_redis_eviction_policy
 from gateway.config.extensions import check_c_extensions
-from gateway.config.network_settings import build_url
 from gateway.config.settings import ConfigurationError, Server, Settings
-from gateway.http.responses import SERVER
 from gateway.operator.brownout_windows import describe_window_scope
 from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding
 from gateway.operator.preflight import check_settings_are_runnable
@@ -24,13 +21,11 @@ from gateway.storage import Store, StoreUnavailable
 from gateway.storage.audit_log import describe_scope
 from gateway.storage.brownout_rows import Brownout, list_planned_and_active_brownouts
 from gateway.storage.freezes import Freeze, list_freezes
+from gateway.storage.heartbeats import is_database_in_use
 from gateway.storage.restore_detection import NO_MARK, load_restore_state
 from gateway.storage.write_probe import check_database_writable
 
 EXPIRY_WARNING_PERIOD = timedelta(days=14)
-
-PROBE_SECONDS = 3
-"""Timeout of the request that tells a running gateway from another program."""
 
 
 def check_compiled_extensions() -> Iterator[Finding]:
@@ -90,20 +85,25 @@ def check_tls_certificate_expiry(server: Server) -> Iterator[Finding]:
         yield Finding(ALL_ENVIRONMENTS, check_name, "ok", description)
 
 
-async def check_ports_are_available(server: Server) -> list[Finding]:
-    """Checks that the gateway can listen on its ports, unless a running one does already."""
+async def check_ports_are_available(server: Server, store: Store) -> list[Finding]:
+    """Checks that the gateway can listen on its ports, unless one that uses the state runs already.
+
+    Raises StoreUnavailable.
+    """
     ports = [
         ("port", server.host, server.port),
         ("admin_port", server.admin_host, server.admin_port),
     ]
     findings = []
     for setting, host, port in ports:
-        problem = await asyncio.to_thread(_find_binding_problem, host, port)
-        if problem and not await _is_gateway_listening(server, host, port):
+        if problem := await asyncio.to_thread(_find_binding_problem, host, port):
             result = f"cannot listen on {host} port {port}: {problem}"
             advice = f"set server.{setting} to another port, or stop the program that uses this one"
             findings.append(Finding(ALL_ENVIRONMENTS, "ports", "error", result, advice))
-    return findings or [Finding(ALL_ENVIRONMENTS, "ports", "ok", "free, or a gateway listens")]
+    # The gateway of this state, which has the ports.
+    if findings and await is_database_in_use(store):
+        findings = []
+    return findings or [Finding(ALL_ENVIRONMENTS, "ports", "ok", "free, or its gateway runs")]
 
 
 def _find_binding_problem(host: str, port: int) -> str | None:
@@ -120,21 +120,6 @@ def _find_binding_problem(host: str, port: int) -> str | None:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             return "it is in use" if error.errno == errno.EADDRINUSE else "permission denied"
     return None
-
-
-async def _is_gateway_listening(server: Server, host: str, port: int) -> bool:
-    """Whether a gateway listens there, by the Server header of any answer."""
-    scheme = "https" if server.tls_certificate_file and port == server.port else "http"
-    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - not bound
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_SECONDS)) as session,
-            # The certificate is for the clients' name of this host.
-            session.get(build_url(address, port, scheme), ssl=False) as response,
-        ):
-            return response.headers.get("Server") == SERVER
-    except (aiohttp.ClientError, TimeoutError):
-        return False
 
 
 async def check_redis_eviction_policy(settings: Settings) -> list[Finding]:
