@@ -92,9 +92,7 @@ async def test_switching_a_key_leaves_the_others(tmp_path: Path) -> None:
         assert setup.count_legacy_calls() == legacy_count
 
 
-async def test_renamed_key_keeps_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The gateway must see the new name before it loads the modes again.
-    monkeypatch.setattr("gateway.migration.modes.POLL_SECONDS", 4)
+async def test_renamed_key_keeps_its_mode(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         await setup.gateway.import_key(api_key=API_KEY, name="store")

@@ -22,6 +22,9 @@ from gateway.storage.tenants import Tenant
 AnyRow = Any
 """A named tuple of columns."""
 
+CHANGES = "keys"
+"""The name of their change count."""
+
 REVOKED_EVENT, REPLACED_EVENT = "revoked the key", "replaced the credentials"
 
 
@@ -106,7 +109,7 @@ async def increment_key_change_count(tx: Transaction) -> int:
     """Increments the change count; other writers of keys wait until the transaction ends."""
     statement = (
         update(counters)
-        .where(counters.c.name == "keys")
+        .where(counters.c.name == CHANGES)
         .values(value=counters.c.value + 1)
         .returning(counters.c.value)
     )
@@ -211,13 +214,8 @@ _KEY_COLUMNS = (*api_keys.c, tenant_credentials.c.access_key, tenant_credentials
 
 
 _CHANGE_COUNT_STATEMENT = Statement(
-    lambda _kind: select(counters.c.value).where(counters.c.name == "keys")
+    lambda _kind: select(counters.c.value).where(counters.c.name == CHANGES)
 )
-
-
-async def load_key_change_count(store: Store) -> int:
-    """Loads the count of all changes of keys; raises StoreUnavailable."""
-    return await store.read(fetch_key_change_count)
 
 
 async def fetch_key_change_count(tx: Transaction) -> int:
@@ -256,7 +254,7 @@ async def fetch_active_key_and_change_count(
         .outerjoin(
             api_keys.join(tenant_credentials), and_(hash_condition, api_keys.c.revoked_at.is_(None))
         )
-        .where(counters.c.name == "keys")
+        .where(counters.c.name == CHANGES)
     )
     (row,) = await tx.fetch(query)
     return (None if row.id is None else row), int(row.changes)
@@ -279,7 +277,7 @@ async def fetch_keys_with_access_key_and_count(
         .select_from(counters)
         # An outer join, so that the count is returned even if no key matches.
         .outerjoin(api_keys.join(tenant_credentials), access_key_condition)
-        .where(counters.c.name == "keys")
+        .where(counters.c.name == CHANGES)
     )
     rows = await tx.fetch(query)
     return [row for row in rows if row.id is not None], int(rows[0].changes)

@@ -1,8 +1,7 @@
 """API keys: cached lookup, and checks of the credentials that they stand for.
 
-A cached key needs no query. A task polls the database once a second for changed keys and loads
-them again, so that a key that another process revokes, imports or rotates takes effect here within
-about two seconds.
+A cached key needs no query. Changed keys are loaded again, so that a key that another process
+revokes, imports or rotates takes effect here within about two seconds.
 
 While the database is unavailable, cached keys keep working for ``GRACE_SECONDS``; after that, a
 key could have been revoked too long ago. Other keys raise StoreUnavailable.
@@ -20,20 +19,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 from uuid import uuid4
 
-import structlog
 from cachetools import TTLCache
 
 from gateway.auth.key_rows import (
+    CHANGES,
     decrypt_credentials,
     fetch_active_key_and_change_count,
     fetch_key_change_count,
     fetch_keys_changed_since,
     load_credentials,
-    load_key_change_count,
 )
 from gateway.auth.signing import Credentials, extract_displayable_key_prefix
 from gateway.auth.single_flight import SingleFlight
-from gateway.observability.logs import describe_exception
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.storage import StoreUnavailable
 from gateway.storage.tenants import Tenant
@@ -44,10 +41,10 @@ if TYPE_CHECKING:
 
     from gateway.auth.key_rows import AnyRow, ListedKey
     from gateway.storage import Store
+    from gateway.storage.change_poller import ChangeCounts
     from gateway.storage.database import Transaction
 
 GRACE_SECONDS = 600.0
-POLL_SECONDS = 1.0
 MAX_KEY_CHARACTERS = 512
 
 _MAX_KNOWN_KEYS = 10_000
@@ -58,8 +55,6 @@ _MAX_CONCURRENT_CHECKS = 8
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-_log = structlog.get_logger(__name__)
 
 
 def parse_network(text: str) -> Network:
@@ -119,7 +114,7 @@ class KeyChangeListener(Protocol):
 
 
 class ApiKeyStore:
-    """Finds API keys; an async context manager that polls for changes.
+    """Finds API keys; an async context manager.
 
     Unknown keys are cached separately and briefly, so that guessed keys cannot evict real ones.
     """
@@ -128,12 +123,10 @@ class ApiKeyStore:
         self,
         store: Store,
         *,
-        poll_seconds: float = POLL_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
-        self._poll_seconds = poll_seconds
         self._grace_seconds = grace_seconds
         self._clock = clock
         # Keyed by digest, never by the key itself. Entries do not expire: the poll invalidates
@@ -148,21 +141,15 @@ class ApiKeyStore:
         self._refresh_hooks: list[Callable[[], Awaitable[None]]] = []
         self._change_count = -1
         self._confirmed_at = clock()
-        self._is_readable = True
-        self._poll_task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"ApiKeyStore({len(self._known)} known)"
 
     async def __aenter__(self) -> Self:
         await self.refresh()
-        self._poll_task = asyncio.create_task(self._refresh_periodically(), name="keyring")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._poll_task:
-            self._poll_task.cancel()
-            await asyncio.gather(self._poll_task, return_exceptions=True)
         await self._lookups.close()
 
     @property
@@ -198,14 +185,17 @@ class ApiKeyStore:
         # Clients open many connections at once after a restart; their key is loaded only once.
         return await self._lookups.run(digest, lambda: self._load_key(digest, api_key))
 
+    async def reload_if_changed(self, counts: ChangeCounts) -> None:
+        """Listens to the change poller; raises StoreUnavailable."""
+        if counts.get(CHANGES, 0) == self._change_count:
+            self._confirmed_at = self._clock()
+        else:
+            await self.refresh()
+
     async def refresh(self) -> None:
         """Loads the keys that changed since the last call; raises StoreUnavailable."""
         # Taken before the query, so that the next poll sees a change during it.
         start_time = self._clock()
-        # The common case: one small query, and no key has changed.
-        if await load_key_change_count(self._store) == self._change_count:
-            self._confirmed_at = start_time
-            return
         known_count = self._change_count
 
         async def load(tx: Transaction) -> tuple[int, Sequence[AnyRow]]:
@@ -232,27 +222,6 @@ class ApiKeyStore:
         self._update_cached_keys({row.id: row for row in changed_rows})
         self._change_count = count
         self._confirmed_at = start_time
-
-    async def _refresh_periodically(self) -> None:
-        while True:
-            await asyncio.sleep(self._poll_seconds)
-            try:
-                await self.refresh()
-            except StoreUnavailable as error:
-                self._record_database_state(is_readable=False, error=str(error))
-            except Exception as error:  # noqa: BLE001 - if this task ended, revoked keys would remain usable
-                _log.error("key_refresh_failed", **describe_exception(error))
-            else:
-                self._record_database_state(is_readable=True)
-
-    def _record_database_state(self, *, is_readable: bool, error: str = "") -> None:
-        if is_readable != self._is_readable and is_readable:
-            _log.info("key_refresh_recovered")
-        elif is_readable != self._is_readable:
-            _log.error(
-                "key_refresh_failed", reason=error, cached_keys_valid_seconds=self._grace_seconds
-            )
-        self._is_readable = is_readable
 
     def _update_cached_keys(self, rows_by_id: dict[str, AnyRow]) -> None:
         for digest, key in list(self._known.items()) if rows_by_id else ():

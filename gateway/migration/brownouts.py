@@ -1,7 +1,7 @@
 """Brownouts: time windows in which selected requests are refused on purpose.
 
-They show clients that still depend on the legacy interface before it ends. Windows are polled twice
-a second, so one can be switched off without a restart.
+They show clients that still depend on the legacy interface before it ends. Windows are loaded again
+when they change, so one can be switched off without a restart.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
@@ -18,15 +19,14 @@ import structlog
 from gateway.auth.keys import ApiKey
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.brownout_rows import (
+    CHANGES,
     Brownout,
     BrownoutHit,
     increment_brownout_hit_counts,
     list_planned_and_active_brownouts,
 )
-from gateway.storage.periodic_tasks import PeriodicTask
+from gateway.storage.change_poller import ChangeCounts, load_change_counts
 from mappings.failures import Problem
-
-POLL_SECONDS = 0.5
 
 log = structlog.get_logger()
 
@@ -40,22 +40,22 @@ class Interruption:
 
 
 class Brownouts:
-    """The open brownouts; an async context manager that polls for changes."""
+    """The open brownouts; an async context manager that saves the last hits at its end."""
 
     def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
         self._store = store
         self._clock = clock
         self.open_brownouts: list[Brownout] = []
         self._hits: Counter[BrownoutHit] = Counter()
-        self._poll_task = PeriodicTask("brownouts_reload", POLL_SECONDS, self._reload_and_save_hits)
+        self._change_count = -1
 
     async def __aenter__(self) -> Self:
-        await self._reload_and_save_hits()
-        await self._poll_task.__aenter__()
+        await self.reload_if_changed_and_save_hits(await load_change_counts(self._store))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._poll_task.__aexit__()
+        with suppress(StoreUnavailable):  # as lost as those of a killed process
+            await self._save_hits()
 
     def count_hits_and_find_refusal(self, key: ApiKey, operation: str) -> Interruption | None:
         """Finds the brownout that refuses a request now, and counts all that match it."""
@@ -71,8 +71,15 @@ class Brownouts:
         ends = [brownout.ends_at for brownout in matching if brownout.refuses]
         return _build_interruption(max(ends), now) if ends else None
 
-    async def _reload_and_save_hits(self) -> None:
-        self.open_brownouts = await list_planned_and_active_brownouts(self._store, self._clock())
+    async def reload_if_changed_and_save_hits(self, counts: ChangeCounts) -> None:
+        """Listens to the change poller; raises StoreUnavailable."""
+        if (change_count := counts.get(CHANGES, 0)) != self._change_count:
+            now = self._clock()
+            self.open_brownouts = await list_planned_and_active_brownouts(self._store, now)
+            self._change_count = change_count
+        await self._save_hits()
+
+    async def _save_hits(self) -> None:
         # Replaced before the write, because requests are counted while it waits for the database.
         hits, self._hits = self._hits, Counter()
         try:

@@ -4,7 +4,7 @@
     forward    the legacy service: requests are forwarded unchanged
     compare    the service that the configuration names; reads are also sent to the other one
 
-Modes are polled a few times a second, so switching needs no restart. A request keeps the mode that
+Modes are loaded again when they change, so switching needs no restart. A request keeps the mode that
 it started with. While the database is unavailable, the last known modes apply, because a wrong
 guess would create objects at the other service.
 """
@@ -13,24 +13,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Self
 
 import structlog
 
 from gateway.auth.keys import ApiKey, ApiKeyStore
 from gateway.storage import Store, Tenant
+from gateway.storage.change_poller import ChangeCounts, ChangePoller, load_change_counts
 from gateway.storage.mode_rows import (
+    CHANGES,
     TRANSLATE,
     Group,
     Mode,
     ModeSwitch,
     list_mode_switches,
-    load_mode_switch_count,
 )
-from gateway.storage.periodic_tasks import PeriodicTask
 from mappings.effects import Operation
-
-POLL_SECONDS = 0.3
 
 log = structlog.get_logger()
 
@@ -57,29 +54,14 @@ def find_mode_group(operation: Operation) -> Group:
 
 
 class Modes:
-    """The modes of all tenants; an async context manager that polls for changes.
+    """The modes of all tenants, from ``open_modes``."""
 
-    Also refreshed before ``key_store`` uses a changed key, because modes refer to keys by name.
-    """
-
-    def __init__(self, store: Store, key_store: ApiKeyStore | None = None) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._key_store = key_store
         self._switches: dict[tuple[Tenant, str, Group], Mode] = {}
         self.switched_tenants: frozenset[Tenant] = frozenset()
         self._switch_count = -1
         self._refresh_lock = asyncio.Lock()
-        self._poll_task = PeriodicTask("modes_reload", POLL_SECONDS, self.refresh)
-
-    async def __aenter__(self) -> Self:
-        await self.refresh()
-        if self._key_store:
-            self._key_store.add_refresh_hook(self.refresh)
-        await self._poll_task.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._poll_task.__aexit__()
 
     def find_mode_of_key(self, key: ApiKey, group: Group) -> Mode:
         """Selects the mode of the key, or else that of all keys of its tenant."""
@@ -98,12 +80,16 @@ class Modes:
         """Loads the modes if any has changed; raises StoreUnavailable."""
         # The poll and the key store's hook may run concurrently.
         async with self._refresh_lock:
-            await self._reload_modes_if_changed()
+            # The count is read first, so that the next poll sees a switch between the two queries.
+            await self._reload_if_changed(await load_change_counts(self._store))
 
-    async def _reload_modes_if_changed(self) -> None:
-        # The count is read first, so that the next poll sees a switch between the two queries.
-        count = await load_mode_switch_count(self._store)
-        if count == self._switch_count:
+    async def reload_if_changed(self, counts: ChangeCounts) -> None:
+        """Listens to the change poller; raises StoreUnavailable."""
+        if counts.get(CHANGES, 0) != self._switch_count:
+            await self.refresh()
+
+    async def _reload_if_changed(self, counts: ChangeCounts) -> None:
+        if (count := counts.get(CHANGES, 0)) == self._switch_count:
             return
         switches = await list_mode_switches(self._store)
         self._log_changes(switches)
@@ -127,3 +113,15 @@ class Modes:
                     group=switch.group,
                     mode=switch.mode,
                 )
+
+
+async def open_modes(store: Store, key_store: ApiKeyStore, change_poller: ChangePoller) -> Modes:
+    """Loads the modes, and again with every change; raises StoreUnavailable.
+
+    Also before ``key_store`` uses a changed key, because modes refer to keys by name.
+    """
+    modes = Modes(store)
+    await modes.refresh()
+    key_store.add_refresh_hook(modes.refresh)
+    change_poller.add_listener(modes.reload_if_changed)
+    return modes

@@ -46,9 +46,7 @@ from gateway.server.memory_tuning import create_trim_task
 from gateway.server.shutdown import calculate_max_shutdown_seconds
 from gateway.signed_api.routing import InterfaceRouter
 from gateway.storage import Store
-from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.storage.request_counts import UsageCounter
-from gateway.upstream.capability_cache import RELOAD_SECONDS, CapabilityCache
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.clock import ServiceClock
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS
@@ -174,14 +172,7 @@ def _create_periodic_tasks(
         RetentionTask(backends.store, settings.retention),
         create_trim_task(),
         EventLoopLagMonitor(),
-        _create_capability_reload_task(backends.capabilities),
-    )
-
-
-def _create_capability_reload_task(capabilities: CapabilityCache) -> PeriodicTask:
-    """Creates the task that reloads capabilities of the service that other processes have found."""
-    return PeriodicTask(
-        "capability_reload", RELOAD_SECONDS, capabilities.reload, runs_at_stop=False
+        backends.change_poller,
     )
 
 

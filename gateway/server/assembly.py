@@ -23,7 +23,7 @@ from gateway.legacy_api.codec import LegacyCodec
 from gateway.legacy_api.handler import LegacyHandler
 from gateway.migration.brownouts import Brownouts
 from gateway.migration.forwarding import LegacySender
-from gateway.migration.modes import Modes
+from gateway.migration.modes import open_modes
 from gateway.migration.recorder import Recorder
 from gateway.migration.routing import ServiceRouter
 from gateway.migration.shadow_traffic import ShadowTraffic
@@ -44,6 +44,7 @@ from gateway.signed_api.signers import SignerStore
 from gateway.signed_api.transitions import SignedWriteGuard
 from gateway.storage import ObjectStateStore, Store, open_store
 from gateway.storage.alias_ids import AliasIds
+from gateway.storage.change_poller import ChangePoller
 from gateway.storage.request_counts import UsageCounter
 from gateway.upstream.capability_cache import CapabilityCache, load_capabilities
 from gateway.upstream.circuit_breaker import CircuitBreakers
@@ -83,6 +84,7 @@ class Backends:
     """The database, the rate limiter and the client of the service."""
 
     store: Store
+    change_poller: ChangePoller
     object_states: ObjectStateStore
     keys: ApiKeyStore
     rate_limiter: RateLimiter
@@ -139,6 +141,10 @@ async def open_backends(
     capabilities = await load_capabilities(
         object_states, settings.environments.map_configured_environments_by_name()
     )
+    keys = await stack.enter_async_context(ApiKeyStore(store))
+    change_poller = ChangePoller(store)
+    change_poller.add_listener(keys.reload_if_changed)
+    change_poller.add_listener(capabilities.reload_if_changed)
     breakers = create_circuit_breakers(settings)
     upstream = await stack.enter_async_context(
         open_upstream_client(
@@ -151,8 +157,9 @@ async def open_backends(
     )
     return Backends(
         store,
+        change_poller,
         object_states,
-        await stack.enter_async_context(ApiKeyStore(store)),
+        keys,
         rate_limiter,
         # Requests without a valid key are counted by address, apart from the limits of keys.
         InProcessRateLimiter(max_keys=MAX_ADDRESSES),
@@ -231,6 +238,8 @@ async def open_legacy_handler(
 ) -> LegacyHandler:
     """Creates the handler of the legacy interface, with everything that migrates its clients."""
     service_router = await _open_service_router(stack, settings, backends, runtime)
+    brownouts = await stack.enter_async_context(Brownouts(backends.store, current_time))
+    backends.change_poller.add_listener(brownouts.reload_if_changed_and_save_hits)
     return LegacyHandler(
         settings,
         key_store=backends.keys,
@@ -240,7 +249,7 @@ async def open_legacy_handler(
         idempotency_guard=runtime.idempotency_guard,
         codec=LegacyCodec(settings, runtime.ids, current_time),
         usage=usage,
-        brownouts=await stack.enter_async_context(Brownouts(backends.store, current_time)),
+        brownouts=brownouts,
         forwarding=service_router,
         shadow_traffic=await stack.enter_async_context(
             ShadowTraffic(settings.comparing, backends.store, service_router, current_time)
@@ -265,7 +274,7 @@ async def _open_service_router(
     )
     batch_routing = BatchRouting(backends.object_states, runtime.ids)
     return ServiceRouter(
-        await stack.enter_async_context(Modes(backends.store, backends.keys)),
+        await open_modes(backends.store, backends.keys, backends.change_poller),
         batch_routing,
         sender,
         runtime.idempotency_guard,

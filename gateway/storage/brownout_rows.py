@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import and_, bindparam, insert, select, update
 
 from gateway.storage.audit_log import record_audit_event
+from gateway.storage.change_poller import increment_change_count
 from gateway.storage.database import Transaction
 from gateway.storage.sql import Statement
 from gateway.storage.store import Store
@@ -20,6 +21,9 @@ from gateway.storage.tenants import Tenant
 
 SCHEDULED_PREFIX, ENDED_PREFIX = "scheduled brownout", "switched off brownout"
 """The beginning of their audit log entries."""
+
+CHANGES = "brownouts"
+"""The name of their change count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ async def insert_brownout(store: Store, brownout: Brownout) -> None:
     action = f"{SCHEDULED_PREFIX} {brownout.id}"
 
     async def insert_row(tx: Transaction) -> None:
+        await increment_change_count(tx, CHANGES)
         await tx.execute(statement)
         await record_audit_event(store, tx, action, Tenant(brownout.merchant, ""))
 
@@ -99,6 +104,7 @@ async def end_brownouts(store: Store, now: datetime, id_: str | None = None) -> 
         is_open = and_(is_open, brownouts.c.id == id_)
 
     async def update_rows(tx: Transaction) -> int:
+        await increment_change_count(tx, CHANGES)
         count = await tx.execute(update(brownouts).where(is_open).values(ended=True))
         if count:
             await record_audit_event(store, tx, f"{ENDED_PREFIX} {id_ or 'every one'}")

@@ -1,8 +1,7 @@
 """Stores modes: which service answers a key's requests, by group of operations.
 
 A row stays when its mode is set back to ``translate``: it shows that the legacy service may own
-batches. The table ``counters`` counts the changes, so that a gateway can poll for changes without
-reading every row.
+batches.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Literal
 from sqlalchemy import and_, delete, select
 
 from gateway.storage.audit_log import record_audit_event
-from gateway.storage.sql import Statement, build_upsert_statement
-from gateway.storage.tables import counters, modes
+from gateway.storage.change_poller import increment_change_count
+from gateway.storage.sql import build_upsert_statement
+from gateway.storage.tables import modes
 from gateway.storage.tenants import Tenant
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ GROUPS: tuple[Group, ...] = ("recipients", "batches", "balances", "geography", "
 SWITCHED_PREFIX = "switched to"
 """The beginning of its audit log entries."""
 
-_COUNTER = "modes"
+CHANGES = "modes"
+"""The name of their change count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +64,10 @@ async def set_mode(
     common = {**tenant._asdict(), "key": key, "mode": mode, "since": store.clock()}
 
     async def upsert_modes(tx: Transaction) -> list[str]:
-        # Two changes at a time could leave one count, and hide one of them from gateways.
-        await tx.lock(_COUNTER)
+        await increment_change_count(tx, CHANGES)
         displaced_keys = [] if key else await _delete_modes_of_single_keys(tx, tenant, groups)
         for group in groups:
             await tx.execute(_UPSERT_MODE, {**common, "part": group})
-        await _increment_mode_switch_count(tx)
         keys = f"key {key}" if key else "every key"
         await record_audit_event(
             store, tx, f"{SWITCHED_PREFIX} {mode}: {', '.join(groups)} of {keys}", tenant
@@ -81,7 +80,6 @@ async def set_mode(
 _UPSERT_MODE = build_upsert_statement(
     modes, ("merchant", "environment", "key", "part"), ("mode", "since")
 )
-_UPSERT_COUNT = build_upsert_statement(counters, ("name",), ("value",))
 
 
 async def _delete_modes_of_single_keys(
@@ -108,26 +106,9 @@ async def copy_modes(tx: Transaction, tenant: Tenant, key: str, new_name: str) -
         modes.c.environment == tenant.environment,
         modes.c.key == key,
     )
-    await tx.lock(_COUNTER)
-    if not (rows := await tx.fetch(query)):
-        return
-    for row in rows:
+    await increment_change_count(tx, CHANGES)
+    for row in await tx.fetch(query):
         await tx.execute(_UPSERT_MODE, {**tenant._asdict(), "key": new_name, **row._asdict()})
-    await _increment_mode_switch_count(tx)
-
-
-async def load_mode_switch_count(store: Store) -> int:
-    """Returns the number of changes so far; if it differs from before, modes have changed."""
-    return int(await store.read(lambda tx: tx.fetch_value(_SELECT_COUNT)) or 0)
-
-
-_SELECT_COUNT = Statement(lambda _kind: select(counters.c.value).where(counters.c.name == _COUNTER))
-
-
-async def _increment_mode_switch_count(tx: Transaction) -> None:
-    """Increments the counter by which running gateways notice a change."""
-    count = int(await tx.fetch_value(_SELECT_COUNT) or 0)
-    await tx.execute(_UPSERT_COUNT, {"name": _COUNTER, "value": count + 1})
 
 
 async def list_mode_switches(store: Store) -> list[ModeSwitch]:

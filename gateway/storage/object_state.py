@@ -18,6 +18,7 @@ from gateway.payloads import json_codec, stored_json
 from gateway.payloads.stored_json import StoredText
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.storage import chunks
+from gateway.storage.change_poller import increment_change_count
 from gateway.storage.database import FEW, Transaction
 from gateway.storage.encryption import EncryptionContext
 from gateway.storage.id_rows import load_legacy_ids
@@ -37,6 +38,9 @@ from mappings.lazy_sequences import SLICE_SIZE, LazySequence, iterate_chunks
 if TYPE_CHECKING:
     from gateway.storage.store import Store
 
+
+CAPABILITY_CHANGES = "capabilities"
+"""The name of their change count."""
 
 _MAX_INLINE_LENGTH = 16 * 1024
 """Length of facts, in characters, above which they are decoded in a worker thread."""
@@ -308,7 +312,12 @@ class ObjectStateStore:
             "value": _dump_json(value),
             "learned_at": self._store.clock(),
         }
-        await self._store.write(lambda tx: tx.execute(_UPSERT_CAPABILITY, row))
+
+        async def upsert_row(tx: Transaction) -> None:
+            await increment_change_count(tx, CAPABILITY_CHANGES)
+            await tx.execute(_UPSERT_CAPABILITY, row)
+
+        await self._store.write(upsert_row)
 
 
 def _compute_new_facts(

@@ -15,11 +15,11 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import delete, func, or_, select
+from sqlalchemy import Text, delete, func, literal_column, or_, select, union_all
 
 from gateway.storage.audit_log import record_audit_event
 from gateway.storage.errors import StoreUnavailable
@@ -51,27 +51,30 @@ class RestoreState(NamedTuple):
 
 async def load_restore_state(store: Store) -> RestoreState:
     """Loads the mark of the database, and whether it is known to be restored."""
-    return await store.read(_load_restore_state)
+    rows = store.database.fetch_now(_SELECT_STATE, {})
+    return await store.read(_load_restore_state) if rows is None else _build_restore_state(rows)
 
 
 async def _load_restore_state(tx: Transaction) -> RestoreState:
-    return _build_restore_state(
-        dict(await tx.fetch(_SELECT_COUNTS)), await tx.fetch_value(_SELECT_LAST_NUMBER)
-    )
+    return _build_restore_state(await tx.fetch(_SELECT_STATE))
 
 
-_SELECT_COUNTS = Statement(
-    lambda _kind: select(counters.c.name, counters.c.value).where(
-        or_(counters.c.name == GENERATION, counters.c.name == RESTORED)
+_SELECT_STATE = Statement(
+    lambda _kind: union_all(
+        select(counters.c.name, counters.c.value).where(
+            or_(counters.c.name == GENERATION, counters.c.name == RESTORED)
+        ),
+        select(literal_column("'number'", Text), func.max(operations.c.number)),
     )
 )
-_SELECT_LAST_NUMBER = Statement(lambda _kind: select(func.max(operations.c.number)))
 _UPSERT_COUNTER = build_upsert_statement(counters, ("name",), ("value",))
 
 
-def _build_restore_state(counts: Mapping[str, int], number: int | None) -> RestoreState:
+def _build_restore_state(rows: Iterable[tuple[str, int | None]]) -> RestoreState:
+    values = dict(rows)
     return RestoreState(
-        HighWaterMark(counts.get(GENERATION, 0), number or 0), bool(counts.get(RESTORED))
+        HighWaterMark(values.get(GENERATION) or 0, values["number"] or 0),
+        bool(values.get(RESTORED)),
     )
 
 

@@ -111,9 +111,9 @@ encryption_keys = Table(
 )
 
 counters = Table(
-    # ``keys``: the row lock is held until its writer commits, so a reader of a count sees every
-    # change up to it. ``generation`` and ``restored``: see restore_detection.py. ``modes``: see
-    # mode_rows.py.
+    # ``generation`` and ``restored``: see restore_detection.py. All others are change counts, see
+    # change_poller.py: the row lock is held until its writer commits, so a reader of a count sees
+    # every change up to it.
     "counters",
     metadata,
     Column("name", Text, primary_key=True),

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from gateway.storage import ObjectStateStore
-
-RELOAD_SECONDS = 1.0
+from gateway.storage.change_poller import ChangeCounts
+from gateway.storage.object_state import CAPABILITY_CHANGES as CHANGES
 
 
 class CapabilityCache:
@@ -19,6 +19,7 @@ class CapabilityCache:
         self._environments = tuple(environments)
         self._values: dict[tuple[str, str], Any] = {}
         self._found_at: dict[tuple[str, str], datetime] = {}
+        self._change_count = -1
 
     def get(self, environment: str, name: str) -> Any | None:
         return self._values.get((environment, name))
@@ -32,9 +33,15 @@ class CapabilityCache:
         # Stored in memory first, because the caller uses the value even if the database is
         # unavailable.
         self._values[environment, name] = value
-        # The stored time follows with the next reload.
+        # The stored time follows when the change poller sees the change.
         self._found_at.pop((environment, name), None)
         await self._object_state.save_capability(environment, name, value)
+
+    async def reload_if_changed(self, counts: ChangeCounts) -> None:
+        """Listens to the change poller; raises StoreUnavailable."""
+        if (change_count := counts.get(CHANGES, 0)) != self._change_count:
+            await self.reload()
+            self._change_count = change_count
 
     async def reload(self) -> None:
         """Loads what other processes and commands have found; raises StoreUnavailable."""

@@ -59,7 +59,7 @@ def clock() -> FakeClock:
 @pytest.fixture
 async def keyring(store: Store, clock: FakeClock) -> AsyncIterator[ApiKeyStore]:
     """A key cache that sees changes only on an explicit refresh."""
-    async with ApiKeyStore(store, poll_seconds=1000, clock=clock) as keyring:
+    async with ApiKeyStore(store, clock=clock) as keyring:
         yield keyring
 
 

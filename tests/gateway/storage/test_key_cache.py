@@ -29,7 +29,7 @@ async def test_key_cache_follows_import_rotation_and_revocation_by_another_insta
     async with (
         open_store(state) as first_store,
         open_store(state) as second_store,
-        ApiKeyStore(first_store, poll_seconds=1000) as keyring,
+        ApiKeyStore(first_store) as keyring,
     ):
         assert await keyring.find_active_key(API_KEY) is None
 
@@ -57,7 +57,7 @@ async def test_signer_cache_follows_import_rotation_and_revocation_by_another_in
     async with (
         open_store(state) as first_store,
         open_store(state) as second_store,
-        ApiKeyStore(first_store, poll_seconds=1000) as keyring,
+        ApiKeyStore(first_store) as keyring,
         SignerStore(first_store, keyring) as signers,
     ):
         assert await signers.find_signers("access-acme") == ()

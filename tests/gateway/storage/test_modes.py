@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+from gateway.auth.keys import ApiKeyStore
 from gateway.config.settings import State
-from gateway.migration.modes import Modes, find_mode_group
+from gateway.migration.modes import find_mode_group, open_modes
 from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.audit_log import list_audit_events
-from gateway.storage.mode_rows import GROUPS, list_mode_switches, load_mode_switch_count, set_mode
+from gateway.storage.change_poller import ChangePoller, load_change_counts
+from gateway.storage.mode_rows import GROUPS, list_mode_switches, set_mode
 from gateway.writes.batch_routing import BatchRouting
 from mappings import OPERATIONS, UNLISTED
 from mappings.forwarded_writes import LEGACY_MARK, ROUTING_KIND
@@ -22,14 +24,14 @@ async def test_mode_for_all_keys_replaces_mode_of_one_key(
     state: State,
 ) -> None:
     async with open_store(state) as store:
-        assert await load_mode_switch_count(store) == 0
+        assert await load_change_counts(store) == {"keys": 0}
         assert await set_mode(store, ACME, "shop", ["batches", "balances"], "forward") == []
         assert await set_mode(store, ACME, "", ["batches"], "translate") == ["shop"]
         modes_by_group = {
             (switch.key, switch.group): switch.mode for switch in await list_mode_switches(store)
         }
         assert modes_by_group == {("", "batches"): "translate", ("shop", "balances"): "forward"}
-        assert await load_mode_switch_count(store) == 2
+        assert (await load_change_counts(store))["modes"] == 2
         audited_actions = [event.action for event in await list_audit_events(store, ACME)]
         assert audited_actions == [
             "switched to forward: batches, balances of key shop",
@@ -41,17 +43,21 @@ async def test_concurrent_switches_are_all_recorded(state: State) -> None:
     async with open_store(state) as store:
         switches = [set_mode(store, ACME, f"key {n}", ["batches"], "forward") for n in range(8)]
         await asyncio.gather(*switches)
-        assert await load_mode_switch_count(store) == 8
+        assert (await load_change_counts(store))["modes"] == 8
         assert len(await list_mode_switches(store)) == 8
 
 
 async def test_gateway_sees_switches_of_another_process(state: State) -> None:
-    async with open_store(state) as store, Modes(store) as modes:
+    async with open_store(state) as store, ApiKeyStore(store) as key_store:
+        change_poller = ChangePoller(store)
+        modes = await open_modes(store, key_store, change_poller)
+        await change_poller.poll()
         assert not modes.has_mode_switch_for_tenant(ACME)
         async with open_store(state) as second_store:
             await set_mode(second_store, ACME, "", GROUPS, "forward")
 
         async def has_switched_mode() -> bool:
+            await change_poller.poll()
             return modes.has_mode_switch_for_tenant(ACME)
 
         await wait_until_async(has_switched_mode)

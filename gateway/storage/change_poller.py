@@ -1,0 +1,82 @@
+"""Polls for changes by other processes, with one statement for everything that is cached.
+
+The table ``counters`` counts the changes of API keys, modes, brownouts and capabilities. What a
+count belongs to is loaded again only if the count differs, so an idle gateway reads one small
+table, and on SQLite only the modification time of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+
+from gateway.storage.periodic_tasks import PeriodicTask
+from gateway.storage.sql import Statement
+from gateway.storage.tables import counters
+
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+    from gateway.storage.database import Transaction
+    from gateway.storage.store import Store
+
+POLL_SECONDS = 0.5
+"""Modes and brownouts are promised to take effect within a second."""
+
+ChangeCounts = Mapping[str, int]
+"""Numbers of changes by name; a name is missing until its first change."""
+
+_SELECT_COUNTS = Statement(lambda _kind: select(counters.c.name, counters.c.value))
+
+
+async def load_change_counts(store: Store) -> ChangeCounts:
+    """Loads all change counts; raises StoreUnavailable."""
+    return dict(await store.read(lambda tx: tx.fetch(_SELECT_COUNTS)))
+
+
+async def increment_change_count(tx: Transaction, name: str) -> None:
+    """Increments a count, by which running gateways notice a change.
+
+    Call it before the change: other writers wait until the transaction ends, so a reader of the
+    count sees every change up to it.
+    """
+    await tx.execute(_INCREMENT_COUNT, {"name": name, "value": 1})
+
+
+def _build_increment(kind: ModuleType) -> Any:
+    insert = kind.insert(counters)
+    return insert.on_conflict_do_update(
+        index_elements=["name"], set_={"value": counters.c.value + insert.excluded.value}
+    )
+
+
+_INCREMENT_COUNT = Statement(_build_increment, ["name", "value"])
+
+
+class ChangePoller(PeriodicTask):
+    """Gives the change counts to its listeners, while entered with ``async with``."""
+
+    def __init__(self, store: Store, seconds: float = POLL_SECONDS) -> None:
+        super().__init__("change_poll", seconds, self.poll, runs_at_stop=False)
+        self._store = store
+        self._listeners: list[Callable[[ChangeCounts], Awaitable[None]]] = []
+
+    def add_listener(self, listener: Callable[[ChangeCounts], Awaitable[None]]) -> None:
+        """Awaits the listener at every poll; it loads again what has changed."""
+        self._listeners.append(listener)
+
+    async def poll(self) -> None:
+        """Polls once; raises StoreUnavailable, or the first error of a listener."""
+        rows = self._store.database.fetch_now(_SELECT_COUNTS, {})
+        counts = await load_change_counts(self._store) if rows is None else dict(rows)
+        first_error: Exception | None = None
+        for listener in self._listeners:
+            try:
+                await listener(counts)
+            except Exception as error:  # noqa: BLE001 - a failing listener must not stop the others
+                first_error = first_error or error
+        if first_error:
+            raise first_error
