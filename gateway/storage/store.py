@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+import fcntl
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
@@ -22,7 +23,6 @@ from gateway.storage.errors import StoreUnavailable
 from gateway.storage.key_file import build_missing_key_file_error, create_key_file, read_key_file
 from gateway.storage.migrate import find_schema_revision, migrate
 from gateway.storage.postgresql_database import ADVISORY_LOCKS
-from gateway.storage.process_lock import hold_process_lock
 from gateway.storage.tables import encryption_keys
 
 Clock = Callable[[], datetime]
@@ -101,7 +101,7 @@ async def open_store(
         engines.check_folder_writable(file)
     store = Store(engines.open_database(address), clock)
     try:
-        with hold_process_lock(file) if serves and file else nullcontext():
+        with _hold_process_lock(file) if serves and file else nullcontext():
             if not as_it_is:
                 store.encryption = await _migrate_and_load_keys(
                     store, address, state.encryption_key_file
@@ -109,6 +109,27 @@ async def open_store(
             yield store
     finally:
         await store.close()
+
+
+@contextmanager
+def _hold_process_lock(state_file: Path) -> Iterator[None]:
+    """Holds the lock of an SQLite file; raises StoreUnavailable if another process has it.
+
+    A second gateway would take over the operations that the first one is executing. The operating
+    system releases it when the process ends, even by a crash. Commands do not take it.
+    """
+    lock_path = state_file.with_name(f"{state_file.name}.lock")
+    # The file is never deleted: two processes could otherwise lock two files of that name.
+    with lock_path.open("w") as lock_file:
+        try:
+            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StoreUnavailable(
+                f"another gateway serves the database {state_file}",
+                means="two gateways on one SQLite file would execute requests twice",
+                do="stop the other one first, or use PostgreSQL for several instances",
+            ) from None
+        yield
 
 
 async def load_schema_revision(state: State) -> str | None:
