@@ -55,8 +55,12 @@ from gateway.upstream import header_filter
 from gateway.writes.batch_routing import BatchRoutedElsewhereError
 from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
-from gateway.writes.idempotency import IdempotencyGuard, LoadRoutingChecks, WriteRequest
-from gateway.writes.idempotency_keys import parse_idempotency_key
+from gateway.writes.idempotency import (
+    IdempotencyGuard,
+    LoadRoutingChecks,
+    WriteRequest,
+    parse_idempotency_key,
+)
 from mappings import errors
 from mappings.effects import JSON, Operation, Request
 from mappings.errors import ErrorAnswer

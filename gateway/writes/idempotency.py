@@ -37,7 +37,6 @@ from gateway.writes import stored_responses
 from gateway.writes.batch_routing import BatchRoutedElsewhereError
 from gateway.writes.caller import Caller
 from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, FlowExecutor
-from gateway.writes.idempotency_keys import KEY_REUSED
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.recipient_locks import RecipientLocks
@@ -55,7 +54,33 @@ LoadRoutingChecks = Callable[[str], Awaitable[Sequence[CompareAndSet]]]
 RecordedResponse = tuple[LegacyResponse, OperationRecord | None]
 """A response, and the operation that is closed as soon as its client has received it."""
 
+_MAX_KEY_LENGTH = 255
+
+KEY_REUSED = Problem(
+    "invalid_field", "This Idempotency-Key was used with another request.", "Idempotency-Key"
+)
+INVALID_KEY = Problem(
+    "invalid_field",
+    f"An Idempotency-Key is 1 to {_MAX_KEY_LENGTH} visible characters, and given once.",
+    "Idempotency-Key",
+)
+
 log = structlog.get_logger()
+
+
+def parse_idempotency_key(header_values: Sequence[str]) -> str | None:
+    """Parses the ``Idempotency-Key`` of a request; raises Invalid if it is not a valid key."""
+    if not header_values:
+        return None
+    key = header_values[0].strip()
+    if (
+        # Two values may come from a proxy that merged requests; neither is safe to choose.
+        len(header_values) > 1
+        or not 0 < len(key) <= _MAX_KEY_LENGTH
+        or not (key.isascii() and key.isprintable())
+    ):
+        raise Invalid(INVALID_KEY)
+    return key
 
 
 class FirstAttemptTranslatedError(Exception):

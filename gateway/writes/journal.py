@@ -32,7 +32,6 @@ from gateway.upstream.clock import ServiceClock
 from gateway.writes import step_records
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS
 from gateway.writes.operation_execution import OperationExecution
-from gateway.writes.stored_requests import decode_request
 from mappings.current import ID_PATTERN
 from mappings.effects import (
     JSON,
@@ -181,7 +180,9 @@ class Journal:
         try:
             if stored_request := await self.operations.load_request(record):
                 execution.request = await run_in_thread_if(
-                    stored_json.is_large(stored_request), decode_request, stored_request
+                    stored_json.is_large(stored_request),
+                    step_records.decode_request,
+                    stored_request,
                 )
                 execution.has_chunks = isinstance(stored_request, CompressedBuffer)
                 owned_record = await self.operations.take_over(record, self.instance)

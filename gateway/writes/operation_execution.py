@@ -41,7 +41,6 @@ from gateway.storage.operations import (
 )
 from gateway.writes import step_records
 from gateway.writes.batch_routing import BatchRoutedElsewhereError
-from gateway.writes.stored_requests import encode_request
 from mappings import errors
 from mappings.effects import (
     Absent,
@@ -442,7 +441,7 @@ class OperationExecution:
         record = self.operation_record
         if is_first:
             encoded_request = await self._encode(
-                partial(encode_request, self.request), is_long=is_long
+                partial(step_records.encode_request, self.request), is_long=is_long
             )
             record = replace(
                 record, request=encoded_request, is_client_disconnected=self.is_client_disconnected

@@ -1,4 +1,4 @@
-"""Stored results of a flow's steps, from which an interrupted flow is replayed.
+"""The stored request of an operation, and the results of its steps, from which it is replayed.
 
 Each result is stored with a fingerprint of its step. If a replay yields a step with another
 fingerprint, the program has changed since the interruption, and the replay stops.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from gateway.payloads import json_codec, stored_json
@@ -18,10 +19,12 @@ from mappings.effects import (
     AwaitFacts,
     Call,
     CompareAndSet,
+    LegacyOptions,
     ListPage,
     ListQuery,
     LoadFacts,
     Parallel,
+    Request,
     Step,
 )
 from mappings.failures import (
@@ -37,6 +40,33 @@ from mappings.failures import (
 
 Outcome = Any
 """The result of a step, or the Failure that it raised."""
+
+
+def encode_request(request: Request) -> StoredText:
+    options = {name: getattr(request.options, name) for name in LegacyOptions.__dataclass_fields__}
+    encoded = {
+        "now": request.now.isoformat(),
+        # A replay must derive the same ids, so the seed is stored; like the body, it is encrypted.
+        "seed": request.seed,
+        "ids": dict(request.ids),
+        "query": dict(request.query),
+        "body": request.body,
+        # Named as by older versions, whose requests may still have to be replayed.
+        "manners": options,
+    }
+    return stored_json.encode_value(encoded)
+
+
+def decode_request(text: StoredText) -> Request:
+    encoded = stored_json.decode_value(text)
+    return Request(
+        now=datetime.fromisoformat(encoded["now"]),
+        seed=encoded["seed"],
+        ids=encoded["ids"],
+        query=encoded["query"],
+        body=encoded["body"],
+        options=LegacyOptions(**encoded["manners"]),
+    )
 
 
 def fingerprint_step(step: Step | str) -> str:
