@@ -203,6 +203,9 @@ START = Operation(
     answer_shape=None,
 )
 
+BLOCKED_BY_SIGNED_CHANGES = frozenset({"update_batch", "update_payment", "delete_payment"})
+"""The edits that may supersede a batch, and so wait for the changes that clients have signed."""
+
 CHANGE = Operation(
     "POST",
     "/batches/{id}",

@@ -365,7 +365,8 @@ async def test_signed_add_in_doubt_blocks_legacy_edits_until_it_cannot_come(
         add_response = await send_signed(gateway, "POST", path, build_add_body(recipient, "7.00"))
         assert add_response.status == 500
         edit_response = await edit_payment(gateway, batch, payment=payment)
-        assert (edit_response.status, edit_response.headers["Retry-After"]) == (500, "1")
+        assert edit_response.status == 500
+        assert 30 <= int(edit_response.headers["Retry-After"]) <= 40
         (listed_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
         assert listed_write["what_to_do"].startswith("nothing: its client")
         refusal = await setup.run_command(

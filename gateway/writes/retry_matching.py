@@ -16,9 +16,7 @@ from gateway.writes.journal import Journal
 from gateway.writes.reconciler import WriteReconciler
 from mappings.effects import Operation
 from mappings.forwarded_writes import FORWARDED_PREFIX
-from mappings.signed_writes import CHANGE
-
-CHANGE_NAME = CHANGE.name
+from mappings.signed_writes import BLOCKED_BY_SIGNED_CHANGES, CHANGE
 
 RETRY_WINDOW = timedelta(hours=24)
 """Age of an operation from which an identical request is a new one."""
@@ -149,8 +147,8 @@ def is_blocking(row: OperationRecord, record: OperationRecord) -> bool:
     """Whether a request has to wait for ``row``: it is unfinished and names one of its objects."""
     return (
         row.state in (RUNNING, IN_DOUBT)
-        # They wait for edits, and edits for them, by the state of the batch.
-        and CHANGE_NAME not in (row.operation, record.operation)
+        and record.operation != CHANGE.name
+        and (row.operation != CHANGE.name or record.operation in BLOCKED_BY_SIGNED_CHANGES)
         and bool(set(row.object_ids) & set(record.object_ids))
         and not _can_run_concurrently(row, record)
     )
