@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from types import ModuleType
 from typing import Any
 
 from sqlalchemy import and_, bindparam, insert, select, update
@@ -14,7 +13,7 @@ from sqlalchemy import and_, bindparam, insert, select, update
 from gateway.storage.audit_log import record_audit_event
 from gateway.storage.change_poller import increment_change_count
 from gateway.storage.database import Transaction
-from gateway.storage.sql import Statement
+from gateway.storage.sql import Statement, build_upsert_statement
 from gateway.storage.store import Store
 from gateway.storage.tables import brownout_hits, brownouts
 from gateway.storage.tenants import Tenant
@@ -120,15 +119,8 @@ async def increment_brownout_hit_counts(store: Store, hits: Mapping[BrownoutHit,
         await store.write(lambda tx: tx.execute(_UPSERT_HITS, *rows))
 
 
-def _build_hits_upsert(kind: ModuleType) -> Any:
-    new = kind.insert(brownout_hits)
-    # Added up by the database, because several instances count requests of the same keys.
-    keys = [column.name for column in brownout_hits.primary_key]
-    updates = {"requests": brownout_hits.c.requests + new.excluded.requests}
-    return new.on_conflict_do_update(index_elements=keys, set_=updates)
-
-
-_UPSERT_HITS = Statement(_build_hits_upsert, [column.name for column in brownout_hits.c])
+# Added up by the database, because several instances count requests of the same keys.
+_UPSERT_HITS = build_upsert_statement(brownout_hits, summed=("requests",))
 
 
 async def load_hit_counts_by_brownout_id(store: Store) -> dict[str, dict[BrownoutHit, int]]:

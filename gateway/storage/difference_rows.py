@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from functools import partial
-from types import ModuleType
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, and_, delete, func, select
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import ColumnElement, Table, and_, delete, select
 
 from gateway.storage.audit_log import record_audit_event
 from gateway.storage.database import Transaction
-from gateway.storage.sql import Statement
+from gateway.storage.sql import Statement, build_upsert_statement
 from gateway.storage.store import Store
 from gateway.storage.tables import comparisons, found_differences
 from gateway.storage.tenants import Tenant
@@ -75,25 +72,15 @@ async def add_to_comparison_tallies(store: Store, tallies: Mapping[TallyKey, Tal
     await store.write(upsert_rows)
 
 
-def _build_upsert(
-    table: Table, summed_columns: Iterable[str], replaced_columns: Iterable[str], kind: ModuleType
-) -> Any:
-    new = kind.insert(table)
-    # SQLite's ``max`` of several values is PostgreSQL's ``greatest``.
-    greatest = func.greatest if kind is postgresql else func.max
-    updates: dict[str, Any] = {name: table.c[name] + new.excluded[name] for name in summed_columns}
-    updates |= {name: new.excluded[name] for name in replaced_columns}
-    updates["last_at"] = greatest(table.c.last_at, new.excluded.last_at)
-    keys = [column.name for column in table.primary_key]
-    return new.on_conflict_do_update(index_elements=keys, set_=updates)
-
-
-_UPSERT_TALLIES = Statement(
-    partial(_build_upsert, comparisons, _SUMS, ()), [column.name for column in comparisons.c]
+_UPSERT_TALLIES = build_upsert_statement(
+    comparisons, summed=_SUMS, greatest=("last_at",), inserted=("first_at",)
 )
-_UPSERT_DIFFERENCES = Statement(
-    partial(_build_upsert, found_differences, ("answers",), _EXAMPLE_COLUMNS),
-    [column.name for column in found_differences.c],
+_UPSERT_DIFFERENCES = build_upsert_statement(
+    found_differences,
+    _EXAMPLE_COLUMNS,
+    summed=("answers",),
+    greatest=("last_at",),
+    inserted=("first_at",),
 )
 
 

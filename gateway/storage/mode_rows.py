@@ -77,9 +77,7 @@ async def set_mode(
     return await store.write(upsert_modes)
 
 
-_UPSERT_MODE = build_upsert_statement(
-    modes, ("merchant", "environment", "key", "part"), ("mode", "since")
-)
+_UPSERT_MODE = build_upsert_statement(modes, ("mode", "since"))
 
 
 async def _delete_modes_of_single_keys(

@@ -48,9 +48,7 @@ _MAX_INLINE_LENGTH = 16 * 1024
 _SINGLE_FACT_KINDS = {"payments": "entries"}
 """Kinds with one fact, which is replaced without loading the old one, as that may be long."""
 
-_UPSERT_CAPABILITY = build_upsert_statement(
-    capabilities, ("environment", "name"), ("value", "learned_at")
-)
+_UPSERT_CAPABILITY = build_upsert_statement(capabilities, ("value", "learned_at"))
 
 
 class ObjectStateStore:

@@ -242,7 +242,7 @@ def build_fenced_update(columns: tuple[str, ...], new_state: str | None) -> Stat
     )
 
 
-UPSERT_STEPS = build_upsert_statement(operation_steps, ("operation_id", "number"), ("results",))
+UPSERT_STEPS = build_upsert_statement(operation_steps, ("results",))
 DELETE_STEPS = Statement(
     lambda _kind: delete(operation_steps).where(
         operation_steps.c.operation_id == bindparam("operation_id")
@@ -301,9 +301,7 @@ WRITE_COLUMNS = (
     ),
     "resolved_at",
 )
-UPSERT_WRITE = build_upsert_statement(
-    upstream_writes, ("operation_id", "number"), (*TENANT_COLUMNS, *WRITE_COLUMNS)
-)
+UPSERT_WRITE = build_upsert_statement(upstream_writes, (*TENANT_COLUMNS, *WRITE_COLUMNS))
 OUTCOME_COLUMNS = ("state", "status", "object_id", "resolved_at")
 UPDATE_WRITE = Statement(
     lambda _kind: update(upstream_writes).where(

@@ -11,16 +11,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
-from types import ModuleType
 from typing import Any, Literal, NamedTuple, Self
 
 from sqlalchemy import delete, func, or_, select
-from sqlalchemy.dialects import postgresql
 
 from gateway.storage.database import Transaction
 from gateway.storage.errors import StoreUnavailable
 from gateway.storage.periodic_tasks import PeriodicTask
-from gateway.storage.sql import Statement
+from gateway.storage.sql import build_upsert_statement
 from gateway.storage.store import Store
 from gateway.storage.tables import BUCKET_COLUMNS, request_counts
 
@@ -108,8 +106,7 @@ class RequestCounts:
         for bucket, count in enumerate(counts):
             if count and lower_count + count >= rank:
                 percentile = _interpolate_in_bucket(bucket, (rank - lower_count) / count)
-                # A slowest request of 0 ms was rounded down from less than half a millisecond.
-                return min(percentile, max(self.slowest_ms, 1.0))
+                return min(percentile, self.slowest_ms)
             lower_count += count
         return None
 
@@ -250,20 +247,12 @@ def _build_row(row_key: CountKey, counts: RequestCounts) -> dict[str, Any]:
     return row
 
 
-def _build_upsert(kind: ModuleType) -> Any:
-    least, greatest = (func.least, func.greatest) if kind is postgresql else (func.min, func.max)
-    stored, new = request_counts.c, kind.insert(request_counts)
-    values: dict[str, Any] = {
-        name: stored[name] + new.excluded[name] for name in (*_SUMS, *_BUCKET_NAMES)
-    }
-    values["first_at"] = least(stored.first_at, new.excluded.first_at)
-    for name in ("slowest_ms", "last_at"):
-        values[name] = greatest(stored[name], new.excluded[name])
-    keys = [column.name for column in request_counts.primary_key]
-    return new.on_conflict_do_update(index_elements=keys, set_=values)
-
-
-_UPSERT = Statement(_build_upsert, [column.name for column in request_counts.c])
+_UPSERT = build_upsert_statement(
+    request_counts,
+    summed=(*_SUMS, *_BUCKET_NAMES),
+    least=("first_at",),
+    greatest=("slowest_ms", "last_at"),
+)
 
 
 async def load_request_counts(

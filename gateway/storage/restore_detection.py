@@ -67,7 +67,7 @@ _SELECT_STATE = Statement(
         select(literal_column("'number'", Text), func.max(operations.c.number)),
     )
 )
-_UPSERT_COUNTER = build_upsert_statement(counters, ("name",), ("value",))
+_UPSERT_COUNTER = build_upsert_statement(counters, ("value",))
 
 
 def _build_restore_state(rows: Iterable[tuple[str, int | None]]) -> RestoreState:

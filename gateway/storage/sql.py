@@ -10,7 +10,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any, Literal
 
-from sqlalchemy import JSON, ColumnElement, Dialect, Table, Text, bindparam
+from sqlalchemy import JSON, ColumnElement, Dialect, Table, Text, bindparam, func
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.ext.compiler import compiles
@@ -141,15 +141,34 @@ def _parse_json_column(raw: Any) -> Any:
     return None if raw is None else json.loads(raw)
 
 
-def build_upsert_statement(table: Table, key: Sequence[str], columns: Sequence[str]) -> Statement:
-    """Builds a statement that inserts a row, or updates the columns of the row with its key."""
+def build_upsert_statement(
+    table: Table,
+    columns: Sequence[str] = (),
+    *,
+    summed: Sequence[str] = (),
+    least: Sequence[str] = (),
+    greatest: Sequence[str] = (),
+    inserted: Sequence[str] = (),
+) -> Statement:
+    """Builds a statement that inserts a row, or updates the row with its primary key.
+
+    An update replaces ``columns``, adds to ``summed``, keeps the smaller or larger value of
+    ``least`` and ``greatest``, and leaves ``inserted`` as they are.
+    """
+    key = [column.name for column in table.primary_key]
 
     def build(dialect: ModuleType) -> Any:
         insert = dialect.insert(table)
-        values = {name: insert.excluded[name] for name in columns}
-        return insert.on_conflict_do_update(index_elements=list(key), set_=values)
+        old, new, is_sqlite = table.c, insert.excluded, dialect is sqlite
+        # SQLite's ``min`` and ``max`` of several values are PostgreSQL's ``least``, ``greatest``.
+        minimum, maximum = (func.min, func.max) if is_sqlite else (func.least, func.greatest)
+        values = {name: new[name] for name in columns}
+        values |= {name: old[name] + new[name] for name in summed}
+        values |= {name: minimum(old[name], new[name]) for name in least}
+        values |= {name: maximum(old[name], new[name]) for name in greatest}
+        return insert.on_conflict_do_update(index_elements=key, set_=values)
 
-    return Statement(build, [*key, *columns])
+    return Statement(build, [*key, *columns, *summed, *least, *greatest, *inserted])
 
 
 def build_insert_if_absent_statement(

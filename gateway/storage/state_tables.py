@@ -125,7 +125,7 @@ class StateTable:
         self.select_first = Statement(lambda _kind: own_rows.limit(FEW + 1))
         self.select_some = Statement(lambda _kind: own_rows.where(AnyOf(table.c.id, "ids")))
         self.delete = Statement(lambda _kind: delete(table).where(is_this))
-        self.upsert = build_upsert_statement(table, _KEY, (*columns, "updated_at"))
+        self.upsert = build_upsert_statement(table, (*columns, "updated_at"))
 
     def encode_columns(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         return {column.name: column.encode(facts.get(fact)) for fact, column in self._facts.items()}

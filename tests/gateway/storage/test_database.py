@@ -48,7 +48,7 @@ things = Table(
     Column("facts", JSON),
 )
 INSERT = Statement(lambda dialect: dialect.insert(things), [column.name for column in things.c])
-UPSERT = build_upsert_statement(things, ["id"], ["count"])
+UPSERT = build_upsert_statement(things, ["count"])
 SELECT_ALL = Statement(lambda _dialect: select(things).order_by(things.c.id))
 SELECT_SOME = Statement(
     lambda _dialect: select(things.c.id).where(AnyOf(things.c.id, "ids")).order_by("id")
