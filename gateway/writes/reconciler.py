@@ -49,7 +49,7 @@ from mappings.failures import Failure, Halted, Unknown
 SWEEP_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 60.0
 """The first and the longest pause between two attempts to reconcile an operation."""
-_MAX_PARALLEL = 4
+_MAX_PARALLEL = 2
 """Operations of one environment that are reconciled at a time."""
 _RETENTION = timedelta(hours=24)
 """Time for which a client may retry (contract, section 7)."""
