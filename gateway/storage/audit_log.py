@@ -15,8 +15,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from sqlalchemy import insert, select
+from sqlalchemy import bindparam, insert, select
 
+from gateway.storage.sql import AnyOf, Statement
 from gateway.storage.tables import audit_events
 from gateway.storage.tenants import Tenant
 
@@ -94,11 +95,16 @@ async def load_scopes_by_event_id(
     store: Store, texts: Sequence[str], since: datetime
 ) -> dict[str, Tenant]:
     """Loads the scopes of recent events with these actions, by event id."""
-    query = select(audit_events.c.id, audit_events.c.merchant, audit_events.c.environment).where(
-        audit_events.c.at >= since, audit_events.c.action.in_(texts)
-    )
-    rows = await store.read(lambda tx: tx.fetch(query))
+    parameters = {"since": since, "texts": texts}
+    rows = await store.read(lambda tx: tx.fetch(_SELECT_SCOPES, parameters))
     return {row.id: Tenant(row.merchant, row.environment) for row in rows}
+
+
+_SELECT_SCOPES = Statement(
+    lambda _kind: select(
+        audit_events.c.id, audit_events.c.merchant, audit_events.c.environment
+    ).where(audit_events.c.at >= bindparam("since"), AnyOf(audit_events.c.action, "texts"))
+)
 
 
 def is_tenant_in_scope(scope: Tenant, tenant: Tenant) -> bool:

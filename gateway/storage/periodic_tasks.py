@@ -53,8 +53,10 @@ class PeriodicTask:
 
     async def _run_until_stopped(self) -> None:
         while not self._stopping.is_set():
+            # Not wait_for, which creates a task.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), self._seconds)
+                async with asyncio.timeout(self._seconds):
+                    await self._stopping.wait()
             if self._runs_at_stop or not self.is_stopping:
                 await self._run_once_and_log_failure()
 

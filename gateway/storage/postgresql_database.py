@@ -22,7 +22,7 @@ from gateway.storage.database import (
     UniqueViolation,
 )
 from gateway.storage.errors import describe_database_error, translate_database_errors
-from gateway.storage.sql import CompiledStatement, Parameters
+from gateway.storage.sql import CompiledStatement, Parameters, Statement
 
 ADVISORY_LOCKS = 0x7061796F
 """The gateway's class of PostgreSQL's advisory locks: "payo"."""
@@ -109,7 +109,7 @@ _INSTANCE_LOCKS = text(
     " (SELECT oid FROM pg_database WHERE datname = current_database())"
     " AND classid = :lock_class"
 )
-_CLOCK = text("SELECT clock_timestamp()")
+_CLOCK = Statement(lambda _kind: text("SELECT clock_timestamp()"))
 _LOCK = "SELECT pg_advisory_xact_lock($1, hashtext(name)) FROM unnest($2::text[]) AS name"
 
 

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from zlib import crc32
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import bindparam, delete, insert, select, update
 
 from gateway.http.progress import RequestProgress
 from gateway.storage import Store
 from gateway.storage.database import Transaction
+from gateway.storage.sql import Statement
 from gateway.storage.tables import instances
 
 LEASE_TTL_SECONDS = 2.5
@@ -34,6 +35,11 @@ HEARTBEATS_PER_LEASE = 5
 SOLE_HEARTBEAT_SECONDS = 5.0
 """Seconds between heartbeats of a process that is alone on its database."""
 _POLL_SECONDS = 0.1
+
+_SELECT_INSTANCES = Statement(lambda _kind: select(instances))
+_UPDATE_HEARTBEAT = Statement(
+    lambda _kind: update(instances).where(instances.c.id == bindparam("own_id")), ["beats", "large"]
+)
 
 
 @dataclass(slots=True)
@@ -113,13 +119,13 @@ class Heartbeats:
             return
         self._beat_count += 1
         values = {"beats": self._beat_count, "large": self._format_large_requests()}
-        is_own = instances.c.id == self._own_instance
+        parameters = {"own_id": self._own_instance, **values}
         row = self._build_row()
 
         async def write_heartbeat(tx: Transaction) -> None:
             # The row is missing if the database was replaced or restored; without it others would
             # take over what runs here.
-            if not await tx.execute(update(instances).where(is_own).values(**values)):
+            if not await tx.execute(_UPDATE_HEARTBEAT, parameters):
                 await tx.execute(insert(instances).values(**row))
 
         await self._store.database.hold_instance_lock(_build_instance_lock_key(self._own_instance))
@@ -140,7 +146,7 @@ class Heartbeats:
         """Reads all counters; a lease without a change ages by the time since the last refresh."""
         self._refresh_count += 1
         refresh_number = self._refresh_count
-        all_rows = await self._store.read(lambda tx: tx.fetch(select(instances)))
+        all_rows = await self._store.read(lambda tx: tx.fetch(_SELECT_INSTANCES))
         rows = {row.id: row for row in all_rows}
         if refresh_number < self._applied_refresh:
             return  # a refresh that started later has finished first, and its rows are newer

@@ -279,7 +279,8 @@ class WriteReconciler:
 
     async def _wait_for_stop(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
 
     async def _run_sweeps(self) -> None:
         while not self._stopping.is_set():
