@@ -17,7 +17,7 @@ from typing import Any
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from gateway.admission.load import LoadShedder
+from gateway.admission.load import AdmissionSlot, LoadShedder
 from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
@@ -103,7 +103,7 @@ class GatewayParts:
         request = HttpRequest(method, target, CIMultiDict(headers))
         codec = LegacyCodec(settings, self.ids, _now)
         context = RequestContext(generate_hex_id(), asyncio.get_running_loop().time(), None)
-        context.slot = LoadShedder(settings.load).create_slot(str(tenant))
+        context.slot = AdmissionSlot(LoadShedder(settings.load), str(tenant))
         try:
             path = target.partition("?")[0]
             match = Routes(settings.vocabulary.build_vocabulary()).match(path)

@@ -461,11 +461,11 @@ class LegacyHandler:
         """Creates an admission slot; raises Overloaded."""
         if context.caller is None:
             # All keyless requests share one name, so that they cannot displace those with keys.
-            context.slot = self._load.create_slot("without a key")
+            context.slot = AdmissionSlot(self._load, "without a key")
             return context.slot
         merchant = context.caller.key.tenant_name
-        slot = context.slot = self._load.create_slot(
-            merchant, request.connection, context.caller.key.tenant
+        slot = context.slot = AdmissionSlot(
+            self._load, merchant, request.connection, context.caller.key.tenant
         )
         if context.operation and context.operation.body_shape is not None:
             slot.check_capacity(merchant)

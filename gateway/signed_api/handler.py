@@ -255,8 +255,10 @@ class SignedHandler:
         The signature is not verified yet, so the body must not use up the tenant's share.
         """
         tenant = str(signers[0].tenant if signers else UNKNOWN_TENANT)
-        context.slot = self._load.create_slot(
-            f"unproven {format_address_rate_limit_name(address)}", request.connection
+        context.slot = AdmissionSlot(
+            self._load,
+            f"unproven {format_address_rate_limit_name(address)}",
+            request.connection,
         )
         context.slot.check_capacity(tenant)
         return context.slot

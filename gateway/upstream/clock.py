@@ -8,6 +8,7 @@ wrong correction stops all payments too, so a sample is used only if it is confi
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -104,11 +105,11 @@ class ServiceClock:
     ) -> None:
         self.wall = wall
         self.monotonic = monotonic
-        self._skew_by_environment: dict[str, _EnvironmentSkew] = {}
+        self._skew_by_environment = defaultdict[str, _EnvironmentSkew](_EnvironmentSkew)
 
     def offset(self, environment: str) -> float:
         """Returns the seconds to add to the wall clock in this environment; 0.0 if it is right."""
-        return self._ensure_environment_skew(environment).correction
+        return self._skew_by_environment[environment].correction
 
     def record_accepted(
         self, environment: str, sample: SkewSample, stamp_offset: float | None = None
@@ -119,7 +120,7 @@ class ServiceClock:
         and never if the service would have refused the timestamp at that skew. ``stamp_offset`` is
         how far a client's own timestamp was ahead of the wall clock.
         """
-        skew = self._ensure_environment_skew(environment)
+        skew = self._skew_by_environment[environment]
         unconfirmed_offset, skew.unconfirmed_offset = skew.unconfirmed_offset, None
         if sample.is_consistent_with_correction(skew.correction):
             return
@@ -148,16 +149,13 @@ class ServiceClock:
         if sample and not sample.is_consistent_with_correction(correction):
             return sample.correction
         # The current correction is unproven, so the local clock may be right.
-        if correction and not self._ensure_environment_skew(environment).is_proven:
+        if correction and not self._skew_by_environment[environment].is_proven:
             return 0.0
         return None
 
     def record_proven_correction(self, environment: str, correction: float) -> None:
         """Records that a refused call was accepted with this correction."""
         self._set_correction(environment, correction, is_proven=True)
-
-    def _ensure_environment_skew(self, environment: str) -> _EnvironmentSkew:
-        return self._skew_by_environment.setdefault(environment, _EnvironmentSkew())
 
     def _set_correction(self, environment: str, correction: float, *, is_proven: bool) -> None:
         old_correction = self.offset(environment)

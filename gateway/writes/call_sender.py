@@ -14,7 +14,7 @@ from typing import Literal
 
 import structlog
 
-from gateway.admission.load import LoadShedder, Overloaded
+from gateway.admission.load import AdmissionSlot, LoadShedder, Overloaded
 from gateway.config import settings
 from gateway.http import progress
 from gateway.observability import metrics, traces
@@ -175,7 +175,7 @@ class CallSender:
             return _discard_non_object(
                 await run_in_thread(json_codec.loads_in_slices, data, json_codec.LONG_LISTS)
             )
-        admission_slot = self._load.create_slot(caller.key.tenant_name)
+        admission_slot = AdmissionSlot(self._load, caller.key.tenant_name)
         try:
             if cost > admission_slot.max_bytes:
                 return None

@@ -57,16 +57,6 @@ class LoadShedder:
         """Rejected requests, by reason."""
         self._wakeups: dict[Waiter, asyncio.Future[str]] = {}
 
-    def create_slot(
-        self, holder: str, connection: RequestConnection | None = None, tenant: Hashable = None
-    ) -> AdmissionSlot:
-        """Creates the slot of a request; the caller must release it in any case.
-
-        ``holder`` is the merchant, or the client's address, that the body's memory counts for. The
-        connection is attributed to the ``tenant`` when the request runs.
-        """
-        return AdmissionSlot(self, holder, connection, tenant)
-
     def count_shed_and_build_error(self, reason: str) -> Overloaded:
         self.shed_counts[reason] += 1
         # After this time every request that waits now has started or was rejected.
@@ -94,13 +84,17 @@ class LoadShedder:
 
 
 class AdmissionSlot:
-    """The slot of one request; see ``LoadShedder.create_slot``."""
+    """The slot of one request; the caller must release it in any case.
+
+    ``holder`` is the merchant, or the client's address, that the body's memory counts for. The
+    connection is attributed to the ``tenant`` when the request runs.
+    """
 
     def __init__(
         self,
         load: LoadShedder,
         holder: str,
-        connection: RequestConnection | None,
+        connection: RequestConnection | None = None,
         tenant: Hashable = None,
     ) -> None:
         self._load = load
