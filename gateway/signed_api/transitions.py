@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Generic, Protocol, TypeVar
 
+from multidict import CIMultiDictProxy
+
 from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
 from gateway.http.request_paths import parse_path_parts
@@ -37,14 +39,14 @@ class WrongBatchStatus(Exception):
     """The recorded state of the batch does not allow the write; nothing was sent."""
 
 
-class HasStatus(Protocol):
-    """A response whose status is known."""
+class HasHeaders(Protocol):
+    """A response whose status and headers are known."""
 
-    @property
-    def status(self) -> int: ...
+    status: int
+    headers: CIMultiDictProxy[str]
 
 
-Response = TypeVar("Response", bound=HasStatus)
+Response = TypeVar("Response", bound=HasHeaders)
 
 Send = Callable[[Fence | None], Awaitable[Response]]
 """Sends the write as its client signed it, unless the fence refuses."""
@@ -202,9 +204,11 @@ class SignedBatchWrite(Generic[Response]):
         # The recorded answer has no content; the client gets the service's own response.
         if 200 <= response.status < 300:
             return {}
-        if not 400 <= response.status < 500:
-            raise Unknown(f"status {response.status}")
-        raise Refused(response.status)
+        # Other content is from a proxy, and the service may execute the write nevertheless.
+        is_json = "json" in response.headers.get("Content-Type", "").lower()
+        if 400 <= response.status < 500 and is_json:
+            raise Refused(response.status)
+        raise Unknown(f"status {response.status}")
 
     async def _build_response(self, answer: Answer) -> LegacyResponse:
         return LegacyResponse(200, answer.body)
