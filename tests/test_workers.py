@@ -27,6 +27,7 @@ from gateway.simulator import Fault, Service, Simulator, start_simulator
 from gateway.storage import open_store
 from gateway.storage.key_file import create_key_file
 from tests.certificates import Authority
+from tests.console import open_console_client
 from tests.gateway.admission.limits.conftest import REDIS_URL
 from tests.gateway.storage.conftest import create_temporary_database, run_statements
 from tests.metrics_scrape import fetch_metrics
@@ -499,6 +500,31 @@ async def test_requests_page_covers_all_workers(
         assert len(count_served(gateway)) == 2
         async with session.get(f"http://127.0.0.1:{gateway.admin_port}/requests") as response:
             assert f">{len(list_events(gateway, 'request'))} requests " in await response.text()
+        assert await gateway.stop() == 0
+
+
+async def test_console_login_lasts_until_logout(
+    tmp_path: Path, write_configuration: Configure
+) -> None:
+    """The parent verifies the cookies that a worker, another process, creates and ends."""
+    token = "a-token-of-the-console"
+    (tmp_path / "token").write_text(token)
+    (tmp_path / "token").chmod(0o600)
+    file = tmp_path / "gateway.toml"
+    file.write_text(file.read_text().replace("[server]", '[server]\nadmin_token_file = "token"'))
+    async with (
+        run_workers(tmp_path) as gateway,
+        open_console_client(f"http://127.0.0.1:{gateway.admin_port}") as client,
+    ):
+        assert (await client.get("/")).status == 303
+        assert (await client.post("/login", {"token": token})).status == 303
+        assert "Overview" in (await client.get("/")).text
+        (cookie,) = client.session.cookie_jar
+        assert (await client.post("/logout", {})).status == 303
+        stolen = {"Cookie": f"{cookie.key}={cookie.value}", "Accept": "text/html"}
+        async with aiohttp.ClientSession(headers=stolen) as session:
+            response = await session.get(f"{client.url}/", allow_redirects=False)
+            assert response.status == 303
         assert await gateway.stop() == 0
 
 

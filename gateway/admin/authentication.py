@@ -25,6 +25,7 @@ UNAUTHENTICATED_PATHS = ("/healthz", "/readyz")
 
 
 LOGIN_PATH = "/login"
+LOGOUT_PATH = "/logout"
 ASSETS_PREFIX = "/assets/"
 """Needed before login; the console protects these paths itself."""
 
@@ -54,16 +55,19 @@ def create_auth_middleware(server: Server) -> Middleware:
             if "Authorization" in request.headers:
                 log.warning("admin_token_refused", **{"client.address": request.remote})
                 await throttle.delay_authentication_failure(request.remote or "")
-            response = web.json_response(
+            return web.json_response(
                 _build_error_body("not_authorized", "The admin token is missing or wrong."),
                 status=401,
+                headers={"WWW-Authenticate": "Bearer"},
             )
-            response.headers["WWW-Authenticate"] = "Bearer"
-            return response
         if not token and not _has_loopback_host_header(request):
             message = "The admin port requires a local Host header: 127.0.0.1 or localhost."
             return web.json_response(_build_error_body("not_authorized", message), status=403)
-        return await handler(request)
+        response = await handler(request)
+        # A worker has ended the session, but this process verifies its cookie.
+        if request.path == LOGOUT_PATH and response.status == 303:
+            sessions.revoke(request.cookies.get(COOKIE, ""))
+        return response
 
     return authenticate
 

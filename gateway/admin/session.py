@@ -1,4 +1,4 @@
-"""Sessions of the admin port: a signed cookie, valid in the process that created it.
+"""Sessions of the admin port: a signed cookie, valid in the process that created it and its workers.
 
 The cookie contains a random number, its expiry, and an HMAC of both. The key is derived from the admin
 token, so changing the token ends all sessions. The token itself is in no cookie and no URL.
@@ -28,7 +28,7 @@ FAILURE_DELAY_SECONDS = 1.0
 MAX_PARALLEL_FAILURES = 4
 """Wrong tokens of one address that are delayed in parallel; further ones queue."""
 
-_PROCESS_SECRET = secrets.token_bytes(32)
+_PROCESS_SECRET = bytearray(secrets.token_bytes(32))
 """Ends all sessions with the process: another one would not know which of them were revoked."""
 _revoked: dict[str, int] = {}
 """Revoked cookies with their expiry."""
@@ -36,6 +36,15 @@ _revoked: dict[str, int] = {}
 _COOKIE_FORMAT = re.compile(
     r"(?P<begin>[0-9a-f]{32}\.(?P<until>\d{1,12}))\.(?P<digest>[0-9a-f]{64})"
 )
+
+
+def get_session_secret() -> bytes:
+    return bytes(_PROCESS_SECRET)
+
+
+def adopt_session_secret(secret: bytes) -> None:
+    """Makes this worker's sessions valid at its parent, which verifies them."""
+    _PROCESS_SECRET[:] = secret
 
 
 def is_equal_constant_time(left: str, right: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 import uvloop
 
+from gateway.admin.session import adopt_session_secret
 from gateway.config.settings import ConfigurationError, load_settings
 from gateway.observability import logs
 from gateway.server.app import RunningGateway, run_gateway
@@ -41,6 +42,7 @@ async def run_worker(worker_config: WorkerConfig) -> int:
         [socket.socket(fileno=socket_fd) for socket_fd in queue_fds]
         for queue_fds in worker_config.socket_fds
     ]
+    adopt_session_secret(bytes.fromhex(json.loads(await reader.readline())["session_secret"]))
     try:
         settings = load_settings(worker_config.config_path)
         logs.configure_logging(

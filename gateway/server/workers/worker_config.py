@@ -1,7 +1,8 @@
 """The configuration that a worker is started with, and the messages between it and the supervisor.
 
 Messages are lines of JSON on a socket pair. The worker sends ``{"accepts": true}`` when it accepts
-connections, or ``{"failed": reason}``. The supervisor sends ``{"queues": [0, 1]}``, the queues to
+connections, or ``{"failed": reason}``. The supervisor first sends ``{"session_secret": hex}``, which
+must not be an argument, and later ``{"queues": [0, 1]}``, the queues to
 accept from, or ``{"retire": true}``. Each notices the exit of the other by the end of the stream.
 """
 

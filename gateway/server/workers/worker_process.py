@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Self
 
+from gateway.admin.session import get_session_secret
 from gateway.server.listener import AcceptQueue
 from gateway.server.workers.worker_config import WorkerConfig, encode_message
 
@@ -65,7 +66,9 @@ class WorkerProcess:
             # The supervisor must close its copy of the worker's end: it detects the worker's exit
             # by the end of the stream.
             worker_end.close()
-        return cls(process, *await asyncio.open_connection(sock=parent_end), admin_socket)
+        reader, writer = await asyncio.open_connection(sock=parent_end)
+        writer.write(encode_message(session_secret=get_session_secret().hex()))
+        return cls(process, reader, writer, admin_socket)
 
     @property
     def pid(self) -> int:
