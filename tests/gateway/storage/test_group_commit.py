@@ -23,9 +23,7 @@ from tests.test_database_faults import fill_disk, lock_database
 
 ACME = Tenant("acme", "live")
 
-PUT_STATEMENT = build_upsert_statement(
-    capabilities, ("environment", "name"), ("value", "learned_at")
-)
+PUT_STATEMENT = build_upsert_statement(capabilities, ("value", "learned_at"))
 READ_STATEMENT = Statement(
     lambda _kind: select(capabilities.c.value).where(capabilities.c.name == bindparam("name"))
 )
