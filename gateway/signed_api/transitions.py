@@ -31,8 +31,6 @@ from mappings.failures import Failure, Halted, Invalid, Refused, Unknown
 from mappings.signed_writes import CHANGE, START
 
 _START_ACTION = "start-processing"
-_QUOTE_ACTION = "generate-quote"
-"""Does not change the batch, so an unanswered quote leaves nothing in doubt."""
 
 
 class WrongBatchStatus(Exception):
@@ -104,10 +102,6 @@ class SignedWriteGuard:
                 raise Halted(errors.RESTORE_CHECK_PENDING)
             return await send(None)
         alias = await self._object_state.load(write.tenant, "alias", batch)
-        if action == _QUOTE_ACTION:
-            if alias.get("abandoned"):
-                raise WrongBatchStatus
-            return await send(None)
         ids = {"id": batch, "batch": str(alias.get("id") or batch)}
         flow_request = Request(self._now(), write.request_id, ids)
         if action != _START_ACTION:

@@ -60,7 +60,7 @@ from gateway.writes.reconciler import WriteReconciler
 from mappings import OPERATIONS, UNLISTED, errors, field_types
 from mappings.effects import Answer, Operation, Request, Vocabulary
 from mappings.failures import Failure, Unknown, Unreachable
-from tests.recording_service import SentRequest
+from tests.recording_service import HTML, SentRequest
 from tests.simulation.database import SimulatedStore
 from tests.simulation.network import (
     SIGNATURE_HEADERS,
@@ -442,7 +442,8 @@ class Gateway:
             raise Unknown("no response") from None
         finally:
             await self.process.step()
-        return Response(status, body, {})
+        kind = "text/html" if body == HTML else "application/json"
+        return Response(status, body, CIMultiDictProxy(CIMultiDict({"Content-Type": kind})))
 
     def _note_disconnect(self, caller: Caller) -> None:
         """Records a disconnect, which the server notices before any later request of that client."""

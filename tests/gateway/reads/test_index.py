@@ -432,7 +432,7 @@ async def test_undated_account_change_through_gateway_is_visible() -> None:
     recipient = next(
         recipient
         for recipient in indexed_service.list_active_recipients()
-        if recipient.primary_account and recipient.status != "archived"
+        if recipient.primary_account and recipient.primary_account.type == "bank-transfer"
     )
     method = recipient.primary_account.type if recipient.primary_account else ""
     indexed_service.remove_accounts(recipient)

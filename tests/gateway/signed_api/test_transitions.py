@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from multidict import CIMultiDict, CIMultiDictProxy
 from structlog.testing import capture_logs
 
 from gateway.auth.signing import Credentials
@@ -36,6 +37,9 @@ SENT_BATCH = {"phase": "sent", "version": 3, "upstream": "B-1", "currency": "USD
 @dataclass
 class PassedResponse:
     status: int
+    headers: CIMultiDictProxy[str] = field(
+        default_factory=lambda: CIMultiDictProxy(CIMultiDict({"Content-Type": "application/json"}))
+    )
 
 
 @dataclass
@@ -145,7 +149,7 @@ async def supersede_batch(object_states: ObjectStateStore) -> None:
     )
 
 
-@pytest.mark.parametrize("action", ["start-processing", "payments", ""])
+@pytest.mark.parametrize("action", ["start-processing", "generate-quote", "payments", ""])
 async def test_batch_superseded_between_read_and_record_is_not_written(
     harness: TransitionsHarness,
     object_states: ObjectStateStore,
