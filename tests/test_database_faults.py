@@ -53,10 +53,10 @@ FULL_DISK_BYTES = 16 * 1024
 
 
 @asynccontextmanager
-async def fill_disk(_file: Path) -> AsyncIterator[None]:
+async def fill_disk(_file: Path, max_bytes: int = FULL_DISK_BYTES) -> AsyncIterator[None]:
     """Limits the file size, so that only the first pages can be written."""
     original_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_DISK_BYTES, original_limit[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, original_limit[1]))
     try:
         yield
     finally:

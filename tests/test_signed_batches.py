@@ -441,9 +441,10 @@ async def test_refused_signed_start_can_be_retried(tmp_path: Path) -> None:
         assert (await start_signed(gateway, upstream)).status == 200
 
 
+@pytest.mark.parametrize("status", [200, 408])
 @pytest.mark.parametrize("action", ["start-processing", "payments"])
-async def test_error_page_of_a_proxy_leaves_a_signed_write_in_doubt(
-    action: str, tmp_path: Path
+async def test_page_of_a_proxy_leaves_a_signed_write_in_doubt(
+    action: str, status: int, tmp_path: Path
 ) -> None:
     async with open_gateway_and_service(tmp_path, build_service(inferred=False)) as (
         gateway,
@@ -452,11 +453,11 @@ async def test_error_page_of_a_proxy_leaves_a_signed_write_in_doubt(
         recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         (payment,) = await load_payment_ids(gateway, batch)
         path = f"/batches/{upstream}/{action}"
-        page = Fault("POST", f"/v1{path}", 408, b"<html>", headers={"Content-Type": "text/html"})
+        page = Fault("POST", f"/v1{path}", status, b"<html>", headers={"Content-Type": "text/html"})
         simulator.inject_fault(page)
         body = build_add_body(recipient, "7.00") if action == "payments" else b""
         response = await send_signed(gateway, "POST", path, body)
-        assert (response.status, response.body) == (408, b"<html>")
+        assert (response.status, response.body) == (status, b"<html>")
         # The service may still execute the write: a replacement of the batch would pay twice.
         assert (await edit_payment(gateway, batch, payment=payment)).status != 200
         assert list_upstream_ids(simulator) == [upstream]

@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
         """The request whose handler runs."""
         self._is_answering = self._is_serving = False
         """Until the response is sent; until the next request may follow."""
-        self._ignores_input = self._is_reading_paused = False
+        self._ignores_input = self._is_reading_paused = self._is_last_request = False
         self._unparsed = b""
         self.is_retiring = server.is_retiring
         self.is_writing_paused = False
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
 
     def close_after_request(self) -> None:
         """Closes the connection once its request is answered; immediately if it has none."""
-        self.is_retiring = True
+        self.is_retiring = self._is_last_request = True
         if not self._is_serving and self.transport is not None:
             self.transport.close()
 
@@ -324,10 +324,12 @@ class Connection(asyncio.Protocol):
         self._server.request_tasks.discard(self._task)
         if self._unparsed and len(self._queue) < MAX_QUEUED_REQUESTS:
             self._parse_while_requests_may_wait()
-        if self._queue and is_kept and not self.is_retiring:
+        # A connection that retires ends with a response that says so: after another, its client may
+        # just be sending the next request.
+        if self._queue and is_kept and not self._is_last_request:
             self._serve_next_request()
         elif self.transport is not None and (
-            not is_kept or self.is_retiring or self._ignores_input
+            not is_kept or self._is_last_request or self._ignores_input
         ):
             self.transport.close()
         if self._is_reading_paused:

@@ -195,11 +195,12 @@ class SignedBatchWrite(Generic[Response]):
     async def _send_call(self, _call: Call, fence: Fence | None) -> JSON:
         """Sends the call with the client's signature, in place of a call signed by the gateway."""
         response = self._response = await self._send(fence)
+        # Other content is from a proxy, and says nothing of what the service does.
+        content_type = response.headers.get("Content-Type", "").lower()
+        is_json = "json" in content_type
         # The recorded answer has no content; the client gets the service's own response.
-        if 200 <= response.status < 300:
+        if 200 <= response.status < 300 and (is_json or not content_type):
             return {}
-        # Other content is from a proxy, and the service may execute the write nevertheless.
-        is_json = "json" in response.headers.get("Content-Type", "").lower()
         if 400 <= response.status < 500 and is_json:
             raise Refused(response.status)
         raise Unknown(f"status {response.status}")

@@ -324,7 +324,8 @@ async def test_full_disk_is_reported(tmp_path: Path) -> None:
     async with open_simulator() as simulator:
         settings = build_settings(tmp_path, simulator.url)
         await import_api_keys(settings, [KEY])
-        async with fill_disk(tmp_path / "gateway.db"):
+        # The check writes to the third page.
+        async with fill_disk(tmp_path / "gateway.db", 2 * 4096):
             finding = require_only_error(await run_doctor(settings))
     assert finding.check_name == "state"
     assert "free space" in finding.advice or "owner" in finding.advice
