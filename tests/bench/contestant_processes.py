@@ -9,13 +9,13 @@ import re
 import shutil
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench import machine, nginx
 from tests.bench.workloads import ACCESS_KEY, API_KEY, SECRET_KEY
-from tests.processes import find_free_port, is_listening, run_installed_command, run_serve
+from tests.processes import Process, find_free_port, is_listening, run_installed_command, run_serve
 
 FOLDER = Path(__file__).parent
 PROJECT = FOLDER.parent.parent
@@ -110,8 +110,16 @@ async def start_gateway(
     name: str, folder: Path, service_port: int, state: str
 ) -> AsyncIterator[Contestant]:
     await prepare_gateway(folder, service_port, state)
-    async with run_serve(folder, seconds=START_SECONDS) as running:
+    async with run_gateway(folder) as running:
         yield Contestant(name, running.port, running.process.pid)
+
+
+def run_gateway(folder: Path, module: str = "gateway") -> AbstractAsyncContextManager[Process]:
+    """Runs a gateway as the process itself: that of a forked command only waits for its end."""
+    command = [sys.executable, "-m", module]
+    return run_serve(
+        folder, command=command, variables={"PYTHONPATH": str(PROJECT)}, seconds=START_SECONDS
+    )
 
 
 def point_at_service(service_port: int, configuration: str) -> str:

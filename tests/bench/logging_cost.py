@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from pathlib import Path
 from statistics import median
 
 from tests.bench import contestant_processes, load, machine
 from tests.bench.figures import Goal
 from tests.bench.workloads import WORKLOADS
-from tests.processes import run_serve
 
 READ = WORKLOADS[0]
 PAIRS, SECONDS = 10, 0.3
@@ -29,12 +27,7 @@ async def measure_share(folder: Path, service_port: int, rounds: int) -> Goal:
     await contestant_processes.prepare_gateway(folder, service_port, "sqlite:///gateway.db")
     shares: list[float] = []
     with machine.pin_to_cores(machine.select_cores()[0]):
-        gateway_context = run_serve(
-            folder,
-            seconds=contestant_processes.START_SECONDS,
-            command=[sys.executable, "-m", "tests.bench.unlogged_gateway"],
-            variables={"PYTHONPATH": str(contestant_processes.PROJECT)},
-        )
+        gateway_context = contestant_processes.run_gateway(folder, "tests.bench.unlogged_gateway")
         running = await gateway_context.__aenter__()
     try:
         pid = running.process.pid

@@ -196,12 +196,7 @@ async def count_paths(folder: Path, show_functions: bool) -> list[Goal]:
     async with (
         contestant_processes.start_service() as service_port,
         _prepare_gateway(folder / "traced", service_port),
-        # Not by the fork server of the tests, whose process is not that of the gateway.
-        run_serve(
-            folder / "traced",
-            command=[sys.executable, "-m", "gateway"],
-            variables={"PYTHONPATH": str(contestant_processes.PROJECT)},
-        ) as running,
+        contestant_processes.run_gateway(folder / "traced") as running,
     ):
         with open_client(running.port) as client:
             for workload in COUNTED:

@@ -18,7 +18,6 @@ from redis.exceptions import RedisError
 
 from tests.bench import contestant_processes, load, machine
 from tests.bench.workloads import WORKLOADS
-from tests.processes import run_serve
 
 READ = WORKLOADS[0]
 CLIENTS = 32
@@ -67,7 +66,7 @@ async def _start_gateway(
     (folder / "gateway.toml").write_text(
         configuration.replace("[server]", f"[server]\nworkers = {workers}")
     )
-    async with run_serve(folder, seconds=contestant_processes.START_SECONDS) as running:
+    async with contestant_processes.run_gateway(folder) as running:
         yield running.port, running.process.pid
 
 

@@ -19,7 +19,7 @@ from tests.bench import contestant_processes, load, machine
 from tests.bench.contestant_processes import Contestant
 from tests.bench.figures import compute_percentile
 from tests.bench.workloads import WORKLOADS
-from tests.processes import find_free_port, run_serve
+from tests.processes import find_free_port
 
 READ = WORKLOADS[0]
 REQUEST_INTERVAL_SECONDS = 0.01
@@ -61,7 +61,7 @@ async def _start_gateway(
             folder, "modes", "set", "--merchant", "bench", "--yes", "compare"
         )
     with machine.pin_to_cores(machine.select_cores()[0]):
-        async with run_serve(folder, seconds=contestant_processes.START_SECONDS) as running:
+        async with contestant_processes.run_gateway(folder) as running:
             yield Contestant(name, running.port, running.process.pid)
 
 
