@@ -268,6 +268,18 @@ def _sign(
     return CIMultiDict({**signature_headers, **kind})
 
 
+async def _send_once(process: Process, network: Network, request: SentRequest) -> tuple[int, bytes]:
+    """Sends a client's own write; raises Unknown without a response."""
+    try:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            status, body, _ = await network.send(request, asyncio.get_running_loop().time())
+    except (TimeoutError, ConnectionFailed):
+        raise Unknown("no response") from None
+    finally:
+        await process.step()
+    return status, body
+
+
 class SimulatedLegacySender(LegacySender):
     """Sends one process's forwarded requests to the legacy service, each at most once."""
 
@@ -285,15 +297,7 @@ class SimulatedLegacySender(LegacySender):
         execution = cast("OperationExecution", inbound.caller.execution)
         headers = CIMultiDict({"X-Request-Id": execution.operation_record.id})
         request = SentRequest(inbound.operation.method, inbound.target, headers, inbound.body)
-        try:
-            async with asyncio.timeout(TIMEOUT_SECONDS):
-                status, body, _ = await self._network.send(
-                    request, asyncio.get_running_loop().time()
-                )
-        except (TimeoutError, ConnectionFailed):
-            raise Unknown("no response") from None
-        finally:
-            await self._process.step()
+        status, body = await _send_once(self._process, self._network, request)
         if status in (*UNANSWERED_STATUSES, 302):
             raise Unknown(f"status {status}")
         return PassedResponse(status, CIMultiDict(), body)
@@ -433,15 +437,7 @@ class Gateway:
         headers = _sign(credentials, request.method, request.target, request.body, request.stamp)
         headers[SIGNED_BY_CLIENT] = "yes"
         sent_request = SentRequest(request.method, request.target, headers, request.body)
-        try:
-            async with asyncio.timeout(TIMEOUT_SECONDS):
-                status, body, _ = await self.network.send(
-                    sent_request, asyncio.get_running_loop().time()
-                )
-        except (TimeoutError, ConnectionFailed):
-            raise Unknown("no response") from None
-        finally:
-            await self.process.step()
+        status, body = await _send_once(self.process, self.network, sent_request)
         kind = "text/html" if body == HTML else "application/json"
         return Response(status, body, CIMultiDictProxy(CIMultiDict({"Content-Type": kind})))
 

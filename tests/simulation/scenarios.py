@@ -286,25 +286,32 @@ async def _start_batch(scenario: Scenario, batch: str) -> list[Response | None]:
     return responses
 
 
-async def start_contested_batch(scenario: Scenario) -> None:
-    """Edits a batch, so that it may be a draft, then starts, quotes and edits it concurrently."""
-    rng, tag = scenario.random_source, scenario.tag
+async def _create_contested_batch(scenario: Scenario) -> _ContestedBatch | None:
+    """Creates a batch of three payments; None, with a check, if its client was not told of it."""
     amounts = ["11.00", "12.00", "13.00"]
     payments = [_build_payment(scenario, amount) for amount in amounts]
-    body = {"sourceCurrency": "USD", "description": tag, "payments": payments}
+    body = {"sourceCurrency": "USD", "description": scenario.tag, "payments": payments}
     created_body = await scenario.request_body("create_batch", body)
     batch_body = created_body and await scenario.request_body(
         "read_batch", id=created_body["batch"]["id"]
     )
     if batch_body is None:
         scenario.checks.append(lambda: _check_at_most_one(scenario))
-        return
-    batch = created_body["batch"]["id"]
+        return None
     ids = {
         payment["sourceAmount"]: payment["id"]
         for payment in batch_body["batch"]["payments"]["payments"]
     }
-    contested_batch = _ContestedBatch(scenario, batch, ids, amounts)
+    return _ContestedBatch(scenario, created_body["batch"]["id"], ids, amounts)
+
+
+async def start_contested_batch(scenario: Scenario) -> None:
+    """Edits a batch, so that it may be a draft, then starts, quotes and edits it concurrently."""
+    rng = scenario.random_source
+    contested_batch = await _create_contested_batch(scenario)
+    if contested_batch is None:
+        return
+    batch = contested_batch.batch
     await contested_batch.edit_repeatedly("amount")
     edits = rng.sample(("remove", "removes", "add", "again", "delete"), rng.choice((1, 2, 4)))
     other_operations = ("generate_quote", "read_batch_summary")
@@ -323,23 +330,11 @@ async def start_contested_batch(scenario: Scenario) -> None:
 
 async def start_batch_with_signed_changes(scenario: Scenario) -> None:
     """Edits a batch while a client with its own signature adds payments and may start it."""
-    rng, tag = scenario.random_source, scenario.tag
-    amounts = ["11.00", "12.00", "13.00"]
-    payments = [_build_payment(scenario, amount) for amount in amounts]
-    body = {"sourceCurrency": "USD", "description": tag, "payments": payments}
-    created_body = await scenario.request_body("create_batch", body)
-    batch_body = created_body and await scenario.request_body(
-        "read_batch", id=created_body["batch"]["id"]
-    )
-    if batch_body is None:
-        scenario.checks.append(lambda: _check_at_most_one(scenario))
+    rng = scenario.random_source
+    contested_batch = await _create_contested_batch(scenario)
+    if contested_batch is None:
         return
-    batch = created_body["batch"]["id"]
-    ids = {
-        payment["sourceAmount"]: payment["id"]
-        for payment in batch_body["batch"]["payments"]["payments"]
-    }
-    contested_batch = _ContestedBatch(scenario, batch, ids, amounts)
+    batch = contested_batch.batch
     edits = rng.sample(("amount", "removes", "add", "again"), rng.choice((1, 2)))
     signed_client = _SignedClient(scenario, batch)
     await asyncio.gather(
