@@ -241,8 +241,9 @@ def is_open_to_adds(facts: Mapping[str, JSON]) -> bool:
 
 def is_open_to_signed_changes(facts: Mapping[str, JSON]) -> bool:
     """Whether no edit is under way that may supersede the batch or delete it."""
-    # The phase of an add is "editing" too. Edits begin only when there are no adds.
-    return facts.get("phase") not in ("editing", "deleting") or bool(facts.get(ADDS))
+    # The phase of an add is "editing" too. Edits begin only when there are no adds. An edit of the
+    # currency makes the batch again.
+    return facts.get("phase") not in ("editing", "making", "deleting") or bool(facts.get(ADDS))
 
 
 UNLOCKED_PHASES = (None, "sent", "draft", "deleted")

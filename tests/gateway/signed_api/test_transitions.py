@@ -303,6 +303,17 @@ async def test_concurrent_changes_do_not_exclude_each_other(harness: Transitions
     assert await load_open_changes(harness) == []
 
 
+@pytest.mark.parametrize("phase", ["editing", "making", "deleting"])
+async def test_change_is_not_sent_during_an_edit_that_may_supersede_the_batch(
+    harness: TransitionsHarness, object_states: ObjectStateStore, phase: str
+) -> None:
+    facts = {**SENT_BATCH, "phase": phase, "since": NOW.isoformat()}
+    await object_states.compare_and_set(ACME, "batch", "B-1", facts)
+    with pytest.raises(Halted):
+        await harness.send_write(build_write("/v1/batches/B-1/payments"))
+    assert not harness.service.sent_count
+
+
 # Freezes.
 
 
