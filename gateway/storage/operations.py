@@ -109,13 +109,16 @@ class OperationRepository:
         return await self._store.read(checkpoints.is_restored, is_brief=True)
 
     async def take_over(self, record: OperationRecord, instance: str) -> OperationRecord | None:
-        """Takes an open operation over; None if another instance did, or it has been closed."""
+        """Takes an open operation over; None if its row has changed since ``record`` was read."""
+        # By the fence, because only one of several that try may get the operation. By the state,
+        # because an owner that was taken for dead may have ended it since, and deleted the steps
+        # that a replay needs.
         is_unchanged = and_(
             operations.c.id == record.id,
             operations.c.fence == record.fence,
+            operations.c.state == record.state,
             operations.c.state.in_(list_source_states(OPERATION_TRANSITIONS, RUNNING)),
         )
-        # Compare-and-set by the fence: of several that try, only one gets the operation.
         new_values = {"fence": record.fence + 1, "instance": instance, "state": RUNNING}
         statement = update(operations).where(is_unchanged).values(**new_values)
         if await self._store.write(lambda tx: tx.execute(statement)) != 1:

@@ -81,15 +81,12 @@ async def test_steps_are_recorded_only_while_it_runs(sqlite: State, source: str)
 
 
 OTHER_CHANGES: list[tuple[Callable[[OperationRepository], Awaitable[object]], set[str], str]] = [
-    (lambda rows: rows.take_over(RECORD, "other"), {"running", "unsettled", "done"}, "running"),
     (lambda rows: rows.mark_answered(["one"]), {"done"}, "answered"),
     (lambda rows: rows.reopen("one"), {"answered"}, "done"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("change", "sources", "target"), OTHER_CHANGES, ids=["takeover", "delivery", "reset"]
-)
+@pytest.mark.parametrize(("change", "sources", "target"), OTHER_CHANGES, ids=["delivery", "reset"])
 @pytest.mark.parametrize("source", OPERATION_STATES)
 async def test_other_changes_keep_to_the_table(
     sqlite: State,
@@ -104,6 +101,20 @@ async def test_other_changes_keep_to_the_table(
         await save_in_state(store, repository, source)
         await change(repository)
         assert await load_state(store) == (target if source in sources else source)
+
+
+@pytest.mark.parametrize("read", OPERATION_STATES)
+@pytest.mark.parametrize("source", OPERATION_STATES)
+async def test_only_an_unchanged_open_operation_is_taken_over(
+    sqlite: State, source: str, read: str
+) -> None:
+    async with open_store(sqlite) as store:
+        repository = OperationRepository(store, ObjectStateStore(store))
+        await save_in_state(store, repository, source)
+        taken = await repository.take_over(replace(RECORD, state=read), "other")
+        is_open = source in {"running", "unsettled", "done"}
+        assert (taken is not None) == (is_open and read == source)
+        assert await load_state(store) == (RUNNING if taken else source)
 
 
 @pytest.mark.parametrize("source", sorted(WRITE_STATES.keys() - {SENT}))
