@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from gateway.simulator import Service, start_simulator
+from gateway.storage.sqlite_driver import sqlite3
 from tests.journal_check import check_journal
 from tests.legacy_and_current import GatewayBetween, open_gateway_between
 from tests.metrics_scrape import fetch_metrics

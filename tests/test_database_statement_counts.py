@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from sqlite3 import SQLITE_DELETE, SQLITE_INSERT, SQLITE_OK, SQLITE_UPDATE, Connection
 
 import pytest
 
 from gateway.simulator import Service
 from gateway.storage import engine as engines
+from gateway.storage.sqlite_driver import sqlite3
 from tests.payouts import (
     create_batch,
     create_recipient,
@@ -44,7 +44,7 @@ class StatementRecorder:
         self.planned_tables: list[str] = []
         """The tables of planned statements, from SQLite's authorizer, which runs at planning."""
 
-    def open_traced(self, path: Path, seconds: float) -> Connection:
+    def open_traced(self, path: Path, seconds: float) -> sqlite3.Connection:
         connection = self._open_connection(path, seconds)
         self._connection_count += 1
         number = self._connection_count
@@ -57,10 +57,14 @@ class StatementRecorder:
     def _record_planning(
         self, records_reads: bool, action: int, table: str | None, *_: object
     ) -> int:
-        is_recorded = records_reads or action in (SQLITE_DELETE, SQLITE_INSERT, SQLITE_UPDATE)
+        is_recorded = records_reads or action in (
+            sqlite3.SQLITE_DELETE,
+            sqlite3.SQLITE_INSERT,
+            sqlite3.SQLITE_UPDATE,
+        )
         if is_recorded and table in {name.strip() for name in REQUEST_TABLES}:
             self.planned_tables.append(table)
-        return SQLITE_OK
+        return sqlite3.SQLITE_OK
 
     @property
     def answered_count(self) -> int:

@@ -19,7 +19,10 @@ SUITES = (
     "proof/*.py",
     "mutations/*.py",
 )
-PUBLIC = ("gateway.simulator", "gateway.compare", "gateway.config.settings", "mappings.OPERATIONS")
+PUBLIC = (
+    *("gateway.simulator", "gateway.compare", "gateway.config.settings", "mappings.OPERATIONS"),
+    "gateway.storage.sqlite_driver",
+)
 ASSEMBLY = {
     "tests/running_gateway.py": "runs a gateway",
     "tests/state.py": "sets up and reads its state",

@@ -11,7 +11,6 @@ import asyncio
 import io
 import os
 import shutil
-import sqlite3
 import tarfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -28,6 +27,7 @@ from gateway.storage.restore_detection import (
     read_high_water_mark_file,
     set_restored_flag,
 )
+from gateway.storage.sqlite_driver import sqlite3
 from gateway.storage.store import open_store
 
 STATE_NAME, KEY_NAME = "state", "key"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +16,7 @@ from gateway.storage.database import Database
 from gateway.storage.errors import StoreUnavailable, translate_database_errors
 from gateway.storage.postgresql_database import PostgresqlDatabase
 from gateway.storage.sqlite_database import BUSY_SECONDS, SqliteDatabase
+from gateway.storage.sqlite_driver import JOURNAL_MODE, sqlite3
 
 Result = TypeVar("Result")
 
@@ -117,9 +117,7 @@ def open_sqlite_connection(path: Path, seconds: float) -> sqlite3.Connection:
         cached_statements=_STATEMENTS,
     )
     connection.execute("PRAGMA foreign_keys = ON")
-    # PERSIST invalidates the journal in place, half the disk work of creating it again. Not WAL:
-    # before SQLite 3.51.3 its reset can lose writes of several connections.
-    connection.execute("PRAGMA journal_mode = PERSIST")
+    connection.execute(f"PRAGMA journal_mode = {JOURNAL_MODE}")
     connection.execute(f"PRAGMA journal_size_limit = {_JOURNAL_BYTES}")
     # On disk before it is acknowledged: a write to the service leaves only after its record.
     connection.execute("PRAGMA synchronous = FULL")
@@ -173,7 +171,9 @@ async def run_in_sqlalchemy_transaction(
 
 
 def _run_on_sqlite(path: Path, function: Callable[[Connection], Result]) -> Result:
-    engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(path), hide_parameters=True)
+    engine = create_engine(
+        "sqlite://", module=sqlite3, creator=lambda: sqlite3.connect(path), hide_parameters=True
+    )
     event.listen(engine, "connect", _configure_connection)
     # IMMEDIATE, because a transaction that begins with a read may not get the lock afterwards.
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,6 +9,7 @@ import asyncpg
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 
 from gateway.observability import metrics
+from gateway.storage.sqlite_driver import sqlite3
 
 
 class StoreUnavailable(Exception):
@@ -47,6 +47,17 @@ _BUGS = (
     *(IntegrityError, ProgrammingError, DataError),
     *(sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError),
 )
+
+
+def find_sqlite_code(error: BaseException) -> int:
+    """Returns SQLite's primary result code, which is the low byte of an extended one; 0 if none."""
+    code: int = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether an SQLite file is damaged. With a WAL a connection keeps the pages that it read."""
+    return find_sqlite_code(error) in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 
 
 @contextmanager
@@ -102,10 +113,7 @@ def _select_database_error_remedy(error: Exception) -> str:
         return MISSING_DATABASE_REMEDY
     if isinstance(original, asyncpg.InvalidAuthorizationSpecificationError):
         return LOGIN_REMEDY
-    code = getattr(original, "sqlite_errorcode", 0)
-    # The low byte of an extended result code is the primary one.
-    is_damaged = code & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
-    return DAMAGED_FILE_REMEDY if is_damaged else DEFAULT_REMEDY
+    return DAMAGED_FILE_REMEDY if is_damage(original) else DEFAULT_REMEDY
 
 
 def build_unwritable_error(location: str, reason: str) -> StoreUnavailable:

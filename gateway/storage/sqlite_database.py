@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import os
 import queue
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -14,8 +13,9 @@ from contextlib import suppress
 from typing import Any
 
 from gateway.storage.database import Body, Database, Result, Transaction, UniqueViolation
-from gateway.storage.errors import translate_database_errors
+from gateway.storage.errors import find_sqlite_code, is_damage, translate_database_errors
 from gateway.storage.sql import CompiledStatement, Parameters, Statement
+from gateway.storage.sqlite_driver import JOURNAL_MODE, sqlite3
 
 BUSY_SECONDS = 5
 """Seconds for which a transaction waits for the lock of another process."""
@@ -23,6 +23,9 @@ BUSY_SECONDS = 5
 MAX_GROUP_SIZE = 64
 """Maximum transactions in one commit; none is acknowledged before it has ended."""
 
+
+BEGIN_WRITE = "BEGIN IMMEDIATE"
+"""IMMEDIATE, because a read that becomes a write may not get the lock."""
 
 MAX_REMEMBERED_STATEMENTS = 10_000
 
@@ -110,6 +113,8 @@ class SqliteDatabase(Database):
         self._check_at = 0.0
         """When the file is looked at again; at once after a change by this process."""
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._files: tuple[int, int] | None = None
+        """The inodes of the file and its WAL, to which the connection that writes commits."""
         self._thread: threading.Thread | None = None
         self._is_closing = False
 
@@ -145,7 +150,7 @@ class SqliteDatabase(Database):
 
     def _forget_rows_if_changed(self) -> None:
         # Before rows are read: if the file changes after that, they are read again.
-        changed_at = os.stat(self.location).st_mtime_ns  # noqa: PTH116 - in nearly every request
+        changed_at = (_stat(f"{self.location}-wal") or os.stat(self.location)).st_mtime_ns  # noqa: PTH116
         if changed_at != self._changed_at or len(self._rows) > MAX_REMEMBERED_STATEMENTS:
             self._rows, self._changed_at = {}, changed_at
 
@@ -155,9 +160,12 @@ class SqliteDatabase(Database):
             if self._read_connection is None:
                 self._read_connection = self._connect(0)
             return run_transaction(self._read_connection, body, "BEGIN")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+        except sqlite3.Error as error:
+            if find_sqlite_code(error) == sqlite3.SQLITE_BUSY:
                 raise _FileLocked from None
+            if self._read_connection is not None and is_damage(error):
+                self._read_connection.close()
+                self._read_connection = None
             raise
 
     async def write(self, body: Body[Result]) -> Result:
@@ -196,9 +204,10 @@ class SqliteDatabase(Database):
             with suppress(RuntimeError):  # the loop was closed without waiting
                 loop.call_soon_threadsafe(_set_future_results, jobs)
         if self._connection is not None:
-            # Leaves no journal behind, unless another process uses the file right now.
-            with suppress(sqlite3.Error):
-                self._connection.execute("PRAGMA journal_mode = DELETE")
+            # Leaves no journal behind, unless another process uses the file; a WAL is deleted anyway.
+            if JOURNAL_MODE == "PERSIST":
+                with suppress(sqlite3.Error):
+                    self._connection.execute("PRAGMA journal_mode = DELETE")
             self._connection.close()
 
     def _take_queued_jobs(self, jobs: list[_Job], limit: int) -> tuple[list[_Job], bool]:
@@ -218,8 +227,7 @@ class SqliteDatabase(Database):
         """
         reads = [job for job in jobs if not job.writes]
         writes = [job for job in jobs if job.writes]
-        # IMMEDIATE, because a read that becomes a write may not get the lock.
-        for begin, group in (("BEGIN", reads), ("BEGIN IMMEDIATE", writes)):
+        for begin, group in (("BEGIN", reads), (BEGIN_WRITE, writes)):
             started_at = time.monotonic()
             error = self._run_job_group(group, begin) if group else None
             if error is not None and time.monotonic() - started_at > self.patience_seconds:
@@ -238,6 +246,8 @@ class SqliteDatabase(Database):
                 self._connection = self._connect(BUSY_SECONDS)
             connection = self._connection
             connection.execute(begin)
+            if begin == BEGIN_WRITE:
+                self._check_files_in_place()
             for job in jobs:
                 self._run_job(connection, job, is_alone=len(jobs) == 1)
             connection.execute("COMMIT" if any(not job.error for job in jobs) else "ROLLBACK")
@@ -248,8 +258,23 @@ class SqliteDatabase(Database):
                 job.error = job.error or error
             if self._connection is not None:
                 _roll_back(self._connection)
+                if is_damage(error):
+                    self._connection.close()
+                    self._connection = self._files = None
             return error
         return None
+
+    def _check_files_in_place(self) -> None:
+        """Raises OperationalError if a commit would go to a file that nobody will open again.
+
+        With a rollback journal SQLite notices that itself.
+        """
+        found = (_stat(self.location), _stat(f"{self.location}-wal"))
+        files = (found[0].st_ino if found[0] else 0, found[1].st_ino if found[1] else 0)
+        if self._files is None:
+            self._files = files
+        elif files != self._files:
+            raise sqlite3.OperationalError("its file was moved, replaced or deleted")
 
     def _run_job(self, connection: sqlite3.Connection, job: _Job, *, is_alone: bool) -> None:
         if not is_alone:
@@ -262,7 +287,8 @@ class SqliteDatabase(Database):
         except sqlite3.Error as error:
             if not _is_statement_error(error):
                 raise  # no job in the group can be committed
-            is_unique = getattr(error, "sqlite_errorcode", None) in _UNIQUE_CODES
+            # By its text: not every driver tells the extended code.
+            is_unique = str(error).startswith("UNIQUE constraint failed")
             job.error = UniqueViolation() if is_unique else error
         except Exception as error:  # noqa: BLE001 - the caller gets it
             job.error = error
@@ -280,7 +306,7 @@ class SqliteDatabase(Database):
             self._is_closing = True
             self._jobs.put(None)
             await asyncio.to_thread(self._thread.join)
-            self._thread = self._connection = None
+            self._thread = self._connection = self._files = None
             self._is_closing = False
 
 
@@ -290,13 +316,18 @@ class _FileLocked(Exception):
 
 _BODY_ERRORS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError)
 _BODY_ERROR_CODES = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG)
-_UNIQUE_CODES = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 
 
 def _is_statement_error(error: sqlite3.Error) -> bool:
     """Whether a statement is faulty, as opposed to the file or its disk."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return isinstance(error, _BODY_ERRORS) or code in _BODY_ERROR_CODES
+    return isinstance(error, _BODY_ERRORS) or find_sqlite_code(error) in _BODY_ERROR_CODES
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)  # noqa: PTH116 - in nearly every request
+    except FileNotFoundError:
+        return None
 
 
 def run_transaction(connection: sqlite3.Connection, body: Body[Result], begin: str) -> Result:

@@ -3,12 +3,10 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
-import sqlite3
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +28,7 @@ from gateway.config.settings import State
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.change_poller import POLL_SECONDS, ChangePoller
 from gateway.storage.key_file import add_encryption_key
+from gateway.storage.sqlite_driver import sqlite3
 from mappings.failures import Unreachable
 from tests.key_lines import import_keys_into
 from tests.state import record_statements
@@ -92,9 +91,11 @@ async def wait_until(condition: Any, seconds: float = 2) -> None:
         await asyncio.sleep(0.01)
 
 
-def break_database(state: State) -> None:
-    """Overwrite the database file, so that it cannot be read."""
-    Path(state.url.removeprefix("sqlite:///")).write_bytes(b"no database" * 1000)
+def break_database(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: object, **_options: object) -> None:
+        raise StoreUnavailable("the database is down", means="no key is found", do="start it")
+
+    monkeypatch.setattr(store, "read", refuse)
 
 
 # Keys.
@@ -345,11 +346,11 @@ async def test_restored_database_is_read_again(store: Store, second_store: Store
 
 
 async def test_known_keys_work_during_outage_and_unknown_keys_are_unavailable(
-    store: Store, state: State
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_polling_key_store(store) as keyring:
         assert await keyring.find_active_key(API_KEY)
-        break_database(state)
+        break_database(store, monkeypatch)
         await asyncio.sleep(0.1)
         assert await keyring.find_active_key(API_KEY)
         with pytest.raises(StoreUnavailable) as error:
@@ -358,12 +359,12 @@ async def test_known_keys_work_during_outage_and_unknown_keys_are_unavailable(
 
 
 async def test_known_keys_stop_working_ten_minutes_after_last_poll(
-    store: Store, state: State
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
     async with ApiKeyStore(store, clock=lambda: now) as keyring:
         assert await keyring.find_active_key(API_KEY)
-        break_database(state)
+        break_database(store, monkeypatch)
         now = 600.0
         assert await keyring.find_active_key(API_KEY)
         now = 601.0

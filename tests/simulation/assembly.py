@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -43,6 +42,7 @@ from gateway.storage import ObjectStateStore, StoreUnavailable
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.mode_rows import FORWARD, TRANSLATE, Mode
 from gateway.storage.operations import OperationRecord
+from gateway.storage.sqlite_driver import sqlite3
 from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.client import UNANSWERED_STATUSES, Reply
 from gateway.upstream.clock import ServiceClock, measure_skew

@@ -9,7 +9,6 @@ import asyncio
 import base64
 import json
 import random
-import sqlite3
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -27,6 +26,7 @@ from gateway.storage.migrate import migrate
 from gateway.storage.operation_states import OPERATION_TRANSITIONS, WRITE_TRANSITIONS
 from gateway.storage.sql import compile_statement
 from gateway.storage.sqlite_database import run_transaction
+from gateway.storage.sqlite_driver import sqlite3
 from gateway.storage.tables import metadata
 from tests.simulation.process import EPOCH, Process
 from tests.state import KEY, OpenOperation, StoredWrite, select_open_operations, select_writes

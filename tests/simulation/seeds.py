@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import random
-import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from gateway.storage.sqlite_driver import sqlite3
 from tests.simulation import checks
 from tests.simulation.assembly import (
     LEASE_SECONDS,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -35,6 +34,7 @@ from gateway.storage.errors import StoreUnavailable
 from gateway.storage.postgresql_database import PostgresqlDatabase
 from gateway.storage.sql import DIALECTS, AnyOf, Statement, build_upsert_statement
 from gateway.storage.sqlite_database import CHECK_SECONDS, SqliteDatabase
+from gateway.storage.sqlite_driver import sqlite3
 from gateway.storage.tables import UTCDateTime
 
 metadata = MetaData()

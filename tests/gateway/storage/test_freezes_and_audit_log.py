@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -47,6 +46,7 @@ from gateway.storage.restore_detection import (
     set_restored_flag,
     write_high_water_mark_if_greater,
 )
+from gateway.storage.sqlite_driver import sqlite3
 from gateway.storage.tables import audit_events, operations, upstream_writes
 from tests.gateway.storage.conftest import open_store_at_revision
 from tests.state import execute, fetch, record_statements

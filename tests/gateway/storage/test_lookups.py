@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from contextlib import closing
 
 import pytest
@@ -16,6 +15,7 @@ from gateway.storage.id_rows import (
     load_legacy_ids,
     save_legacy_ids,
 )
+from gateway.storage.sqlite_driver import sqlite3
 from tests.state import execute
 
 ACME, OTHER_TENANT = Tenant("acme", "live"), Tenant("other", "live")
@@ -54,7 +54,7 @@ async def test_lookup_in_unusable_database_raises_store_unavailable(sqlite: Stat
         object_states = ObjectStateStore(store)
         assert await object_states.load(ACME, "recipient", "R-1") == {}
         file.write_bytes(b"no database " * 4096)
-        with pytest.raises(StoreUnavailable, match="file is not a database"):
+        with pytest.raises(StoreUnavailable, match="the file is damaged or not a database"):
             await object_states.load(ACME, "recipient", "R-1")
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import sqlite3
 import stat
 import subprocess
 import sys
@@ -41,6 +40,7 @@ from gateway.storage.key_file import add_encryption_key, create_key_file, read_k
 from gateway.storage.migrations import find_newest_revision
 from gateway.storage.operations import OperationRepository
 from gateway.storage.schema_upgrade import build_alembic_config
+from gateway.storage.sqlite_driver import JOURNAL_MODE, sqlite3
 from gateway.storage.tables import (
     UTCDateTime,
     api_keys,
@@ -279,21 +279,19 @@ async def test_created_files_are_accessible_by_owner_only(sqlite: State) -> None
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-async def test_sqlite_journal_exists_only_while_database_is_open(
-    sqlite: State,
-) -> None:
-    journal = Path(f"{extract_sqlite_path(sqlite)}-journal")
+async def test_closed_database_is_one_file(sqlite: State) -> None:
+    file = extract_sqlite_path(sqlite)
     async with open_store(sqlite) as store:
         await ObjectStateStore(store).compare_and_set(ACME, "batch", "B-1", {"n": 1})
-        assert journal.exists()
-    assert not journal.exists()
+        assert len([*file.parent.glob(f"{file.name}-*")]) > 0
+    assert [*file.parent.glob(f"{file.name}-*")] == []
 
 
-async def test_sqlite_uses_rollback_journal_and_foreign_keys(sqlite: State) -> None:
+async def test_sqlite_uses_durable_commits_and_foreign_keys(sqlite: State) -> None:
     async with open_store(sqlite) as store:
         for is_brief, milliseconds in ((False, 5000), (True, 0)):
             for name, value in (
-                ("journal_mode", "persist"),
+                ("journal_mode", JOURNAL_MODE.lower()),
                 ("foreign_keys", 1),
                 ("synchronous", 2),
                 ("busy_timeout", milliseconds),
