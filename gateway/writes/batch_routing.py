@@ -81,7 +81,9 @@ class BatchRouting:
     ) -> Sequence[CompareAndSet]:
         """Builds checks that batches have no mark under any of their ids; they change nothing.
 
-        Save them with the first change that is made through the current service.
+        Save them with the first change that is made through the current service. Raises
+        BatchRoutedElsewhereError if a batch has a mark by now: the request may have waited for
+        another since it was routed, and would end without a change, so that nothing checked it.
         """
         ids: dict[str, None] = {}
         for batch_id in batch_ids:
@@ -89,6 +91,9 @@ class BatchRouting:
             legacy_id = await self._find_legacy_id(tenant, current_id) or current_id
             # The mark may be under any of them, as clients may have used each before an import.
             ids |= dict.fromkeys((batch_id, current_id, legacy_id))
+        for legacy_id in ids:
+            if await self._object_state.load(tenant, ROUTING_KIND, legacy_id):
+                raise BatchRoutedElsewhereError
         return [CompareAndSet(ROUTING_KIND, legacy_id, {}, expected=NO_MARK) for legacy_id in ids]
 
     async def find_backend(self, tenant: Tenant, batch_id: str) -> Backend | None:

@@ -61,6 +61,9 @@ async def test_second_service_to_change_a_batch_is_refused(name: str, state: Sta
         assert await object_states.load(ACME, "batch", "B-REAL") == batch_state
         with pytest.raises(Conflict):
             await object_states.compare_and_set_all(ACME, [*unmarked_checks, change])
+        # A request that was routed before, and that might end without a change.
+        with pytest.raises(BatchRoutedElsewhereError):
+            await routing.build_not_routed_to_legacy_checks(ACME, ["B-REAL"])
         await object_states.compare_and_set(ACME, ROUTING_KIND, name, NO_MARK)
         await object_states.compare_and_set_all(ACME, [*unmarked_checks, change])
         with pytest.raises(BatchRoutedElsewhereError):
