@@ -13,9 +13,9 @@ import asyncio
 import re
 import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from yarl import URL
@@ -23,12 +23,11 @@ from yarl import URL
 from gateway.auth.signing import (
     Credentials,
     SignedTargetForm,
-    build_signature_headers,
+    compute_signature,
     extract_signed_target,
     shorten_key,
 )
 from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
-from gateway.http.timeouts import Timeout
 from gateway.observability import metrics, traces
 from gateway.payloads import json_codec
 from gateway.payloads.compressed_buffer import WINDOW_BYTES, CompressedBuffer
@@ -36,16 +35,19 @@ from gateway.upstream.circuit_breaker import BreakerCall, CircuitBreakers
 from gateway.upstream.clock import ServiceClock, SkewSample, measure_skew
 from gateway.upstream.connections import CONNECT_TIMEOUT_SHARE
 from gateway.upstream.egress import EgressConfig
-from gateway.upstream.http_connection import UpstreamConnection, build_too_large_error
+from gateway.upstream.http_connection import (
+    Deadline,
+    UpstreamConnection,
+    build_too_large_error,
+)
 from gateway.upstream.send_attempt import Fence, ResponseLost, UnusableConnection
 from gateway.upstream.service_problems import ServiceProblems
 from gateway.upstream.signed_target import CapabilityStore, NoCapabilities, SignedTargetForms
 from gateway.upstream.transport import Origin
 from mappings.failures import Unknown, Unreachable
-from mappings.frozen import frozen_dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
     from multidict import MultiMapping
 
@@ -95,20 +97,11 @@ class Reply:
     skew_sample: SkewSample | None = None
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class _SigningOptions:
-    """The way a call is signed, and which options differ from a refused attempt."""
-
-    form: SignedTargetForm
-    correction: float
-    has_other_form: bool = False
-    has_other_correction: bool = False
-
-
 @dataclass(slots=True)
 class _UpstreamCall:
+    """A call, the way it is signed, and its attempts so far."""
+
     environment: str
-    origin: Origin
     credentials: Credentials
     method: str
     target: str
@@ -116,17 +109,18 @@ class _UpstreamCall:
     request_id: str
     is_write: bool
     fence: Fence | None
-    bytes_per_second: int
-    timeout: Timeout
+    deadline: Deadline
+    has_query: bool
+    form: SignedTargetForm
+    correction: float
     may_repeat: bool
+    has_other_form: bool = False
+    has_other_correction: bool = False
+    """Whether the form and the clock's correction differ from those of a refused attempt."""
     attempts: int = 0
+    unusable_count: int = 0
     has_left: bool = False
     sent_at: float = 0.0
-
-    def extend_deadline(self, size: int) -> None:
-        """Extends the deadline for each byte that is received, at a minimum rate."""
-        if self.bytes_per_second:
-            self.timeout.extend(size / self.bytes_per_second)
 
 
 class UpstreamClient:
@@ -158,9 +152,14 @@ class UpstreamClient:
             )
             for name, environment in settings.environments.map_configured_environments_by_name().items()
         }
+        self._common_headers = {
+            name: f"Host: {origin.host_header}\r\nAccept: application/json\r\n"
+            f"Accept-Encoding: identity\r\nUser-Agent: {USER_AGENT}\r\n"
+            for name, origin in self.origins.items()
+        }
         self.signed_target = SignedTargetForms(upstream, self.origins, capabilities)
 
-    async def send(
+    def send(
         self,
         environment: str,
         credentials: Credentials,
@@ -171,7 +170,7 @@ class UpstreamClient:
         request_id: str,
         write: bool,
         fence: Fence | None = None,
-    ) -> Reply:
+    ) -> Coroutine[Any, Any, Reply]:
         """Sends a request with the ``target`` (``/v1/...``, percent-encoded) byte for byte.
 
         It is signed when it has a connection, and only if the ``fence`` confirms that this process
@@ -186,160 +185,141 @@ class UpstreamClient:
         origin = self.origins.get(environment)
         if origin is None:
             raise Unreachable(f"no environment {environment} is configured")
-        start_time = time.monotonic()
-        rate, body = self._bytes_per_second, body or b""
+        rate, body, target = self._bytes_per_second, body or b"", target.removesuffix("?")
+        has_query = "?" in target
         call = _UpstreamCall(
             environment,
-            origin,
             credentials,
             method,
-            target.removesuffix("?"),  # an empty query
+            target,
             body,
             request_id,
             write,
             fence,
-            rate,
-            Timeout(self.timeout_seconds + (len(body) / rate if rate else 0.0)),
+            Deadline(self.timeout_seconds + (len(body) / rate if rate else 0.0), rate),
+            has_query,
+            # Without a query both forms are the same.
+            self.signed_target.select_form(environment) if has_query else "path",
+            self.clock.offset(environment),
             not write,
         )
+        return self._send_call(call, origin)
+
+    async def _send_call(self, call: _UpstreamCall, origin: Origin) -> Reply:
+        start_time, environment = time.monotonic(), call.environment
         # Not part of the deadline: an open breaker refuses the call at once.
         breaker_call = self._breakers.start_call(environment)
         try:
-            with call.timeout:
-                reply = await self._send_with_accepted_signature(call)
+            while True:
+                call.has_left, connection = False, None
+                try:
+                    connection = origin.take_idle_connection() or (
+                        await origin.wait_for_connection(call.deadline.at)
+                    )
+                    await self._start_exchange(call, connection)
+                    reply = self._take_reply(call, connection)
+                    if not connection.is_complete or "Content-Encoding" in reply.headers:
+                        reply.body = await self._read_unusual_body(connection, reply.body)
+                # Closed even after a cancellation: the next request would get an unread answer.
+                except BaseException as error:  # noqa: BLE001 - raised again by the function
+                    if connection is not None:
+                        connection.close()
+                    _raise_unless_repeatable(call, error)
+                    continue
+                origin.release(connection)
+                if reply.status != 401 or not self._sign_in_another_way(call, reply):
+                    break
             breaker_call.outcome = "answer"
         except (TimeoutError, ResponseLost) as error:
             failure = _build_failure(call, error, breaker_call)
-            self.problems.record_failure(environment, is_write=write)
+            self.problems.record_failure(environment, is_write=call.is_write)
         else:
             reply.seconds, reply.attempts = time.monotonic() - start_time, call.attempts
+            is_usual = reply.status == 200 and not (call.has_query or call.has_other_correction)
+            # While the service has a problem, an accepted call has to be recorded too.
+            if not is_usual or self.problems.by_credentials or self.problems.failures:
+                await self._record_signing_outcome(call, reply)
+            elif reply.skew_sample is not None:
+                self.clock.record_accepted(environment, reply.skew_sample)
             return reply
         finally:
             self._breakers.end_call(environment, breaker_call)
         # Raised outside the except block: the failure of a call says all that may be said.
         raise failure
 
-    async def _send_with_accepted_signature(self, call: _UpstreamCall) -> Reply:
-        environment = call.environment
-        # Without a query both forms are the same.
-        form = self.signed_target.select_form(environment) if "?" in call.target else "path"
-        options = _SigningOptions(form, self.clock.offset(environment))
-        reply = await self._exchange_repeatedly(call, options)
-        if reply.status == 401:
-            reply, options = await self._sign_in_other_ways(call, options, reply)
-        is_usual = reply.status == 200 and "?" not in call.target
-        # While the service has a problem, an accepted call has to be recorded too.
-        has_problem = self.problems.by_credentials or self.problems.failures
-        if is_usual and not has_problem and not options.has_other_correction:
-            if reply.skew_sample is not None:
-                self.clock.record_accepted(environment, reply.skew_sample)
-        else:
-            await self._record_signing_outcome(call, options, reply)
-        return reply
-
-    async def _sign_in_other_ways(
-        self, call: _UpstreamCall, options: _SigningOptions, reply: Reply
-    ) -> tuple[Reply, _SigningOptions]:
-        while reply.status == 401 and (
-            other_options := self._select_other_signing_options(call, options, reply)
-        ):
-            if call.is_write and not _is_signature_refusal(reply.body):
-                break  # it may be a proxy's page, and the service may have executed the write
-            options = other_options
-            if call.fence and options.has_other_correction:
-                # After a suspend that stopped all clocks, the skew is the first sign that another
-                # process may own the write by now.
-                await call.fence.verify_fence()
-            reply = await self._exchange_repeatedly(call, options)
-        return reply, options
-
-    async def _exchange_repeatedly(self, call: _UpstreamCall, options: _SigningOptions) -> Reply:
-        """Exchanges a call, and again if that is safe: a read once; raises ResponseLost."""
-        unusable_count = 0
-        while True:
-            try:
-                return await self._exchange(call, options)
-            except UnusableConnection:  # nothing was sent: also for a write
-                if (unusable_count := unusable_count + 1) == MAX_UNUSABLE_CONNECTIONS:
-                    raise
-            except ResponseLost as lost:
-                if not (call.may_repeat and lost.is_connection_failure):
-                    raise
-                call.may_repeat = False
-                metrics.count_upstream_retry(call.environment)
-
-    def _select_other_signing_options(
-        self, call: _UpstreamCall, signing_options: _SigningOptions, reply: Reply
-    ) -> _SigningOptions | None:
-        environment = call.environment
-        if not signing_options.has_other_correction:
+    def _sign_in_another_way(self, call: _UpstreamCall, reply: Reply) -> bool:
+        """Changes how a refused call is signed; False if there is no other way to try."""
+        correction = form = None
+        if not call.has_other_correction:
             correction = self.clock.select_retry_correction(
-                environment, reply.skew_sample, signing_options.correction
+                call.environment, reply.skew_sample, call.correction
             )
-            if correction is not None:
-                return replace(signing_options, correction=correction, has_other_correction=True)
-        if form := self.signed_target.find_other_form(
-            environment, call.target, signing_options.form
-        ):
-            return replace(signing_options, form=form, has_other_form=True)
-        return None
+        if correction is None:
+            form = self.signed_target.find_other_form(call.environment, call.target, call.form)
+        if correction is None and form is None:
+            return False
+        if call.is_write and not _is_signature_refusal(reply.body):
+            return False  # it may be a proxy's page, and the service may have executed the write
+        if correction is not None:
+            call.correction, call.has_other_correction = correction, True
+        elif form is not None:
+            call.form, call.has_other_form = form, True
+        return True
 
-    async def _exchange(self, call: _UpstreamCall, options: _SigningOptions) -> Reply:
-        """Signs a call, sends it at most once, and reads the answer; raises ResponseLost."""
-        call.has_left, origin, body = False, call.origin, call.body
-        connection = origin.take_idle_connection() or await origin.wait_for_connection()
-        try:
+    def _start_exchange(
+        self, call: _UpstreamCall, connection: UpstreamConnection
+    ) -> Awaitable[None]:
+        """Signs a call and sends it at most once; the response is awaited."""
+        fence, body = call.fence, call.body
+        if len(body) > WINDOW_BYTES or (fence is not None and call.has_other_correction):
+            return self._start_unusual_exchange(call, connection)
+        head = self._encode_signed_head(call)
+        call.sent_at = time.monotonic()
+        if fence is not None:
+            # The process may be suspended at any point. A pause before the timestamp is made is
+            # detected here; after a long pause later, the service refuses the timestamp.
+            if not fence.is_fence_recent:
+                return self._start_unusual_exchange(call, connection)
+            connection.check_usable()
+        call.has_left = True
+        # Only attempts that reach the network count.
+        call.attempts += 1
+        # Head and body in one write need only one packet, and no task.
+        return connection.start_exchange(head + bytes(body) if body else head, call.deadline)
+
+    async def _start_unusual_exchange(
+        self, call: _UpstreamCall, connection: UpstreamConnection
+    ) -> None:
+        """Exchanges a call with a long body, or one whose fence must be verified first."""
+        fence, body = call.fence, call.body
+        async with asyncio.timeout_at(call.deadline.at):
+            # After a suspend that stopped all clocks, the skew is the first sign that another
+            # process may own the write by now.
+            is_doubtful = call.has_other_correction
             while True:
+                if fence is not None and (is_doubtful or not fence.is_fence_recent):
+                    await fence.verify_fence()
+                    is_doubtful = False
                 if len(body) <= LARGE_BODY_BYTES:
-                    head = self._encode_signed_head(call, options)
+                    head = self._encode_signed_head(call)
                 else:
-                    head = await asyncio.to_thread(self._encode_signed_head, call, options)
+                    head = await asyncio.to_thread(self._encode_signed_head, call)
                 call.sent_at = time.monotonic()
-                # The process may be suspended at any point. A pause before the timestamp is made is
-                # detected here; after a long pause later, the service refuses the timestamp.
-                if call.fence is None or call.fence.is_fence_recent:
+                if fence is None or fence.is_fence_recent:
                     break
-                await call.fence.verify_fence()
-            if call.fence is not None or len(body) > LARGE_BODY_BYTES:
-                connection.check_usable()  # it may have been closed meanwhile
-            call.has_left = True
-            # Only attempts that reach the network count.
-            call.attempts += 1
-            if len(body) <= WINDOW_BYTES:
-                # Head and body in one write need only one packet, and no task.
-                data = head + bytes(body) if body else head
-                await connection.start_exchange(data, call.extend_deadline)
-            else:
-                await self._send_long_body(connection, head, call)
-            wall_time, seconds = self.clock.wall(), time.monotonic() - call.sent_at
-            reply = Reply(
-                connection.status,
-                connection.headers,
-                await self._read_body(connection),
-                seconds,
-                skew_sample=measure_skew(connection.headers, wall_time, seconds),
-            )
-        # Closed even after a cancellation: the next request would receive an unread answer.
-        except BaseException as error:
-            connection.close()
-            if (
-                not call.has_left
-                or isinstance(error, ResponseLost)
-                or not isinstance(error, Exception)
-            ):
-                raise
-            # Once the call was sent, after any error it is unknown whether the service executed it.
-            lost = ResponseLost(type(error).__name__)
+        connection.check_usable()  # it may have been closed meanwhile
+        call.has_left = True
+        call.attempts += 1
+        if len(body) <= WINDOW_BYTES:
+            await connection.start_exchange(head + bytes(body), call.deadline)
         else:
-            origin.release(connection)
-            return reply
-        raise lost
+            await self._send_long_body(connection, head, call)
 
     async def _send_long_body(
         self, connection: UpstreamConnection, head: bytes, call: _UpstreamCall
     ) -> None:
         """Writes a large body in the background, because the answer may arrive before its end."""
-        response = connection.start_exchange(head, call.extend_deadline)
+        response = connection.start_exchange(head, call.deadline)
         write_task = asyncio.ensure_future(connection.write_body(call.body))
         try:
             await response
@@ -349,64 +329,62 @@ class UpstreamClient:
             write_task.cancel()
             await asyncio.gather(write_task, return_exceptions=True)
 
-    async def _read_body(self, connection: UpstreamConnection) -> bytes | CompressedBuffer:
-        """Reads the body of a response that has begun; raises ResponseLost."""
+    def _take_reply(self, call: _UpstreamCall, connection: UpstreamConnection) -> Reply:
+        """Returns the response, with what has arrived of its body; raises ResponseLost."""
+        headers, wall_time = connection.headers, self.clock.wall()
+        seconds = time.monotonic() - call.sent_at
+        body = connection.take_body() if connection.is_complete else b""
+        if len(body) > self._max_answer_bytes:
+            raise build_too_large_error(self._max_answer_bytes)
+        sample = measure_skew(headers, wall_time, seconds)
+        return Reply(connection.status, headers, body, seconds, skew_sample=sample)
+
+    async def _read_unusual_body(
+        self, connection: UpstreamConnection, body: bytes | CompressedBuffer
+    ) -> bytes | CompressedBuffer:
+        """Reads the body of a response that is incomplete or encoded; raises ResponseLost."""
         max_bytes = self._max_answer_bytes
-        body: bytes | CompressedBuffer = (
-            connection.take_body()
-            if connection.is_complete
-            else await connection.read_long_body(max_bytes)
-        )
-        if len(body) > max_bytes:
-            raise build_too_large_error(max_bytes)
-        encoding = connection.headers.get("Content-Encoding")
-        if encoding is None or encoding.strip().lower() == "identity" or not body:
+        if not connection.is_complete:
+            body = await connection.read_long_body(max_bytes)
+        encoding = connection.headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding == "identity" or not body:
             return body
-        if encoding.strip().lower() not in ("gzip", "deflate"):
+        if encoding not in ("gzip", "deflate"):
             raise ResponseLost("an answer in an encoding that was not requested")
         try:
             return await decompress_body(bytes(body), encoding, max_bytes)
         except (DecompressionError, DecompressedBodyTooLarge):
             raise ResponseLost("an answer that cannot be decoded") from None
 
-    def _encode_signed_head(self, call: _UpstreamCall, options: _SigningOptions) -> bytes:
+    def _encode_signed_head(self, call: _UpstreamCall) -> bytes:
         """Signs a call, and encodes its request line and headers; raises ResponseLost."""
-        method, target, body, origin = call.method, call.target, call.body, call.origin
-        signature_headers = build_signature_headers(
-            call.credentials,
-            self._vocabulary,
-            stamp=int(self.clock.wall() + options.correction),
-            method=method,
-            target=extract_signed_target(options.form, target),
-            body=body,
-        )
-        more_headers, more_count = "", 0
+        method, body, credentials = call.method, call.body, call.credentials
+        stamp = int(self.clock.wall() + call.correction)
+        target = extract_signed_target(call.form, call.target) if call.has_query else call.target
+        signature = compute_signature(credentials.keyed, stamp, method, target, body)
+        # These are not the gateway's own; a line break in one would inject a header.
+        values = f"{call.request_id}{credentials.access_key}"
+        if not values.isprintable():
+            raise ResponseLost("a header would be more than one")
+        more_headers = ""
         if traces.active_tracer is not None:
             for name, value in traces.build_trace_headers().items():
-                more_headers, more_count = f"{more_headers}{name}: {value}\r\n", more_count + 1
+                more_headers += f"{name}: {value}\r\n"
         if body:
             more_headers += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-            more_count += 2
         # Without a length some servers wait for a body (RFC 9110, section 8.6).
         elif method != "GET":
-            more_headers, more_count = f"{more_headers}Content-Length: 0\r\n", more_count + 1
-        signature_lines = "\r\n".join(map(": ".join, signature_headers.items()))
+            more_headers += "Content-Length: 0\r\n"
         # A path prefix in base_url is sent but not signed: the signed path starts with /v1.
-        text = (
-            f"{method} {origin.path}{target} HTTP/1.1\r\nHost: {origin.host_header}\r\n"
-            "Accept: application/json\r\nAccept-Encoding: identity\r\n"
-            f"User-Agent: {USER_AGENT}\r\nX-Request-Id: {call.request_id}\r\n{more_headers}"
-            f"{signature_lines}\r\n\r\n"
-        )
-        # Counting line ends finds an injected header in any value.
-        line_count = 9 + more_count
-        if text.count("\r") != line_count or text.count("\n") != line_count or "\0" in text:
-            raise ResponseLost("a header would be more than one")
-        return text.encode()
+        return (
+            f"{method} {self.origins[call.environment].path}{call.target} HTTP/1.1\r\n"
+            f"{self._common_headers[call.environment]}"
+            f"X-Request-Id: {call.request_id}\r\n{more_headers}"
+            f"Authorization: {self._vocabulary.scheme} {credentials.access_key}:{signature}\r\n"
+            f"{self._vocabulary.timestamp_header}: {stamp}\r\n\r\n"
+        ).encode()
 
-    async def _record_signing_outcome(
-        self, call: _UpstreamCall, signing_options: _SigningOptions, reply: Reply
-    ) -> None:
+    async def _record_signing_outcome(self, call: _UpstreamCall, reply: Reply) -> None:
         """Records what an answer shows about clock skew, the signed target and the credentials."""
         is_accepted = 200 <= reply.status < 300
         # Every attempt was refused, so the credentials are wrong or revoked.
@@ -429,14 +407,30 @@ class UpstreamClient:
         is_signature_accepted = is_accepted or (
             400 <= reply.status < 500 and reply.status not in (401, 429)
         )
-        if signing_options.has_other_correction and is_signature_accepted:
-            self.clock.record_proven_correction(call.environment, signing_options.correction)
+        if call.has_other_correction and is_signature_accepted:
+            self.clock.record_proven_correction(call.environment, call.correction)
         elif is_accepted and reply.skew_sample:
             self.clock.record_accepted(call.environment, reply.skew_sample)
-        if is_accepted or (signing_options.has_other_form and is_signature_accepted):
-            await self.signed_target.record_accepted(
-                call.environment, call.target, signing_options.form
-            )
+        if is_accepted or (call.has_other_form and is_signature_accepted):
+            await self.signed_target.record_accepted(call.environment, call.target, call.form)
+
+
+def _raise_unless_repeatable(call: _UpstreamCall, error: BaseException) -> None:
+    """Raises the error of an attempt, unless the call may be sent again: a read once."""
+    if isinstance(error, UnusableConnection):  # nothing was sent: also for a write
+        call.unusable_count += 1
+        if call.unusable_count == MAX_UNUSABLE_CONNECTIONS:
+            raise error
+    elif isinstance(error, ResponseLost):
+        if not (call.may_repeat and error.is_connection_failure):
+            raise error
+        call.may_repeat = False
+        metrics.count_upstream_retry(call.environment)
+    # Once the call was sent, after any error it is unknown whether the service executed it.
+    elif call.has_left and isinstance(error, Exception) and not isinstance(error, TimeoutError):
+        raise ResponseLost(type(error).__name__)
+    else:
+        raise error
 
 
 def _build_failure(
@@ -449,7 +443,7 @@ def _build_failure(
         is_failure = error.is_connection_failure or not call.attempts
         breaker_call.outcome = "failure" if is_failure else "answer"
     else:
-        reason = f"no answer within {call.timeout.seconds:.3g} s"
+        reason = f"no answer within {call.deadline.seconds:.3g} s"
         if call.has_left:  # otherwise it only waited for a free connection
             breaker_call.outcome = "failure"
     if call.is_write and call.has_left:

@@ -25,6 +25,25 @@ MAX_HEAD_BYTES = 256 * 1024
 CLOSED_BEFORE_ANSWER = "the connection was closed before an answer arrived"
 
 
+class Deadline:
+    """The end of a call, ``seconds`` from now; each byte received may put it off.
+
+    Bytes that arrive at the rate ``bytes_per_second`` do not use up time, unless it is 0.
+    """
+
+    __slots__ = ("_bytes_per_second", "at", "seconds")
+
+    def __init__(self, seconds: float, bytes_per_second: int = 0) -> None:
+        self.seconds = seconds
+        self.at = asyncio.get_running_loop().time() + seconds
+        self._bytes_per_second = bytes_per_second
+
+    def extend(self, size: int) -> None:
+        if self._bytes_per_second:
+            self.seconds += size / self._bytes_per_second
+            self.at += size / self._bytes_per_second
+
+
 class UpstreamConnection(asyncio.Protocol):
     """``on_lost`` is called once, when the connection has ended."""
 
@@ -45,12 +64,15 @@ class UpstreamConnection(asyncio.Protocol):
         self._can_keep_alive = False
         self._is_damaged = False
         """Whether something arrived that was not asked for: no other request may be sent."""
-        self._error: ResponseLost | None = None
+        self._error: ResponseLost | TimeoutError | None = None
         self._wakeup: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._parts: list[bytes] = []
         self._unread_bytes = self._head_bytes = 0
-        self._on_bytes_received: Callable[[int], None] | None = None
+        self._deadline: Deadline
+        # One timer for many exchanges: it is moved when it fires, not for each of them.
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self.idle_since = 0.0
         self.status = 0
         self.headers: CIMultiDict[str] = CIMultiDict()
@@ -75,21 +97,20 @@ class UpstreamConnection(asyncio.Protocol):
 
     # The exchange
 
-    def start_exchange(
-        self, data: bytes, on_bytes_received: Callable[[int], None]
-    ) -> asyncio.Future[None]:
+    def start_exchange(self, data: bytes, deadline: Deadline) -> asyncio.Future[None]:
         """Sends the head of a request, and its body if that is short.
 
         Returns a future that ends when the response is complete, or when ``read_long_body`` has to
-        take the first part of its body. It raises ResponseLost. ``on_bytes_received`` is called
-        with the size of each part of a body that does not arrive at once.
+        take the first part of its body. It raises ResponseLost, and TimeoutError after the deadline.
         """
         transport = self._transport
         if transport is None:
             raise ResponseLost(CLOSED_BEFORE_ANSWER, is_connection_failure=True)
         self._is_exchanging, self.is_complete, self._has_headers = True, False, False
         self._parts, self._unread_bytes, self._head_bytes = [], 0, 0
-        self._on_bytes_received = on_bytes_received
+        self._deadline = deadline
+        if self._timer is None or deadline.at < self._timer_at:
+            self._start_timer()
         self.headers = CIMultiDict()
         wakeup = self._wakeup = asyncio.get_running_loop().create_future()
         transport.write(data)
@@ -184,8 +205,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._wake()
             return
         received_bytes = self._unread_bytes - unread_bytes
-        if received_bytes and self._on_bytes_received is not None:
-            self._on_bytes_received(received_bytes)
+        if received_bytes:
+            self._deadline.extend(received_bytes)
         self._head_bytes += len(data) - received_bytes
         if self._unread_bytes > json_codec.LARGE_BYTES and self._transport is not None:
             self._transport.pause_reading()
@@ -196,6 +217,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
         if self._is_exchanging and not self.is_complete and self._error is None:
             if exc is None and self._has_headers and self._ends_with_connection:
                 self.is_complete = True
@@ -225,6 +248,22 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             reason = CLOSED_BEFORE_ANSWER
         return ResponseLost(reason, is_connection_failure=True)
+
+    def _start_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = self._deadline.at
+        self._timer = asyncio.get_running_loop().call_at(self._timer_at, self._end_late_exchange)
+
+    def _end_late_exchange(self) -> None:
+        self._timer = None
+        if not self._is_exchanging or self.is_complete:
+            return
+        if self._deadline.at > self._timer_at:
+            self._start_timer()
+        elif self._error is None:
+            self._error = TimeoutError()
+            self._wake()
 
     def _wake(self) -> None:
         wakeup, self._wakeup = self._wakeup, None

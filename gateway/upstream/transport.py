@@ -63,11 +63,16 @@ class Origin:
             connection.close()
         return None
 
-    async def wait_for_connection(self) -> UpstreamConnection:
-        """Opens a connection, or waits for one if there are too many; raises ResponseLost.
+    async def wait_for_connection(self, deadline: float) -> UpstreamConnection:
+        """Opens a connection, or waits for one if there are too many.
 
-        The caller has to release it. The call may wait, so it is signed only afterwards.
+        The caller has to release it. The call may wait, so it is signed only afterwards. Raises
+        ResponseLost, and TimeoutError at the deadline, a time of the event loop's clock.
         """
+        async with asyncio.timeout_at(deadline):
+            return await self._open_or_wait_for_connection()
+
+    async def _open_or_wait_for_connection(self) -> UpstreamConnection:
         while len(self._connections) + self._opening_count >= self._max_connections:
             if (connection := await self._wait_for_released_connection()) is not None:
                 return connection

@@ -7,12 +7,9 @@ import pytest
 
 from gateway.auth.signing import (
     Credentials,
-    build_signature_headers,
-    build_string_to_sign,
     compute_signature,
     extract_signed_target,
 )
-from gateway.config.settings import CurrentWords
 from gateway.storage.keyed_hmac import KeyedHmac
 
 SIGNATURES = Path(__file__).parents[1] / "signatures"
@@ -38,29 +35,12 @@ def test_script_generates_the_committed_vectors(tmp_path: Path):
     assert generated_files == {path.name: path.read_bytes() for path in VECTORS}
 
 
-def test_signed_text_has_four_lines_with_empty_body_line():
-    text = build_string_to_sign(1700000000, "post", "/v1/batches", b'{"a":1}')
-    assert text == b'1700000000\nPOST\n/v1/batches\n{"a":1}\n'
-    assert build_string_to_sign(1, "GET", "/v1/x", b"") == b"1\nGET\n/v1/x\n\n"
-
-
 def test_query_is_signed_only_with_path_and_query_scope():
     assert extract_signed_target("path", "/v1/x?a=1?b") == "/v1/x"
     assert extract_signed_target("path-and-query", "/v1/x?a=1?b") == "/v1/x?a=1?b"
     assert extract_signed_target("path", "/v1/x") == extract_signed_target(
         "path-and-query", "/v1/x"
     )
-
-
-def test_headers_use_configured_vocabulary():
-    vocabulary = CurrentWords(scheme="prsign", timestamp_header="X-PR-Timestamp")
-    headers = build_signature_headers(
-        Credentials("AK", "SK"), vocabulary, stamp=7, method="GET", target="/v1/x", body=b""
-    )
-    assert headers == {
-        "Authorization": f"prsign AK:{compute_signature(KeyedHmac(b'SK'), 7, 'GET', '/v1/x', b'')}",
-        "X-PR-Timestamp": "7",
-    }
 
 
 def test_repr_of_credentials_hides_secret():

@@ -18,7 +18,7 @@ from typing import Any, cast
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from gateway.auth.keys import ApiKey
-from gateway.auth.signing import Credentials, build_signature_headers, extract_signed_target
+from gateway.auth.signing import Credentials, compute_signature, extract_signed_target
 from gateway.config.settings import Comparing
 from gateway.http import responses
 from gateway.http.responses import LegacyResponse, PassedResponse
@@ -256,14 +256,12 @@ class SimulatedUpstream:
 def _sign(
     credentials: Credentials, method: str, target: str, body: bytes, stamp: float
 ) -> CIMultiDict[str]:
-    signature_headers = build_signature_headers(
-        credentials,
-        SIGNATURE_HEADERS,
-        stamp=int(stamp),
-        method=method,
-        target=extract_signed_target("path", target),
-        body=body,
-    )
+    timestamp, path = int(stamp), extract_signed_target("path", target)
+    signature = compute_signature(credentials.keyed, timestamp, method, path, body)
+    signature_headers = {
+        "Authorization": f"{SIGNATURE_HEADERS.scheme} {credentials.access_key}:{signature}",
+        SIGNATURE_HEADERS.timestamp_header: str(timestamp),
+    }
     kind = {"Content-Type": "application/json"} if body else {}
     return CIMultiDict({**signature_headers, **kind})
 

@@ -482,7 +482,8 @@ async def test_write_that_never_got_a_connection_is_unreachable():
         service,
         upstream,
     ):
-        connection = await upstream.origins["live"].wait_for_connection()
+        deadline = asyncio.get_running_loop().time() + 60
+        connection = await upstream.origins["live"].wait_for_connection(deadline)
         with pytest.raises(Unreachable, match=r"no answer within 0\.5 s"):
             await send_write(upstream)
         connection.close()
