@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from operator import add
 from typing import TypeAlias
 
 from prometheus_client import Metric
@@ -102,18 +104,31 @@ class RequestSeries:
         self.upstream.record_exemplar(request_id, upstream_seconds)
 
 
+class UpstreamSeries:
+    """The counts by outcome and the durations of the calls of one endpoint."""
+
+    __slots__ = ("counts", "duration")
+
+    def __init__(self) -> None:
+        self.counts = Counter[str]()
+        self.duration = DurationHistogram()
+
+    def add(self, other: UpstreamSeries) -> None:
+        self.counts.update(other.counts)
+        self.duration.sum += other.duration.sum
+        self.duration.counts = [*map(add, self.duration.counts, other.duration.counts)]
+
+
 class TrafficCollector(Collector):
     """The counts of one process; only its event loop changes them."""
 
     def __init__(self) -> None:
         self.in_flight_count = 0
         self.request_series: dict[tuple[str, str | None, str], RequestSeries] = {}
-        self.upstream_call_counts: dict[tuple[str, str, str, str], int] = {}
-        """By environment, method, path template and outcome."""
+        self.upstream_series: dict[tuple[str, str, str], UpstreamSeries] = {}
+        """By environment, method and path template."""
         self.legacy_call_counts: dict[tuple[str, str, str], int] = {}
         """By environment, operation and outcome."""
-        self.upstream_durations: dict[tuple[str, str], DurationHistogram] = {}
-        """By environment and endpoint."""
         self.upstream_retry_counts: dict[str, int] = {}
         """By environment."""
         self.database_durations = {"read": DurationHistogram(), "write": DurationHistogram()}
@@ -181,19 +196,23 @@ class TrafficCollector(Collector):
         yield from (durations, upstream, overhead)
 
     def _collect_upstream_calls(self) -> Metric:
-        counts: dict[tuple[str, str, str], int] = {}
-        for (environment, method, path, outcome), count in self.upstream_call_counts.items():
-            labels = environment, find_endpoint_label(method, path), outcome
-            # All endpoints that are not listed are one series.
-            counts[labels] = counts.get(labels, 0) + count
         family = CounterMetricFamily(
             "payout_gateway_upstream_calls",
             "Calls of the service, by outcome; a retry is part of the same call.",
             labels=("environment", "endpoint", "outcome"),
         )
-        for labels, count in counts.items():
-            family.add_metric(labels, count)
+        for labels, series in self._merge_upstream_series().items():
+            for outcome, count in series.counts.items():
+                family.add_metric((*labels, outcome), count)
         return family
+
+    def _merge_upstream_series(self) -> dict[tuple[str, str], UpstreamSeries]:
+        """Returns the series by environment and label: endpoints that are not listed are one."""
+        merged: dict[tuple[str, str], UpstreamSeries] = {}
+        for (environment, method, path), series in self.upstream_series.items():
+            label = _ENDPOINTS.get((method, path), OTHER_ENDPOINT)
+            merged.setdefault((environment, label), UpstreamSeries()).add(series)
+        return merged
 
     def _collect_upstream_durations_and_retries(self) -> Iterator[Metric]:
         durations = HistogramMetricFamily(
@@ -201,8 +220,8 @@ class TrafficCollector(Collector):
             "Duration of a call of the service, with its retry, by endpoint.",
             labels=("environment", "endpoint"),
         )
-        for labels, duration in self.upstream_durations.items():
-            duration.add_to_family(durations, labels)
+        for labels, series in self._merge_upstream_series().items():
+            series.duration.add_to_family(durations, labels)
         retries = CounterMetricFamily(
             "payout_gateway_upstream_retries",
             "Reads that were sent again after a failure of the connection.",
@@ -234,8 +253,3 @@ class TrafficCollector(Collector):
         for api, count in self.authentication_failure_counts.items():
             failures.add_metric((api,), count)
         yield from (database, lag, failures)
-
-
-def find_endpoint_label(method: str, path: str) -> str:
-    """Returns the label of a path template; all that are not listed have the same."""
-    return _ENDPOINTS.get((method, path), OTHER_ENDPOINT)

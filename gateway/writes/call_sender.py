@@ -7,10 +7,10 @@ four failures (Refused, Unreachable, Unknown, NoSuchOperation).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import structlog
 
@@ -112,40 +112,61 @@ class CallSender:
             return await caller.send_write(call, _build_fence(call, caller))
         endpoint = find_documented_endpoint(call.method, call.path)
         data = None if call.body is None else await self._encode_body(call, endpoint, caller)
-        if traces.active_tracer is None:
-            reply = await self._exchange(call, endpoint, caller, data)
+        started_at = time.perf_counter()
+        # Counted before it is sent: the access log also shows calls that failed.
+        caller.call_count += 1
+        try:
+            sending = self._upstream.send(
+                caller.key.environment,
+                caller.key.credentials,
+                call.method,
+                self._targets.build(call, endpoint),
+                data,
+                request_id=caller.request_id,
+                write=not call.is_read,
+                fence=None if call.is_read else _build_fence(call, caller),
+            )
+            if traces.active_tracer is not None:
+                sending = _await_in_span(sending, call, endpoint, caller)
+            reply = await sending
+            outcome = STATUS_CLASSES[reply.status // 100]
+        except BaseException as error:
+            outcome = _describe_failed_call(error)
+            raise
+        finally:
+            seconds = time.perf_counter() - started_at
+            caller.service_seconds += seconds
+            metrics.count_upstream_call(
+                caller.key.environment, call.method, endpoint.path, outcome, seconds
+            )
+        if caller.is_long or len(reply.body) > json_codec.LARGE_BYTES:
+            body = await self._decode_long_response(call, caller, reply.body)
         else:
-            environment = caller.key.environment
-            with traces.start_call_span(call.method, endpoint.path, environment) as span:
-                reply = await self._exchange(call, endpoint, caller, data, span)
-        is_long = len(reply.body) > json_codec.LARGE_BYTES
-        if is_long or caller.is_long:
-            caller.is_long = True
-            _log_progress(caller, "receiving_response", call, reply.body)
-        body = (
-            await self._decode_long_response(call, caller, reply.body)
-            if is_long
-            else _decode_json_object(reply.body)
-        )
+            body = _decode_json_object(reply.body)
         if reply.status == 204 and call.method == "DELETE":
             body = {}  # deletes may be answered without a body (legacy document, section 4.3)
-        # A 2xx with ``ok: false`` is a refusal, which is handled below.
-        if 200 <= reply.status < 300 and body is not None and body.get("ok") is not False:
-            translated = (
-                body
-                if self._translator.is_identity
-                else self._translator.translate_to_neutral(endpoint.response_shape, body)
-            )
-            if not has_expected_shape(endpoint, translated):
-                raise Unreachable("the response is unreadable")
-            return translated
+        # A 2xx with ``ok: false`` is a refusal.
+        if body is None or body.get("ok") is False or not 200 <= reply.status < 300:
+            raise await self._build_failure(call, endpoint, caller, reply, body)
+        if not self._translator.is_identity:
+            body = self._translator.translate_to_neutral(endpoint.response_shape, body)
+        if not has_expected_shape(endpoint, body):
+            raise Unreachable("the response is unreadable")
+        return body
+
+    async def _build_failure(
+        self,
+        call: Call,
+        endpoint: Endpoint,
+        caller: Caller,
+        reply: Reply,
+        body: Mapping[str, JSON] | None,
+    ) -> Failure:
+        """Builds the failure of a refusal, or of a 2xx without a result."""
         if 200 <= reply.status < 300 and not (body and body.get("errors")):
             # A read without a result changed nothing; a write may have been executed.
-            raise (
-                Unreachable("the response is unreadable")
-                if call.is_read
-                else Unknown("the response is unreadable")
-            )
+            failure = Unreachable if call.is_read else Unknown
+            return failure("the response is unreadable")
         # A 404 of an optional endpoint proves that nothing happened if other reads show that the
         # service itself answers.
         is_confirmed = (
@@ -153,8 +174,8 @@ class CallSender:
             and self._optional_endpoints.is_refusal_confirmed_with_reads(reply.status)
         )
         if not (call.is_read or is_confirmed or _is_proven_refusal(reply.status, body)):
-            raise Unknown(f"status {reply.status}")
-        raise await run_in_thread_if(
+            return Unknown(f"status {reply.status}")
+        return await run_in_thread_if(
             caller.is_long, self._build_refused_failure, call, endpoint, reply, body or {}
         )
 
@@ -166,6 +187,10 @@ class CallSender:
         While a response that cannot be decoded in slices is decoded, its memory is reserved from
         ``load.held_bytes``.
         """
+        caller.is_long = True
+        _log_progress(caller, "receiving_response", call, data)
+        if len(data) <= json_codec.LARGE_BYTES:
+            return _decode_json_object(data)
         cost = await run_in_thread(json_codec.estimate_memory_bytes, data)
         if cost > MAX_ANSWER_MEMORY_BYTES:
             return None
@@ -203,45 +228,6 @@ class CallSender:
         _log_progress(caller, "calling_service", call, body)
         return body
 
-    async def _exchange(
-        self,
-        call: Call,
-        endpoint: Endpoint,
-        caller: Caller,
-        body: bytes | CompressedBuffer | None,
-        span: traces.CallSpan | None = None,
-    ) -> Reply:
-        environment, outcome, status = caller.key.environment, "cancelled", None
-        started_at = time.perf_counter()
-        # Counted before it is sent: the access log also shows calls that failed.
-        caller.call_count += 1
-        try:
-            reply = await self._upstream.send(
-                environment,
-                caller.key.credentials,
-                call.method,
-                self._targets.build(call, endpoint),
-                body,
-                request_id=caller.request_id,
-                write=not call.is_read,
-                fence=None if call.is_read else _build_fence(call, caller),
-            )
-            outcome, status = STATUS_CLASSES[reply.status // 100], reply.status
-        except Failure as failure:
-            outcome = failure.error_type
-            raise
-        except Exception:
-            outcome = "failed"
-            raise
-        finally:
-            # CancelledError is no Exception, so a cancelled call keeps the outcome "cancelled".
-            seconds = time.perf_counter() - started_at
-            caller.service_seconds += seconds
-            metrics.count_upstream_call(environment, call.method, endpoint.path, outcome, seconds)
-            if span is not None:
-                span.record_outcome(outcome, status)
-        return reply
-
     def _build_refused_failure(
         self, call: Call, endpoint: Endpoint, reply: Reply, body: Mapping[str, JSON]
     ) -> Refused:
@@ -270,6 +256,26 @@ class CallSender:
             self._translator.translate_field_path(endpoint.body_shape, name): field_
             for name, field_ in names.items()
         }
+
+
+async def _await_in_span(
+    sending: Coroutine[Any, Any, Reply], call: Call, endpoint: Endpoint, caller: Caller
+) -> Reply:
+    with traces.start_call_span(call.method, endpoint.path, caller.key.environment) as span:
+        try:
+            reply = await sending
+        except BaseException as error:
+            span.record_outcome(_describe_failed_call(error))
+            raise
+        span.record_outcome(STATUS_CLASSES[reply.status // 100], reply.status)
+        return reply
+
+
+def _describe_failed_call(error: BaseException) -> str:
+    """Returns the outcome of a call without an answer, for metrics and traces."""
+    if isinstance(error, Failure):
+        return error.error_type
+    return "failed" if isinstance(error, Exception) else "cancelled"
 
 
 def _log_progress(
