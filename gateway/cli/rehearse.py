@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-import sys
+import signal
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,6 @@ from gateway.cli.errors import CommandError
 from gateway.cli.keys import require_single_key
 from gateway.cli.options import FILE, config_option, json_option, print_json
 from gateway.cli.output import print_table, run_with_store
-from gateway.cli.progress import show_progress
 from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MAX_LINE_CHARACTERS = 160
 SANDBOX = "sandbox"
+COLUMNS = ["assumption", "verdict", "seen", "if it differs, the gateway", "clients would notice"]
 
 
 @click.command()
@@ -45,12 +46,7 @@ def rehearse(
     command continues it. Exit code 0 if clients would notice nothing, 1 if they would, 2 if it could
     not run to the end.
     """
-    from gateway.operator.rehearsal.report import (
-        COLOURS,
-        list_tables,
-        propose_settings,
-        render_rehearsal_page,
-    )
+    from gateway.operator.rehearsal.report import COLOURS, propose_settings, render_rehearsal_page
 
     report = run_with_store(
         settings, lambda store: _rehearse(settings, store, key_name, may_start=start)
@@ -61,11 +57,15 @@ def rehearse(
     if as_json:
         print_json(report)
     else:
-        click.echo(f"{report['verdict'][:1].upper()}{report['verdict'][1:]}.")
-        for title, headers, rows in list_tables(report):
-            if rows:
-                click.echo(f"\n{title}\n")
-                print_table(headers, rows, COLOURS, MAX_LINE_CHARACTERS)
+        click.echo(f"{report['verdict'][:1].upper()}{report['verdict'][1:]}.\n")
+        rows = [
+            [f"{row['name']}: {row['presumed']}", *[*row.values()][2:]] for row in report["rows"]
+        ]
+        print_table(COLUMNS, rows, COLOURS, MAX_LINE_CHARACTERS)
+        if report["left"]:
+            click.echo("\nLeft at the service\n")
+            rows = [[item["kind"], item["id"], item["reason"]] for item in report["left"]]
+            print_table(["kind", "id", "reason"], rows)
         if report["settings_diff"]:
             click.echo(f"\nSettings that suit this service\n\n{report['settings_diff']}")
     click.get_current_context().exit(report["exit_code"])
@@ -76,24 +76,33 @@ async def _rehearse(settings: Settings, store: Store, key_name: str, *, may_star
     from gateway.operator.preflight import check_settings_are_runnable
     from gateway.operator.rehearsal.run import RehearsalStopped
     from gateway.operator.rehearsal.runner import run_rehearsal
-    from gateway.operator.rehearsal.scenario import CHAPTERS
     from gateway.storage import ObjectStateStore
 
     check_settings_are_runnable(settings)
     tenant = await _find_sandbox_tenant(settings, store, key_name)
     credentials = await load_credentials(store, tenant)
-    with show_progress("Rehearsing") as show:
 
-        def report_chapter(number: int, name: str) -> None:
-            show(number, len(CHAPTERS))
-            if not sys.stderr.isatty():
-                click.echo(f"{number + 1} of {len(CHAPTERS) + 1}: {name}", err=True)
+    def report_chapter(name: str) -> None:
+        click.echo(f"rehearsing: {name}", err=True)
 
-        async with _open_rehearsal(settings, tenant, credentials, may_start=may_start) as run:
-            try:
-                return await run_rehearsal(run, ObjectStateStore(store), report_chapter)
-            except RehearsalStopped as reason:
-                raise CommandError(str(reason)) from None
+    async with _open_rehearsal(settings, tenant, credentials, may_start=may_start) as run:
+        try:
+            return await run_rehearsal(run, ObjectStateStore(store), report_chapter)
+        except RehearsalStopped as reason:
+            raise CommandError(str(reason)) from None
+
+
+def _catch_first_interrupt() -> Callable[[], bool]:
+    """Returns whether there was a Ctrl-C; a second one ends the process."""
+    interrupted, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def handle_interrupt() -> None:
+        interrupted.set()
+        loop.remove_signal_handler(signal.SIGINT)
+
+    with suppress(RuntimeError, ValueError):  # another thread than the main one gets no signals
+        loop.add_signal_handler(signal.SIGINT, handle_interrupt)
+    return interrupted.is_set
 
 
 async def _find_sandbox_tenant(settings: Settings, store: Store, key_name: str) -> Tenant:
@@ -145,7 +154,10 @@ async def _open_rehearsal(
             run_gateway(own_settings, create_client=create_client) as gateway,
             aiohttp.ClientSession(gateway.url, headers={"X-API-Key": api_key}) as session,
         ):
-            yield RehearsalRun(settings, credentials, session, clients[0], may_start)
+            is_interrupted = _catch_first_interrupt()
+            yield RehearsalRun(
+                settings, credentials, session, clients[0], may_start, is_interrupted
+            )
 
 
 def _build_own_settings(settings: Settings, folder: str) -> Settings:

@@ -4,6 +4,7 @@ Each name is a switch (`ServiceOptions.deviations`). Behaviour that the document
 options of its own.
 """
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -29,6 +30,8 @@ def change_request(exchange: Exchange, request: AcceptedRequest) -> None:
         request.query = {
             name: value for name, value in request.query.items() if name not in ignored
         }
+    if "edits" in deviations and exchange.method == "PATCH" and path.startswith("/v1/batches/"):
+        request.body = {}
     if "documented-paths" in deviations and path.endswith("/logs"):
         raise ApiError(Problem("not_found", "Path does not exist"))
     is_refused_quote = "quotes" in deviations and path.endswith("/generate-quote")
@@ -56,14 +59,7 @@ def change_answer(request: AcceptedRequest, answer: JsonObject) -> JsonObject:
     """Returns the answer that the service gives instead."""
     deviations, now = request.tenant.options.deviations, request.tenant.now()
     recipients: list[JsonObject] = [*answer.get("recipients", ()), answer.get("recipient") or {}]
-    for recipient in filter(None, recipients):
-        if "creation-date" in deviations:
-            recipient["createdAt"] = recipient["updatedAt"]
-        if "update-date" in deviations:
-            recipient["updatedAt"] = recipient["createdAt"]
-        if "primary-account" in deviations:
-            for account in recipient["accounts"]:
-                account["primary"] = True
+    _change_recipients(filter(None, recipients), deviations)
     if "listed-at-once" in deviations and "recipients" in answer:
         answer["recipients"] = [
             recipient
@@ -72,12 +68,26 @@ def change_answer(request: AcceptedRequest, answer: JsonObject) -> JsonObject:
         ]
     if "list-totals" in deviations:
         answer.pop("meta", None)
-    summary: Any = answer.get(request.tenant.vocabulary.summary)
-    if summary and "summary" in deviations:
-        del summary["payments"]
+    summary: Any = answer.get(request.tenant.vocabulary.summary) or {}
+    if "payment-recipients" in deviations:
+        for payment in summary.get("payments", ()):
+            del payment["recipient"]["country"]
+    if "summary" in deviations:
+        summary.pop("payments", None)
     if "payment-fields" in deviations and "payment" in answer:
         del answer["payment"]["sourceAmount"], answer["payment"]["targetAmount"]
     return answer
+
+
+def _change_recipients(recipients: Iterable[JsonObject], deviations: frozenset[Deviation]) -> None:
+    for recipient in recipients:
+        if "creation-date" in deviations:
+            recipient["createdAt"] = recipient["updatedAt"]
+        if "update-date" in deviations:
+            recipient["updatedAt"] = recipient["createdAt"]
+        if "primary-account" in deviations:
+            for account in recipient["accounts"]:
+                account["primary"] = True
 
 
 def change_error(exchange: Exchange, deviations: frozenset[Deviation], error: ApiError) -> ApiError:

@@ -1,5 +1,6 @@
 """Rehearsal: runs every legacy operation against a sandbox, and tests each assumption by name.
 
-``scenario`` has the requests, ``assumptions.md`` what the translation presumes of a service, and
-``checks`` how that is tested. ``run`` and ``runner`` do both, and ``report`` shows the result.
+``assumptions.md`` has what the translation presumes of a service, and ``scenario.md`` the requests
+that test it, together with ``checks``. ``run`` sends them, ``runner`` cleans up, and ``report``
+shows the result.
 """

@@ -13,35 +13,39 @@ from jinja2 import Environment, StrictUndefined
 
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-from gateway.operator.rehearsal.checks import ASSUMPTIONS
+from gateway.operator.rehearsal.checks import ASSUMPTIONS, Assumption
 from gateway.operator.rehearsal.run import ENVIRONMENT, RehearsalRun
+from gateway.operator.rehearsal.scenario import START, STEPS
 from mappings import OPERATIONS
 from mappings.current import ENDPOINTS
 
 Report = dict[str, Any]
 """The JSON document of ``rehearse --json``."""
 
-HOLDS, HANDLED, NOTICED = "holds", "differs: handled", "differs: clients would notice"
-NOT_TRIED = "not tried"
-"""The verdicts of an assumption."""
+NOTICED, HANDLED = "differs: clients would notice", "differs: handled"
+NOT_TRIED, HOLDS = "not tried", "holds"
+COLOURS = {NOTICED: "red", HANDLED: "yellow", NOT_TRIED: "", HOLDS: "green"}
+"""The verdicts of a row, most urgent first."""
 
-NOT_SEEN = (None, "no call was made for it, or none shows it")
-COLOURS = {HOLDS: "green", "ok": "green", HANDLED: "yellow", NOTICED: "red", "failed": "red"}
-TABLES = {
-    "Assumptions": {
-        "assumption": "{name}: {presumed}",
-        "verdict": "{verdict}",
-        "seen": "{seen}",
-        "what the gateway does if it differs": "{if_different}",
-        "could clients notice": "{clients_could_notice}",
-    },
-    "Operations": {"operation": "{request}", "outcome": "{outcome}", "seen": "{seen}"},
-    "Left at the service": {"kind": "{kind}", "id": "{id}", "reason": "{reason}"},
-}
-"""The columns of the tables that show a report."""
+ROWS = [
+    *ASSUMPTIONS,
+    *(
+        Assumption(
+            operation.name,
+            f"{operation.method} /v1{re.sub('[<>]', '', operation.path)} works",
+            "answers what was seen",
+            noticed="yes",
+        )
+        for operation in OPERATIONS
+    ),
+]
+"""The rows of a report: the assumptions, and the operations."""
 
 CAPABILITY_NAME = "rehearsal"
 """The name of the row with an environment's last rehearsal, among what was learnt of its service."""
+
+
+NOT_SEEN = (None, "no call was made for it, or none shows it")
 
 
 class LastRehearsal(NamedTuple):
@@ -61,81 +65,41 @@ def parse_last_rehearsal(row: Mapping[str, Any] | None) -> LastRehearsal | None:
 
 def build_report(run: RehearsalRun, left: list[dict[str, Any]], stop_reason: str) -> Report:
     run.results["country names"] = (None, "the service has no such operation")
-    if not run.may_start:
-        run.results["processed batches"] = run.results["start_batch"] = (None, "needs --start")
-    assumptions = [
-        {
-            "name": row.name,
-            "presumed": row.statement,
-            "verdict": {True: HOLDS, None: NOT_TRIED}.get(
-                holds, NOTICED if row.is_noticed else HANDLED
-            ),
-            "seen": seen,
-            "if_different": row.effect,
-            "clients_could_notice": row.is_noticed == "yes",
-        }
-        for row in ASSUMPTIONS
-        for holds, seen in [run.results.get(row.name, NOT_SEEN)]
-    ]
-    operations = [
-        {
-            "name": operation.name,
-            "request": f"{operation.method} /v1{re.sub('[<>]', '', operation.path)}",
-            "outcome": {True: "ok", False: "failed", None: NOT_TRIED}[is_ok],
-            "seen": seen,
-        }
-        for operation in OPERATIONS
-        for is_ok, seen in [run.results.get(operation.name, NOT_SEEN)]
-    ]
-    verdicts = [row["verdict"] for row in assumptions]
-    counts = {name: verdicts.count(name) for name in (NOTICED, HANDLED, NOT_TRIED, HOLDS)}
-    failed_count = sum(row["outcome"] == "failed" for row in operations)
+    for step in STEPS:
+        if step.chapter == START and not run.may_start:
+            run.results.setdefault(step.row, (None, "needs --start"))
+    rows = [_build_row(row, *run.results.get(row.name, NOT_SEEN)) for row in ROWS]
+    verdicts = [row["verdict"] for row in rows]
+    counts = {verdict: verdicts.count(verdict) for verdict in COLOURS}
+    text = f"{pluralize(counts[NOTICED], 'difference')} that clients would notice"
+    text = text if counts[NOTICED] else "clients would notice nothing"
+    text += f"; {counts[HANDLED]} handled, {counts[NOT_TRIED]} not tried, {counts[HOLDS]} hold"
     return {
-        "verdict": f"not finished: {stop_reason}"
-        if stop_reason
-        else _format_verdict(counts, failed_count),
-        "exit_code": 2 if stop_reason else int(bool(counts[NOTICED] or failed_count)),
+        "verdict": f"not finished: {stop_reason}" if stop_reason else text,
+        "exit_code": 2 if stop_reason else int(bool(counts[NOTICED])),
         "environment": ENVIRONMENT,
         "at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         "counts": counts,
-        "failed_operations": failed_count,
-        "assumptions": assumptions,
-        "operations": operations,
+        "rows": sorted(rows, key=lambda row: [*counts].index(row["verdict"])),
         "left": left,
     }
 
 
-def _format_verdict(counts: dict[str, int], failed_count: int) -> str:
-    parts = []
-    if counts[NOTICED]:
-        parts.append(f"{pluralize(counts[NOTICED], 'difference')} that clients would notice")
-    if failed_count:
-        parts.append(f"{failed_count} of {len(OPERATIONS)} operations failed")
-    text = ", ".join(parts) or "clients would notice nothing"
-    handled, not_tried = counts[HANDLED], counts[NOT_TRIED]
-    return f"{text}; {counts[HOLDS]} hold, {handled} differ and are handled, {not_tried} not tried"
-
-
-def list_tables(report: Report) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Returns title, headers and rows of the tables that show a report, most urgent rows first."""
-    order = {word: place for place, word in enumerate([*report["counts"], "failed", "ok"])}
-    words = {True: "yes", False: "no"}
-    tables = []
-    for (title, columns), name in zip(
-        TABLES.items(), ("assumptions", "operations", "left"), strict=True
-    ):
-        texts = [
-            {key: words.get(value, value) for key, value in row.items()} for row in report[name]
-        ]
-        cells = [[form.format_map(row) for form in columns.values()] for row in texts]
-        cells.sort(key=lambda row: order.get(row[1], 0))
-        tables.append((title, list(columns), cells))
-    return tables
+def _build_row(row: Assumption, holds: bool | None, seen: str) -> dict[str, str]:
+    verdict = NOTICED if row.noticed in ("yes", f"if {seen}") else HANDLED
+    return {
+        "name": row.name,
+        "presumed": row.statement,
+        "verdict": {True: HOLDS, None: NOT_TRIED}.get(holds, verdict),
+        "seen": seen,
+        "if_different": row.effect,
+        "clients_would_notice": row.noticed or "no",
+    }
 
 
 def propose_settings(report: Report, settings: Settings) -> str:
     """Returns a diff of the configuration with the settings that suit the service, or nothing."""
-    verdicts = {row["name"]: row["verdict"] for row in report["assumptions"]}
+    verdicts = {row["name"]: row["verdict"] for row in report["rows"]}
     offered = [row.setting for row in ASSUMPTIONS if verdicts[row.name] in (HANDLED, NOTICED)]
     paths = [f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS if endpoint.is_optional]
     if all(verdicts[path] == HANDLED for path in paths):
@@ -152,6 +116,4 @@ def render_rehearsal_page(report: Report) -> str:
     """Renders the report as one self-contained HTML page."""
     template = files("gateway.operator.rehearsal").joinpath("page.html.j2").read_text("utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return environment.from_string(template).render(
-        report=report, tables=list_tables(report), colours=COLOURS
-    )
+    return environment.from_string(template).render(report=report, colours=COLOURS)

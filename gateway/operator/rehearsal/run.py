@@ -1,4 +1,4 @@
-"""One run of a rehearsal: takes its steps, and collects what each of them shows."""
+"""One run of a rehearsal: sends its requests, and collects what each of them shows."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple
 
 import aiohttp
 
 from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
-from gateway.operator.rehearsal.scenario import Step
+from gateway.operator.rehearsal.scenario import BODIES, STEPS, Step
 from gateway.payloads import json_codec
 from gateway.upstream.client import Reply, UpstreamClient, open_upstream_client
 from gateway.upstream.clock import ServiceClock
-from mappings import OPERATIONS
 from mappings.effects import JSON
 from mappings.failures import Unknown, Unreachable
 from mappings.payloads import extract_batch, find_payments
@@ -28,26 +29,27 @@ ENVIRONMENT = "sandbox"
 REFERENCE_PREFIX = "payout-gateway-rehearsal-"
 """Begins the referenceId of each recipient, and the description of each batch, of a rehearsal."""
 
-METHODS = {operation.name: operation.method for operation in OPERATIONS}
 WAIT_SECONDS = 30
+DELAYS = {"update_recipient": 1.1, "update_payout_method": 1.1}
+"""Seconds before a request, so that the timestamps of a service change with it."""
 
-
-PROBE_ID = "rehearsal-probe"
-"""The request id of the calls that a rehearsal makes itself."""
+COMPARISONS: Mapping[str, tuple[str, Callable[[Any, str], bool]]] = {
+    "": ("no", lambda found, _: found is not None),
+    "=": ("another", lambda found, value: str(found) == value),
+    "!=": ("the same", lambda found, value: str(found) != value),
+    "has": ("not in", lambda found, value: value in str(found)),
+}
+"""Of the values in answers, and how a difference is described."""
 
 
 class Exchange(NamedTuple):
-    """A call of the service. ``is_probe``: made by the rehearsal itself, not by the gateway.
-
-    ``sent`` and ``body`` are the decoded bodies, empty if they are no JSON objects.
-    """
+    """A call of the service; the decoded bodies are empty if they are no JSON objects."""
 
     method: str
     path: str
     sent: dict[str, Any]
     body: dict[str, Any]
     reply: Reply
-    is_probe: bool
 
     @property
     def is_accepted(self) -> bool:
@@ -79,14 +81,13 @@ class RecordingClient(UpstreamClient):
     async def send(self, *request: Any, **options: Any) -> Reply:
         _environment, _credentials, method, target, body = request
         reply = await super().send(*request, **options)
-        exchange = build_exchange(method, target, body, options["request_id"], reply)
-        self.exchanges.append(exchange)
+        self.exchanges.append(build_exchange(method, target, body, reply))
         return reply
 
 
-def build_exchange(method: str, target: str, body: Any, request_id: str, reply: Reply) -> Exchange:
-    sent, received = _decode(body or b""), _decode(reply.body)
-    return Exchange(method, target.partition("?")[0], sent, received, reply, request_id == PROBE_ID)
+def build_exchange(method: str, target: str, body: Any, reply: Reply) -> Exchange:
+    path = target.partition("?")[0]
+    return Exchange(method, path, _decode(body or b""), _decode(reply.body), reply)
 
 
 def _decode(data: Any) -> dict[str, Any]:
@@ -110,14 +111,15 @@ class RehearsalRun:
     """The state of a run. ``session`` reaches the gateway, and ``client`` is the gateway's own.
 
     ``results`` has what was seen so far, by operation and by assumption, without messages and data.
-    ``values`` are what the texts of the steps refer to.
+    ``values`` are what the texts of the scenario refer to.
     """
 
     settings: Settings
     credentials: Credentials
     session: aiohttp.ClientSession
     client: RecordingClient
-    may_start: bool = False
+    may_start: bool
+    is_interrupted: Callable[[], bool]
     results: dict[str, Seen] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
     probes: dict[str, Exchange] = field(default_factory=dict)
@@ -134,103 +136,106 @@ class RehearsalRun:
             "batch_currency": words.current.batch_currency,
         }
 
-    async def take_step(self, step: Step) -> None:
-        """Sends a request and records what it shows; raises RehearsalStopped."""
-        if step.saves.keys() & self.values.keys():
+    async def take_chapter(self, name: str) -> None:
+        """Sends the requests of a chapter; raises RehearsalStopped."""
+        for step in STEPS:
+            if step.chapter == name:
+                if self.is_interrupted():
+                    raise RehearsalStopped("interrupted; run the same command again to continue")
+                await self._take_step(step)
+
+    async def _take_step(self, step: Step) -> None:
+        saves = dict(text.split(" = ") for text in step.saves.split(", ") if text)
+        if saves.keys() & self.values.keys():
             return
+        values = {**self.values, "name": next(iter(saves), "")}
         try:
-            target, body, shows = map(self._format, (step.target, step.body, step.shows))
-        except KeyError:  # the step that saves the value has failed, and its row says so
+            *kind, method, target = step.request.format_map(values).split(" ")
+            body = format_texts([BODIES[name] for name in step.body.split()], values)
+            expected = step.answer.format_map(values)
+        except KeyError:  # the row that saves the value has failed, and says so
             return
-        await asyncio.sleep(step.delay_seconds)
-        if step.method:
-            answer = await self._send_probe(step, target, body)
-        else:
-            answer = await self._send_legacy(step, target, body, shows)
-        for name, place in step.saves.items():
-            if id_ := find_value(answer, place):
+        send = self._send_probe if kind else self._send_legacy
+        await asyncio.sleep(DELAYS.get(step.row, 0))
+        status, answer = await send(step.row, method, target, reduce(or_, body) if body else None)
+        if expected:
+            difference = find_difference(status, answer, expected)
+            names = re.findall(r"[?&](\w+)=", target) if step.row.startswith("list ") else ()
+            seen = f"{difference} with {', '.join(names)}" if names else difference
+            self.record(step.row, is_ok=not difference, seen=seen)
+        for name, place in saves.items():
+            if status < 400 and (value := find_value(answer, place)):
                 bodies = (normalize(call.body) for call in reversed(self.client.exchanges))
-                current_id = next(filter(None, (find_value(body, place) for body in bodies)), "")
-                self.save_ids(name, str(id_), str(current_id))
+                current_value = next(filter(None, (find_value(body, place) for body in bodies)), "")
+                self.save_id(name, str(value), str(current_value))
 
-    async def _send_legacy(
-        self, step: Step, path: str, body: JSON, shows: Mapping[str, JSON]
-    ) -> dict[str, Any]:
-        """Returns the answer, empty if the operation failed."""
-        async with self.session.request(METHODS[step.name], f"/v1{path}", json=body) as response:
-            status, answer = response.status, await response.json(content_type=None)
-        is_object = isinstance(answer, dict) and answer.get("ok") is (status == 200)
-        is_ok, seen = status in step.expected and is_object, format_answer(status, answer)
-        if is_ok and (place := find_difference(answer, shows)):
-            is_ok, seen = False, f"the answer shows another {place}"
-        # The first answer, which is a success; later ones may be an expected 404. A failure stays.
-        if step.name not in self.results or (not is_ok and self.results[step.name][0]):
-            self.results[step.name] = (is_ok, seen)
-        return answer if is_object else {}
+    async def _send_legacy(self, _row: str, method: str, target: str, body: JSON) -> Any:
+        async with self.session.request(method, target, json=body) as response:
+            return response.status, await response.json(content_type=None)
 
-    async def _send_probe(self, step: Step, target: str, body: JSON) -> dict[str, Any]:
-        """Returns the answer, empty if it is a refusal; waits for a batch that is processed."""
+    async def _send_probe(self, row: str, method: str, target: str, body: JSON) -> Any:
+        """Calls the service; waits for a batch that is being processed."""
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
-            call = await self.call_service(
-                step.method, target, body, secret=step.secret, age_seconds=step.age_seconds
-            )
-            self.probes[step.name] = call
+            call = self.probes[row] = await self.call_service(method, target, body, row)
             is_over = extract_batch(call.body).get("status") != "processing"
             if is_over or time.monotonic() > deadline:
-                return normalize(call.body) if call.is_accepted else {}
+                return call.reply.status, normalize(call.body)
             await asyncio.sleep(1)
 
     async def call_service(
-        self,
-        method: str,
-        target: str,
-        body: JSON = None,
-        *,
-        secret: str = "",
-        age_seconds: float = 0,
+        self, method: str, target: str, body: JSON = None, row: str = ""
     ) -> Exchange:
         """Calls the service itself; raises RehearsalStopped if it does not answer."""
-        access_key, own_secret = self.credentials.access_key, self.credentials.secret_key
+        access_key, secret = self.credentials.access_key, self.credentials.secret_key
+        secret = "a wrong secret" if row == "refused signature" else secret
         data = None if body is None else json_codec.dumps(body)
-        request = (ENVIRONMENT, Credentials(access_key, secret or own_secret), method, target, data)
-        options: dict[str, Any] = {"request_id": PROBE_ID, "write": method != "GET"}
+        request = (ENVIRONMENT, Credentials(access_key, secret), method, target, data)
+        options: dict[str, Any] = {"request_id": "rehearsal", "write": method != "GET"}
         try:
-            if age_seconds:
-                clock = ServiceClock(wall=lambda: time.time() - age_seconds)
-                async with open_upstream_client(self.settings, clock=clock) as client:
-                    reply = await client.send(*request, **options)
-            else:
+            if row != "request age":
                 reply = await self.client.send(*request, **options)
+                return build_exchange(method, target, data, reply)
+            clock = ServiceClock(wall=lambda: time.time() - 3600)
+            async with open_upstream_client(self.settings, clock=clock) as client:
+                reply = await client.send(*request, **options)
         except (Unreachable, Unknown) as failure:
             raise RehearsalStopped(f"the sandbox does not answer: {failure}") from None
-        return build_exchange(method, target, data, PROBE_ID, reply)
+        # If it was sent twice, the first timestamp was refused, and the client has corrected it.
+        if reply.attempts > 1:
+            reply = replace(reply, status=401, body=b"")
+        return build_exchange(method, target, data, reply)
 
-    def save_ids(self, name: str, legacy_id: str, current_id: str) -> None:
+    def record(self, row: str, *, is_ok: bool | None, seen: str = "") -> None:
+        """Records a result. A row that has failed stays failed, with all that was seen."""
+        was_ok, earlier = self.results.get(row, (None, ""))
+        if was_ok is not False:
+            self.results[row] = (is_ok, "as presumed" if is_ok else seen)
+        elif not is_ok and seen not in earlier:
+            self.results[row] = (False, f"{earlier}; {seen}")
+
+    def save_id(self, name: str, legacy_id: str, current_id: str) -> None:
         summary_path = self.settings.vocabulary.current.summary_path
-        self.values[name], self.values[f"{name}_current"] = legacy_id, current_id
+        self.values |= {name: legacy_id, f"{name}_current": current_id}
         self.values[f"{name}_summary"] = summary_path.format(id=current_id)
 
-    def _format(self, value: Any) -> Any:
-        """Replaces the names in braces; raises KeyError if one is not saved."""
-        if isinstance(value, str):
-            return value.format_map(self.values)
-        if isinstance(value, Mapping):
-            return {self._format(key): self._format(entry) for key, entry in value.items()}
-        if isinstance(value, list | tuple):
-            return [*map(self._format, value)]
-        return value
-
-    def list_calls(self, method: str, path: str) -> list[Exchange]:
-        """Lists the gateway's calls of an endpoint (as in ``mappings.current``), oldest first."""
+    def list_calls(self, endpoint: str) -> list[Exchange]:
+        """Lists the calls of an endpoint (as in ``mappings.current``), oldest first."""
         words = self.settings.vocabulary.current
+        method, path = endpoint.split()
         paths = {"/balance": words.balance_path, "/batch/{id}/summary": words.summary_path}
         pattern = re.sub(r"\{\w+\}", "[^/]+", paths.get(path, f"/v1{path}"))
-        return [
-            call
-            for call in self.client.exchanges
-            if not call.is_probe and call.method == method and re.fullmatch(pattern, call.path)
-        ]
+        calls = (call for call in self.client.exchanges if call.method == method)
+        return [call for call in calls if re.fullmatch(pattern, call.path)]
+
+
+def format_texts(value: Any, values: Mapping[str, str]) -> Any:
+    """Replaces the names in braces; raises KeyError if one is not saved."""
+    if isinstance(value, str):
+        return value.format_map(values)
+    if isinstance(value, Mapping):
+        return {format_texts(k, values): format_texts(v, values) for k, v in value.items()}
+    return [format_texts(entry, values) for entry in value] if isinstance(value, list) else value
 
 
 def normalize(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,18 +244,31 @@ def normalize(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_value(value: Any, place: str) -> Any:
-    """Finds a value by its place (``payments.0.id``); None if there is none."""
-    for part in place.split("."):
-        if isinstance(value, list):
-            value = {str(index): entry for index, entry in enumerate(value)}
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
+    """Finds a value by its place (``payments.0.id``); None if there is none.
+
+    ``*`` stands for all entries of a list: it finds their values, separated by spaces.
+    """
+    part, _, rest = place.partition(".")
+    if part == "*" and isinstance(value, list):
+        return " ".join(str(find_value(entry, rest)) for entry in value)
+    if isinstance(value, list):
+        value = {str(index): entry for index, entry in enumerate(value)}
+    value = value.get(part) if isinstance(value, dict) else None
+    return find_value(value, rest) if rest else value
 
 
-def find_difference(value: Any, expected: Any, name: str = "") -> str:
-    """Returns the name of the first value that is not as expected; empty if there is none."""
-    if value is None or not isinstance(expected, Mapping | list):
-        return "" if value == expected else name
-    pairs: Any = expected.items() if isinstance(expected, Mapping) else enumerate(expected)
-    names = (find_difference(find_value(value, str(k)), part, str(k)) for k, part in pairs)
-    return next(filter(None, names), "")
+def find_difference(status: int, answer: Any, expected: str) -> str:
+    """Describes how an answer differs from the ``answer`` cell of a step; empty if it does not."""
+    statuses, *conditions = expected.split(", ")
+    is_ok = isinstance(answer, dict) and answer.get("ok", status < 400) is (status < 400)
+    if not is_ok or not any(str(status).startswith(s.rstrip("x")) for s in statuses.split(" or ")):
+        return "accepted" if is_ok and status < 400 else format_answer(status, answer)
+    for place, _, rest in (text.partition(" ") for text in conditions):
+        operator, _, value = rest.partition(" ")
+        word, compare = COMPARISONS[operator]
+        found = find_value(answer, place)
+        if not compare(found, value):
+            # A status word is shown, other values may be personal data.
+            is_word = isinstance(found, str) and re.fullmatch("[a-z_-]+", found)
+            return f"{place} is `{found}`" if is_word else f"{word} {place}"
+    return ""

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from gateway.operator.rehearsal.checks import record_assumptions
+from gateway.operator.rehearsal.checks import record_checks
 from gateway.operator.rehearsal.report import CAPABILITY_NAME, Report, build_report
 from gateway.operator.rehearsal.run import (
     ENVIRONMENT,
     REFERENCE_PREFIX,
     RehearsalRun,
     RehearsalStopped,
+    Seen,
 )
-from gateway.operator.rehearsal.scenario import CHAPTERS
+from gateway.operator.rehearsal.scenario import CHAPTERS, LISTS, START
 from gateway.storage import ObjectStateStore
 from mappings.payloads import extract_batch, find_payments
 
-FORMAT = 2
+FORMAT = 3
 """Of the saved row. The progress of another one is ignored."""
 
 RESUME_SECONDS = 3600
@@ -34,7 +34,8 @@ SEARCHES = {
 STAYS = "the service does not delete it by this path"
 OPEN = f"{STAYS}; it is open and pays nobody"
 REUSABLE = f"{OPEN}; the next run uses it again"
-RECALLED = " (in an earlier run, whose batches are still there)"
+STARTED = "it was started, so it stays"
+EARLIER = " (in an earlier run)"
 
 
 class Leftover(NamedTuple):
@@ -47,7 +48,7 @@ class Leftover(NamedTuple):
 
 
 async def run_rehearsal(
-    run: RehearsalRun, objects: ObjectStateStore, report_chapter: Callable[[int, str], None]
+    run: RehearsalRun, objects: ObjectStateStore, report_chapter: Callable[[str], None]
 ) -> Report:
     """Runs all chapters, or those that an interrupted run has not finished, and cleans up.
 
@@ -56,86 +57,80 @@ async def run_rehearsal(
     first = await run.call_service("GET", "/v1/recipients?page=1&pageSize=1")
     if not first.is_accepted:
         raise RehearsalStopped(f"the sandbox refuses a first read with {first}; run `doctor`")
-    learned = await objects.load_capabilities(ENVIRONMENT)
-    last: dict[str, Any] = learned[CAPABILITY_NAME][0] if CAPABILITY_NAME in learned else {}
-    last = last if last.get("format") == FORMAT else {}
     base_url = run.settings.environments.map_configured_environments_by_name()[ENVIRONMENT].base_url
-    scope, done = [base_url, run.may_start], list[str]()
-    if last.get("scope") == scope and time.time() - last["at"] < RESUME_SECONDS:
-        done, run.results = last["chapters"], last["results"]
-    left = await _remove_objects(run, (Leftover(**item) for item in last.get("left", ())))
-    recalled = _reuse_batches(run, left, last.get("results", {}))
+    learned = await objects.load_capabilities(ENVIRONMENT)
+    saved: dict[str, Any] = learned[CAPABILITY_NAME][0] if CAPABILITY_NAME in learned else {}
+    saved = saved if (saved.get("format"), saved.get("base_url")) == (FORMAT, base_url) else {}
+    is_recent = time.time() - saved.get("at", 0) < RESUME_SECONDS
+    done: list[str] = saved.get("chapters", []) if is_recent else []
+    results: dict[str, Any] = saved.get("results", {})
+    run.results, earlier = (results, {}) if done else ({}, _mark_as_earlier(results))
+    left = await _remove_objects(run, (Leftover(**item) for item in saved.get("left", ())))
+    _reuse_batches(run, left, has_added_payment="create_payment" in results)
+    # Each start leaves a batch that cannot be deleted, so one that has worked is not repeated.
+    is_start_known = bool(earlier.get("processed batches", (False,))[0])
+    may_start = run.may_start and not (is_start_known and STARTED in [i.reason for i in left])
 
     async def save(verdict: str, *, is_ok: bool = False, is_over: bool = False) -> None:
-        row = {"format": FORMAT, "at": int(time.time()), "verdict": verdict, "is_ok": is_ok}
-        row |= {"left": [item._asdict() for item in left], "results": run.results}
-        row |= {} if is_over else {"scope": scope, "chapters": done}
+        row = {"format": FORMAT, "base_url": base_url, "at": int(time.time())}
+        row |= {"verdict": verdict, "is_ok": is_ok, "chapters": [] if is_over else done}
+        row |= {"left": [item._asdict() for item in left], "results": earlier | run.results}
         await objects.save_capability(ENVIRONMENT, CAPABILITY_NAME, row)
 
     stop_reason, earlier_left = "", left
-    for number, (name, steps) in enumerate(CHAPTERS.items()):
-        if stop_reason or name in done or (name == "start" and not run.may_start):
+    for name in CHAPTERS:
+        if stop_reason or name in done or (name == START and not may_start):
             continue
-        report_chapter(number, name)
+        # The lists cannot be tested with recipients that they do not show.
+        if name == LISTS and run.results.get("listed at once", (None,))[0] is False:
+            continue
+        report_chapter(name)
         try:
-            for step in steps:
-                await _finish_if_interrupted(run.take_step(step))
+            await run.take_chapter(name)
             done.append(name)
         except RehearsalStopped as reason:
             stop_reason = str(reason)
-        record_assumptions(run)
+        record_checks(run)
         left = [*earlier_left, *_list_created_objects(run)]
         # Saved now: a run that is killed is continued and cleaned up by the next one.
         await save("interrupted")
-    report_chapter(len(CHAPTERS), "cleaning up")
+    report_chapter("cleaning up")
     left = await _remove_objects(run, [*await _find_listed_objects(run), *left])
-    run.results = recalled | run.results
+    run.results = earlier | run.results
     report = build_report(run, [item._asdict() for item in left], stop_reason)
     await save(report["verdict"], is_ok=report["exit_code"] == 0, is_over=not stop_reason)
     return report
 
 
-def _reuse_batches(run: RehearsalRun, left: list[Leftover], results: Any) -> dict[str, Any]:
-    """Takes over batches that the service does not delete, so that no run leaves more.
-
-    Returns what the earlier run has seen, for what this run does not create again.
-    """
-    reused = {item.reference: item.id for item in left if item.reason == REUSABLE}
-    for reference, id_ in reused.items():
-        run.save_ids(reference[len(run.values["reference"]) + 1 :], id_, id_)
-    # An added payment cannot be removed either.
-    if "read" in run.values and "create_payment" in results:
-        run.save_ids("added", "", "")
-    rows = results.items() if reused else ()
-    return {name: (holds, seen.removesuffix(RECALLED) + RECALLED) for name, (holds, seen) in rows}
+def _mark_as_earlier(results: Mapping[str, Seen]) -> dict[str, Seen]:
+    """Returns results for what a run does not see, because it starts or creates no other batch."""
+    return {
+        name: (is_ok, seen.removesuffix(EARLIER) + EARLIER)
+        for name, (is_ok, seen) in results.items()
+        if is_ok is not None
+    }
 
 
-async def _finish_if_interrupted(request: Coroutine[Any, Any, None]) -> None:
-    """Finishes a request before a cancellation: what it creates has to be removed."""
-    task = asyncio.ensure_future(request)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        if current := asyncio.current_task():
-            current.uncancel()
-        reason = "interrupted; run the same command again to continue"
-        raise RehearsalStopped(reason) from None
+def _reuse_batches(run: RehearsalRun, left: list[Leftover], *, has_added_payment: bool) -> None:
+    """Takes over batches that the service does not delete, so that no run leaves more."""
+    for item in left:
+        if item.reason == REUSABLE:
+            run.save_id(item.reference[len(run.values["reference"]) + 1 :], item.id, item.id)
+    if "read" in run.values and has_added_payment:  # which cannot be removed either
+        run.save_id("added", "", "")
 
 
 def _list_created_objects(run: RehearsalRun) -> list[Leftover]:
-    """Lists what the calls have created and not deleted."""
-    created: dict[str, Leftover] = {}
-    for call in filter(lambda call: call.is_accepted, run.client.exchanges):
-        if call.method == "DELETE":
-            for id_ in call.sent.get("ids", [call.path.rpartition("/")[2]]):
-                created.pop(id_, None)
-        elif call.method == "POST" and (kind := call.path.removeprefix("/v1/")) in SEARCHES:
+    """Lists what the calls have created, also if it is deleted by now."""
+    created = []
+    for call in run.client.exchanges:
+        kind = call.path.removeprefix("/v1/")
+        if call.method == "POST" and call.is_accepted and kind in SEARCHES:
             shown = call.body.get("recipient") or extract_batch(call.body)
-            id_, reference = str(shown.get("id") or ""), call.sent.get(SEARCHES[kind][0])
-            created[id_] = Leftover(kind, id_, str(reference))
+            reference = str(call.sent.get(SEARCHES[kind][0]))
+            created.append(Leftover(kind, str(shown.get("id") or ""), reference))
     # Without an id, only the search finds an object.
-    return [item for item in created.values() if item.id]
+    return [item for item in created if item.id]
 
 
 async def _find_listed_objects(run: RehearsalRun) -> list[Leftover]:
@@ -180,6 +175,6 @@ async def _remove_object(run: RehearsalRun, kind: str, id_: str) -> str:
     if not is_batch:
         return STAYS
     if shown.get("status") not in ("open", "pending"):
-        return "it was started, so it stays"
+        return STARTED
     payments = find_payments(answer.body)
     return REUSABLE if payments is None or len(payments) > 1 else OPEN
