@@ -481,11 +481,8 @@ async def test_log_lines_are_json_and_each_request_has_one(
     line_count = len(gateway_process.gateway.parse_log())
     response = await gateway_process.request("GET", "/recipients")
     # Writes in doubt of other tests may be logged at the same time.
-    (line,) = [
-        entry
-        for entry in gateway_process.gateway.parse_log()[line_count:]
-        if entry["event"] == "request"
-    ]
+    log = gateway_process.gateway.parse_log()
+    (line,) = [entry for entry in log[line_count:] if entry["event"] == "request"]
     assert line["merchant"] == "canary"
     assert line["operation"] == "list_recipients"
     assert line["http.route"] == "/v1/recipients"
@@ -493,6 +490,8 @@ async def test_log_lines_are_json_and_each_request_has_one(
     assert line["http.request.body.size"] == 0
     assert line["http.response.body.size"] == len(response.body)
     assert line["duration_ms"] >= line["upstream_duration_ms"] > 0
+    durations = [entry["duration_ms"] for entry in log if entry["event"] == "request"]
+    assert any(duration % 1 for duration in durations), "only ticks of the event loop"
     assert "Traceback" not in gateway_process.gateway.read_log()
 
 

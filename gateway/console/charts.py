@@ -98,6 +98,7 @@ def build_line_plot(rows: Sequence[tuple[str, Mapping[str, float]]], labels: Seq
     values = [value for _, row in rows for value in row.values() if value > 0] or [1.0]
     low = math.floor(math.log10(min(values)))
     high = max(math.ceil(math.log10(max(values))), low + 1)
+    high += (high - low) % 2  # so that the tick in the middle is a power of ten too
     slot_width = WIDTH / max(len(rows), 1)
 
     def compute_point(index: int, value: float) -> str:

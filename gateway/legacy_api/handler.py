@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from hashlib import sha256
+from time import perf_counter
 from typing import cast
 from weakref import ref
 
@@ -119,13 +120,15 @@ class LegacyHandler:
         self._trusted_proxies = parse_networks(settings.server.trusted_proxies)
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
-        arrived_at = request.arrived_at or asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        arrived_at = request.arrived_at or now
         context = RequestContext(
             request_reader.resolve_request_id(request),
             arrived_at,
             self._resolve_address(request)
             if "X-Forwarded-For" in request.headers
             else parse_address(request.remote),
+            started_at=perf_counter() - (now - arrived_at),
         )
         # Set before the first await: the client may disconnect at any time from here on.
         request.on_disconnect = partial(self._delivery.handle_disconnect, context)
@@ -198,7 +201,7 @@ class LegacyHandler:
     ) -> None:
         """Writes the access log line and counts the usage."""
         # One duration for both, so that the log and the counts agree.
-        seconds = asyncio.get_running_loop().time() - context.start_time
+        seconds = perf_counter() - context.started_at
         request_log.log_request(request, context, response, seconds)
         caller = context.caller
         self._usage.count(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime, timedelta
+from time import perf_counter
 
 import structlog
 
@@ -68,7 +68,7 @@ def record_exchange(
         return
     if not recorder.is_selected(operation.name, key.name if key else "", now):
         return
-    seconds = asyncio.get_running_loop().time() - context.start_time
+    seconds = perf_counter() - context.started_at
     path, query = request_reader.split_request_target(request)
     # All keys are secrets, not only the caller's: a keyless operation may carry an unchecked one.
     sent_secrets = [

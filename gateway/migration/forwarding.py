@@ -7,10 +7,10 @@ when it sends the request again.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from time import perf_counter
 from typing import cast
 
 import structlog
@@ -70,7 +70,7 @@ class LegacySender:
             return response
 
     async def _send_once(self, inbound: InboundRequest, fence: Fence | None) -> PassedResponse:
-        caller, start_time = inbound.caller, asyncio.get_running_loop().time()
+        caller, started_at = inbound.caller, perf_counter()
         caller.call_count += 1
         spool = Spool()
         # A copy: after a fallback or for a comparison, the same request is sent again.
@@ -96,7 +96,7 @@ class LegacySender:
             raise _build_lost_failure(inbound, str(lost)) from None
         finally:
             spool.close()
-            caller.service_seconds += asyncio.get_running_loop().time() - start_time
+            caller.service_seconds += perf_counter() - started_at
         if 300 <= status < 400 and status != NOT_MODIFIED:
             # A redirect is not followed, because that would send the API key to another host.
             raise _build_lost_failure(inbound, f"status {status}, a redirect")

@@ -60,13 +60,13 @@ def log_and_measure_request(
         "operation": operation,
         "http.request.body.size": int(request_bytes or 0),
         "http.response.body.size": response_bytes,
-        "duration_ms": round(duration_seconds * 1000, 1),
+        "duration_ms": round(duration_seconds * 1000, 3),
         "merchant": merchant,
         "environment": environment,
         "key": key_name,
         "request_id": request_id,
         "upstream_calls": upstream_calls,
-        "upstream_duration_ms": round(upstream_seconds * 1000, 1),
+        "upstream_duration_ms": round(upstream_seconds * 1000, 3),
     }
     if traces.active_tracer is not None:
         fields |= _annotate_request_span(fields, metrics.classify_outcome(status, extra_fields))

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from gateway.admission.limits import Admission
@@ -79,18 +80,15 @@ CLIENT_CLOSED_REQUEST = 499
 
 @dataclass(slots=True)
 class SignedRequestContext:
-    """A request with the results of its checks and calls, for the response and the log.
-
-    ``start_time`` is in seconds of the event loop's clock.
-    """
+    """A request with the results of its checks and calls, for the response and the log."""
 
     request_id: str
-    start_time: float
     address: Address | None
     route: str
     status: int = CLIENT_CLOSED_REQUEST
     tenant: Tenant | None = None
     admission: Admission | None = None
+    started_at: float = field(default_factory=perf_counter)
     calls: int = 0
     service_seconds: float = 0.0
     response_bytes: int = 0
@@ -132,7 +130,6 @@ class SignedHandler:
     async def __call__(self, request: HttpRequest) -> HttpResponse:
         context = SignedRequestContext(
             request_reader.resolve_request_id(request),
-            asyncio.get_running_loop().time(),
             self._resolve_address(request),
             self._path_templates.redact(request.raw_path),
         )
@@ -149,13 +146,12 @@ class SignedHandler:
                 context.slot.release()
             _log_request(request, context)
             # Counted beside the legacy operations, to show how far a tenant has migrated.
-            start_time, now = context.start_time, asyncio.get_running_loop().time()
             self._usage.count(
                 context.tenant or NO_TENANT,
                 "",
                 "signed",
                 context.status,
-                seconds=now - start_time,
+                seconds=perf_counter() - context.started_at,
                 service_seconds=context.service_seconds,
             )
         return response
@@ -390,7 +386,7 @@ class SignedHandler:
         """
         if client.is_disconnected:
             raise Unreachable(CLIENT_DISCONNECTED)
-        start_time = asyncio.get_running_loop().time()
+        started_at = perf_counter()
         context.calls = 1
         path = self._path_templates.find_endpoint_path(
             passthrough_request.method, passthrough_request.target
@@ -407,7 +403,7 @@ class SignedHandler:
                 call_recorder.record_status(upstream_response.status)
                 return upstream_response
         finally:
-            context.service_seconds = asyncio.get_running_loop().time() - start_time
+            context.service_seconds = perf_counter() - started_at
 
 
 MAX_PAYMENT_BYTES = 64 * 1024
@@ -460,7 +456,7 @@ def _log_request(request: HttpRequest, context: SignedRequestContext) -> None:
     access_log.log_and_measure_request(
         status=context.status,
         method=request.method,
-        duration_seconds=asyncio.get_running_loop().time() - context.start_time,
+        duration_seconds=perf_counter() - context.started_at,
         request_id=context.request_id,
         api="signed",
         route=context.route,
