@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from mappings import banking, legacy, recipient_outcomes
 from mappings.banking import build_empty_field_problem
@@ -43,7 +44,7 @@ from mappings.payouts import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PayoutChanges:
     """The changes of a recipient's accounts that a client's payout requests.
 
@@ -55,7 +56,7 @@ class PayoutChanges:
     recipient: Recipient
     is_replacement: bool = False
 
-    @property
+    @cached_property
     def existing_primary_method(self) -> str | None:
         primary = find_primary_account(self.recipient)
         return determine_account_method(primary) if primary else None
@@ -66,9 +67,11 @@ class PayoutChanges:
         return self.payout.method or self.existing_primary_method
 
     def find_account(self, method: str) -> Mapping[str, JSON] | None:
-        return map_shown_accounts_by_type(self.recipient).get(
-            ACCOUNT_TYPE_BY_METHOD.get(method, "")
-        )
+        return self._shown_accounts.get(ACCOUNT_TYPE_BY_METHOD.get(method, ""))
+
+    @cached_property
+    def _shown_accounts(self) -> Mapping[str, Mapping[str, JSON]]:
+        return map_shown_accounts_by_type(self.recipient)
 
     def is_new_account_needed(self, method: str) -> bool:
         """Whether the account must be created: there is none, or its country changes.
@@ -96,7 +99,7 @@ class PayoutChanges:
             return self.payout.has_shown_mask and address == account.get("emailAddress")
         return self.payout.has_shown_mask
 
-    @property
+    @cached_property
     def methods_to_update(self) -> list[str]:
         """The methods of existing accounts that were sent, or that become the primary one."""
         methods = [*self.payout.methods]
@@ -108,7 +111,7 @@ class PayoutChanges:
             if self.find_account(method) and not self.is_new_account_needed(method)
         ]
 
-    @property
+    @cached_property
     def methods_to_create(self) -> list[str]:
         return [method for method in self.payout.methods if self.is_new_account_needed(method)]
 

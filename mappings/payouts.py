@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from mappings import banking, current, legacy, recipient_outcomes
@@ -32,7 +33,7 @@ Recipient = Mapping[str, JSON]
 SubFlow = Generator[Step, Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Payout:
     """A validated payout object of a client; ``prefix`` is the path of its fields."""
 
@@ -50,7 +51,7 @@ class Payout:
     def select_account(self, method: str) -> Mapping[str, JSON] | None:
         return self.bank if method == legacy.BANK else self.wallet
 
-    @property
+    @cached_property
     def methods(self) -> list[str]:
         """The methods of the accounts that were sent, the primary one first."""
         methods = [

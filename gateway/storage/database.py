@@ -47,9 +47,10 @@ class Transaction(ABC):
         ``statement`` is a ``Statement`` or any SQLAlchemy Core statement; with several parameter
         sets it runs once for each, and the rows come in that order.
         """
-        compiled = self._compile(statement, parameter_sets)
-        rows = await self._fetch(compiled, parameter_sets or ({},))
-        return [compiled.build_row(row) for row in rows]
+        compiled = (
+            isinstance(statement, Statement) and statement.compiled.get(self.dialect)
+        ) or self._compile(statement, parameter_sets)
+        return compiled.build_rows(await self._fetch(compiled, parameter_sets or ({},)))
 
     async def fetch_value(self, statement: Any, *parameter_sets: Parameters) -> Any:
         """Runs a statement; returns the first column of its first row, or None."""
@@ -58,7 +59,9 @@ class Transaction(ABC):
 
     async def execute(self, statement: Any, *parameter_sets: Parameters) -> int:
         """Runs a statement; returns the number of changed rows, -1 for several parameter sets."""
-        compiled = self._compile(statement, parameter_sets)
+        compiled = (
+            isinstance(statement, Statement) and statement.compiled.get(self.dialect)
+        ) or self._compile(statement, parameter_sets)
         return await self._execute(compiled, parameter_sets or ({},))
 
     @abstractmethod

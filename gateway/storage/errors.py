@@ -60,37 +60,44 @@ def is_damage(error: BaseException) -> bool:
     return find_sqlite_code(error) in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 
 
+DATABASE_ERRORS = (
+    *(DBAPIError, OSError, sqlite3.DatabaseError),
+    *(asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError),
+)
+"""Errors of the database or its network."""
+
+
+def translate_database_error(
+    error: Exception, location: str, record_reason: Callable[[str], None] | None = None
+) -> Exception:
+    """Translates one of ``DATABASE_ERRORS`` into StoreUnavailable.
+
+    A value that does not fit its table is a bug and returned unchanged. Raise the result from None,
+    because the text of a driver may quote the database URL with its password. ``record_reason`` is
+    called with the reason.
+    """
+    if isinstance(error, _BUGS):
+        return error
+    metrics.database_errors.inc()
+    reason = describe_database_error(error)
+    if record_reason is not None:
+        record_reason(reason)
+    return StoreUnavailable(
+        f"the database at {location} cannot be used ({reason})",
+        means="requests that need it are refused until it can be used",
+        do=_select_database_error_remedy(error),
+    )
+
+
 @contextmanager
 def translate_database_errors(
     location: str, record_reason: Callable[[str], None] | None = None
 ) -> Iterator[None]:
-    """Translates errors of the database or its network into StoreUnavailable.
-
-    A value that does not fit its table is a bug and passes unchanged. The cause is not chained,
-    because the text of a driver may quote the database URL with its password. ``record_reason`` is
-    called with the reason.
-    """
+    """Raises errors of the database as ``translate_database_error`` translates them."""
     try:
         yield
-    except _BUGS:
-        raise
-    except (
-        DBAPIError,
-        OSError,
-        sqlite3.DatabaseError,
-        asyncpg.PostgresError,
-        asyncpg.InterfaceError,
-        asyncpg.InternalClientError,
-    ) as error:
-        metrics.database_errors.inc()
-        reason = describe_database_error(error)
-        if record_reason is not None:
-            record_reason(reason)
-        raise StoreUnavailable(
-            f"the database at {location} cannot be used ({reason})",
-            means="requests that need it are refused until it can be used",
-            do=_select_database_error_remedy(error),
-        ) from None
+    except DATABASE_ERRORS as error:
+        raise translate_database_error(error, location, record_reason) from None
 
 
 DEFAULT_REMEDY = (

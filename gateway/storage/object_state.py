@@ -338,12 +338,14 @@ def _compute_new_facts(
 
 def has_long_changes(records: Sequence[CompareAndSet]) -> bool:
     """Whether encoding and encrypting the changes takes long enough for a worker thread."""
-    return any(
-        json_codec.has_rows(record.facts)
-        or isinstance(record.linked, LazySequence)
-        or has_long_changes(record.linked)
-        for record in records
-    )
+    for record in records:
+        if (
+            json_codec.has_rows(record.facts)
+            or isinstance(record.linked, LazySequence)
+            or (record.linked and has_long_changes(record.linked))
+        ):
+            return True
+    return False
 
 
 class _EncodedFacts(dict[str, Any]):

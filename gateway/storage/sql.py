@@ -45,14 +45,17 @@ class CompiledStatement:
             arguments[position] = convert(arguments[position])
         return arguments
 
-    def build_row(self, driver_row: Sequence[Any]) -> Any:
-        """Returns a named tuple of the selected columns, with the values of the tables' types."""
+    def build_rows(self, driver_rows: Iterable[Sequence[Any]]) -> list[Any]:
+        """Returns named tuples of the selected columns, with the values of the tables' types."""
         if not self._column_converters:
-            return self._make_row(driver_row)
-        columns = list(driver_row)
-        for position, convert in self._column_converters.items():
-            columns[position] = convert(columns[position])
-        return self._make_row(columns)
+            return [*map(self._make_row, driver_rows)]
+        rows = []
+        for driver_row in driver_rows:
+            columns = list(driver_row)
+            for position, convert in self._column_converters.items():
+                columns[position] = convert(columns[position])
+            rows.append(self._make_row(columns))
+        return rows
 
 
 class Statement:
@@ -66,12 +69,12 @@ class Statement:
     def __init__(self, build: Callable[[ModuleType], Any], columns: Sequence[str] = ()) -> None:
         self._build = build
         self._columns = list(columns)
-        self._compiled: dict[DialectName, CompiledStatement] = {}
+        self.compiled: dict[DialectName, CompiledStatement] = {}
 
     def compile_for_dialect(self, name: DialectName) -> CompiledStatement:
-        if (compiled := self._compiled.get(name)) is None:
+        if (compiled := self.compiled.get(name)) is None:
             statement = self._build(DIALECTS[name][0])
-            compiled = self._compiled[name] = compile_statement(statement, name, self._columns)
+            compiled = self.compiled[name] = compile_statement(statement, name, self._columns)
         return compiled
 
 

@@ -13,7 +13,12 @@ from contextlib import suppress
 from typing import Any
 
 from gateway.storage.database import Body, Database, Result, Transaction, UniqueViolation
-from gateway.storage.errors import find_sqlite_code, is_damage, translate_database_errors
+from gateway.storage.errors import (
+    DATABASE_ERRORS,
+    find_sqlite_code,
+    is_damage,
+    translate_database_error,
+)
 from gateway.storage.sql import CompiledStatement, Parameters, Statement
 from gateway.storage.sqlite_driver import JOURNAL_MODE, sqlite3
 
@@ -119,15 +124,18 @@ class SqliteDatabase(Database):
         self._is_closing = False
 
     async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:
-        with translate_database_errors(self.location):
+        try:
             if is_brief:
                 # A handover to the thread takes longer than the read.
                 with suppress(_FileLocked):
                     return self._read_inline(body)
-            return await self._run_in_database_thread(body, writes=False)
+            result: Result = await self._queue_job(body, writes=False)
+        except DATABASE_ERRORS as error:
+            raise translate_database_error(error, self.location) from None
+        return result
 
     def fetch_now(self, statement: Statement, parameters: Parameters) -> Sequence[Any] | None:
-        compiled = statement.compile_for_dialect("sqlite")
+        compiled = statement.compiled.get("sqlite") or statement.compile_for_dialect("sqlite")
         arguments = tuple(compiled.build_arguments(parameters))
         try:
             now = time.monotonic()
@@ -169,10 +177,15 @@ class SqliteDatabase(Database):
             raise
 
     async def write(self, body: Body[Result]) -> Result:
-        with translate_database_errors(self.location, self._record_write_error):
-            return await self._run_in_database_thread(body, writes=True)
+        # Not the context manager: each write would pass through five functions more.
+        try:
+            result: Result = await self._queue_job(body, writes=True)
+        except DATABASE_ERRORS as error:
+            raise translate_database_error(error, self.location, self._record_write_error) from None
+        return result
 
-    async def _run_in_database_thread(self, body: Body[Result], *, writes: bool) -> Result:
+    def _queue_job(self, body: Body[Any], *, writes: bool) -> asyncio.Future[Any]:
+        """Queues a body for the thread; returns the future of its result."""
         if self._is_closing:
             raise sqlite3.OperationalError("the database is being closed")
         if self._thread is None:
@@ -186,8 +199,7 @@ class SqliteDatabase(Database):
             self._thread.start()
         job = _Job(body, writes=writes)
         self._jobs.put(job)
-        result: Result = await job.future
-        return result
+        return job.future
 
     def _run_queued_jobs_until_closed(self, loop: asyncio.AbstractEventLoop) -> None:
         is_last = False

@@ -122,6 +122,8 @@ class OperationExecution:
     """Number of unsaved steps up to the last that changed something."""
     _unsaved_steps: list[tuple[Step | str, step_records.Outcome]] = field(default_factory=list)
     """Steps since the last checkpoint; their fingerprints are computed when they are saved."""
+    _has_long_steps: bool = False
+    """Whether any of them takes long to be encoded."""
     _unsaved_outcomes: list[Write] = field(default_factory=list)
 
     # Steps
@@ -146,16 +148,21 @@ class OperationExecution:
             if isinstance(step, LoadFacts) and step.ids
             else step
         )
-        self._unsaved_steps.append((recorded, outcome))
+        self._append_unsaved_step(recorded, outcome)
         self._position += 1
+
+    def _append_unsaved_step(self, step: Step | str, outcome: step_records.Outcome) -> None:
+        self._unsaved_steps.append((step, outcome))
+        self._has_long_steps = (
+            self._has_long_steps
+            or step_records.is_slow_to_fingerprint(step)
+            or json_codec.has_rows(outcome)
+        )
 
     @property
     def has_long_checkpoint(self) -> bool:
         """Whether a checkpoint takes so long that it is encoded in a worker thread."""
-        return json_codec.has_rows(self.request.body) or any(
-            json_codec.has_rows(outcome) or step_records.is_slow_to_fingerprint(step)
-            for step, outcome in self._unsaved_steps
-        )
+        return self._has_long_steps or json_codec.has_rows(self.request.body)
 
     @property
     def current_write(self) -> Write | None:
@@ -185,9 +192,10 @@ class OperationExecution:
             previous._unsaved_steps,
             previous._unsaved_outcomes,
         )
-        self._unsaved_change_end, self._pending_changes = (
+        self._unsaved_change_end, self._pending_changes, self._has_long_steps = (
             previous._unsaved_change_end,
             previous._pending_changes,
+            previous._has_long_steps,
         )
         if self._unsaved_outcomes and self._unsaved_outcomes[-1].state == CONFIRMED:
             # That outcome comes from reads, so it is read again: another write may have claimed
@@ -266,7 +274,7 @@ class OperationExecution:
             self._pending_changes.append(step)
             self._append_changing_step(step, None)
             return
-        self._unsaved_steps.append((step, None))
+        self._append_unsaved_step(step, None)
         has_checks = self.operation.method != "GET" and self.has_changed_nothing
         try:
             await self._save_checkpoint(
@@ -465,6 +473,7 @@ class OperationExecution:
         self._saved_step_count += len(saved_steps)
         self._unsaved_change_end = 0
         del self._unsaved_steps[: len(saved_steps)]
+        self._has_long_steps = bool(self._unsaved_steps) and self._has_long_steps
         del self._unsaved_outcomes[: len(outcomes)]
         del self._pending_changes[: len(pending_changes)]
         # It has disconnected while the transaction ran.

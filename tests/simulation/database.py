@@ -168,7 +168,4 @@ def list_open_operations(connection: sqlite3.Connection) -> list[OpenOperation]:
 
 def _fetch_rows(connection: sqlite3.Connection, query: Select[Any]) -> Sequence[Any]:
     compiled = compile_statement(query, "sqlite")
-    return [
-        compiled.build_row(row)
-        for row in connection.execute(compiled.text, compiled.build_arguments({}))
-    ]
+    return compiled.build_rows(connection.execute(compiled.text, compiled.build_arguments({})))

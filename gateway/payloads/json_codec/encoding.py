@@ -34,23 +34,23 @@ def dumps_trusted(value: Any) -> bytes:
 def dumps_chunks(value: Any) -> list[bytes]:
     """Like ``dumps``, but returns chunks, because joining them would hold a second copy."""
     _check_encodable(value)
-    return [*_iter_encoded_chunks(value, _CHECKED)]
+    return [*_encode_chunks(value, _CHECKED)]
 
 
 def dumps_compressed(value: Any) -> CompressedBuffer:
     """Like ``dumps``, but compresses the text while it is produced."""
     _check_encodable(value)
-    return CompressedBuffer.from_chunks(_iter_encoded_chunks(value, _CHECKED))
+    return CompressedBuffer.from_chunks(_encode_chunks(value, _CHECKED))
 
 
 def iterdumps(value: Any) -> Iterator[bytes]:
     """Like ``dumps_trusted``, but yields one slice of rows at a time."""
-    return _iter_encoded_chunks(value, _TRUSTED)
+    return _encode_chunks(value, _TRUSTED)
 
 
 def iterdumps_canonical(value: Any) -> Iterator[bytes]:
     """Like ``iterdumps``, but with sorted fields, for digests."""
-    return _iter_encoded_chunks(value, _CANONICAL)
+    return _encode_chunks(value, _CANONICAL)
 
 
 def _encode(value: Any, options: _EncodeOptions) -> bytes:
@@ -63,11 +63,11 @@ def _encode(value: Any, options: _EncodeOptions) -> bytes:
         return buffer.getvalue()
 
 
-def _iter_encoded_chunks(value: Any, options: _EncodeOptions) -> Iterator[bytes]:
+def _encode_chunks(value: Any, options: _EncodeOptions) -> Iterator[bytes]:
     try:
-        yield options.encoder.encode(value)
+        return iter((options.encoder.encode(value),))
     except _HasRowsError:
-        yield from _iter_encoded_slices(value, options)
+        return _iter_encoded_slices(value, options)
 
 
 def _iter_encoded_slices(value: Any, options: _EncodeOptions) -> Iterator[bytes]:
@@ -87,25 +87,28 @@ def _iter_encoded_slices(value: Any, options: _EncodeOptions) -> Iterator[bytes]
         comma = b"{"
         for name in sorted(value) if options.sorts_fields else value:
             yield b"%b%b:" % (comma, encoder.encode(name))
-            yield from _iter_encoded_chunks(value[name], options)
+            yield from _encode_chunks(value[name], options)
             comma = b","
         yield b"}"
     else:
         comma = b"["
         for item in value:
             yield comma
-            yield from _iter_encoded_chunks(item, options)
+            yield from _encode_chunks(item, options)
             comma = b","
         yield b"]"
 
 
 def has_rows(value: Any) -> bool:
     """Whether a value, or an object in it, contains lazy sequences."""
-    if not isinstance(value, dict):
-        return isinstance(value, LazySequence)
-    for item in value.values():  # noqa: SIM110 - any() would add a generator
-        # Types are tested first: this runs for every response, and a call for each string is slow.
-        if type(item) not in _SHORT and has_rows(item):
+    pending = [value]
+    # Without recursion, because this runs several times for a request.
+    for item in pending:
+        if isinstance(item, dict):
+            for field in item.values():
+                if type(field) not in _SHORT:
+                    pending.append(field)  # noqa: PERF401 - a comprehension is a call here
+        elif isinstance(item, LazySequence):
             return True
     return False
 
