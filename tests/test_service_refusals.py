@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.operator_commands import lose_batch_create, open_operated_gateway, write_configuration
+from tests.legacy_and_current import KEY_NAME, open_gateway_between
+from tests.operator_commands import open_operated_gateway, wait_until_async
 from tests.processes import find_free_port
 from tests.running_gateway import KEY, GatewayUnderTest, open_gateway
 from tests.signed_requests import (
@@ -94,18 +95,9 @@ async def test_legacy_service_that_is_down_degrades_readiness(tmp_path: Path) ->
                 assert "legacy_base_url does not answer" in (await load_page(gateway, page))[1]
 
 
-async def test_writes_in_doubt_say_wait_while_the_service_is_down(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path) as setup:
-        await lose_batch_create(setup)
-        write_configuration(tmp_path, f"http://127.0.0.1:{find_free_port()}")
-        output = (await setup.run_command("writes", "unsettled")).stdout
-    assert "the service is down: wait; nothing to do yet" in output
-    assert "settle" not in output
-
-
 @pytest.mark.parametrize("fails_reads", [True, False], ids=["everything", "writes only"])
 async def test_service_that_answers_with_errors_is_reported_and_writes_say_wait(
-    fails_reads: bool, tmp_path: Path
+    fails_reads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_operated_gateway(tmp_path) as setup:
         gateway = setup.gateway
@@ -122,11 +114,35 @@ async def test_service_that_answers_with_errors_is_reported_and_writes_say_wait(
         overview, writes = [(await load_page(gateway, page))[1] for page in ("/", "/writes")]
         for text in (readiness["faults"]["service.sandbox"], overview):
             assert "the service is failing: its last" in text
-        assert "the service is failing: wait; nothing to do yet" in writes
-        assert "writes settle" not in writes
+        monkeypatch.setenv(
+            "PAYOUT_GATEWAY_SERVER__ADMIN_PORT", gateway.running.admin_url.rpartition(":")[2]
+        )
+        command = (await setup.run_command("writes", "unsettled")).stdout
+        for text in (writes, command):
+            assert "the service is failing: wait; nothing to do yet" in text
+            assert "writes settle" not in text
         (in_doubt,) = re.findall(r"<dd><a href=.?/writes.?>(\d+)</a>", overview)
         assert f">{in_doubt} writes in doubt<" in writes
         setup.service.faults.clear()
         await gateway.request("GET", "/v1/recipients")
         await gateway.request("POST", "/v1/recipients", {**body, "email": "b@example.com"})
         assert (await load_page(gateway, "/readyz"))[1]["status"] == "ok"
+
+
+async def test_lost_forwarded_write_says_wait_while_the_legacy_service_is_down(
+    tmp_path: Path,
+) -> None:
+    async with (
+        open_raw_service(respond_with(b"", resets_connection=True)) as legacy_service,
+        open_gateway_between(tmp_path, legacy_url=legacy_service.url) as setup,
+    ):
+        await setup.run_command("modes", "set", "--key", KEY_NAME, "forward", "--yes")
+        body = {"type": "business", "name": "Acme", "email": "a@example.com"}
+
+        async def is_lost() -> bool:
+            response = await setup.gateway.request("POST", "/v1/recipients", body)
+            return response.status == 500
+
+        await wait_until_async(is_lost)
+        writes = (await load_page(setup.gateway, "/writes"))[1]
+    assert "the legacy service is down: wait; nothing to do yet. When it is back, look in" in writes

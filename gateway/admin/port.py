@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import aiohttp
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from gateway.config.network_settings import build_url
+from gateway.config.settings import Server
 from gateway.http.responses import SERVER
+from gateway.operator.preflight import WILDCARD_HOSTS
 from mappings.effects import JSON
 
 Check = Callable[[], Awaitable[str | None]]
@@ -97,6 +101,19 @@ def build_readiness_body(
     """Returns the body of /readyz. ``degraded``: ready, but some clients are refused."""
     status = "error" if not is_ready else "degraded" if faults else "ok"
     return {"status": status, "faults": faults, "circuit_breakers": breakers}
+
+
+async def fetch_faults(server: Server) -> Mapping[str, str]:
+    """Returns the faults that the running gateway reports; none if none answers here."""
+    host = "127.0.0.1" if server.admin_host in WILDCARD_HOSTS else server.admin_host
+    url = build_url(host, server.admin_port) + "/readyz"
+    timeout = aiohttp.ClientTimeout(CHECK_SECONDS + 2)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
+            faults: Mapping[str, str] = (await response.json())["faults"]
+            return faults
+    except (aiohttp.ClientError, TimeoutError, ValueError, LookupError):
+        return {}
 
 
 async def find_readiness_problem(check: Check) -> str | None:

@@ -40,13 +40,12 @@ def list_writes_in_doubt(*, as_json: bool, settings: Settings) -> None:
     object cannot be changed, and a retry of the request gets an error. Writes in progress are not
     listed; to tell them apart, the command may watch for a few seconds.
     """
+    from gateway.admin.port import fetch_faults
     from gateway.operator.in_doubt_writes import advise_to_wait, load_in_doubt_writes
-    from gateway.server.admin_application import find_service_problems
 
     async def load_writes(store: Store) -> list[WriteInDoubt]:
         writes = await load_in_doubt_writes(store)
-        environments = {write.record.tenant.environment for write in writes}
-        return advise_to_wait(writes, await find_service_problems(settings, environments))
+        return advise_to_wait(writes, await fetch_faults(settings.server) if writes else {})
 
     in_doubt = run_with_store(settings, load_writes)
     if as_json:

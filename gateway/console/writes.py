@@ -25,7 +25,7 @@ class WritesPage:
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         writes = await load_in_doubt_writes(self._store)
         if writes:
-            writes = advise_to_wait(writes, await self._find_service_problems())
+            writes = advise_to_wait(writes, await self._health.find_problems())
         batches = await list_superseded_batches(self._store)
         return self._pages.render_page(
             request,
@@ -35,14 +35,3 @@ class WritesPage:
             # Of all rows, not only of those that are shown.
             counts={"writes": len(writes), "batches": len(batches)},
         )
-
-    async def _find_service_problems(self) -> dict[str, str]:
-        """Returns the problem of each environment whose service is down or refuses the gateway."""
-        problems = {}
-        for name, problem in (await self._health.find_problems()).items():
-            kind, _, environment = name.partition(".")
-            if problem and kind == "service":
-                problems[environment] = problem
-            elif problem and kind == "environments":
-                problems.setdefault(environment, "the service is down")
-        return problems

@@ -123,18 +123,37 @@ async def load_in_doubt_writes(
 
 
 def advise_to_wait(
-    writes: Sequence[WriteInDoubt], problems: Mapping[str, str]
+    writes: Sequence[WriteInDoubt], faults: Mapping[str, str | None]
 ) -> list[WriteInDoubt]:
-    """Replaces the advice for writes that nobody should settle now.
+    """Changes the advice for writes that nobody should settle now.
 
-    ``problems`` has the problem of each environment whose service does not serve the gateway.
+    ``faults`` are those of `/readyz`, by the name of the check.
     """
     return [
-        replace(write, to_do=WAIT_ADVICE.format(problem=problems[environment].partition(":")[0]))
-        if (environment := write.record.tenant.environment) in problems
+        replace(write, to_do=_format_wait_advice(write, problem.partition(":")[0]))
+        if (problem := _find_service_problem(write.record, faults))
         else write
         for write in writes
     ]
+
+
+def _find_service_problem(record: OperationRecord, faults: Mapping[str, str | None]) -> str | None:
+    """Returns what keeps the service that the write was sent to from answering."""
+    kinds = ("legacy",) if record.is_forwarded else ("service", "environments")
+    return next(
+        (
+            problem
+            for kind in kinds
+            if (problem := faults.get(f"{kind}.{record.tenant.environment}"))
+        ),
+        None,
+    )
+
+
+def _format_wait_advice(write: WriteInDoubt, problem: str) -> str:
+    if write.record.is_forwarded:
+        return f"{problem}: wait; nothing to do yet. When it is back, {write.to_do}"
+    return WAIT_ADVICE.format(problem=problem)
 
 
 async def _filter_operations_without_owner(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -13,7 +12,7 @@ from sqlalchemy import select
 
 from gateway import console
 from gateway.admin.authentication import create_auth_middleware
-from gateway.admin.port import CHECK_SECONDS, Check, create_monitoring_application
+from gateway.admin.port import Check, create_monitoring_application
 from gateway.config.settings import Settings
 from gateway.docgen import openapi
 from gateway.operator.metrics_page import MetricsPage
@@ -23,8 +22,8 @@ from gateway.upstream.egress import EgressConfig
 from mappings.effects import JSON
 
 OPEN_BREAKER = (
-    "the service is down: it does not respond, and the circuit breaker is open; clients get 500, and "
-    "the next request tries it again"
+    "the {service} is down: it does not respond, and the circuit breaker is open; {clients} get 500, "
+    "and the next request tries it again"
 )
 
 
@@ -114,7 +113,7 @@ def _create_service_checks(
     def create_service_check(name: str) -> Check:
         async def find_service_problem() -> str | None:
             if backends.breakers.map_environments_to_states()[name] != "closed":
-                return OPEN_BREAKER
+                return OPEN_BREAKER.format(service="service", clients="clients")
             return backends.upstream.problems.describe_problem(name)
 
         return find_service_problem
@@ -122,10 +121,13 @@ def _create_service_checks(
     def create_legacy_check(name: str, origin: str) -> Check:
         async def find_legacy_problem() -> str | None:
             if backends.legacy_breakers.map_environments_to_states()[name] != "closed":
-                return OPEN_BREAKER
+                return OPEN_BREAKER.format(service="legacy service", clients="keys in mode forward")
             if await _find_origin_status(origin, egress.build_request_options(name)):
                 return None
-            return "legacy_base_url does not answer; keys in mode forward get 500"
+            return (
+                "the legacy service is down: legacy_base_url does not answer; keys in mode forward "
+                "get 500"
+            )
 
         return find_legacy_problem
 
@@ -136,24 +138,6 @@ def _create_service_checks(
         for name, environment in environments.items()
         if environment.legacy_base_url
     }
-
-
-async def find_service_problems(settings: Settings, names: Collection[str]) -> dict[str, str]:
-    """Returns the problem of each of the environments whose service is down or fails."""
-    egress = EgressConfig(settings)
-    problems = {}
-    for name, environment in settings.environments.map_configured_environments_by_name().items():
-        if name not in names:
-            continue
-        try:
-            async with asyncio.timeout(CHECK_SECONDS):
-                options = egress.build_request_options(name)
-                status = await _find_origin_status(environment.base_url, options)
-        except TimeoutError:
-            status = None
-        if status is None or status >= 500:
-            problems[name] = "the service is failing" if status else "the service is down"
-    return problems
 
 
 async def _find_origin_status(origin: str, request_options: Mapping[str, Any]) -> int | None:
