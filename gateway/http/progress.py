@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, Self
+from weakref import ref
 
 MAX_SHARED_REQUESTS = 20
 """Requests that a process publishes to other processes; the longest running ones."""
@@ -91,7 +93,8 @@ class LargeRequestsInProgress:
         ``start_time`` is in seconds of the event loop's clock. ``build_labels`` is called only if
         the request turns out to be large.
         """
-        _current_request.set(_Request(self, build_labels, start_time, task))
+        # A weak reference: the task has the context in which it is set.
+        _current_request.set(_Request(self, build_labels, start_time, ref(task)))
 
     def list_running_requests(self) -> list[RequestProgress]:
         """Lists the running requests, the longest running first."""
@@ -105,11 +108,12 @@ class LargeRequestsInProgress:
     def record_request_progress(self, request: _Request, step: Step, done: int, total: int) -> None:
         progress = self._progress_by_request.get(request)
         if progress is None:
-            if not request.is_running:  # a leftover task of an ended request
+            task = request.task()
+            if task is None or task.done():  # a leftover task of an ended request
                 return
             # A done callback also runs if the request fails.
-            request.task.add_done_callback(lambda _: self._progress_by_request.pop(request, None))
-            elapsed = timedelta(seconds=asyncio.get_running_loop().time() - request.start_time)
+            task.add_done_callback(lambda _: self._progress_by_request.pop(request, None))
+            elapsed = timedelta(seconds=time.monotonic() - request.start_time)
             began_at = self._clock() - elapsed
             progress = RequestProgress(*request.build_labels(), began_at, step, done, total)
         self._progress_by_request[request] = replace(progress, step=step, done=done, total=total)
@@ -120,11 +124,12 @@ class _Request:
     registry: LargeRequestsInProgress
     build_labels: Callable[[], RequestLabels]
     start_time: float
-    task: asyncio.Task[Any]
+    task: ref[asyncio.Task[Any]]
 
     @property
     def is_running(self) -> bool:
-        return not self.task.done()
+        task = self.task()
+        return task is not None and not task.done()
 
 
 _current_request: ContextVar[_Request | None] = ContextVar("large", default=None)

@@ -161,8 +161,8 @@ class HttpRequest:
         """The task that handles it."""
         self.remote: str | None = None
         """The peer's IP address; None for a Unix socket."""
-        self.arrived_at: float | None = None
-        """Arrival of a write by the event loop's clock: before it was read, if the process was busy."""
+        self.arrived_at = 0.0
+        """Arrival by the monotonic clock; of a write, before it was read if the process was busy."""
         self.on_disconnect: Callable[[bool], None] | None = None
         """Called if the connection ends before the request does, with whether the client has
         acknowledged everything that was sent to it."""

@@ -17,7 +17,6 @@ from gateway.http import progress
 from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
 from gateway.http.request import BodyIncomplete, HttpRequest
 from gateway.http.request_ids import generate_hex_id
-from gateway.http.timeouts import Timeout
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread_if
 from mappings.effects import JSON
@@ -216,11 +215,14 @@ async def iter_body_chunks(
 
 
 async def _read_chunk(request: HttpRequest, seconds: float) -> bytes:
+    body = request.body
     try:
-        with Timeout(seconds):
-            # Reads whatever has arrived: with whole chunks, a slow but steady client would count as
-            # stalled.
-            return await request.body.read_available()
+        # Reads whatever has arrived: with whole chunks, a slow but steady client would count as
+        # stalled.
+        if body.unread_bytes or body.is_complete:
+            return await body.read_available()
+        async with asyncio.timeout(seconds):
+            return await body.read_available()
     except TimeoutError:
         request.has_body_timed_out = True
         raise Invalid(BODY_TOO_SLOW) from None

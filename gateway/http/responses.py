@@ -19,7 +19,6 @@ from multidict import CIMultiDict
 
 from gateway.admission.limits import Admission
 from gateway.http import progress
-from gateway.http.header_block import encode_header_block
 from gateway.http.request import HttpRequest
 from gateway.payloads import json_codec
 from mappings.effects import JSON
@@ -30,6 +29,12 @@ SERVER = "payout-gateway"
 
 NO_HEADERS: Mapping[str, str] = {}
 
+_COMMON_HEADERS = (
+    "Content-Type: application/json; charset=utf-8\r\nAccess-Control-Allow-Origin: *\r\n"
+    f"Server: {SERVER}\r\n"
+)
+"""The headers of every response of the gateway itself."""
+
 PREFLIGHT_SECONDS = 86_400
 """How long a browser may cache a preflight response."""
 
@@ -39,16 +44,25 @@ CHUNK_BYTES = 256 * 1024
 _STATUSES_WITHOUT_BODY = (204, 304)
 
 _date: list[Any] = [0, ""]
-"""A time in seconds, and as the value of a header."""
+"""A time in seconds, and as a header."""
 
 
 class HttpResponse:
     """A response whose body is complete. ``headers`` are without those about the connection.
 
-    Raises ValueError when it is sent if a header contains a line break.
+    Raises ValueError when it is sent if a header contains a line break. ``header_lines`` are
+    further headers, encoded and known to contain none.
     """
 
-    __slots__ = ("_parts", "body_length", "closes_connection", "headers", "is_sent", "status")
+    __slots__ = (
+        "_header_lines",
+        "_parts",
+        "body_length",
+        "closes_connection",
+        "headers",
+        "is_sent",
+        "status",
+    )
 
     def __init__(
         self,
@@ -56,9 +70,11 @@ class HttpResponse:
         headers: Mapping[str, str],
         *parts: bytes,
         closes_connection: bool = False,
+        header_lines: str = "",
     ) -> None:
         self.status = status
         self.headers = headers
+        self._header_lines = header_lines
         self._parts = parts
         self.body_length = sum(map(len, parts))
         self.closes_connection = closes_connection
@@ -98,25 +114,38 @@ class HttpResponse:
                     "sending_response", sent_bytes, self.body_length
                 )
 
-    def _start(self, request: HttpRequest, content_length: str | None, **framing: str) -> bytes:
+    def _start(
+        self, request: HttpRequest, content_length: str | None, framing_line: str = ""
+    ) -> bytes:
         """Encodes the head, and decides whether the connection ends after this response."""
         if not request.is_keep_alive or request.connection.is_retiring:
             self.closes_connection = True
-        connection_headers = framing
+        lines = (
+            f"{_build_status_line(request.version, self.status)}{self._header_lines}{framing_line}"
+        )
+        if self.headers:
+            lines += _encode_headers(self.headers)
         if content_length is not None and self.status not in _STATUSES_WITHOUT_BODY:
-            connection_headers["Content-Length"] = content_length
+            lines += f"Content-Length: {content_length}\r\n"
         if "Date" not in self.headers:
             # Formatted once a second.
             if (second := int(time.time())) != _date[0]:
-                _date[:] = second, formatdate(second, usegmt=True)
-            connection_headers["Date"] = _date[1]
+                _date[:] = second, f"Date: {formatdate(second, usegmt=True)}\r\n"
+            lines += _date[1]
         # Connection is needed only to deviate from the default of the HTTP version.
         if self.closes_connection is (request.version == "1.1"):
-            connection_headers["Connection"] = "close" if self.closes_connection else "keep-alive"
-        status_line = f"HTTP/{request.version} {self.status} {_find_reason_phrase(self.status)}"
-        head = encode_header_block(status_line, self.headers, connection_headers)
+            lines += f"Connection: {'close' if self.closes_connection else 'keep-alive'}\r\n"
         request.is_response_started = True
-        return head
+        return f"{lines}\r\n".encode()
+
+
+def _encode_headers(headers: Mapping[str, str]) -> str:
+    """Raises ValueError if a line break in a value would inject another header."""
+    text = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    # Counting line ends in the result finds an injected one in any name or value.
+    if text.count("\r") != len(headers) or text.count("\n") != len(headers) or "\0" in text:
+        raise ValueError("a header would be more than one")
+    return text
 
 
 class StreamedResponse(HttpResponse):
@@ -166,17 +195,18 @@ class StreamedResponse(HttpResponse):
             return self._start(request, self._content_length)
         if request.version == "1.1":
             self._is_chunked = True
-            return self._start(request, None, **{"Transfer-Encoding": "chunked"})
+            return self._start(request, None, "Transfer-Encoding: chunked\r\n")
         self.closes_connection = True
         return self._start(request, None)
 
 
 @cache
-def _find_reason_phrase(status: int) -> str:
+def _build_status_line(version: str, status: int) -> str:
     try:
-        return HTTPStatus(status).phrase
+        phrase = HTTPStatus(status).phrase
     except ValueError:
-        return ""
+        phrase = ""
+    return f"HTTP/{version} {status} {phrase}\r\n"
 
 
 @frozen_dataclass(frozen=True, slots=True)
@@ -245,26 +275,24 @@ def build_http_response(
     admission: Admission | None = None,
     deprecation_headers: Mapping[str, str] = NO_HEADERS,
 ) -> HttpResponse:
-    """Builds the HTTP response, with the headers that every response has."""
-    headers = {
-        **deprecation_headers,
-        "Content-Type": "application/json; charset=utf-8",
-        "Access-Control-Allow-Origin": "*",
-        "Server": SERVER,
-        "X-Request-Id": request_id,
-    }
+    """Builds the HTTP response, with the headers that every response has.
+
+    ``request_id`` has been checked, and contains no line break.
+    """
+    header_lines = f"{_COMMON_HEADERS}X-Request-Id: {request_id}\r\n"
     if admission is not None:
-        headers["RateLimit-Limit"] = str(admission.limit)
-        headers["RateLimit-Remaining"] = str(admission.remaining)
-        headers["RateLimit-Reset"] = str(admission.reset_seconds)
-    # Applied last, so that a response can override any of them.
-    headers.update(legacy_response.headers)
+        header_lines += (
+            f"RateLimit-Limit: {admission.limit}\r\nRateLimit-Remaining: {admission.remaining}\r\n"
+            f"RateLimit-Reset: {admission.reset_seconds}\r\n"
+        )
+    headers, own_headers = deprecation_headers, legacy_response.headers
     chunks = legacy_response.chunks
     return HttpResponse(
         legacy_response.status,
-        headers,
+        {**headers, **own_headers} if own_headers else headers,
         *(chunks if chunks is not None else (json_codec.dumps_trusted(legacy_response.body),)),
         closes_connection=legacy_response.closes_connection,
+        header_lines=header_lines,
     )
 
 

@@ -68,7 +68,9 @@ class CallerAuthenticator:
             key,
             context.request_id,
             is_disconnected=request.connection.transport is None,
-            is_connection_closed=partial(is_client_disconnected, request),
+            is_connection_closed=partial(is_client_disconnected, request)
+            if operation.is_write
+            else bool,
             received_at=context.start_time,
         )
         if key.allowed_ips and (address is None or not key.admits(address)):

@@ -6,14 +6,12 @@ and runs the operation's flow. Every failure goes through one error table, every
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from hashlib import sha256
-from time import perf_counter
 from typing import cast
 from weakref import ref
 
@@ -120,15 +118,12 @@ class LegacyHandler:
         self._trusted_proxies = parse_networks(settings.server.trusted_proxies)
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
-        now = asyncio.get_running_loop().time()
-        arrived_at = request.arrived_at or now
         context = RequestContext(
             request_reader.resolve_request_id(request),
-            arrived_at,
+            request.arrived_at,
             self._resolve_address(request)
             if "X-Forwarded-For" in request.headers
             else parse_address(request.remote),
-            started_at=perf_counter() - (now - arrived_at),
         )
         # Set before the first await: the client may disconnect at any time from here on.
         request.on_disconnect = partial(self._delivery.handle_disconnect, context)
@@ -163,7 +158,7 @@ class LegacyHandler:
                     legacy_response, context.request_id, context.admission, deprecation_headers
                 )
             # Before it is sent, so that a client that has its response finds the request in the log.
-            self._log_and_count_request(request, context, response)
+            request_log.log_and_count_request(self._usage, request, context, response)
             if context.pending_delivery:
                 await self._delivery.send_and_await_acknowledgement(
                     request, response, context, context.pending_delivery
@@ -195,23 +190,6 @@ class LegacyHandler:
             request_log.record_exchange(
                 self._recorder, request, context, legacy_response, self._clock()
             )
-
-    def _log_and_count_request(
-        self, request: HttpRequest, context: RequestContext, response: HttpResponse
-    ) -> None:
-        """Writes the access log line and counts the usage."""
-        # One duration for both, so that the log and the counts agree.
-        seconds = perf_counter() - context.started_at
-        request_log.log_request(request, context, response, seconds)
-        caller = context.caller
-        self._usage.count(
-            caller.key.tenant if caller else NO_TENANT,
-            caller.key.name if caller else "",
-            context.operation.name if context.operation else "",
-            response.status,
-            seconds=seconds,
-            service_seconds=caller.service_seconds if caller else 0,
-        )
 
     async def _answer_failed_request(
         self, request: HttpRequest, context: RequestContext, error: Exception

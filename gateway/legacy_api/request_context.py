@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any
 
 from gateway.admission.limits import Admission
@@ -20,8 +19,7 @@ from mappings.effects import Operation
 class RequestContext:
     """A request with the results of its checks and calls, for the response and the log.
 
-    ``start_time`` is in seconds of the event loop's clock, whose ticks are milliseconds;
-    ``started_at`` is the same moment by ``time.perf_counter``.
+    ``start_time`` is in seconds of the monotonic clock.
     """
 
     request_id: str
@@ -46,7 +44,6 @@ class RequestContext:
     """The request to repeat at the other service after the response is sent."""
     body: bytes | None = field(default=None, repr=False)
     """The raw body; None if the request was refused before its body was read."""
-    started_at: float = field(default_factory=perf_counter)
     is_response_written: bool = False
     """Whether the whole response was handed to the connection."""
     is_delivered: bool = False

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta
-from time import perf_counter
 
 import structlog
 
@@ -14,17 +14,21 @@ from gateway.http.responses import HttpResponse, LegacyResponse, PassedResponse
 from gateway.legacy_api.request_context import RequestContext
 from gateway.migration.recorder import RecordedExchange, Recorder
 from gateway.observability import access_log, traces
+from gateway.storage.request_counts import NO_TENANT, UsageCounter
 
 log = structlog.get_logger()
 
 
-def log_request(
-    request: HttpRequest,
-    context: RequestContext,
-    response: HttpResponse,
-    seconds: float,
+def log_and_count_request(
+    usage: UsageCounter, request: HttpRequest, context: RequestContext, response: HttpResponse
 ) -> None:
+    """Writes the access log line and counts the usage."""
+    # One duration for all, so that the log and the counts agree.
+    seconds = time.monotonic() - context.start_time
     caller, log_fields = context.caller, context.log_fields
+    operation = context.operation.name if context.operation else None
+    tenant, key_name = (caller.key.tenant, caller.key.name) if caller else (None, None)
+    service_seconds = caller.service_seconds if caller else 0.0
     if context.pending_delivery and context.pending_delivery.request_id != context.request_id:
         # `trace` finds an operation by the request id of its first try.
         log_fields = {**log_fields, "retry_of": context.pending_delivery.request_id}
@@ -34,16 +38,24 @@ def log_request(
         duration_seconds=seconds,
         request_id=context.request_id,
         api="legacy",
-        route=traces.ROUTES_BY_OPERATION[context.operation.name] if context.operation else None,
+        route=traces.ROUTES_BY_OPERATION[operation] if operation else None,
         client_address=context.address,
-        operation=context.operation.name if context.operation else None,
-        tenant=caller.key.tenant if caller else None,
-        key_name=caller.key.name if caller else None,
+        operation=operation,
+        tenant=tenant,
+        key_name=key_name,
         upstream_calls=caller.call_count if caller else 0,
-        upstream_seconds=caller.service_seconds if caller else 0.0,
+        upstream_seconds=service_seconds,
         request_bytes=request.headers.get("Content-Length"),
         response_bytes=response.body_length,
         extra_fields=log_fields,
+    )
+    usage.count(
+        tenant or NO_TENANT,
+        key_name or "",
+        operation or "",
+        response.status,
+        seconds=seconds,
+        service_seconds=service_seconds,
     )
     for notice in context.notices:
         log.warning("request_warning", request_id=context.request_id, reason=notice)
@@ -68,7 +80,7 @@ def record_exchange(
         return
     if not recorder.is_selected(operation.name, key.name if key else "", now):
         return
-    seconds = perf_counter() - context.started_at
+    seconds = time.monotonic() - context.start_time
     path, query = request_reader.split_request_target(request)
     # All keys are secrets, not only the caller's: a keyless operation may carry an unchecked one.
     sent_secrets = [

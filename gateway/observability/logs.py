@@ -88,7 +88,7 @@ def write_request_line(fields: dict[str, Any], *, is_error: bool) -> None:
         except UnicodeEncodeError:
             line = _render_json(None, "", fields)
         try:
-            _json_stream.write(line + b"\n")
+            _json_stream.write(b"%b\n" % line)
             _json_stream.flush()
         except OSError:
             pass  # as for _LossyStream

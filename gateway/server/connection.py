@@ -290,8 +290,9 @@ class Connection(asyncio.Protocol):
     async def _serve(self, request: HttpRequest) -> None:
         is_kept = False
         self._current_request = request
-        if request.method != "GET":
-            request.arrived_at = self._find_arrival_time()
+        request.arrived_at = (
+            time.monotonic() if request.method == "GET" else self._find_arrival_time()
+        )
         metrics.traffic.in_flight_count += 1
         try:
             try:
@@ -303,6 +304,8 @@ class Connection(asyncio.Protocol):
             finally:
                 metrics.traffic.in_flight_count -= 1
                 self._current_request = None
+                # It refers to the request: a cycle would wait for the garbage collector.
+                request.on_disconnect = None
             if not response.is_sent:
                 await response.send(request)
             self._is_answering = False
@@ -403,7 +406,7 @@ class Connection(asyncio.Protocol):
         """
         waited_seconds = find_seconds_since_last_bytes(self.tcp_transport)
         unread_seconds = waited_seconds - (time.monotonic() - self._read_at)
-        return self._loop.time() - (waited_seconds if unread_seconds > MIN_UNREAD_SECONDS else 0.0)
+        return time.monotonic() - (waited_seconds if unread_seconds > MIN_UNREAD_SECONDS else 0.0)
 
 
 def _get_peer_address(transport: asyncio.BaseTransport) -> str | None:

@@ -56,10 +56,9 @@ class AliasIds:
         ``is_cached`` is false for a very large request, whose ids would take more memory than the
         request itself.
         """
-        unique_ids = set(legacy_ids)
         known: dict[str, str] = {}
         missing: set[str] = set()
-        for id_ in unique_ids:
+        for id_ in legacy_ids:
             if cached_id := self._current_ids.get((tenant, id_)):
                 known[id_] = cached_id
             # An id that is cached as its own legacy id stands for itself.

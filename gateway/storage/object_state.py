@@ -22,7 +22,7 @@ from gateway.storage.change_poller import increment_change_count
 from gateway.storage.database import FEW, Transaction
 from gateway.storage.encryption import EncryptionContext
 from gateway.storage.id_rows import load_legacy_ids
-from gateway.storage.sql import Parameters, Statement, build_upsert_statement
+from gateway.storage.sql import Parameters, build_upsert_statement
 from gateway.storage.state_tables import (
     IS_SUPERSEDED,
     SELECT_SUPERSEDED,
@@ -64,20 +64,13 @@ class ObjectStateStore:
         """Loads the facts of an object; an empty dict if it has none."""
         table = STATE_TABLES[kind]
         row = {"merchant": owner.merchant, "environment": owner.environment, "id": id}
-        rows = self._fetch_small_facts_now(kind, table.select_one, row)
+        # Without waiting, unless the facts may be long.
+        rows = None if table.is_encrypted else self._store.database.fetch_now(table.select_one, row)
         if rows is None:
             rows = await self._store.read(lambda tx: tx.fetch(table.select_one, row), is_brief=True)
         if not rows:
             return {}
         return (await self._decode_facts_by_id(owner, kind, rows)).get(id, {})
-
-    def _fetch_small_facts_now(
-        self, kind: str, statement: Statement, values: Parameters
-    ) -> Sequence[Any] | None:
-        """Fetches rows without waiting; None if that is impossible, or if facts may be long."""
-        if STATE_TABLES[kind].is_encrypted:
-            return None
-        return self._store.database.fetch_now(statement, values)
 
     async def is_batch_superseded_for_any_tenant(self, environment: str, batch_id: str) -> bool:
         """Whether a batch of any merchant is superseded; for requests whose tenant is unknown."""
@@ -93,7 +86,11 @@ class ObjectStateStore:
         """Loads the facts of a kind's objects, by id: of all objects, or of those in ``among``."""
         values, table = owner._asdict(), STATE_TABLES[kind]
         if among is None:
-            rows = self._fetch_small_facts_now(kind, table.select_first, values)
+            rows = (
+                None
+                if table.is_encrypted
+                else self._store.database.fetch_now(table.select_first, values)
+            )
             if rows is None or len(rows) > FEW:
                 rows = await self._store.read(lambda tx: tx.fetch(table.select_all, values))
         elif ids := sorted(set(among)):

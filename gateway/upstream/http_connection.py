@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from typing import cast
 
@@ -26,7 +27,7 @@ CLOSED_BEFORE_ANSWER = "the connection was closed before an answer arrived"
 
 
 class Deadline:
-    """The end of a call, ``seconds`` from now; each byte received may put it off.
+    """The end of a call, ``seconds`` from now by the monotonic clock, which is the event loop's.
 
     Bytes that arrive at the rate ``bytes_per_second`` do not use up time, unless it is 0.
     """
@@ -35,7 +36,7 @@ class Deadline:
 
     def __init__(self, seconds: float, bytes_per_second: int = 0) -> None:
         self.seconds = seconds
-        self.at = asyncio.get_running_loop().time() + seconds
+        self.at = time.monotonic() + seconds
         self._bytes_per_second = bytes_per_second
 
     def extend(self, size: int) -> None:
@@ -49,6 +50,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def __init__(self, on_lost: Callable[[UpstreamConnection], None]) -> None:
         self._on_lost = on_lost
+        # Asking for it is a system call in Python 3.11.
+        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._is_encrypted = False
         self._parser = HttpResponseParser(self)
@@ -112,7 +115,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._timer is None or deadline.at < self._timer_at:
             self._start_timer()
         self.headers = CIMultiDict()
-        wakeup = self._wakeup = asyncio.get_running_loop().create_future()
+        wakeup = self._wakeup = self._loop.create_future()
         transport.write(data)
         return wakeup
 
@@ -150,7 +153,7 @@ class UpstreamConnection(asyncio.Protocol):
             if self._error is not None:
                 raise self._error
             if not self.is_complete and not self._parts:
-                wakeup = self._wakeup = asyncio.get_running_loop().create_future()
+                wakeup = self._wakeup = self._loop.create_future()
                 if self._transport is not None:
                     self._transport.resume_reading()
                 await wakeup
@@ -229,7 +232,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._on_lost(self)
 
     def pause_writing(self) -> None:
-        self._writable = asyncio.get_running_loop().create_future()
+        self._writable = self._loop.create_future()
 
     def resume_writing(self) -> None:
         if self._writable is not None and not self._writable.done():
@@ -253,7 +256,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = self._deadline.at
-        self._timer = asyncio.get_running_loop().call_at(self._timer_at, self._end_late_exchange)
+        self._timer = self._loop.call_at(self._timer_at, self._end_late_exchange)
 
     def _end_late_exchange(self) -> None:
         self._timer = None

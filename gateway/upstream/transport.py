@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import time
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
@@ -67,7 +68,7 @@ class Origin:
         """Opens a connection, or waits for one if there are too many.
 
         The caller has to release it. The call may wait, so it is signed only afterwards. Raises
-        ResponseLost, and TimeoutError at the deadline, a time of the event loop's clock.
+        ResponseLost, and TimeoutError at the deadline, a time of the monotonic clock.
         """
         async with asyncio.timeout_at(deadline):
             return await self._open_or_wait_for_connection()
@@ -92,11 +93,12 @@ class Origin:
         if not connection.end_exchange():
             connection.close()
         elif not (self._waiters and self._wake_waiter(connection)):
-            loop = asyncio.get_running_loop()
-            connection.idle_since = loop.time()
+            connection.idle_since = time.monotonic()
             self._idle.append(connection)
             if self._idle_timer is None:
-                self._idle_timer = loop.call_later(IDLE_TIMEOUT_SECONDS, self._close_idle)
+                self._idle_timer = asyncio.get_running_loop().call_later(
+                    IDLE_TIMEOUT_SECONDS, self._close_idle
+                )
 
     def close(self) -> None:
         if self._idle_timer is not None:
@@ -132,7 +134,7 @@ class Origin:
         return False
 
     def _close_idle(self) -> None:
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         # The list is in the order of release, except that the newest are taken from its end.
         while self._idle and now - self._idle[0].idle_since >= IDLE_TIMEOUT_SECONDS:
             self._idle.pop(0).close()

@@ -6,7 +6,7 @@ The result of each step, or its failure, is sent back into the flow at its ``yie
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Awaitable, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -347,35 +347,36 @@ class FlowExecutor:
             return Unreadable(f"the service could not be read ({reason or type(failure).__name__})")
         return outcome
 
-    async def _perform_step(self, step: Step, caller: Caller) -> Any:
+    def _perform_step(self, step: Step, caller: Caller) -> Awaitable[Any]:
+        """Starts a step, whose result is awaited."""
         tenant = caller.key.tenant
-        match step:
-            case Call():
-                is_plain_read = step.is_read and step.probe_ids is None and not step.cache_seconds
-                return await (
-                    self._call_sender.send(step, caller)
-                    if is_plain_read
-                    else self._send_call_or_use_cache(step, caller)
-                )
-            case Parallel(calls):
-                return await self.call_reads_in_parallel(calls, caller)
-            case ListQuery():
-                return await self._listing.query(
-                    step, lambda call: self._call_sender.send(call, caller), tenant
-                )
-            # Special kinds before the general cases, which would match them too.
-            case LoadFacts("legacy id", None, ids):
-                return await self._object_state.load_legacy_ids(tenant, ids or ())
-            case LoadFacts(kind, str() as id_):
-                return await self._object_state.load(tenant, kind, id_)
-            case LoadFacts("abandoned"):
-                return await self._object_state.load_superseded_batch_aliases(tenant)
-            case LoadFacts(kind, None, ids):
-                return await self._object_state.load_facts_by_id(tenant, kind, ids)
-            case CompareAndSet():
-                return await self._object_state.compare_and_set_all(tenant, [step])
-            case AwaitFacts():
-                return await self._wait_for_facts(step, caller)
+        if isinstance(step, Call):
+            is_plain_read = step.is_read and step.probe_ids is None and not step.cache_seconds
+            return (
+                self._call_sender.send(step, caller)
+                if is_plain_read
+                else self._send_call_or_use_cache(step, caller)
+            )
+        if isinstance(step, LoadFacts):
+            return self._load_facts(step, tenant)
+        if isinstance(step, Parallel):
+            return self.call_reads_in_parallel(step.calls, caller)
+        if isinstance(step, ListQuery):
+            return self._listing.query(
+                step, lambda call: self._call_sender.send(call, caller), tenant
+            )
+        if isinstance(step, AwaitFacts):
+            return self._wait_for_facts(step, caller)
+        return self._object_state.compare_and_set_all(tenant, [step])
+
+    def _load_facts(self, step: LoadFacts, tenant: Tenant) -> Awaitable[Any]:
+        if step.id is not None:
+            return self._object_state.load(tenant, step.kind, step.id)
+        if step.kind == "legacy id":
+            return self._object_state.load_legacy_ids(tenant, step.ids or ())
+        if step.kind == "abandoned":
+            return self._object_state.load_superseded_batch_aliases(tenant)
+        return self._object_state.load_facts_by_id(tenant, step.kind, step.ids)
 
     async def _wait_for_facts(self, step: AwaitFacts, caller: Caller) -> Mapping[str, JSON]:
         loop, pause_seconds = asyncio.get_running_loop(), MIN_POLL_SECONDS

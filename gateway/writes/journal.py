@@ -261,7 +261,10 @@ class Journal:
     def find_receipt_time(self, received_at: float | None) -> tuple[float, float]:
         """Converts a time of the event loop's clock (None: now) to those of ``read_clocks``."""
         monotonic, wall = self.read_clocks()
-        elapsed = 0.0 if received_at is None else asyncio.get_running_loop().time() - received_at
+        elapsed = 0.0
+        if received_at is not None:
+            # The event loop's clock stands still while its callbacks run.
+            elapsed = max(0.0, asyncio.get_running_loop().time() - received_at)
         return monotonic - elapsed, wall - elapsed
 
     def read_clocks(self) -> tuple[float, float]:

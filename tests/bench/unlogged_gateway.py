@@ -17,7 +17,7 @@ def do_nothing(*_args: object, **_keywords: object) -> None: ...
 
 
 # The access log line, which also counts the request; upstream calls.
-_places = [(request_log, "log_request"), (metrics, "count_upstream_call")]
+_places = [(request_log, "log_and_count_request"), (metrics, "count_upstream_call")]
 _replacements = [do_nothing, do_nothing]
 
 
