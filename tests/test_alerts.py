@@ -14,7 +14,7 @@ import yaml
 
 from tests.legacy_and_current import open_gateway_between
 from tests.metrics_scrape import Scrape
-from tests.operator_commands import lose_batch_create, open_operated_gateway
+from tests.operator_commands import lose_batch_create, open_operated_gateway, wait_until_async
 from tests.promql import PromQLError, parse_promql
 from tests.test_documentation_links import list_anchors
 from tests.test_metrics import KNOWN_LABEL_VALUES, scrape_gateway
@@ -52,6 +52,13 @@ def real_scrape(tmp_path_factory: pytest.TempPathFactory) -> Scrape:
             await setup.gateway.request("GET", "/v1/recipients")
             await setup.gateway.request("GET", "/v1/nowhere")
             await lose_batch_create(setup)
+
+            async def has_event_loop_lag() -> bool:
+                scrape = await scrape_gateway(setup.gateway)
+                return bool(scrape.get_value("payout_gateway_event_loop_lag_seconds_count"))
+
+            # Measured four times a second.
+            await wait_until_async(has_event_loop_lag)
             return await scrape_gateway(setup.gateway)
 
     return asyncio.run(run_requests())
