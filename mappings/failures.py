@@ -125,6 +125,10 @@ class Unreachable(Failure):
         self.retry_after = retry_after
 
 
+class CircuitOpen(Unreachable):
+    """The call was not sent, because the service's circuit breaker is open."""
+
+
 class Halted(Unreachable):
     """The gateway itself refused to send the call; ``problem`` is the error for the client."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def assert_shed(response: RawResponse) -> None:
 
 
 async def test_open_circuit_breaker_refuses_requests_of_both_interfaces(
-    tmp_path: Path,
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async with (
         open_raw_service(respond_with(b"", resets_connection=True)) as recorder,
@@ -55,6 +56,7 @@ async def test_open_circuit_breaker_refuses_requests_of_both_interfaces(
         for _ in range(3):
             assert "retry-after" not in (await send_request(gateway, READ_REQUEST)).headers
         connection_count = recorder.connections
+        capfd.readouterr()
         assert_shed(await send_request(gateway, READ_REQUEST))
         assert_shed(await send_request(gateway, WRITE_REQUEST))
         signed_response = await send_request(
@@ -63,6 +65,8 @@ async def test_open_circuit_breaker_refuses_requests_of_both_interfaces(
         assert extract_error(signed_response) == INTERNAL
         assert signed_response.headers["retry-after"]
         assert recorder.connections == connection_count, "nobody knocks any more"
+        output = "".join(capfd.readouterr())
+        assert re.findall(r"upstream_calls\W+(?:\w*m)?(\d)", output) == ["0"] * 3
         async with gateway.session.get(gateway.running.admin_url + "/readyz") as response:
             assert (await response.json())["circuit_breakers"] == {"sandbox": "open"}
 

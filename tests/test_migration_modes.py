@@ -804,12 +804,16 @@ async def test_legacy_service_has_its_own_circuit_breaker(
     async with open_gateway_between(tmp_path, has_two_services=True, sections=sections) as setup:
         await setup.set_mode("forward")
         setup.add_legacy_fault("GET", "/v1/profile/balances", close="after")
-        assert (await setup.gateway.request("GET", "/v1/profile/balances")).status == 500
+        for _ in range(2):
+            assert (await setup.gateway.request("GET", "/v1/profile/balances")).status == 500
         async with setup.gateway.session.get(
             f"{setup.gateway.running.admin_url}/readyz"
         ) as response:
             body = await response.json()
     assert body["circuit_breakers"] == {"sandbox": "closed", "legacy sandbox": "open"}
+    refused_line = read_log(tmp_path).splitlines()[-1]
+    assert "the legacy service did not respond" in refused_line
+    assert re.search("upstream_calls=\\S*0", refused_line)
     (line,) = [
         entry for entry in read_log(tmp_path).splitlines() if "circuit_breaker_opened" in entry
     ]

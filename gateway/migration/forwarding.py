@@ -37,7 +37,7 @@ from gateway.writes.idempotency import (
 from gateway.writes.stored_responses import FORWARDED_RETRY_AFTER_SECONDS
 from mappings import FORWARDED
 from mappings.effects import JSON, Answer, Call, CompareAndSet
-from mappings.failures import Failure, Problem, Refused, Unknown, Unreachable
+from mappings.failures import CircuitOpen, Failure, Problem, Refused, Unknown, Unreachable
 from mappings.forwarded_writes import FORWARDED_PREFIX
 
 NOT_MODIFIED = 304
@@ -94,6 +94,9 @@ class LegacySender:
                 status = passthrough_response.status
         except ResponseLost as lost:
             raise _build_lost_failure(inbound, str(lost)) from None
+        except CircuitOpen:
+            caller.call_count -= 1
+            raise
         finally:
             spool.close()
             caller.service_seconds += perf_counter() - started_at

@@ -60,7 +60,7 @@ from gateway.upstream.send_attempt import Fence
 from gateway.upstream.spool import Spool
 from mappings import errors
 from mappings.effects import JSON
-from mappings.failures import Failure, Invalid, Problem, Unknown, Unreachable
+from mappings.failures import CircuitOpen, Failure, Invalid, Problem, Unknown, Unreachable
 
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
 PREFLIGHT_METHODS = (*READ_METHODS[:2], "POST", "PUT", "PATCH", "DELETE")
@@ -402,6 +402,9 @@ class SignedHandler:
                 )
                 call_recorder.record_status(upstream_response.status)
                 return upstream_response
+        except CircuitOpen:
+            context.calls = 0
+            raise
         finally:
             context.service_seconds = perf_counter() - started_at
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 import structlog
 
-from mappings.failures import Unreachable
+from mappings.failures import CircuitOpen
 
 BreakerState = Literal["closed", "open", "half_open"]
 
@@ -104,6 +104,7 @@ class CircuitBreakers:
         service: Literal["current", "legacy"] = "current",
     ) -> None:
         self._service = service
+        self._subject = "the legacy service" if service == "legacy" else "the service"
         self._failures = failures
         self._breakers = {name: CircuitBreaker(failures, seconds) for name in environments}
         self._clock = clock
@@ -112,7 +113,7 @@ class CircuitBreakers:
         return {name: breaker.state for name, breaker in self._breakers.items()}
 
     def track(self, environment: str) -> _TrackedCall:
-        """Returns a context manager for one request; entering raises Unreachable if it is open."""
+        """Returns a context manager for one request; entering raises CircuitOpen if it is open."""
         return _TrackedCall(self, environment)
 
     def start_call(self, environment: str) -> BreakerCall:
@@ -122,10 +123,10 @@ class CircuitBreakers:
         call = breaker.admit(self._clock())
         if call is None:
             seconds = max(1, ceil(breaker.compute_wait_seconds(self._clock())))
-            reason = (
-                "the circuit breaker is open: the service did not respond to several calls in a row"
+            raise CircuitOpen(
+                f"the circuit breaker is open: {self._subject} did not respond to several calls in a row",
+                retry_after=seconds,
             )
-            raise Unreachable(reason, retry_after=seconds)
         return call
 
     def end_call(self, environment: str, call: BreakerCall) -> None:
@@ -148,8 +149,13 @@ class CircuitBreakers:
             log.warning("circuit_breaker_closed", **log_fields)
         # A failed probe is not logged: an outage is logged once.
         elif old_state == "closed":
-            reason = f"{self._failures} calls in a row got no response"
-            log.error("circuit_breaker_opened", **log_fields, reason=reason)
+            log.error(
+                "circuit_breaker_opened",
+                **log_fields,
+                reason=f"{self._subject} did not respond to {self._failures} calls in a row; clients "
+                "get 500",
+                hint="wait, and settle no write yet; `payout-gateway doctor` says what does not answer",
+            )
 
 
 class _TrackedCall:

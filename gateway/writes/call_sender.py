@@ -35,6 +35,7 @@ from mappings.effects import (
     Vocabulary,
 )
 from mappings.failures import (
+    CircuitOpen,
     Failure,
     Problem,
     Refused,
@@ -132,6 +133,8 @@ class CallSender:
             outcome = STATUS_CLASSES[reply.status // 100]
         except BaseException as error:
             outcome = _describe_failed_call(error)
+            if isinstance(error, CircuitOpen):
+                caller.call_count -= 1
             raise
         finally:
             seconds = time.perf_counter() - started_at
