@@ -28,6 +28,7 @@ from mappings.effects import (
     Step,
     WriteOutcome,
 )
+from mappings.errors import NOT_FOUND
 from mappings.failures import Refused
 
 FORWARDED_PREFIX = "forwarded "
@@ -57,8 +58,10 @@ def build_forwarded_operation(operation: Operation) -> Operation:
         try:
             body = yield call
         except Refused as refused:
-            # The batch exists nowhere, so nothing needs its mark any more.
-            if refused.status == 404 and operation.name in _SINGLE_BATCH_OPERATIONS:
+            # The batch exists nowhere, so nothing needs its mark any more. A 404 without the error
+            # code is a page of a proxy.
+            is_missing = any(problem.code == NOT_FOUND.code for problem in refused.problems)
+            if is_missing and operation.name in _SINGLE_BATCH_OPERATIONS:
                 yield from _delete_marks(operation, request)
             raise
         if operation.name == "create_batch" and body.get("id"):

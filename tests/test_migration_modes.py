@@ -690,6 +690,21 @@ async def test_legacy_response_to_a_write_is_passed_on(
         assert setup.count_legacy_calls("POST", "/v1/batches") == 1
 
 
+async def test_missing_page_of_a_proxy_does_not_unbind_a_batch(tmp_path: Path) -> None:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
+        await setup.set_mode("forward")
+        batch = await create_batch(setup.gateway, await create_recipient(setup.gateway), "10.00")
+        await setup.set_mode("translate")
+        path = f"/v1/batches/{batch}/start-processing"
+        headers = {"Content-Type": "text/html"}
+        setup.add_legacy_fault("POST", path, status=404, body=b"<html>", headers=headers)
+        url = setup.gateway.running.url + path
+        async with setup.gateway.session.post(url, headers={"X-API-Key": API_KEY}) as response:
+            assert response.status == 404
+        assert (await setup.gateway.request("POST", path)).status == 200
+        assert setup.count_legacy_calls("POST", path) == 2
+
+
 @pytest.mark.parametrize(("status", "body"), [(204, b""), (200, b"")])
 async def test_delete_may_be_answered_without_content(
     status: int, body: bytes, tmp_path: Path
