@@ -83,19 +83,15 @@ def start_signed_batch(request: Request) -> Flow:
 
 
 def _acquire_batch_lock_for_start(upstream_id: str, batch_id: str, request: Request) -> SubFlow:
-    """Acquires the lock once no edit is under way; returns the facts before and the facts set."""
+    """Acquires the lock once no change is under way; returns the facts before and the facts set."""
     for _ in range(MAX_LOCK_ATTEMPTS):
         redirect = yield LoadFacts("alias", upstream_id)
         if redirect.get("abandoned"):
             raise Invalid(WRONG_STATUS)
         facts = yield LoadFacts("batch", batch_id)
-        if _is_being_edited(facts):
+        if not is_batch_unlocked(facts):
             try:
-                yield AwaitFacts(
-                    "batch",
-                    batch_id,
-                    condition=lambda awaited_facts: not _is_being_edited(awaited_facts),
-                )
+                yield AwaitFacts("batch", batch_id, condition=is_batch_unlocked)
             except Conflict:
                 break
             continue
@@ -120,10 +116,6 @@ def _acquire_batch_lock_for_start(upstream_id: str, batch_id: str, request: Requ
             continue
         return facts, lock_facts
     raise Halted(BEING_CHANGED, retry_after=1)
-
-
-def _is_being_edited(facts: Mapping[str, JSON]) -> bool:
-    return not (is_batch_unlocked(facts) or facts.get("phase") == "starting")
 
 
 def _is_startable(facts: Mapping[str, JSON], upstream_id: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import time
 from pathlib import Path
@@ -441,10 +442,87 @@ async def test_refused_signed_start_can_be_retried(tmp_path: Path) -> None:
         assert (await start_signed(gateway, upstream)).status == 200
 
 
-@pytest.mark.parametrize("status", [200, 408])
+@pytest.mark.parametrize("encoding", ["", "gzip"])
+async def test_signed_start_refused_with_status_200_is_not_recorded_as_started(
+    encoding: str, tmp_path: Path
+) -> None:
+    async with open_gateway_and_service(tmp_path, build_service(inferred=True)) as (
+        gateway,
+        simulator,
+    ):
+        _, _, upstream = await create_batch_of_one(gateway, simulator)
+        refusal = b'{"ok":false,"errors":[{"code":"expired_quote","message":"Quote expired"}]}'
+        page = gzip.compress(refusal) if encoding else refusal
+        headers = {"Content-Type": "application/json"}
+        headers |= {"Content-Encoding": encoding} if encoding else {}
+        path = "/v1/batches/*/start-processing"
+        simulator.inject_fault(Fault("POST", path, 200, page, headers=headers))
+        response = await start_signed(gateway, upstream)
+        assert (response.status, response.body) == (200, page)
+        batch_state = await load_batch_state(gateway, upstream)
+        assert (batch_state["phase"], batch_state.get("started")) == ("sent", None)
+        assert (await start_signed(gateway, upstream)).status == 200
+
+
+async def test_signed_start_waits_for_a_legacy_start_that_may_be_refused(tmp_path: Path) -> None:
+    async with open_gateway_and_service(tmp_path, build_service(inferred=True)) as (
+        gateway,
+        simulator,
+    ):
+        _, batch, upstream = await create_batch_of_one(gateway, simulator)
+        refusal = b'{"ok":false,"errors":[{"code":"expired_quote","message":"Quote expired"}]}'
+        path = "/v1/batches/*/start-processing"
+        simulator.inject_fault(Fault("POST", path, status=400, body=refusal, delay=0.5))
+        legacy_start = asyncio.ensure_future(
+            gateway.request("POST", f"/v1/batches/{batch}/start-processing")
+        )
+        await wait_until(lambda: not simulator.service.faults)  # it has arrived
+        assert (await start_signed(gateway, upstream)).status == 200
+        assert (await legacy_start).status == 406
+
+
+async def test_signed_start_waiting_for_a_connection_is_not_sent_for_a_disconnected_client(
+    tmp_path: Path,
+) -> None:
+    upstream_section = {"connections": 1, "timeout_seconds": 10}
+    async with open_gateway_and_service(
+        tmp_path, build_service(inferred=True), upstream=upstream_section
+    ) as (gateway, simulator):
+        _, _, upstream = await create_batch_of_one(gateway, simulator)
+        simulator.inject_fault(Fault("GET", "/v1/balance", delay=1.5))
+        holding_request = asyncio.ensure_future(send_signed(gateway, "GET", "/balance"))
+        await wait_until(lambda: not simulator.service.faults)  # it has arrived
+        target = f"/v1/batches/{upstream}/start-processing"
+        async with await open_connection(gateway.running.port) as connection:
+            await connection.send(CLIENT.build_request("POST", target, stamp=int(time.time())))
+
+            async def has_lock() -> bool:
+                return (await load_batch_state(gateway, upstream))["phase"] == "starting"
+
+            await wait_until_async(has_lock)
+            await asyncio.sleep(0.1)
+        assert (await holding_request).status == 200
+
+        async def is_unlocked() -> bool:
+            return (await load_batch_state(gateway, upstream))["phase"] == "sent"
+
+        await wait_until_async(is_unlocked)
+    assert simulator.service.batch_starts == []
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "page"),
+    [
+        (200, "text/html", b"<html>"),
+        (408, "text/html", b"<html>"),
+        (408, "application/json", b'{"message":"Request Timeout"}'),
+        (200, "application/json", b'{"ok":tr'),
+        (200, "application/json", b'{"ok":false}'),
+    ],
+)
 @pytest.mark.parametrize("action", ["start-processing", "payments"])
-async def test_page_of_a_proxy_leaves_a_signed_write_in_doubt(
-    action: str, status: int, tmp_path: Path
+async def test_response_that_proves_nothing_leaves_a_signed_write_in_doubt(
+    action: str, status: int, kind: str, page: bytes, tmp_path: Path
 ) -> None:
     async with open_gateway_and_service(tmp_path, build_service(inferred=False)) as (
         gateway,
@@ -453,11 +531,11 @@ async def test_page_of_a_proxy_leaves_a_signed_write_in_doubt(
         recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         (payment,) = await load_payment_ids(gateway, batch)
         path = f"/batches/{upstream}/{action}"
-        page = Fault("POST", f"/v1{path}", status, b"<html>", headers={"Content-Type": "text/html"})
-        simulator.inject_fault(page)
+        headers = {"Content-Type": kind}
+        simulator.inject_fault(Fault("POST", f"/v1{path}", status, page, headers=headers))
         body = build_add_body(recipient, "7.00") if action == "payments" else b""
         response = await send_signed(gateway, "POST", path, body)
-        assert (response.status, response.body) == (status, b"<html>")
+        assert (response.status, response.body) == (status, page)
         # The service may still execute the write: a replacement of the batch would pay twice.
         assert (await edit_payment(gateway, batch, payment=payment)).status != 200
         assert list_upstream_ids(simulator) == [upstream]

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 from gateway.admission.limits import Admission
 from gateway.admission.load import AdmissionSlot, LoadShedder, Overloaded
@@ -26,6 +26,7 @@ from gateway.http.client_address import (
     parse_networks,
     resolve_client_address,
 )
+from gateway.http.delivery import is_client_disconnected
 from gateway.http.request import HttpRequest
 from gateway.http.request_paths import PathTemplates, is_forwardable, parse_path_parts
 from gateway.http.request_reader import BodyPace
@@ -85,6 +86,8 @@ class SignedRequestContext:
     request_id: str
     address: Address | None
     route: str
+    received_at: float
+    """When the request was received, by the event loop's clock."""
     status: int = CLIENT_CLOSED_REQUEST
     tenant: Tenant | None = None
     admission: Admission | None = None
@@ -132,6 +135,7 @@ class SignedHandler:
             request_reader.resolve_request_id(request),
             self._resolve_address(request),
             self._path_templates.redact(request.raw_path),
+            request.arrived_at or asyncio.get_running_loop().time(),
         )
         request.on_disconnect = context.cancel_slot_wait
         try:
@@ -322,7 +326,7 @@ class SignedHandler:
             )
             try:
                 upstream_response = await (
-                    self._send_write(send, passthrough_request, sender, context, stamp)
+                    self._send_write(send, request, passthrough_request, sender, context)
                     if is_write
                     else send()
                 )
@@ -352,20 +356,23 @@ class SignedHandler:
     async def _send_write(
         self,
         send: Send[PassthroughResponse],
+        request: HttpRequest,
         passthrough_request: PassthroughRequest,
         sender: AuthenticatedSender,
         context: SignedRequestContext,
-        stamp: int,
     ) -> PassthroughResponse:
-        write_fields = (
+        write = SignedWrite(
             sender.tenant,
             sender.credentials,
             passthrough_request.environment,
             passthrough_request.method,
             passthrough_request.target,
+            cast("int", passthrough_request.stamp),
+            context.request_id,
+            await _read_added_payment(passthrough_request),
+            context.received_at,
+            partial(is_client_disconnected, request),
         )
-        payment = await _read_added_payment(passthrough_request)
-        write = SignedWrite(*write_fields, stamp, context.request_id, payment)
         try:
             return await self._write_guard.send_write(write, send)
         except WrongBatchStatus:

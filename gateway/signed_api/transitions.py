@@ -18,13 +18,21 @@ from multidict import CIMultiDictProxy
 
 from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
+from gateway.http.decompression import (
+    DecompressedBodyTooLarge,
+    DecompressionError,
+    decompress_body,
+)
 from gateway.http.request_paths import parse_path_parts
 from gateway.http.responses import LegacyResponse
+from gateway.payloads import json_codec
 from gateway.storage import ObjectStateStore, Tenant
 from gateway.storage.operations import OperationRepository
-from gateway.upstream.send_attempt import Fence
+from gateway.upstream.client import MAX_ANSWER_BYTES
+from gateway.upstream.send_attempt import Fence, ResponseLost
 from gateway.writes.caller import Caller
 from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
+from gateway.writes.response_proof import is_proven_refusal, is_success
 from mappings import errors
 from mappings.effects import JSON, Answer, Call, Request
 from mappings.failures import Failure, Halted, Invalid, Refused, Unknown
@@ -37,14 +45,20 @@ class WrongBatchStatus(Exception):
     """The recorded state of the batch does not allow the write; nothing was sent."""
 
 
-class HasHeaders(Protocol):
-    """A response whose status and headers are known."""
+class StreamedResponse(Protocol):
+    """A response whose status and headers have arrived."""
 
     status: int
     headers: CIMultiDictProxy[str]
 
+    async def peek_body(self) -> bytes | None:
+        """Reads the body, without taking it from the client; None if it is long.
 
-Response = TypeVar("Response", bound=HasHeaders)
+        Raises ResponseLost.
+        """
+
+
+Response = TypeVar("Response", bound=StreamedResponse)
 
 Send = Callable[[Fence | None], Awaitable[Response]]
 """Sends the write as its client signed it, unless the fence refuses."""
@@ -67,6 +81,10 @@ class SignedWrite:
     request_id: str
     payment: Mapping[str, JSON] | None = None
     """The payment that the write adds to a batch, if it does."""
+    received_at: float | None = None
+    """When the request was received, by the event loop's clock; None means now."""
+    is_disconnected: Callable[[], bool] = bool
+    """Whether the client's end of the connection is closed at this moment."""
 
 
 class SignedWriteGuard:
@@ -118,7 +136,12 @@ class SignedWriteGuard:
             WriteRequest(
                 START if action == _START_ACTION else CHANGE,
                 flow_request,
-                Caller(key, write.request_id),
+                Caller(
+                    key,
+                    write.request_id,
+                    received_at=write.received_at,
+                    is_connection_closed=write.is_disconnected,
+                ),
             ),
             send,
         ).run(self._idempotency_guard, write.stamp)
@@ -192,18 +215,16 @@ class SignedBatchWrite(Generic[Response]):
             raise self._build_error(self._failure)
         return self._response
 
-    async def _send_call(self, _call: Call, fence: Fence | None) -> JSON:
+    async def _send_call(self, call: Call, fence: Fence | None) -> JSON:
         """Sends the call with the client's signature, in place of a call signed by the gateway."""
         response = self._response = await self._send(fence)
-        # Other content is from a proxy, and says nothing of what the service does.
-        content_type = response.headers.get("Content-Type", "").lower()
-        is_json = "json" in content_type
-        # The recorded answer has no content; the client gets the service's own response.
-        if 200 <= response.status < 300 and (is_json or not content_type):
-            return {}
-        if 400 <= response.status < 500 and is_json:
+        is_executed = await _find_proof(call.method, response)
+        if is_executed is None:
+            raise Unknown(f"status {response.status}")
+        if not is_executed:
             raise Refused(response.status)
-        raise Unknown(f"status {response.status}")
+        # The recorded answer has no content; the client gets the service's own response.
+        return {}
 
     async def _build_response(self, answer: Answer) -> LegacyResponse:
         return LegacyResponse(200, answer.body)
@@ -214,3 +235,30 @@ class SignedBatchWrite(Generic[Response]):
 
     def _build_error(self, failure: Failure | None) -> Exception:
         return WrongBatchStatus() if failure is None or isinstance(failure, Invalid) else failure
+
+
+async def _find_proof(method: str, response: StreamedResponse) -> bool | None:
+    """Finds whether a response proves that a write was executed, or that it was refused.
+
+    Returns None if it proves neither; raises Unknown if it is truncated. A body that is long, or
+    that the gateway cannot decompress, is judged by its type: pages of proxies are HTML.
+    """
+    status = response.status
+    try:
+        body = await response.peek_body()
+    except ResponseLost as lost:
+        raise Unknown(str(lost)) from None
+    if status == 204 and method == "DELETE":
+        return True
+    encoding = response.headers.get("Content-Encoding", "")
+    try:
+        decoded_body = body and await decompress_body(body, encoding, MAX_ANSWER_BYTES)
+        if body is None or (encoding and decoded_body is body):
+            is_json = "json" in response.headers.get("Content-Type", "").lower()
+            return status < 300 if is_json and 200 <= status < 500 else None
+        fields = json_codec.loads(decoded_body or b"")
+    except (DecompressionError, DecompressedBodyTooLarge, json_codec.JsonError):
+        return None
+    if not isinstance(fields, dict):
+        return None
+    return is_success(status, fields) or (False if is_proven_refusal(status, fields) else None)

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 BODILESS_STATUSES = (204, 304)
 
+MAX_PEEKED_BYTES = 64 * 1024
+"""Largest body that is read before any of it is passed on, to see what it proves."""
+
 UNWRITABLE_RESPONSE = "a response with a control character in a header"
 
 
@@ -72,6 +75,8 @@ class PassthroughResponse:
         self._response = response
         self._protocol = response.connection.protocol if response.connection else None
         self._timeout_seconds = seconds
+        self._peeked_chunks: list[bytes] = []
+        self._truncation: ResponseLost | None = None
 
     @property
     def has_detectable_end(self) -> bool:
@@ -80,8 +85,32 @@ class PassthroughResponse:
         is_empty = self.status in BODILESS_STATUSES or self._response.method == "HEAD"
         return is_chunked or is_empty or "Content-Length" in self.headers
 
+    async def peek_body(self) -> bytes | None:
+        """Reads a body of at most ``MAX_PEEKED_BYTES``, which ``iter_chunks`` still yields.
+
+        Returns None if the body is longer; raises ResponseLost if it is truncated.
+        """
+        size = 0
+        try:
+            async for part in self._iter_received_chunks():
+                self._peeked_chunks.append(part)
+                if (size := size + len(part)) > MAX_PEEKED_BYTES:
+                    return None
+        except ResponseLost as lost:
+            self._truncation = lost
+            raise
+        return b"".join(self._peeked_chunks)
+
     async def iter_chunks(self) -> AsyncGenerator[bytes]:
         """Yields the raw body while it arrives; raises ResponseLost if it is truncated."""
+        for part in self._peeked_chunks:
+            yield part
+        if self._truncation is not None:
+            raise self._truncation
+        async for part in self._iter_received_chunks():
+            yield part
+
+    async def _iter_received_chunks(self) -> AsyncGenerator[bytes]:
         while part := await self._read_chunk():
             yield part
         if not self.has_detectable_end and self._has_connection_been_reset:

@@ -27,6 +27,13 @@ from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.upstream.send_attempt import Fence
 from gateway.writes.caller import Caller
 from gateway.writes.operation_execution import OperationExecution
+from gateway.writes.response_proof import (
+    derive_status_from_error_codes,
+    is_proven_refusal,
+    is_success,
+    list_error_entries,
+    parse_error_entry,
+)
 from mappings import errors
 from mappings.current import Endpoint, find_documented_endpoint
 from mappings.effects import (
@@ -149,7 +156,7 @@ class CallSender:
         if reply.status == 204 and call.method == "DELETE":
             body = {}  # deletes may be answered without a body (legacy document, section 4.3)
         # A 2xx with ``ok: false`` is a refusal.
-        if body is None or body.get("ok") is False or not 200 <= reply.status < 300:
+        if body is None or not is_success(reply.status, body):
             raise await self._build_failure(call, endpoint, caller, reply, body)
         if not self._translator.is_identity:
             body = self._translator.translate_to_neutral(endpoint.response_shape, body)
@@ -176,7 +183,7 @@ class CallSender:
             call.probe_ids is not None
             and self._optional_endpoints.is_refusal_confirmed_with_reads(reply.status)
         )
-        if not (call.is_read or is_confirmed or _is_proven_refusal(reply.status, body)):
+        if not (call.is_read or is_confirmed or is_proven_refusal(reply.status, body)):
             return Unknown(f"status {reply.status}")
         return await run_in_thread_if(
             caller.is_long, self._build_refused_failure, call, endpoint, reply, body or {}
@@ -235,12 +242,12 @@ class CallSender:
         self, call: Call, endpoint: Endpoint, reply: Reply, body: Mapping[str, JSON]
     ) -> Refused:
         problems = [
-            problem for entry in _list_error_entries(body) if (problem := _parse_error_entry(entry))
+            problem for entry in list_error_entries(body) if (problem := parse_error_entry(entry))
         ]
         status = reply.status
         if status < 400:
             # The service sends no 3xx; something between it and the gateway does.
-            status = _derive_status_from_error_codes(body) if status < 300 else 502
+            status = derive_status_from_error_codes(body) if status < 300 else 502
             if status == 404 and call.probe_ids is not None:
                 status = 400  # only a real 404 may mean that the endpoint is missing
         return Refused(
@@ -314,44 +321,8 @@ def _discard_non_object(body: JSON) -> dict[str, JSON] | None:
     return body if isinstance(body, dict) else None
 
 
-def _is_proven_refusal(status: int, body: Mapping[str, JSON] | None) -> bool:
-    """Whether a response to a write proves that it was not executed (contract, section 7).
-
-    A 4xx with the service's own error JSON does, and so does a 2xx with ``ok: false`` and error
-    codes. A 5xx does not: it may come from a proxy that gave up while the service was still
-    working.
-    """
-    # Every code must blame the client: one that does not may mean that a part was done.
-    if status < 300:
-        return _derive_status_from_error_codes(body or {}) < 500
-    return 400 <= status < 500 and any(map(_parse_error_entry, _list_error_entries(body or {})))
-
-
-def _derive_status_from_error_codes(body: Mapping[str, JSON]) -> int:
-    """Returns the status for the errors of a 2xx with ``ok: false``; 500 if one has no code."""
-    problems = [_parse_error_entry(entry) for entry in _list_error_entries(body)]
-    parsed = [problem for problem in problems if problem is not None]
-    return errors.derive_status_from_problem_codes(parsed) if len(parsed) == len(problems) else 500
-
-
 def _extract_retry_after_header(reply: Reply) -> str | None:
     """Returns the Retry-After of a response; None if it is not valid as a header value."""
     header = reply.headers.get("Retry-After", "")
     # It goes into a response header, where a control character would start another header.
     return header if header and header.isascii() and header.isprintable() else None
-
-
-def _list_error_entries(body: Mapping[str, JSON]) -> list[JSON]:
-    errors = body.get("errors")
-    return errors if isinstance(errors, list) else []
-
-
-def _parse_error_entry(entry: JSON) -> Problem | None:
-    if not isinstance(entry, dict) or not isinstance(entry.get("code"), str):
-        return None
-    message, field = entry.get("message"), entry.get("field")
-    return Problem(
-        entry["code"],
-        message if isinstance(message, str) else "",
-        field if isinstance(field, str) else None,
-    )

@@ -128,6 +128,9 @@ class Response:
     data: bytes
     headers: Mapping[str, str]
 
+    async def peek_body(self) -> bytes:
+        return self.data
+
 
 class ClientConnection:
     """A client's connection; ``response`` is None if it was closed without one."""

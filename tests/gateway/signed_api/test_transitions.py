@@ -41,6 +41,11 @@ class PassedResponse:
         default_factory=lambda: CIMultiDictProxy(CIMultiDict({"Content-Type": "application/json"}))
     )
 
+    async def peek_body(self) -> bytes:
+        if self.status < 400:
+            return b'{"ok":true}'
+        return b'{"ok":false,"errors":[{"code":"invalid_field","message":"Refused."}]}'
+
 
 @dataclass
 class FakeUpstream:
@@ -394,12 +399,11 @@ async def test_start_of_unknown_outcome_keeps_batch_reserved(
     assert (await load_batch_state(object_states))["phase"] == "starting"
 
 
-@pytest.mark.parametrize("phase", ["draft", "deleted", "starting"])
+@pytest.mark.parametrize("phase", ["draft", "deleted"])
 async def test_batch_in_other_phase_is_not_started(
     harness: TransitionsHarness, object_states: ObjectStateStore, phase: str
 ) -> None:
-    changed_at = None if phase in ("draft", "deleted") else NOW.isoformat()
-    batch_state = {**SENT_BATCH, "phase": phase, "since": changed_at}
+    batch_state = {**SENT_BATCH, "phase": phase, "since": None}
     if phase == "draft":  # the service does not have it
         batch_state["upstream"] = None
     await object_states.compare_and_set(ACME, "batch", "B-1", batch_state)
