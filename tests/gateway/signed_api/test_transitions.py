@@ -484,7 +484,7 @@ async def test_answer_is_returned_if_object_state_update_fails(
     await object_states.compare_and_set(ACME, "batch", "B-1", SENT_BATCH)
 
     async def break_database(fence: Fence | None) -> PassedResponse:
-        (tmp_path / "gateway.db").write_bytes(b"no database" * 1000)
+        (tmp_path / "gateway.db").rename(tmp_path / "elsewhere.db")
         return PassedResponse(200)
 
     with capture_logs() as log_entries:
