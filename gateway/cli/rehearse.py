@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 MAX_LINE_CHARACTERS = 160
 SANDBOX = "sandbox"
-COLUMNS = ["assumption", "verdict", "seen", "if it differs, the gateway", "clients would notice"]
 
 
 @click.command()
@@ -46,7 +45,13 @@ def rehearse(
     command continues it. Exit code 0 if clients would notice nothing, 1 if they would, 2 if it could
     not run to the end.
     """
-    from gateway.operator.rehearsal.report import COLOURS, propose_settings, render_rehearsal_page
+    from gateway.operator.rehearsal.report import (
+        COLOURS,
+        COLUMNS,
+        HOLDS,
+        propose_settings,
+        render_rehearsal_page,
+    )
 
     report = run_with_store(
         settings, lambda store: _rehearse(settings, store, key_name, may_start=start)
@@ -59,9 +64,12 @@ def rehearse(
     else:
         click.echo(f"{report['verdict'][:1].upper()}{report['verdict'][1:]}.\n")
         rows = [
-            [f"{row['name']}: {row['presumed']}", *[*row.values()][2:]] for row in report["rows"]
+            [f"{row['name']}: {row['presumed']}", *[*row.values()][2:]]
+            for row in report["rows"]
+            if row["verdict"] != HOLDS
         ]
         print_table(COLUMNS, rows, COLOURS, MAX_LINE_CHARACTERS)
+        click.echo("\nWhat holds is listed by --html FILE and --json.")
         if report["left"]:
             click.echo("\nLeft at the service\n")
             rows = [[item["kind"], item["id"], item["reason"]] for item in report["left"]]

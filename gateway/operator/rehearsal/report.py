@@ -14,7 +14,7 @@ from jinja2 import Environment, StrictUndefined
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 from gateway.operator.rehearsal.checks import ASSUMPTIONS, Assumption
-from gateway.operator.rehearsal.run import ENVIRONMENT, RehearsalRun
+from gateway.operator.rehearsal.run import ENVIRONMENT, UNFUNDED, RehearsalRun
 from gateway.operator.rehearsal.scenario import START, STEPS
 from mappings import OPERATIONS
 from mappings.current import ENDPOINTS
@@ -27,13 +27,15 @@ NOT_TRIED, HOLDS = "not tried", "holds"
 COLOURS = {NOTICED: "red", HANDLED: "yellow", NOT_TRIED: "", HOLDS: "green"}
 """The verdicts of a row, most urgent first."""
 
+COLUMNS = ["assumption", "verdict", "seen", "if it differs, the gateway", "would clients notice"]
+
 ROWS = [
     *ASSUMPTIONS,
     *(
         Assumption(
             operation.name,
             f"{operation.method} /v1{re.sub('[<>]', '', operation.path)} works",
-            "answers what was seen",
+            "answers with what was seen",
             noticed="yes",
         )
         for operation in OPERATIONS
@@ -66,8 +68,9 @@ def parse_last_rehearsal(row: Mapping[str, Any] | None) -> LastRehearsal | None:
 def build_report(run: RehearsalRun, left: list[dict[str, Any]], stop_reason: str) -> Report:
     run.results["country names"] = (None, "the service has no such operation")
     for step in STEPS:
-        if step.chapter == START and not run.may_start:
-            run.results.setdefault(step.row, (None, "needs --start"))
+        if step.chapter == START:
+            need = UNFUNDED if run.may_start else "needs --start"
+            run.results.setdefault(step.row, (None, need))
     rows = [_build_row(row, *run.results.get(row.name, NOT_SEEN)) for row in ROWS]
     verdicts = [row["verdict"] for row in rows]
     counts = {verdict: verdicts.count(verdict) for verdict in COLOURS}
@@ -116,4 +119,4 @@ def render_rehearsal_page(report: Report) -> str:
     """Renders the report as one self-contained HTML page."""
     template = files("gateway.operator.rehearsal").joinpath("page.html.j2").read_text("utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return environment.from_string(template).render(report=report, colours=COLOURS)
+    return environment.from_string(template).render(report=report, columns=COLUMNS, colours=COLOURS)

@@ -29,15 +29,17 @@ ENVIRONMENT = "sandbox"
 REFERENCE_PREFIX = "payout-gateway-rehearsal-"
 """Begins the referenceId of each recipient, and the description of each batch, of a rehearsal."""
 
-WAIT_SECONDS = 30
+UNFUNDED = "the balance of the sandbox may be too low"
+RATE_LIMITED = 429
+WAIT_SECONDS = 20
 DELAYS = {"update_recipient": 1.1, "update_payout_method": 1.1}
 """Seconds before a request, so that the timestamps of a service change with it."""
 
 COMPARISONS: Mapping[str, tuple[str, Callable[[Any, str], bool]]] = {
-    "": ("no", lambda found, _: found is not None),
-    "=": ("another", lambda found, value: str(found) == value),
-    "!=": ("the same", lambda found, value: str(found) != value),
-    "has": ("not in", lambda found, value: value in str(found)),
+    "": ("is missing", lambda found, _: found is not None),
+    "=": ("has another value", lambda found, value: str(found) == value),
+    "!=": ("has the same value", lambda found, value: str(found) != value),
+    "has": ("lacks it", lambda found, value: value in str(found)),
 }
 """Of the values in answers, and how a difference is described."""
 
@@ -72,7 +74,10 @@ def list_errors(body: JSON) -> list[dict[str, Any]]:
 
 
 class RecordingClient(UpstreamClient):
-    """Sends requests like its base class, and records them with their answers."""
+    """Sends requests like its base class, and records them with their answers.
+
+    A rehearsal has many requests, so it waits if the service limits their rate.
+    """
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -80,7 +85,11 @@ class RecordingClient(UpstreamClient):
 
     async def send(self, *request: Any, **options: Any) -> Reply:
         _environment, _credentials, method, target, body = request
-        reply = await super().send(*request, **options)
+        deadline = time.monotonic() + WAIT_SECONDS
+        while (reply := await super().send(*request, **options)).status == RATE_LIMITED:
+            if time.monotonic() > deadline:
+                break
+            await asyncio.sleep(1)
         self.exchanges.append(build_exchange(method, target, body, reply))
         return reply
 
@@ -158,13 +167,20 @@ class RehearsalRun:
         send = self._send_probe if kind else self._send_legacy
         await asyncio.sleep(DELAYS.get(step.row, 0))
         status, answer = await send(step.row, method, target, reduce(or_, body) if body else None)
+        if status == RATE_LIMITED:
+            raise RehearsalStopped("the sandbox limits the rate; run the same command again later")
+        difference = ""
         if expected:
             difference = find_difference(status, answer, expected)
             names = re.findall(r"[?&](\w+)=", target) if step.row.startswith("list ") else ()
             seen = f"{difference} with {', '.join(names)}" if names else difference
-            self.record(step.row, is_ok=not difference, seen=seen)
+            is_ok: bool | None = not difference
+            # The answer for a batch that is not funded.
+            if step.row == "start_batch" and "invalid_status" in difference:
+                is_ok, seen = None, UNFUNDED
+            self.record(step.row, is_ok=is_ok, seen=seen)
         for name, place in saves.items():
-            if status < 400 and (value := find_value(answer, place)):
+            if status < 400 and not difference and (value := find_value(answer, place)):
                 bodies = (normalize(call.body) for call in reversed(self.client.exchanges))
                 current_value = next(filter(None, (find_value(body, place) for body in bodies)), "")
                 self.save_id(name, str(value), str(current_value))
@@ -270,5 +286,5 @@ def find_difference(status: int, answer: Any, expected: str) -> str:
         if not compare(found, value):
             # A status word is shown, other values may be personal data.
             is_word = isinstance(found, str) and re.fullmatch("[a-z_-]+", found)
-            return f"{place} is `{found}`" if is_word else f"{word} {place}"
+            return f"{place.replace('.*', '')} " + (f'is "{found}"' if is_word else word)
     return ""

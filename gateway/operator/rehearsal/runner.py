@@ -64,12 +64,16 @@ async def run_rehearsal(
     is_recent = time.time() - saved.get("at", 0) < RESUME_SECONDS
     done: list[str] = saved.get("chapters", []) if is_recent else []
     results: dict[str, Any] = saved.get("results", {})
-    run.results, earlier = (results, {}) if done else ({}, _mark_as_earlier(results))
+    earlier = _mark_as_earlier(results)
+    if done:
+        run.results = {name: r for name, r in results.items() if not r[1].endswith(EARLIER)}
     left = await _remove_objects(run, (Leftover(**item) for item in saved.get("left", ())))
+    # What it shows is not of this run.
+    run.client.exchanges.clear()
     _reuse_batches(run, left, has_added_payment="create_payment" in results)
     # Each start leaves a batch that cannot be deleted, so one that has worked is not repeated.
-    is_start_known = bool(earlier.get("processed batches", (False,))[0])
-    may_start = run.may_start and not (is_start_known and STARTED in [i.reason for i in left])
+    has_worked = earlier.get("start_batch", (None, ""))[0]
+    may_start = run.may_start and not (has_worked and STARTED in [item.reason for item in left])
 
     async def save(verdict: str, *, is_ok: bool = False, is_over: bool = False) -> None:
         row = {"format": FORMAT, "base_url": base_url, "at": int(time.time())}
@@ -85,12 +89,14 @@ async def run_rehearsal(
         if name == LISTS and run.results.get("listed at once", (None,))[0] is False:
             continue
         report_chapter(name)
+        before = dict(run.results)
         try:
             await run.take_chapter(name)
+            record_checks(run)
             done.append(name)
         except RehearsalStopped as reason:
-            stop_reason = str(reason)
-        record_checks(run)
+            # The chapter will be repeated. If the service is silent, its rows fail without a reason.
+            stop_reason, run.results = str(reason), before
         left = [*earlier_left, *_list_created_objects(run)]
         # Saved now: a run that is killed is continued and cleaned up by the next one.
         await save("interrupted")

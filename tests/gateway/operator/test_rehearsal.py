@@ -18,7 +18,7 @@ import pytest_asyncio
 from gateway.operator.doctor import run_doctor
 from gateway.operator.rehearsal.checks import ASSUMPTIONS, IS_OPTIONAL
 from gateway.operator.rehearsal.report import HANDLED, HOLDS, NOT_TRIED, NOTICED, propose_settings
-from gateway.simulator import Deviation, Service, ServiceOptions, start_simulator
+from gateway.simulator import Deviation, Fault, Service, ServiceOptions, start_simulator
 from gateway.storage import ObjectStateStore, open_store
 from mappings import OPERATIONS, UNLISTED
 from tests.operator_commands import run_command, write_configuration
@@ -108,6 +108,7 @@ async def test_documented_service_differs_in_nothing_and_keeps_nothing(
     old_row = {"at": 1, "verdict": "v", "is_ok": True, "left": [{"kind": "batch", "id": "B-1"}]}
     async with open_store(build_settings(rehearsed.folder, rehearsed.url).state) as store:
         await ObjectStateStore(store).save_capability("sandbox", "rehearsal", old_row)
+    rehearsed.service.faults.append(Fault("POST", "/v1/batches", status=429))
     report = await rehearsed.run("--html", str(page_file))
     assert select_rows(report, HANDLED, NOTICED) == set()
     assert select_rows(report, NOT_TRIED) == UNTRIED
@@ -156,7 +157,8 @@ async def test_open_questions_of_the_document_are_answered(rehearsed: RehearsedF
     assert {item["id"] for item in report["left"]} == set(batches)
     assert len(rehearsed.service.batch_starts) == 1
     assert [item["reason"] for item in report["left"]].count("it was started, so it stays") == 1
-    again = await rehearsed.run()
+    again = await rehearsed.run("--start")
+    assert len(rehearsed.service.batch_starts) == 1
     assert select_rows(again, HANDLED) == select_rows(report, HANDLED)
     assert select_rows(again, NOT_TRIED) == {"country names"}
     assert {item["id"] for item in again["left"]} == set(batches)
