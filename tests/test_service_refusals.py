@@ -79,11 +79,16 @@ async def test_open_circuit_breaker_is_reported(tmp_path: Path) -> None:
         assert scrape.sum("payout_gateway_circuit_breaker_open", **labels) == 1
 
 
-async def test_legacy_service_that_is_down_degrades_readiness(tmp_path: Path) -> None:
-    async with open_raw_service() as service:
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_legacy_service_that_is_down_degrades_readiness(hangs: bool, tmp_path: Path) -> None:
+    async def hang(*_: object) -> None:
+        await asyncio.sleep(60)
+
+    async with open_raw_service() as service, open_raw_service(hang) as hung_service:
+        closed_url = f"http://127.0.0.1:{find_free_port()}"
         environment = {
             "base_url": service.url,
-            "legacy_base_url": f"http://127.0.0.1:{find_free_port()}",
+            "legacy_base_url": hung_service.url if hangs else closed_url,
         }
         async with open_gateway(
             tmp_path, service.url, environments={"sandbox": environment}

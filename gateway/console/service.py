@@ -138,7 +138,7 @@ class ServicePage:
             else None,
             parse_last_rehearsal(learned.get(REHEARSAL, (None,))[0]),
             [
-                f"legacy service: {problem}" if kind == "legacy" else problem
+                problem
                 for kind in ("environments", "service", "legacy")
                 if (problem := problems.get(f"{kind}.{name}"))
             ],

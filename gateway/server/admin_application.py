@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from gateway import console
 from gateway.admin.authentication import create_auth_middleware
-from gateway.admin.port import Check, create_monitoring_application
+from gateway.admin.port import CHECK_SECONDS, Check, create_monitoring_application
 from gateway.config.settings import Settings
 from gateway.docgen import openapi
 from gateway.operator.metrics_page import MetricsPage
@@ -142,9 +142,11 @@ def _create_service_checks(
 
 async def _find_origin_status(origin: str, request_options: Mapping[str, Any]) -> int | None:
     """Sends an unsigned request that changes nothing; None if no server speaks HTTP there."""
+    # Shorter than the check, whose own timeout does not say what did not answer.
+    timeout = aiohttp.ClientTimeout(CHECK_SECONDS - 0.5)
     try:
         async with (
-            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
+            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), timeout=timeout) as session,
             session.get(f"{origin}/v1/", allow_redirects=False, **request_options) as response,
         ):
             return response.status
