@@ -201,16 +201,23 @@ class WriteReconciler:
             await execution.close(UNDONE)
             self._log_resolved(record, "not_executed", **{"error.type": failure.error_type})
         else:
-            if execution.operation.method == "GET" or execution.is_delivered:
+            if execution.operation.method == "GET":
                 await execution.close()
-            elif record.is_forwarded:
-                # A retry within a day must not execute it again. Its response is known only if it
-                # could not be saved then.
-                await execution.finish(execution.response)
             else:
                 # Stored, because a retry may reach another version, which cannot replay this flow.
-                await execution.finish(
-                    await run_in_thread_if(caller.is_long, stored_responses.encode_answer, answer)
+                # That of a forwarded write is known only if it could not be saved then.
+                stored = (
+                    execution.response
+                    if record.is_forwarded
+                    else await run_in_thread_if(
+                        caller.is_long, stored_responses.encode_answer, answer
+                    )
+                )
+                # A retry with the Idempotency-Key of a delivered response gets it again.
+                await (
+                    execution.close(answer=stored)
+                    if execution.is_delivered
+                    else execution.finish(stored)
                 )
             self._log_resolved(record, "succeeded")
         return True

@@ -13,8 +13,14 @@ from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
 from gateway.http.responses import LegacyResponse
 from gateway.simulator import Service, start_simulator
-from gateway.storage import ObjectStateStore, Store
-from gateway.storage.operations import ANSWERED, DONE, OperationRecord, OperationRepository
+from gateway.storage import ObjectStateStore, Store, StoreUnavailable
+from gateway.storage.operations import (
+    ANSWERED,
+    DONE,
+    Checkpoint,
+    OperationRecord,
+    OperationRepository,
+)
 from gateway.writes.caller import Caller
 from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
 from gateway.writes.journal import Journal
@@ -197,3 +203,46 @@ async def test_finished_operation_keeps_only_its_answer_until_delivery(
     delivered_operation = await harness.operation_repository.find_operation(operation.id)
     assert delivered_operation is not None
     assert delivered_operation.state == ANSWERED
+
+
+class FailingEndRepository(OperationRepository):
+    """Fails once to save that an operation is done."""
+
+    def __init__(self, store: Store, object_states: ObjectStateStore, _journal: Journal) -> None:
+        super().__init__(store, object_states)
+        self._has_failed = False
+
+    async def save_checkpoint(self, record: OperationRecord, checkpoint: Checkpoint) -> None:
+        if checkpoint.column_values.get("state") == DONE and not self._has_failed:
+            self._has_failed = True
+            raise StoreUnavailable("it is gone", means="nothing", do="wait")
+        await super().save_checkpoint(record, checkpoint)
+
+
+async def test_key_replays_a_delivered_response_that_could_not_be_saved_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def load_credentials(*_: object) -> Credentials:
+        return CREDENTIALS
+
+    monkeypatch.setattr("gateway.writes.reconciler.load_credentials", load_credentials)
+    service = Service(seed=1)
+    simulator = await start_simulator(service=service)
+    request = Request(datetime.now(UTC), "a seed", body=RECIPIENT_BODY)
+    settings = build_settings(tmp_path, simulator.url)
+    async with open_gateway_parts(settings, FailingEndRepository) as parts:
+
+        async def send_request() -> LegacyResponse:
+            write_request = WriteRequest(CREATE, request, Caller(CALLER_KEY, "id"), "a key")
+            response, _ = await parts.guard.answer(write_request, build_response, raise_failure)
+            return response
+
+        with pytest.raises(Unknown):
+            await send_request()
+        (execution,) = parts.journal.unsaved_executions.values()
+        # An identical request that waited has received the response.
+        parts.journal.record_delivery(execution.operation_record)
+        assert await parts.reconciler.reconcile(execution.operation_record)
+        assert (await send_request()).status == 200
+        assert service.creation_counts["recipient"] == 1
+    await simulator.stop()
