@@ -39,6 +39,7 @@ from mappings.effects import (
     InDoubtWrite,
     ListQuery,
     LoadFacts,
+    MayExist,
     OutcomeRule,
     Parallel,
     Step,
@@ -310,6 +311,8 @@ class FlowExecutor:
         outcome = await self._policy.determine_outcome(call, write, execution, read_outcome)
         if (
             isinstance(outcome, Absent)
+            # What may exist stays recorded: the second attempt would replace its row.
+            and not isinstance(outcome, MayExist)
             and execution.has_executed_write
             and _can_send_write(call, execution)
         ):
