@@ -65,6 +65,19 @@ async def test_refused_credentials_are_reported_everywhere_until_they_are_accept
         assert (await load_page(gateway, "/readyz"))[1]["status"] == "ok"
 
 
+async def test_refused_credentials_are_forgotten_once_keys_change(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path) as setup:
+        setup.add_fault("GET", "/v1/recipients", times=9, status=403)
+        await setup.gateway.request("GET", "/v1/recipients")
+        assert (await load_page(setup.gateway, "/readyz"))[1]["status"] == "degraded"
+        await setup.run_command("keys", "revoke", KEY["api_key"][:4])
+
+        async def is_ok() -> bool:
+            return bool((await load_page(setup.gateway, "/readyz"))[1]["status"] == "ok")
+
+        await wait_until_async(is_ok)
+
+
 async def test_open_circuit_breaker_is_reported(tmp_path: Path) -> None:
     async with (
         open_raw_service(respond_with(b"", resets_connection=True)) as service,

@@ -155,6 +155,7 @@ async def open_backends(
             create_client=create_client,
         )
     )
+    keys.add_key_change_listener(upstream.problems.forget_refusals)
     return Backends(
         store,
         change_poller,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from gateway.auth.signing import Credentials
 
 FORGET_SECONDS = 600.0
-"""Refusals are forgotten after this time: replaced credentials are never accepted again."""
+"""Refusals are forgotten after this time, if no request repeats them."""
 
 FAILURES_IN_A_ROW = 3
 FAILURE_SECONDS = 120.0
@@ -50,6 +50,13 @@ class ServiceProblems:
         # Usually empty, so that an accepted call costs one test.
         elif self.by_credentials and status < 400:
             self.by_credentials.pop(key, None)
+
+    def forget_refusals(self, _changed_keys: object) -> None:
+        """Listens to changes of keys: credentials that were replaced are never accepted again.
+
+        What is still refused is recorded again with the next request.
+        """
+        self.by_credentials.clear()
 
     def count_refused(self, environment: str) -> int:
         return len(self._list_refusals(environment))

@@ -121,12 +121,13 @@ async def test_healthy_setup_has_no_error(tmp_path: Path) -> None:
     [
         (web.Response(status=200, text="<html>It works!</html>"), "status 200"),
         (web.Response(status=404, text="no such page"), "status 404"),
+        (web.Response(status=503, text="no backend"), "the service fails (status 503)"),
         (
             web.Response(status=301, headers={"Location": "https://other.example/x?y=1"}),
             "https://other.example",
         ),
     ],
-    ids=["a page", "not found", "sent elsewhere"],
+    ids=["a page", "not found", "no backend", "sent elsewhere"],
 )
 async def test_base_url_of_another_server_is_reported(
     answer: web.Response, expected_text: str, tmp_path: Path

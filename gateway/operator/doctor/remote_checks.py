@@ -143,6 +143,13 @@ class ServiceProbe:
                 f"{self._url} belongs to legacy_base_url; set base_url to the current interface's"
             )
             return self._build_finding("base_url", "error", description, advice)
+        if reply.status >= 500:
+            description = f"the service fails (status {reply.status})"
+            advice = (
+                "wait until the service, or the proxy in front of it, recovers; if it never worked, "
+                f"check that {self._url} is the current interface's address"
+            )
+            return self._build_finding("base_url", "error", description, advice)
         description = f"the answer is not of the service (status {reply.status})"
         advice = f"check that {self._url} is the current interface's address, without /v1{self._base_url_path_hint}"
         redirect_target = urlsplit(reply.headers.get("Location", ""))
