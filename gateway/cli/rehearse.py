@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +71,8 @@ def rehearse(
         ]
         print_table(COLUMNS, rows, COLOURS, MAX_LINE_CHARACTERS)
         click.echo("\nWhat holds is listed by --html FILE and --json.")
-        if report["left"]:
-            click.echo("\nLeft at the service\n")
-            rows = [[item["kind"], item["id"], item["reason"]] for item in report["left"]]
-            print_table(["kind", "id", "reason"], rows)
+        for item in report["left"]:
+            click.echo(f"Left at the service: {item['kind']} {item['id']}: {item['reason']}.")
         if report["settings_diff"]:
             click.echo(f"\nSettings that suit this service\n\n{report['settings_diff']}")
     click.get_current_context().exit(report["exit_code"])
@@ -89,13 +88,9 @@ async def _rehearse(settings: Settings, store: Store, key_name: str, *, may_star
     check_settings_are_runnable(settings)
     tenant = await _find_sandbox_tenant(settings, store, key_name)
     credentials = await load_credentials(store, tenant)
-
-    def report_chapter(name: str) -> None:
-        click.echo(f"rehearsing: {name}", err=True)
-
     async with _open_rehearsal(settings, tenant, credentials, may_start=may_start) as run:
         try:
-            return await run_rehearsal(run, ObjectStateStore(store), report_chapter)
+            return await run_rehearsal(run, ObjectStateStore(store), partial(click.echo, err=True))
         except RehearsalStopped as reason:
             raise CommandError(str(reason)) from None
 

@@ -6,18 +6,16 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-from gateway.operator.rehearsal.checks import ASSUMPTIONS, Assumption
+from gateway.operator.rehearsal.checks import ASSUMPTIONS, IS_OPTIONAL, Assumption
 from gateway.operator.rehearsal.run import ENVIRONMENT, UNFUNDED, RehearsalRun
-from gateway.operator.rehearsal.scenario import START, STEPS
+from gateway.operator.rehearsal.scenario import START, STEPS, read_data
 from mappings import OPERATIONS
-from mappings.current import ENDPOINTS
 
 Report = dict[str, Any]
 """The JSON document of ``rehearse --json``."""
@@ -43,11 +41,9 @@ ROWS = [
 ]
 """The rows of a report: the assumptions, and the operations."""
 
+NOT_SEEN = (None, "no call was made for it, or none shows it")
 CAPABILITY_NAME = "rehearsal"
 """The name of the row with an environment's last rehearsal, among what was learnt of its service."""
-
-
-NOT_SEEN = (None, "no call was made for it, or none shows it")
 
 
 class LastRehearsal(NamedTuple):
@@ -67,15 +63,14 @@ def parse_last_rehearsal(row: Mapping[str, Any] | None) -> LastRehearsal | None:
 
 def build_report(run: RehearsalRun, left: list[dict[str, Any]], stop_reason: str) -> Report:
     run.results["country names"] = (None, "the service has no such operation")
-    for step in STEPS:
-        if step.chapter == START:
-            need = UNFUNDED if run.may_start else "needs --start"
-            run.results.setdefault(step.row, (None, need))
-    rows = [_build_row(row, *run.results.get(row.name, NOT_SEEN)) for row in ROWS]
+    reason = UNFUNDED if run.may_start else "needs --start"
+    for row in [step.row for step in STEPS if step.chapter == START]:
+        run.results.setdefault(row, (None, reason))
+    rows = [_build_row(each, *run.results.get(each.name, NOT_SEEN)) for each in ROWS]
     verdicts = [row["verdict"] for row in rows]
     counts = {verdict: verdicts.count(verdict) for verdict in COLOURS}
-    text = f"{pluralize(counts[NOTICED], 'difference')} that clients would notice"
-    text = text if counts[NOTICED] else "clients would notice nothing"
+    differences = f"{pluralize(counts[NOTICED], 'difference')} that clients would notice"
+    text = differences if counts[NOTICED] else "clients would notice nothing"
     text += f"; {counts[HANDLED]} handled, {counts[NOT_TRIED]} not tried, {counts[HOLDS]} hold"
     return {
         "verdict": f"not finished: {stop_reason}" if stop_reason else text,
@@ -104,8 +99,7 @@ def propose_settings(report: Report, settings: Settings) -> str:
     """Returns a diff of the configuration with the settings that suit the service, or nothing."""
     verdicts = {row["name"]: row["verdict"] for row in report["rows"]}
     offered = [row.setting for row in ASSUMPTIONS if verdicts[row.name] in (HANDLED, NOTICED)]
-    paths = [f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS if endpoint.is_optional]
-    if all(verdicts[path] == HANDLED for path in paths):
+    if all(verdicts[path] == HANDLED for path in IS_OPTIONAL if IS_OPTIONAL[path]):
         offered.append('upstream.inferred_operations = "avoid"')
     lines = []
     for place, _, value in (text.partition(" = ") for text in offered if text):
@@ -117,6 +111,6 @@ def propose_settings(report: Report, settings: Settings) -> str:
 
 def render_rehearsal_page(report: Report) -> str:
     """Renders the report as one self-contained HTML page."""
-    template = files("gateway.operator.rehearsal").joinpath("page.html.j2").read_text("utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return environment.from_string(template).render(report=report, columns=COLUMNS, colours=COLOURS)
+    template = environment.from_string(read_data("page.html.j2"))
+    return template.render(report=report, columns=COLUMNS, colours=COLOURS)

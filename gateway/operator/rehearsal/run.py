@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import reduce
-from operator import or_
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -39,6 +38,7 @@ COMPARISONS: Mapping[str, tuple[str, Callable[[Any, str], bool]]] = {
     "": ("is missing", lambda found, _: found is not None),
     "=": ("has another value", lambda found, value: str(found) == value),
     "!=": ("has the same value", lambda found, value: str(found) != value),
+    "in": ("has another value", lambda found, value: str(found) in value.split()),
     "has": ("lacks it", lambda found, value: value in str(found)),
 }
 """Of the values in answers, and how a difference is described."""
@@ -63,21 +63,14 @@ class Exchange(NamedTuple):
 
 def format_answer(status: int, body: JSON) -> str:
     """Formats status, codes and fields, without messages, which may quote data."""
-    errors = list_errors(body)[:3]
-    texts = [" on ".join(filter(None, (e.get("code"), e.get("field")))) for e in errors]
+    errors = body.get("errors") if isinstance(body, dict) else None
+    shown = [error for error in errors or () if isinstance(error, dict)][:3]
+    texts = [" on ".join(filter(None, (e.get("code"), e.get("field")))) for e in shown]
     return ", ".join([f"status {status}", *texts])
 
 
-def list_errors(body: JSON) -> list[dict[str, Any]]:
-    errors = body.get("errors") if isinstance(body, dict) else None
-    return [entry for entry in errors or () if isinstance(entry, dict)]
-
-
 class RecordingClient(UpstreamClient):
-    """Sends requests like its base class, and records them with their answers.
-
-    A rehearsal has many requests, so it waits if the service limits their rate.
-    """
+    """Records requests and answers; a rehearsal has many, so it waits if their rate is limited."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -86,10 +79,10 @@ class RecordingClient(UpstreamClient):
     async def send(self, *request: Any, **options: Any) -> Reply:
         _environment, _credentials, method, target, body = request
         deadline = time.monotonic() + WAIT_SECONDS
-        while (reply := await super().send(*request, **options)).status == RATE_LIMITED:
-            if time.monotonic() > deadline:
-                break
+        reply = await super().send(*request, **options)
+        while reply.status == RATE_LIMITED and time.monotonic() < deadline:
             await asyncio.sleep(1)
+            reply = await super().send(*request, **options)
         self.exchanges.append(build_exchange(method, target, body, reply))
         return reply
 
@@ -158,15 +151,17 @@ class RehearsalRun:
         if saves.keys() & self.values.keys():
             return
         values = {**self.values, "name": next(iter(saves), "")}
+        parts = [BODIES[name] for name in step.body.split()]
+        body = {key: value for part in parts for key, value in part.items()}
         try:
-            *kind, method, target = step.request.format_map(values).split(" ")
-            body = format_texts([BODIES[name] for name in step.body.split()], values)
-            expected = step.answer.format_map(values)
+            *kind, method, target = fill_in(step.request, values).split(" ")
+            body = json.loads(fill_in(json.dumps(body), values))
+            expected = fill_in(step.answer, values)
         except KeyError:  # the row that saves the value has failed, and says so
             return
         send = self._send_probe if kind else self._send_legacy
         await asyncio.sleep(DELAYS.get(step.row, 0))
-        status, answer = await send(step.row, method, target, reduce(or_, body) if body else None)
+        status, answer = await send(step.row, method, target, body or None)
         if status == RATE_LIMITED:
             raise RehearsalStopped("the sandbox limits the rate; run the same command again later")
         difference = ""
@@ -245,13 +240,9 @@ class RehearsalRun:
         return [call for call in calls if re.fullmatch(pattern, call.path)]
 
 
-def format_texts(value: Any, values: Mapping[str, str]) -> Any:
+def fill_in(text: str, values: Mapping[str, str]) -> str:
     """Replaces the names in braces; raises KeyError if one is not saved."""
-    if isinstance(value, str):
-        return value.format_map(values)
-    if isinstance(value, Mapping):
-        return {format_texts(k, values): format_texts(v, values) for k, v in value.items()}
-    return [format_texts(entry, values) for entry in value] if isinstance(value, list) else value
+    return re.sub(r"\{([\w-]+)\}", lambda match: values[match[1]], text)
 
 
 def normalize(body: Mapping[str, Any]) -> dict[str, Any]:

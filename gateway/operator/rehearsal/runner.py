@@ -48,7 +48,7 @@ class Leftover(NamedTuple):
 
 
 async def run_rehearsal(
-    run: RehearsalRun, objects: ObjectStateStore, report_chapter: Callable[[str], None]
+    run: RehearsalRun, objects: ObjectStateStore, show_progress: Callable[[str], None]
 ) -> Report:
     """Runs all chapters, or those that an interrupted run has not finished, and cleans up.
 
@@ -88,7 +88,7 @@ async def run_rehearsal(
         # The lists cannot be tested with recipients that they do not show.
         if name == LISTS and run.results.get("listed at once", (None,))[0] is False:
             continue
-        report_chapter(name)
+        show_progress(f"rehearsing {name}")
         before = dict(run.results)
         try:
             await run.take_chapter(name)
@@ -100,7 +100,7 @@ async def run_rehearsal(
         left = [*earlier_left, *_list_created_objects(run)]
         # Saved now: a run that is killed is continued and cleaned up by the next one.
         await save("interrupted")
-    report_chapter("cleaning up")
+    show_progress("cleaning up")
     left = await _remove_objects(run, [*await _find_listed_objects(run), *left])
     run.results = earlier | run.results
     report = build_report(run, [item._asdict() for item in left], stop_reason)
@@ -134,9 +134,9 @@ def _list_created_objects(run: RehearsalRun) -> list[Leftover]:
         if call.method == "POST" and call.is_accepted and kind in SEARCHES:
             shown = call.body.get("recipient") or extract_batch(call.body)
             reference = str(call.sent.get(SEARCHES[kind][0]))
-            created.append(Leftover(kind, str(shown.get("id") or ""), reference))
-    # Without an id, only the search finds an object.
-    return [item for item in created if item.id]
+            if shown.get("id"):  # otherwise only the search finds it
+                created.append(Leftover(kind, str(shown["id"]), reference))
+    return created
 
 
 async def _find_listed_objects(run: RehearsalRun) -> list[Leftover]:
