@@ -111,6 +111,7 @@ class WriteReconciler:
             lambda: asyncio.Semaphore(_MAX_PARALLEL)
         )
         self._expired_at = 0.0
+        self._unavailable_events: set[str] = set()
         self._stopping = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -278,11 +279,19 @@ class WriteReconciler:
                 await self._heartbeats.beat()
             # No heartbeat is sent then, because it would say that the resets are saved.
             except StoreUnavailable as unavailable:
-                log.error("heartbeat_failed", reason=str(unavailable))
+                self._log_first_failure("heartbeat_failed", unavailable)
             except Exception as error:  # noqa: BLE001 - heartbeats must not stop
                 log.error("heartbeat_failed", **logs.describe_exception(error))
+            else:
+                self._unavailable_events.discard("heartbeat_failed")
             # More often than a heartbeat is due, so that resets are saved early.
             await self._wait_for_stop(self._heartbeats.beat_seconds / 4)
+
+    def _log_first_failure(self, event: str, unavailable: StoreUnavailable) -> None:
+        """Logs an unavailable database once for each loop, until it is available."""
+        if event not in self._unavailable_events:
+            self._unavailable_events.add(event)
+            log.error(event, reason=str(unavailable))
 
     async def _wait_for_stop(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -296,9 +305,11 @@ class WriteReconciler:
                 await self.start_due_reconciliations()
                 await self._close_and_clear_expired_operations_if_due()
             except StoreUnavailable as unavailable:
-                log.error("in_doubt_check_failed", reason=str(unavailable))
+                self._log_first_failure("in_doubt_check_failed", unavailable)
             except Exception as error:  # noqa: BLE001 - the sweep must not end
                 log.error("in_doubt_check_failed", **logs.describe_exception(error))
+            else:
+                self._unavailable_events.discard("in_doubt_check_failed")
             await self._wait_for_stop(SWEEP_SECONDS)
 
     async def start_due_reconciliations(self) -> None:
@@ -418,10 +429,11 @@ class WriteReconciler:
             try:
                 await self._journal.save_deliveries_and_connection_resets()
             except StoreUnavailable as unavailable:
-                log.error("database_unavailable", reason=str(unavailable))
+                self._log_first_failure("database_unavailable", unavailable)
             except Exception as error:  # noqa: BLE001 - the loop must not end
                 log.error("delivery_not_recorded", **logs.describe_exception(error))
             else:
+                self._unavailable_events.discard("database_unavailable")
                 continue
             await self._wait_for_stop(SWEEP_SECONDS)
             self._journal.delivery_event.set()  # retry, even if no other response is delivered
