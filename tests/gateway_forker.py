@@ -4,7 +4,7 @@ It reads a line of JSON on standard input for each gateway and forks it, so that
 once. SIGUSR1 advances a gateway's monotonic clock by a minute, so that no test has to wait for the time after
 which a stamp is refused; the product has no such signal.
 
-    {"name", "settings": {sections}, "lease_seconds"?, "skew_seconds"?}   requests a gateway
+    {"name", "settings": {sections}, "lease_seconds"?, "skew_seconds"?, "kill_point"?}   requests a gateway
     {"name", "pid", "port"}                             it accepts connections
     {"name", "pid", "code"}                             it has ended; code is negative for a signal
 """
@@ -27,6 +27,7 @@ from typing import Any
 import uvloop
 
 from gateway.config.settings import Settings
+from tests.kill_points import install_kill_point
 from tests.running_gateway import configure_logging, open_gateway, run_until_shutdown
 
 POLL_SECONDS = 0.02
@@ -61,6 +62,8 @@ async def run_forked_gateway(order: dict[str, Any]) -> None:
 def run_child(order: dict[str, Any]) -> None:
     code = 1
     try:
+        if "kill_point" in order:
+            install_kill_point(order["kill_point"], Path(order["log"]).with_name("armed"))
         log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -76,13 +76,19 @@ class GatewayForker:
         folder: Path,
         lease_seconds: float | None = None,
         skew_seconds: float = 0.0,
+        kill_point: int | None = None,
     ) -> GatewayProcess:
-        """Starts a gateway; ``skew_seconds`` is how far its wall clock is ahead."""
+        """Starts a gateway; ``skew_seconds`` is how far its wall clock is ahead.
+
+        It kills itself at ``kill_point``, counted while there is a file ``armed`` in the folder.
+        """
         name, log = f"child {next(_NUMBERS)}", folder / "stderr"
         order: dict[str, Any] = {"name": name, "log": str(log), "skew_seconds": skew_seconds}
         order["settings"] = settings.model_dump(mode="json", exclude_unset=True)
         if lease_seconds is not None:
             order["lease_seconds"] = lease_seconds
+        if kill_point is not None:
+            order["kill_point"] = kill_point
         self.starting[name] = asyncio.get_running_loop().create_future()
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(order).encode() + b"\n")
