@@ -126,13 +126,14 @@ def _is_startable(facts: Mapping[str, JSON], upstream_id: str) -> bool:
 
 
 def change_signed_batch(request: Request) -> Flow:
-    """Answers any other write of a batch, sent once, with its client's own signature.
+    """Answers any other write of batches, sent once, with its client's own signature.
 
-    The request's body has the ``method`` and ``path``, and the ``payment`` that it adds, if any.
+    The request's body has the ``method`` and ``path``, the ``payment`` that it adds, if any, and of a
+    bulk deletion the ``batches``: pairs of an id at the service and the batch's first id.
     """
-    upstream_id, batch_id, name = request.ids["id"], request.ids["batch"], request.seed
-    payment = request.body["payment"]
-    yield from _register_change(upstream_id, batch_id, name, payment)
+    name, payment = request.seed, request.body["payment"]
+    batches = request.body.get("batches") or [[request.ids["id"], request.ids["batch"]]]
+    registered: list[str] = []
     call = Call(
         request.body["method"],
         request.body["path"],
@@ -140,15 +141,20 @@ def change_signed_batch(request: Request) -> Flow:
         only_while_client_waits=True,
     )
     try:
+        for upstream_id, batch_id in batches:
+            yield from _register_change(upstream_id, batch_id, name, payment)
+            registered.append(batch_id)
         yield call
-    except (Refused, Unreachable, Conflict) as failure:
-        yield CompareAndSet(SIGNED_CHANGES_KIND, batch_id, {name: None})
+    except (Invalid, Halted, Refused, Unreachable, Conflict) as failure:
+        for batch_id in registered:
+            yield CompareAndSet(SIGNED_CHANGES_KIND, batch_id, {name: None})
         if isinstance(failure, Conflict):  # the upstream batch was superseded in the meantime
             raise Halted(BEING_CHANGED, retry_after=1) from None
         raise
-    # Recorded, so that the check before a start does not report the payment as a stranger's.
-    added = [CompareAndSet(SIGNED_ADDS, batch_id, {name: payment})] if payment else []
-    yield CompareAndSet(SIGNED_CHANGES_KIND, batch_id, {name: None}, linked=added)
+    for batch_id in registered:
+        # Recorded, so that the check before a start does not report the payment as a stranger's.
+        added = [CompareAndSet(SIGNED_ADDS, batch_id, {name: payment})] if payment else []
+        yield CompareAndSet(SIGNED_CHANGES_KIND, batch_id, {name: None}, linked=added)
     return Answer({})
 
 

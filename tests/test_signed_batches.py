@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -462,6 +463,56 @@ async def test_signed_start_refused_with_status_200_is_not_recorded_as_started(
         batch_state = await load_batch_state(gateway, upstream)
         assert (batch_state["phase"], batch_state.get("started")) == ("sent", None)
         assert (await start_signed(gateway, upstream)).status == 200
+
+
+@pytest.mark.parametrize("edits_first", [True, False])
+async def test_bulk_deletion_and_a_legacy_edit_do_not_both_win(
+    *, edits_first: bool, tmp_path: Path
+) -> None:
+    """The edit replaces the batch: the replacement would pay what was deleted."""
+    upstream_section = {"inferred_operations": "avoid"}
+    async with open_gateway_and_service(
+        tmp_path, build_service(inferred=True), upstream=upstream_section
+    ) as (gateway, simulator):
+        _, batch, upstream = await create_batch_of_one(gateway, simulator)
+        (payment,) = await load_payment_ids(gateway, batch)
+        body = json.dumps({"ids": [upstream]}).encode()
+        path, fault = ("/batches", Fault("DELETE", "/v1/batches", delay=0.5))
+        if edits_first:
+            fault = Fault("GET", "/v1/batch/*/summary", answer_delay=0.5)
+        simulator.inject_fault(fault)
+        edit = partial(edit_payment, gateway, batch, payment=payment)
+        first = asyncio.ensure_future(
+            edit() if edits_first else send_signed(gateway, "DELETE", path, body)
+        )
+        await wait_until(lambda: not simulator.service.faults)  # it has arrived
+        second = await (send_signed(gateway, "DELETE", path, body) if edits_first else edit())
+        statuses = ((await first).status, second.status)
+        assert statuses in ((200, 400), (404, 200), (200, 404)), statuses
+        start_response = await gateway.request("POST", f"/v1/batches/{batch}/start-processing")
+        is_deleted = (statuses[1] if edits_first else statuses[0]) == 200
+        assert start_response.status == (404 if is_deleted else 200)
+
+
+@pytest.mark.parametrize(
+    ("query", "body"),
+    [
+        ("?ids=B-1", b'{"ids":["B-1"]}'),
+        ("", b'{"ids":["B-1"],"ids":["B-2"]}'),
+        ("", b'{"ids":"B-1"}'),
+        ("", b""),
+    ],
+)
+async def test_bulk_deletion_whose_batches_are_unclear_is_refused(
+    query: str, body: bytes, tmp_path: Path
+) -> None:
+    async with open_gateway_and_service(tmp_path, build_service(inferred=True)) as (
+        gateway,
+        simulator,
+    ):
+        response = await send_signed(gateway, "DELETE", f"/batches{query}", body)
+        assert extract_error(response) == (400, "invalid_field")
+        assert simulator.service.list_requests("DELETE") == []
 
 
 async def test_signed_start_waits_for_a_legacy_start_that_may_be_refused(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from multidict import CIMultiDictProxy
 
@@ -81,6 +82,8 @@ class SignedWrite:
     request_id: str
     payment: Mapping[str, JSON] | None = None
     """The payment that the write adds to a batch, if it does."""
+    deleted_batches: Sequence[str] = ()
+    """The batches that a bulk deletion names in its body."""
     received_at: float | None = None
     """When the request was received, by the event loop's clock; None means now."""
     is_disconnected: Callable[[], bool] = bool
@@ -108,43 +111,61 @@ class SignedWriteGuard:
         """
         await self._check_not_frozen(write.tenant or Tenant("", write.environment))
         batch, action = _split_batch_and_action(write.target)
-        if batch is None:
+        batches = write.deleted_batches if batch is None else [batch]
+        if not batches:
             return await send(None)
         if write.tenant is None or write.credentials is None:
-            # The tenant is unknown, so any tenant's record of the batch counts.
-            if await self._object_state.is_batch_superseded_for_any_tenant(
-                write.environment, batch
-            ):
-                raise WrongBatchStatus
-            if action == _START_ACTION and await self._operations.is_restore_unchecked():
-                raise Halted(errors.RESTORE_CHECK_PENDING)
+            await self._check_any_tenant(write.environment, batches, action)
             return await send(None)
-        alias = await self._object_state.load(write.tenant, "alias", batch)
-        ids = {"id": batch, "batch": str(alias.get("id") or batch)}
-        flow_request = Request(self._now(), write.request_id, ids)
-        if action != _START_ACTION:
-            name = os.urandom(8).hex()
-            body = {
-                "method": write.method,
-                "path": f"/batches/{batch}/{action}".rstrip("/"),
-                "payment": write.payment,
-            }
-            # Its own name makes it different from any other request.
-            flow_request = replace(flow_request, seed=name, ids={**ids, "change": name}, body=body)
         key = _build_api_key(write.tenant, write.credentials)
-        return await SignedBatchWrite(
-            WriteRequest(
-                START if action == _START_ACTION else CHANGE,
-                flow_request,
-                Caller(
-                    key,
-                    write.request_id,
-                    received_at=write.received_at,
-                    is_connection_closed=write.is_disconnected,
-                ),
-            ),
-            send,
-        ).run(self._idempotency_guard, write.stamp)
+        caller = Caller(
+            key,
+            write.request_id,
+            received_at=write.received_at,
+            is_connection_closed=write.is_disconnected,
+        )
+        pairs = [[id_, await self._find_first_id(write.tenant, id_)] for id_ in batches]
+        if action == _START_ACTION:
+            (id_, first_id), *_ = pairs
+            flow_request = Request(self._now(), write.request_id, {"id": id_, "batch": first_id})
+            write_request = WriteRequest(START, flow_request, caller)
+        else:
+            write_request = WriteRequest(CHANGE, self._build_change(write, pairs, action), caller)
+        return await SignedBatchWrite(write_request, send).run(self._idempotency_guard, write.stamp)
+
+    def _build_change(
+        self, write: SignedWrite, pairs: Sequence[Sequence[str]], action: str
+    ) -> Request:
+        # Its own name makes it different from any other request.
+        name = os.urandom(8).hex()
+        body: dict[str, Any] = {"method": write.method, "payment": write.payment}
+        if write.deleted_batches:
+            ids = {"change": name}
+            # ``ids`` are those of the operation, which edits of any of the batches wait for.
+            body |= {
+                "path": "/batches",
+                "batches": pairs,
+                "ids": [id_ for pair in pairs for id_ in pair],
+            }
+        else:
+            ((id_, first_id),) = pairs
+            ids = {"id": id_, "batch": first_id, "change": name}
+            body["path"] = f"/batches/{id_}/{action}".rstrip("/")
+        return Request(self._now(), name, ids, body=body)
+
+    async def _find_first_id(self, tenant: Tenant, batch: str) -> str:
+        """Finds the id under which a batch's state is stored."""
+        return str((await self._object_state.load(tenant, "alias", batch)).get("id") or batch)
+
+    async def _check_any_tenant(
+        self, environment: str, batches: Sequence[str], action: str
+    ) -> None:
+        """Checks a write with an unknown access key: any tenant's record of its batches counts."""
+        for batch in batches:
+            if await self._object_state.is_batch_superseded_for_any_tenant(environment, batch):
+                raise WrongBatchStatus
+        if action == _START_ACTION and await self._operations.is_restore_unchecked():
+            raise Halted(errors.RESTORE_CHECK_PENDING)
 
     async def _check_not_frozen(self, tenant: Tenant) -> None:
         if await self._operations.is_frozen(tenant):
@@ -158,6 +179,23 @@ def is_payment_addition(method: str, target: str) -> bool:
     """Whether a write adds a payment to a batch."""
     batch, action = _split_batch_and_action(target)
     return method == "POST" and batch is not None and action == _ADD_ACTION
+
+
+def is_bulk_deletion(method: str, target: str) -> bool:
+    """Whether a write deletes the batches that its body names."""
+    return method == "DELETE" and [part.lower() for part in parse_path_parts(target)] == ["batches"]
+
+
+def extract_batch_ids(body: JSON) -> list[str] | None:
+    """Returns the ids of a bulk deletion; None if they are not in the documented form."""
+    ids = body.get("ids") if isinstance(body, dict) else None
+    if not isinstance(ids, list) or not ids:
+        return None
+    is_documented = all(isinstance(id_, str) and _BATCH_ID.fullmatch(id_) for id_ in ids)
+    return list(dict.fromkeys(ids)) if is_documented else None
+
+
+_BATCH_ID = re.compile(r"B-[A-Za-z0-9]+")
 
 
 def extract_recipient_and_amounts(body: JSON) -> dict[str, JSON] | None:
