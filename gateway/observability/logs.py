@@ -37,10 +37,10 @@ def configure_logging(
         fields.update(common_fields)
         return fields
 
-    global _json_stream, _common_fields, _min_level  # noqa: PLW0603 - one configuration a process, as structlog's
+    global _json_stream, _common_members, _min_level  # noqa: PLW0603 - one configuration a process, as structlog's
     _min_level = logging.getLevelNamesMapping()[level.upper()]
     _json_stream = None if is_text else sys.stderr.buffer
-    _common_fields = common_fields
+    _common_members = f",{encode_members(common_fields)}" if common_fields else ""
     # Each line is one write, so that the lines of several workers are not mixed.
     renderer: Any
     logger_factory: Any
@@ -66,29 +66,32 @@ def configure_logging(
 
 
 _json_stream: IO[bytes] | None = None
-_common_fields: Mapping[str, Any] = {}
+_common_members = ""
 _min_level = logging.NOTSET
 
 
-def write_request_line(fields: dict[str, Any], *, is_error: bool) -> None:
+def encode_members(fields: Mapping[str, Any]) -> str:
+    """Encodes the members of a JSON object, without its braces."""
+    return _render_json(None, "", dict(fields))[1:-1].decode()
+
+
+def write_request_line(members: str, *, is_error: bool) -> None:
     """Writes the line of a request, which is the only one that every request causes.
 
-    The line is the same as structlog's, whose processors would take a tenth of the time of a read.
+    ``members`` are from ``encode_members``. The line is the same as structlog's, whose processors
+    would take a tenth of the time of a read.
     """
     if _json_stream is None:  # on a terminal, or without configuration
         logger = structlog.get_logger()
-        (logger.error if is_error else logger.info)("request", **fields)
+        (logger.error if is_error else logger.info)("request", **json.loads(f"{{{members}}}"))
     elif is_error or _min_level <= logging.INFO:
-        fields["event"] = "request"
-        fields["level"] = "error" if is_error else "info"
-        fields["timestamp"] = _format_current_time()
-        fields.update(_common_fields)
+        level = "error" if is_error else "info"
+        line = (
+            f'{{{members},"event":"request","level":"{level}"'
+            f',"timestamp":"{_format_current_time()}"{_common_members}}}\n'
+        )
         try:
-            line = _JSON_ENCODER.encode(fields)
-        except UnicodeEncodeError:
-            line = _render_json(None, "", fields)
-        try:
-            _json_stream.write(b"%b\n" % line)
+            _json_stream.write(line.encode())
             _json_stream.flush()
         except OSError:
             pass  # as for _LossyStream
