@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Literal
+from typing import Literal, Protocol
 
 import structlog
 
@@ -23,12 +23,20 @@ BreakerState = Literal["closed", "open", "half_open"]
 log = structlog.get_logger()
 
 
-@dataclass(slots=True)
-class BreakerCall:
+Outcome = Literal["answer", "failure", "nothing"]
+
+
+class AdmittedCall(Protocol):
     """A request that the breaker admits, and its outcome."""
 
     is_probe: bool
-    outcome: Literal["answer", "failure", "nothing"] = "nothing"
+    outcome: Outcome
+
+
+@dataclass(slots=True)
+class BreakerCall:
+    is_probe: bool
+    outcome: Outcome = "nothing"
 
     def record_answer(self) -> None:
         self.outcome = "answer"
@@ -75,7 +83,7 @@ class CircuitBreaker:
         # A running probe may fail, and then the breaker is open for the whole time again.
         return self._open_seconds if self._is_probing else max(0, self._open_until - now)
 
-    def record_outcome(self, call: BreakerCall, now: float) -> None:
+    def record_outcome(self, call: AdmittedCall, now: float) -> None:
         if call.is_probe:
             self._is_probing = False
             if call.outcome != "nothing":  # otherwise the next request becomes the probe
@@ -116,10 +124,11 @@ class CircuitBreakers:
         """Returns a context manager for one request; entering raises CircuitOpen if it is open."""
         return _TrackedCall(self, environment)
 
-    def start_call(self, environment: str) -> BreakerCall:
+    def start_call(self, environment: str) -> bool:
+        """Returns whether the call is a probe; raises CircuitOpen if the breaker is open."""
         breaker = self._breakers.get(environment)
         if breaker is None or breaker.is_closed:
-            return BreakerCall(is_probe=False)
+            return False
         call = breaker.admit(self._clock())
         if call is None:
             seconds = max(1, ceil(breaker.compute_wait_seconds(self._clock())))
@@ -127,9 +136,9 @@ class CircuitBreakers:
                 f"the circuit breaker is open: {self._subject} did not respond to several calls in a row",
                 retry_after=seconds,
             )
-        return call
+        return call.is_probe
 
-    def end_call(self, environment: str, call: BreakerCall) -> None:
+    def end_call(self, environment: str, call: AdmittedCall) -> None:
         if (breaker := self._breakers.get(environment)) is None:
             return
         if breaker.is_closed and call.outcome == "answer":
@@ -168,7 +177,7 @@ class _TrackedCall:
         self._environment = environment
 
     def __enter__(self) -> BreakerCall:
-        self._call = self._breakers.start_call(self._environment)
+        self._call = BreakerCall(self._breakers.start_call(self._environment))
         return self._call
 
     def __exit__(self, *_: object) -> None:

@@ -31,7 +31,7 @@ from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionEr
 from gateway.observability import metrics, traces
 from gateway.payloads import json_codec
 from gateway.payloads.compressed_buffer import WINDOW_BYTES, CompressedBuffer
-from gateway.upstream.circuit_breaker import BreakerCall, CircuitBreakers
+from gateway.upstream.circuit_breaker import CircuitBreakers, Outcome
 from gateway.upstream.clock import ServiceClock, SkewSample, measure_skew
 from gateway.upstream.connections import CONNECT_TIMEOUT_SHARE
 from gateway.upstream.egress import EgressConfig
@@ -98,8 +98,8 @@ class Reply:
 
 
 @dataclass(slots=True)
-class _UpstreamCall:
-    """A call, the way it is signed, and its attempts so far."""
+class _UpstreamCall(Deadline):
+    """A call with its deadline, the way it is signed, and its attempts so far."""
 
     environment: str
     credentials: Credentials
@@ -109,7 +109,6 @@ class _UpstreamCall:
     request_id: str
     is_write: bool
     fence: Fence | None
-    deadline: Deadline
     has_query: bool
     form: SignedTargetForm
     correction: float
@@ -121,6 +120,8 @@ class _UpstreamCall:
     unusable_count: int = 0
     has_left: bool = False
     sent_at: float = 0.0
+    is_probe: bool = False
+    outcome: Outcome = "nothing"
 
 
 class UpstreamClient:
@@ -136,7 +137,9 @@ class UpstreamClient:
         self.clock = clock
         self.problems = ServiceProblems()
         self._breakers = breakers
-        self._vocabulary = settings.vocabulary.current
+        words = settings.vocabulary.current
+        # Copied: reading a field of the settings takes four times as long.
+        self._scheme, self._timestamp_header = words.scheme, words.timestamp_header
         upstream = settings.upstream
         self.timeout_seconds = upstream.timeout_seconds
         self._bytes_per_second = upstream.bytes_per_second
@@ -187,7 +190,11 @@ class UpstreamClient:
             raise Unreachable(f"no environment {environment} is configured")
         rate, body, target = self._bytes_per_second, body or b"", target.removesuffix("?")
         has_query = "?" in target
+        seconds = self.timeout_seconds + (len(body) / rate if rate else 0.0)
         call = _UpstreamCall(
+            seconds,
+            time.monotonic() + seconds,
+            rate,
             environment,
             credentials,
             method,
@@ -196,7 +203,6 @@ class UpstreamClient:
             request_id,
             write,
             fence,
-            Deadline(self.timeout_seconds + (len(body) / rate if rate else 0.0), rate),
             has_query,
             # Without a query both forms are the same.
             self.signed_target.select_form(environment) if has_query else "path",
@@ -208,13 +214,13 @@ class UpstreamClient:
     async def _send_call(self, call: _UpstreamCall, origin: Origin) -> Reply:
         start_time, environment = time.monotonic(), call.environment
         # Not part of the deadline: an open breaker refuses the call at once.
-        breaker_call = self._breakers.start_call(environment)
+        call.is_probe = self._breakers.start_call(environment)
         try:
             while True:
                 call.has_left, connection = False, None
                 try:
                     connection = origin.take_idle_connection() or (
-                        await origin.wait_for_connection(call.deadline.at)
+                        await origin.wait_for_connection(call.ends_at)
                     )
                     await self._start_exchange(call, connection)
                     reply = self._take_reply(call, connection)
@@ -229,9 +235,9 @@ class UpstreamClient:
                 origin.release(connection)
                 if reply.status != 401 or not self._sign_in_another_way(call, reply):
                     break
-            breaker_call.outcome = "answer"
+            call.outcome = "answer"
         except (TimeoutError, ResponseLost) as error:
-            failure = _build_failure(call, error, breaker_call)
+            failure = _build_failure(call, error)
             self.problems.record_failure(environment, is_write=call.is_write)
         else:
             reply.seconds, reply.attempts = time.monotonic() - start_time, call.attempts
@@ -243,7 +249,7 @@ class UpstreamClient:
                 self.clock.record_accepted(environment, reply.skew_sample)
             return reply
         finally:
-            self._breakers.end_call(environment, breaker_call)
+            self._breakers.end_call(environment, call)
         # Raised outside the except block: the failure of a call says all that may be said.
         raise failure
 
@@ -285,14 +291,14 @@ class UpstreamClient:
         # Only attempts that reach the network count.
         call.attempts += 1
         # Head and body in one write need only one packet, and no task.
-        return connection.start_exchange(head + bytes(body) if body else head, call.deadline)
+        return connection.start_exchange(head + bytes(body) if body else head, call)
 
     async def _start_unusual_exchange(
         self, call: _UpstreamCall, connection: UpstreamConnection
     ) -> None:
         """Exchanges a call with a long body, or one whose fence must be verified first."""
         fence, body = call.fence, call.body
-        async with asyncio.timeout_at(call.deadline.at):
+        async with asyncio.timeout_at(call.ends_at):
             # After a suspend that stopped all clocks, the skew is the first sign that another
             # process may own the write by now.
             is_doubtful = call.has_other_correction
@@ -311,7 +317,7 @@ class UpstreamClient:
         call.has_left = True
         call.attempts += 1
         if len(body) <= WINDOW_BYTES:
-            await connection.start_exchange(head + bytes(body), call.deadline)
+            await connection.start_exchange(head + bytes(body), call)
         else:
             await self._send_long_body(connection, head, call)
 
@@ -319,7 +325,7 @@ class UpstreamClient:
         self, connection: UpstreamConnection, head: bytes, call: _UpstreamCall
     ) -> None:
         """Writes a large body in the background, because the answer may arrive before its end."""
-        response = connection.start_exchange(head, call.deadline)
+        response = connection.start_exchange(head, call)
         write_task = asyncio.ensure_future(connection.write_body(call.body))
         try:
             await response
@@ -380,8 +386,8 @@ class UpstreamClient:
             f"{method} {self.origins[call.environment].path}{call.target} HTTP/1.1\r\n"
             f"{self._common_headers[call.environment]}"
             f"X-Request-Id: {call.request_id}\r\n{more_headers}"
-            f"Authorization: {self._vocabulary.scheme} {credentials.access_key}:{signature}\r\n"
-            f"{self._vocabulary.timestamp_header}: {stamp}\r\n\r\n"
+            f"Authorization: {self._scheme} {credentials.access_key}:{signature}\r\n"
+            f"{self._timestamp_header}: {stamp}\r\n\r\n"
         ).encode()
 
     async def _record_signing_outcome(self, call: _UpstreamCall, reply: Reply) -> None:
@@ -434,18 +440,18 @@ def _raise_unless_repeatable(call: _UpstreamCall, error: BaseException) -> None:
 
 
 def _build_failure(
-    call: _UpstreamCall, error: TimeoutError | ResponseLost, breaker_call: BreakerCall
+    call: _UpstreamCall, error: TimeoutError | ResponseLost
 ) -> Unreachable | Unknown:
     """Builds the failure of a call without a usable answer, and records it for the breaker."""
     if isinstance(error, ResponseLost):
         reason = str(error)
         # A response that cannot be parsed shows that something responds: no failure for the breaker.
         is_failure = error.is_connection_failure or not call.attempts
-        breaker_call.outcome = "failure" if is_failure else "answer"
+        call.outcome = "failure" if is_failure else "answer"
     else:
-        reason = f"no answer within {call.deadline.seconds:.3g} s"
+        reason = f"no answer within {call.seconds:.3g} s"
         if call.has_left:  # otherwise it only waited for a free connection
-            breaker_call.outcome = "failure"
+            call.outcome = "failure"
     if call.is_write and call.has_left:
         return Unknown(reason, age_seconds=time.monotonic() - call.sent_at)
     return Unreachable(reason)

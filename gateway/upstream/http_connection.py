@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -26,23 +26,21 @@ MAX_HEAD_BYTES = 256 * 1024
 CLOSED_BEFORE_ANSWER = "the connection was closed before an answer arrived"
 
 
+@dataclass(slots=True)
 class Deadline:
-    """The end of a call, ``seconds`` from now by the monotonic clock, which is the event loop's.
+    """The end of a call, ``seconds`` after its start, at a time of the monotonic clock.
 
     Bytes that arrive at the rate ``bytes_per_second`` do not use up time, unless it is 0.
     """
 
-    __slots__ = ("_bytes_per_second", "at", "seconds")
-
-    def __init__(self, seconds: float, bytes_per_second: int = 0) -> None:
-        self.seconds = seconds
-        self.at = time.monotonic() + seconds
-        self._bytes_per_second = bytes_per_second
+    seconds: float
+    ends_at: float
+    bytes_per_second: int
 
     def extend(self, size: int) -> None:
-        if self._bytes_per_second:
-            self.seconds += size / self._bytes_per_second
-            self.at += size / self._bytes_per_second
+        if self.bytes_per_second:
+            self.seconds += size / self.bytes_per_second
+            self.ends_at += size / self.bytes_per_second
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -112,7 +110,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_exchanging, self.is_complete, self._has_headers = True, False, False
         self._parts, self._unread_bytes, self._head_bytes = [], 0, 0
         self._deadline = deadline
-        if self._timer is None or deadline.at < self._timer_at:
+        if self._timer is None or deadline.ends_at < self._timer_at:
             self._start_timer()
         self.headers = CIMultiDict()
         wakeup = self._wakeup = self._loop.create_future()
@@ -255,14 +253,14 @@ class UpstreamConnection(asyncio.Protocol):
     def _start_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_at = self._deadline.at
+        self._timer_at = self._deadline.ends_at
         self._timer = self._loop.call_at(self._timer_at, self._end_late_exchange)
 
     def _end_late_exchange(self) -> None:
         self._timer = None
         if not self._is_exchanging or self.is_complete:
             return
-        if self._deadline.at > self._timer_at:
+        if self._deadline.ends_at > self._timer_at:
             self._start_timer()
         elif self._error is None:
             self._error = TimeoutError()

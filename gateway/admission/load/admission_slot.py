@@ -8,7 +8,13 @@ from collections.abc import Hashable
 from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
-from gateway.admission.load.fair_limiter import FairLimiter, LimiterCapacity, Waiter, WaiterState
+from gateway.admission.load.fair_limiter import (
+    SHED,
+    WAITING,
+    FairLimiter,
+    LimiterCapacity,
+    Waiter,
+)
 from gateway.admission.load.memory_budget import MemoryBudget
 from mappings import errors
 from mappings.failures import Halted
@@ -131,9 +137,9 @@ class AdmissionSlot:
         for displaced_waiter in displaced:
             self._load.wake_waiter(displaced_waiter, "displaced by merchants with shorter queues")
         # Shed immediately: neither a place to run nor one to wait is free.
-        if waiter.state is WaiterState.SHED:
+        if waiter.state is SHED:
             raise self._load.count_shed_and_build_error(TOO_MANY_REASON)
-        if waiter.state is WaiterState.WAITING:
+        if waiter.state is WAITING:
             await self._load.wait_for_turn(waiter)
         if self._connection:
             # From here on the connection is not closed in favour of others: the request may change

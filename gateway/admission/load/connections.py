@@ -40,7 +40,8 @@ class ConnectionPhase(Enum):
     IDLE = "between requests"
 
 
-REQUEST, WORK = ConnectionPhase.REQUEST, ConnectionPhase.WORK
+# Finding a member of an enumeration runs Python code, several times for each request.
+REQUEST, WORK, IDLE = ConnectionPhase.REQUEST, ConnectionPhase.WORK, ConnectionPhase.IDLE
 
 
 @dataclass(slots=True)
@@ -133,7 +134,7 @@ class ConnectionTable(Generic[ConnectionT]):
 
     def mark_connection_idle(self, connection: ConnectionT, now: float) -> None:
         if (state := self._states.get(connection)) is not None:
-            self._change_phase(connection, state, ConnectionPhase.IDLE, now, state.tenant)
+            self._change_phase(connection, state, IDLE, now, state.tenant)
 
     def close(self, connection: ConnectionT) -> None:
         if (state := self._states.pop(connection, None)) is not None:

@@ -21,11 +21,16 @@ class WaiterState(Enum):
     FINISHED = "over"
 
 
+# Finding a member of an enumeration runs Python code, several times for each request.
+WAITING, RUNNING = WaiterState.WAITING, WaiterState.RUNNING
+SHED, FINISHED = WaiterState.SHED, WaiterState.FINISHED
+
+
 @dataclass(eq=False, slots=True)
 class Waiter:
     merchant: str
     sequence_number: int
-    state: WaiterState = WaiterState.WAITING
+    state: WaiterState = WAITING
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +78,10 @@ class FairLimiter:
         ):
             self.running_count += 1
             self._running_by_merchant[merchant] = running_here + 1
-            waiter.state = WaiterState.RUNNING
+            waiter.state = RUNNING
             return waiter, NO_WAITERS
         if not self._can_wait(merchant):
-            waiter.state = WaiterState.SHED
+            waiter.state = SHED
             return waiter, NO_WAITERS
         # If the queue is full, the merchant with the longest queue gives up a place to this one.
         displaced = (
@@ -89,14 +94,14 @@ class FairLimiter:
 
     def remove_and_start_waiters(self, waiter: Waiter) -> Sequence[Waiter]:
         """Removes a finished or cancelled request; returns the waiters that start instead."""
-        if waiter.state is WaiterState.WAITING:
+        if waiter.state is WAITING:
             self._remove_from_queue(waiter)
-        elif waiter.state is WaiterState.RUNNING:
+        elif waiter.state is RUNNING:
             self.running_count -= 1
             self._running_by_merchant[waiter.merchant] -= 1
             if not self._running_by_merchant[waiter.merchant]:
                 del self._running_by_merchant[waiter.merchant]
-        waiter.state = WaiterState.FINISHED
+        waiter.state = FINISHED
         return list(self._start_waiters()) if self._queues else NO_WAITERS
 
     def _can_run(self, merchant: str) -> bool:
@@ -124,7 +129,7 @@ class FairLimiter:
         longest_queue = max(self._queues.values(), key=len)
         waiter = longest_queue[-1]
         self._remove_from_queue(waiter)
-        waiter.state = WaiterState.SHED
+        waiter.state = SHED
         return waiter
 
     def _remove_from_queue(self, waiter: Waiter) -> None:
@@ -136,7 +141,7 @@ class FairLimiter:
     def _start_running(self, waiter: Waiter) -> None:
         self.running_count += 1
         self._running_by_merchant[waiter.merchant] += 1
-        waiter.state = WaiterState.RUNNING
+        waiter.state = RUNNING
 
     def _start_waiters(self) -> Iterator[Waiter]:
         while merchants := [merchant for merchant in self._queues if self._can_run(merchant)]:
