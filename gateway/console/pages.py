@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
 from gateway.admin.session import COOKIE, Sessions
@@ -94,6 +95,7 @@ class Pages:
             "clock_time": format_clock_time,
             "ago": self._format_time_since,
             "scope": describe_scope,
+            "wrappable": make_name_wrappable,
         }
         self._templates.globals |= {
             "places": MENU,
@@ -174,6 +176,11 @@ def redirect_see_other(path: str) -> web.Response:
 
 
 # Formats
+
+
+def make_name_wrappable(name: str) -> Markup:
+    """Allows line breaks after the underscores of a name, for narrow columns."""
+    return escape(name).replace("_", Markup("_<wbr>"))
 
 
 def format_number(value: float) -> str:
