@@ -186,17 +186,14 @@ class ServiceProbe:
                     f"or replace the credentials: {self._credentials_replacement_advice}"
                 )
                 return [self._build_finding("credentials", "error", description, advice)]
-        swap_hint = (
-            "access_key and secret_key look swapped: correct that first. Otherwise, "
+        cause = (
+            "access_key and secret_key look swapped"
             if self._credentials and self._credentials.look_swapped
-            else ""
+            else "check that the credentials belong to this environment, that access_key and "
+            "secret_key are not swapped, and that vocabulary.current has the service's scheme and "
+            f"timestamp_header{self._base_url_path_hint}"
         )
-        advice = swap_hint + (
-            "check that the credentials belong to this environment, that access_key and secret_key "
-            "are not swapped, and that vocabulary.current has the service's "
-            f"scheme and timestamp_header{self._base_url_path_hint}. To replace the credentials, "
-            f"{self._credentials_replacement_advice}"
-        )
+        advice = f"{cause}. To replace the credentials, {self._credentials_replacement_advice}"
         return [
             self._build_finding(
                 "credentials",
