@@ -215,5 +215,5 @@ def _print_key_readiness(readiness: KeyReadiness) -> None:
     if readiness.never_seen:
         click.echo(f"Never compared: {', '.join(readiness.never_seen)}")
     if readiness.missing_reads:
-        click.echo(f"Never compared, but used by the key: {', '.join(readiness.missing_reads)}")
+        click.echo(readiness.missing_reads_sentence)
     click.echo("")

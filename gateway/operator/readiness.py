@@ -67,6 +67,18 @@ class KeyReadiness:
         return [name for name in self.never_seen if name in self.used]
 
     @property
+    def missing_reads_sentence(self) -> str:
+        hint = (
+            "The payments of all batches are compared once every batch is imported: run "
+            "`payout-gateway cutover import`, and let the client list them again."
+        )
+        is_list_missing = "list_payments" in self.missing_reads
+        return (
+            f"Used by the key but never compared: {', '.join(self.missing_reads)}."
+            + f" {hint}" * is_list_missing
+        )
+
+    @property
     def has_unexplained_status_difference(self) -> bool:
         """Whether one service may lack objects that the other has."""
         return any(
