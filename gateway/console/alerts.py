@@ -31,6 +31,9 @@ CHECK_LABELS = {
 FAILURE_RATIO = 0.05
 """Alert if a larger share of recent requests failed."""
 
+REFUSAL_RATIO = 0.5
+"""Alert if a larger share of recent requests was refused: the cause is hardly each client's own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Alert:
@@ -67,6 +70,9 @@ def format_check_name(name: str) -> str:
     return f"{CHECK_LABELS[kind]} {environment}".rstrip()
 
 
+_NO_KEY_ALERTS = (
+    Alert("error", "no API key is imported: every client is refused; run `keys import`", "/limits"),
+)
 _RESTORED_ALERTS = (
     Alert("error", f"{RESTORED_MESSAGE}, so no batch is started: {RESTORED_ADVICE}", "/service"),
 )
@@ -96,11 +102,15 @@ async def load_alerts(
     # A share, because a few failures among many requests are normal.
     failed = recent.failed if recent.failed > FAILURE_RATIO * recent.requests else 0
     failed_text = f"of {recent.requests:,} requests failed (5xx) in the last 15 minutes"
+    refused = recent.refused if recent.refused > REFUSAL_RATIO * recent.requests else 0
+    refused_text = f"of {recent.requests:,} requests refused (4xx) in the last 15 minutes"
     return [
         *(Alert("error", f"{format_check_name(name)}: {fault}", "/service") for name, fault in faults.items() if fault),
         *(_RESTORED_ALERTS if figures.is_restored else ()),
+        *(() if any(figures.keys.values()) else _NO_KEY_ALERTS),
         *_iter_error_alert_unless_zero(figures.in_doubt_operations, "write is", "writes are", "in doubt", "/writes"),
         *_iter_error_alert_unless_zero(failed, failed_text, failed_text, "", "/requests?status=5xx"),
+        *_iter_warning_alert_unless_zero(refused, refused_text, refused_text, "", "/requests?status=4xx"),
         *_iter_warning_alert_unless_zero(figures.superseded_batches, "batch is", "batches are", "superseded at the service", "/writes"),
         *_iter_warning_alert_unless_zero(figures.freezes, "write freeze is", "write freezes are", "active", "/switches"),
         *_iter_warning_alert_unless_zero(

@@ -309,6 +309,25 @@ async def test_unused_gateway_has_pages(
         assert "No requests in this period." in await read_page_text(client, "/traffic")
 
 
+async def test_overview_warns_of_refusals_without_a_faulty_service(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    async with (
+        open_console(tmp_path_factory.mktemp("refusals")) as console,
+        open_console_client(console.url) as client,
+    ):
+        async with open_store(console.gateway.settings.state) as store:
+            await execute(store, text("DELETE FROM api_keys"))
+        assert "no API key is imported" in await read_page_text(client, "/")
+        console.gateway.api_key = "unknown"
+        assert (await console.gateway.request("GET", "/v1/recipients")).status == 403
+
+        async def is_refusal_reported() -> bool:
+            return "1 of 1 requests refused (4xx)" in await read_page_text(client, "/")
+
+        await wait_until_async(is_refusal_reported)
+
+
 async def test_restored_state_is_announced_on_overview(tmp_path: Path) -> None:
     async with (
         open_console(tmp_path) as running_console,
@@ -318,7 +337,7 @@ async def test_restored_state_is_announced_on_overview(tmp_path: Path) -> None:
             await set_restored_flag(store, NO_MARK)
         page_text = await read_page_text(client, "/")
         assert "1 issue" in page_text
-        assert "so no batch is started: run `payout-gateway reconcile`" in page_text
+        assert "so no batch is started: run payout-gateway reconcile" in page_text
 
 
 async def test_page_without_state_says_so(
