@@ -68,6 +68,8 @@ def change_answer(request: AcceptedRequest, answer: JsonObject) -> JsonObject:
         ]
     if "list-totals" in deviations:
         answer.pop("meta", None)
+    if "wallet-account" in deviations and "balances" in answer:
+        answer["balances"].pop(request.tenant.vocabulary.wallet, None)
     summary: Any = answer.get(request.tenant.vocabulary.summary) or {}
     if "payment-recipients" in deviations:
         for payment in summary.get("payments", ()):

@@ -26,6 +26,7 @@ Deviation = Literal[
     "unknown-id",
     "update-date",
     "validation-errors",
+    "wallet-account",
 ]
 """Odd behaviour, against the document, each named after the assumption of a rehearsal that finds it;
 `gateway.simulator.deviations` carries it out."""

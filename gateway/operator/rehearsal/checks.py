@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from gateway.operator.rehearsal.run import ENVIRONMENT, Exchange, RehearsalRun
-from gateway.operator.rehearsal.scenario import AMOUNT, load_table
+from gateway.operator.rehearsal.scenario import load_table
 from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
 from mappings import current, money
 from mappings.current import ENDPOINTS
@@ -20,10 +20,8 @@ from mappings.payloads import extract_batch, extract_payment, extract_payments
 
 
 class Assumption(NamedTuple):
-    """The cells of a row of ``assumptions.md``.
+    """A row of ``assumptions.md``. ``noticed`` is "yes", empty, or "if" and what is seen then.
 
-    ``effect`` is what the gateway does if the service differs; ``noticed`` is "yes", empty, or "if"
-    and what is seen then. ``operations`` are those that name the row in the coverage table.
     ``setting`` is offered if the service differs: a line of TOML.
     """
 
@@ -39,6 +37,7 @@ ASSUMPTIONS = [Assumption(*cells) for cells in load_table("assumptions.md")]
 """In the order of the report."""
 
 IS_OPTIONAL = {f"{endpoint.method} {endpoint.path}": endpoint.is_optional for endpoint in ENDPOINTS}
+AMOUNT = "35.00"
 MISSING_PATH_STATUSES = {404, 405, 501}
 NOT_NEEDED = {"amount", "currency", "method", "sourceCurrencyName", "targetCurrencyName"}
 PAYMENT_FIELDS = current.Payment.__annotations__.keys() - NOT_NEEDED
@@ -122,7 +121,9 @@ def _check_target_amounts(run: RehearsalRun) -> bool | str | None:
 
 
 def _check_payment_fields(run: RehearsalRun) -> bool | str:
-    missing = PAYMENT_FIELDS - extract_payment(run.probes["payment fields"].body).keys()
+    payment = extract_payment(run.probes["payment fields"].body)
+    batch_fields = current.Batch.__annotations__.keys() - (payment.get("batch") or {}).keys()
+    missing = PAYMENT_FIELDS - payment.keys() | {f"batch.{name}" for name in batch_fields}
     return not missing or f"missing: {', '.join(sorted(missing))}"
 
 
@@ -131,6 +132,15 @@ def _check_page_size(run: RehearsalRun) -> bool | str:
     total, size = all_rows.get("meta", {})["records"], len(all_rows["recipients"])
     is_kept = (len(one["recipients"]), size) == (1, min(1000, total))
     return is_kept or f"{len(one['recipients'])} rows for 1, {size} of {total} for 1000"
+
+
+def _check_wallet_account(run: RehearsalRun) -> bool | str | None:
+    """Checks the balances, if the service has started a batch that pays to a wallet."""
+    if not any(call.is_accepted for call in run.list_calls("POST /batches/{id}/start-processing")):
+        return None
+    balances = extract_raw_balances(run.probes["balances"].body)
+    names = balances if isinstance(balances, dict) else [entry["type"] for entry in balances]
+    return run.values["current_wallet"] in names or "the balances have none"
 
 
 CHECKS: Mapping[str, Check] = {
@@ -152,6 +162,7 @@ CHECKS: Mapping[str, Check] = {
     "memo": _check_memo,
     "target amounts": _check_target_amounts,
     "quotes": lambda run: _check_accepted(run.list_calls("POST /batches/{id}/generate-quote")),
+    "wallet account": _check_wallet_account,
     "balances": lambda run: (
         isinstance(extract_raw_balances(run.probes["balances"].body), dict) or "a list"
     ),

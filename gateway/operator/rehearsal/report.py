@@ -64,9 +64,22 @@ def parse_last_rehearsal(row: Mapping[str, Any] | None) -> LastRehearsal | None:
 def build_report(run: RehearsalRun, left: list[dict[str, Any]], stop_reason: str) -> Report:
     run.results["country names"] = (None, "the service has no such operation")
     reason = UNFUNDED if run.may_start else "needs --start"
-    for row in [step.row for step in STEPS if step.chapter == START]:
-        run.results.setdefault(row, (None, reason))
-    rows = [_build_row(each, *run.results.get(each.name, NOT_SEEN)) for each in ROWS]
+    for name in ["wallet account", *(step.row for step in STEPS if step.chapter == START)]:
+        run.results.setdefault(name, (None, reason))
+    rows = [
+        {
+            "name": row.name,
+            "presumed": row.statement,
+            "verdict": {True: HOLDS, None: NOT_TRIED}.get(
+                holds, NOTICED if row.noticed in ("yes", f"if {seen}") else HANDLED
+            ),
+            "seen": seen,
+            "if_different": row.effect,
+            "clients_would_notice": row.noticed or "no",
+        }
+        for row in ROWS
+        for holds, seen in [run.results.get(row.name, NOT_SEEN)]
+    ]
     verdicts = [row["verdict"] for row in rows]
     counts = {verdict: verdicts.count(verdict) for verdict in COLOURS}
     differences = f"{pluralize(counts[NOTICED], 'difference')} that clients would notice"
@@ -80,18 +93,6 @@ def build_report(run: RehearsalRun, left: list[dict[str, Any]], stop_reason: str
         "counts": counts,
         "rows": sorted(rows, key=lambda row: [*counts].index(row["verdict"])),
         "left": left,
-    }
-
-
-def _build_row(row: Assumption, holds: bool | None, seen: str) -> dict[str, str]:
-    verdict = NOTICED if row.noticed in ("yes", f"if {seen}") else HANDLED
-    return {
-        "name": row.name,
-        "presumed": row.statement,
-        "verdict": {True: HOLDS, None: NOT_TRIED}.get(holds, verdict),
-        "seen": seen,
-        "if_different": row.effect,
-        "clients_would_notice": row.noticed or "no",
     }
 
 

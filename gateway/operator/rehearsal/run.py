@@ -204,17 +204,17 @@ class RehearsalRun:
         request = (ENVIRONMENT, Credentials(access_key, secret), method, target, data)
         options: dict[str, Any] = {"request_id": "rehearsal", "write": method != "GET"}
         try:
-            if row != "request age":
+            if row == "request age":
+                clock = ServiceClock(wall=lambda: time.time() - 3600)
+                async with open_upstream_client(self.settings, clock=clock) as client:
+                    reply = await client.send(*request, **options)
+                # The first timestamp was refused, and the client has corrected it.
+                if reply.attempts > 1:
+                    reply = replace(reply, status=401, body=b"")
+            else:
                 reply = await self.client.send(*request, **options)
-                return build_exchange(method, target, data, reply)
-            clock = ServiceClock(wall=lambda: time.time() - 3600)
-            async with open_upstream_client(self.settings, clock=clock) as client:
-                reply = await client.send(*request, **options)
         except (Unreachable, Unknown) as failure:
             raise RehearsalStopped(f"the sandbox does not answer: {failure}") from None
-        # If it was sent twice, the first timestamp was refused, and the client has corrected it.
-        if reply.attempts > 1:
-            reply = replace(reply, status=401, body=b"")
         return build_exchange(method, target, data, reply)
 
     def record(self, row: str, *, is_ok: bool | None, seen: str = "") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from gateway.operator.rehearsal.checks import record_checks
@@ -143,14 +144,11 @@ async def _find_listed_objects(run: RehearsalRun) -> list[Leftover]:
     """Finds objects of any rehearsal by their reference, also if their creation was not answered."""
     found = []
     for kind, (field, target) in SEARCHES.items():
-        try:
-            answer = await run.call_service("GET", target)
-        except RehearsalStopped:
-            continue
-        for row in answer.body.get(kind) or ():
-            is_own = str(row.get(field) or "").startswith(REFERENCE_PREFIX)
-            is_final = row.get("status") in ("archived", "processing", "processed", "complete")
-            found += [Leftover(kind, row["id"], row[field])] if is_own and not is_final else []
+        with suppress(RehearsalStopped):
+            for row in (await run.call_service("GET", target)).body.get(kind) or ():
+                is_own = str(row.get(field) or "").startswith(REFERENCE_PREFIX)
+                is_final = row.get("status") in ("archived", "processing", "processed", "complete")
+                found += [Leftover(kind, row["id"], row[field])] if is_own and not is_final else []
     return found
 
 

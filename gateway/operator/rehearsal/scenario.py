@@ -34,7 +34,5 @@ LISTS, START = "lists", "start"
 """The chapters that are not always run."""
 
 BODIES: dict[str, dict[str, Any]] = json.loads(read_data("bodies.json"))
-"""The parts of bodies. Addresses are of a reserved domain (RFC 2606): the service sends mail."""
-
-AMOUNT = "35.00"
-"""That of a payment, above the usual minimum of a bank transfer."""
+"""The parts of bodies. Addresses are of a reserved domain (RFC 2606): the service sends mail.
+Amounts are above the usual minimum of a bank transfer."""
