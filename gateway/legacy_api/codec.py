@@ -226,7 +226,7 @@ class LegacyCodec:
             )
             tenant = context.caller.key.tenant
             client_ids = await self._map_ids_in_response_to_client_ids(
-                context, tenant, body, deferred_ids, is_long=is_long
+                context, tenant, operation.answer_shape, body, deferred_ids, is_long=is_long
             )
             if client_ids:
                 body = replace_ids(operation.answer_shape, body, client_ids)
@@ -245,13 +245,13 @@ class LegacyCodec:
         self,
         context: RequestContext,
         tenant: Tenant,
+        response_shape: Any,
         body: JSON,
         deferred_ids: dict[str, str] | None,
         *,
         is_long: bool,
     ) -> Mapping[str, str]:
         """Maps the ids of an answer to client ids; ids that are the same in both are left out."""
-        response_shape = cast("Operation", context.operation).answer_shape
         if not is_long:
             collected = objects, mentioned_ids = collect_ids(response_shape, body)
             legacy_ids = (

@@ -6,7 +6,7 @@ running requests is next, so slow requests of one merchant delay only that merch
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -54,7 +54,8 @@ class FairLimiter:
         self._last_sequence_number = 0
         self.running_count = 0
         """Running requests of all merchants."""
-        self._running_by_merchant: Counter[str] = Counter()
+        # No Counter, whose deletion runs Python code.
+        self._running_by_merchant: dict[str, int] = {}
         self._queues: dict[str, deque[Waiter]] = {}
 
     @property
@@ -98,8 +99,9 @@ class FairLimiter:
             self._remove_from_queue(waiter)
         elif waiter.state is RUNNING:
             self.running_count -= 1
-            self._running_by_merchant[waiter.merchant] -= 1
-            if not self._running_by_merchant[waiter.merchant]:
+            if (count := self._running_by_merchant[waiter.merchant] - 1) > 0:
+                self._running_by_merchant[waiter.merchant] = count
+            else:
                 del self._running_by_merchant[waiter.merchant]
         waiter.state = FINISHED
         return list(self._start_waiters()) if self._queues else NO_WAITERS
@@ -108,7 +110,7 @@ class FairLimiter:
         capacity = self._capacity
         return (
             self.running_count < capacity.max_running
-            and self._running_by_merchant[merchant] < capacity.max_running_per_merchant
+            and self._running_by_merchant.get(merchant, 0) < capacity.max_running_per_merchant
         )
 
     def _can_wait(self, merchant: str) -> bool:
@@ -140,7 +142,8 @@ class FairLimiter:
 
     def _start_running(self, waiter: Waiter) -> None:
         self.running_count += 1
-        self._running_by_merchant[waiter.merchant] += 1
+        running_here = self._running_by_merchant.get(waiter.merchant, 0)
+        self._running_by_merchant[waiter.merchant] = running_here + 1
         waiter.state = RUNNING
 
     def _start_waiters(self) -> Iterator[Waiter]:
@@ -150,7 +153,7 @@ class FairLimiter:
             next_merchant = min(
                 merchants,
                 key=lambda merchant: (
-                    self._running_by_merchant[merchant],
+                    self._running_by_merchant.get(merchant, 0),
                     self._queues[merchant][0].sequence_number,
                 ),
             )

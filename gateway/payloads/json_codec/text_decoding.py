@@ -27,22 +27,6 @@ def loads_trusted(text: str) -> Any:
     return _FAST_DECODER.decode(text)
 
 
-def decode_text_with_refusal_reason(data: bytes) -> tuple[str, Any]:
-    """Returns the reason for a refusal, or an empty string, and the value."""
-    try:
-        value = decode_if_lossless(data)
-    except NeedsStrictDecode:
-        reason, value = _decode_strictly_with_refusal_reason(data)
-        if reason:
-            return reason, None
-    # Few brackets prove a text shallow, so few values are searched. Removing a character takes a
-    # fifth of the time of counting it.
-    bracket_count = 2 * len(data) - len(data.replace(b"{", b"")) - len(data.replace(b"[", b""))
-    if bracket_count > MAX_DEPTH and is_nested_deeper_than(value, MAX_DEPTH):
-        return f"nested deeper than {MAX_DEPTH}", value
-    return "", value
-
-
 def decode_if_lossless(data: bytes) -> Any:
     """Decodes a text whose value would be encoded to the same text; raises NeedsStrictDecode."""
     try:
@@ -57,7 +41,7 @@ def decode_if_lossless(data: bytes) -> Any:
     return value
 
 
-def _decode_strictly_with_refusal_reason(data: bytes) -> tuple[str, Any]:
+def decode_strictly_with_refusal_reason(data: bytes) -> tuple[str, Any]:
     try:
         text = data.removeprefix(BOM_UTF8).decode()
         if text.startswith(("\ufeff", "\xef\xbb\xbf")):  # simplejson would skip a second one too
