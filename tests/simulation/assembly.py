@@ -410,6 +410,7 @@ class Gateway:
             int(request.stamp),
             f"{self._ids.getrandbits(96):024x}",
             extract_recipient_and_amounts(json.loads(request.body)) if request.body else None,
+            is_disconnected=lambda: connection.is_disconnected,
         )
         try:
             status = (
@@ -429,11 +430,13 @@ class Gateway:
         self, request: SignedRequest, connection: ClientConnection, fence: Fence | None
     ) -> Response:
         """Sends a client's own request once."""
+        if connection.is_disconnected:
+            raise Unreachable("the client has disconnected")
         await self.process.step()
         while fence and not fence.is_fence_recent:
             await fence.verify_fence()
-        if connection.is_disconnected:
-            raise Unreachable("the client has disconnected")
+        if connection.is_disconnected and request.target.endswith("/start-processing"):
+            self.report_problem(f"{request} is sent for a client that has gone")
         credentials = cast("Credentials", API_KEY.credentials)
         headers = _sign(credentials, request.method, request.target, request.body, request.stamp)
         headers[SIGNED_BY_CLIENT] = "yes"

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from gateway.signed_api import transitions
 from gateway.storage import checkpoints
 from gateway.storage.checkpoints import CheckpointWriter
 from gateway.storage.operations import OperationRepository, Write
@@ -21,6 +22,7 @@ from mappings import batch_locks, batches, signed_writes
 from mappings.batch_views import Batch
 from mappings.effects import Operation
 from mappings.forwarded_writes import FORWARDED_PREFIX
+from tests.simulation.assembly import Response
 from tests.simulation.network import FAULTY_DELIVERIES
 from tests.simulation.scenarios import (
     create_recipient,
@@ -153,6 +155,13 @@ def _edit_does_not_wait_for_signed_changes() -> Iterator[tuple[Any, str, Any]]:
     yield signed_writes, "_register_change", register_nothing
 
 
+def _signed_response_is_judged_by_its_status() -> Iterator[tuple[Any, str, Any]]:
+    async def find_proof(_method: str, response: Response) -> bool | None:
+        return response.status < 300 if 200 <= response.status < 500 else None
+
+    yield transitions, "_find_proof", find_proof
+
+
 def _select_deliveries(*names: str) -> tuple[Any, ...]:
     return tuple(delivery for delivery in FAULTY_DELIVERIES if delivery.name in names)
 
@@ -213,6 +222,12 @@ MISTAKES: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = {
     _edit_does_not_wait_for_signed_changes: {
         **_BATCH_CONTESTED,
         "kinds": (start_batch_with_signed_changes,),
+    },
+    _signed_response_is_judged_by_its_status: {
+        **_BATCH_CONTESTED,
+        "kinds": (start_batch_with_signed_changes,),
+        "network": 0.4,
+        "deliveries": _select_deliveries("408 of a proxy, and late"),
     },
     _forwarded_first_attempt_is_ignored: {
         **_MODES_CHANGE,

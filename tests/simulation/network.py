@@ -50,6 +50,8 @@ class Delivery:
     is_silent: bool = False
     response_delay: tuple[float, float] = (0.0, 0.02)
     build_response: Callable[[int, bytes], tuple[int, bytes]] = lambda status, body: (status, body)
+    is_answered_first: bool = False
+    """Whether a proxy answers before the request arrives."""
 
 
 def _replace_response(status: int, body: bytes) -> Callable[[int, bytes], tuple[int, bytes]]:
@@ -82,13 +84,19 @@ FAULTY_DELIVERIES = (
     Delivery("503, not done", is_executed=False, build_response=_replace_response(503, b"")),
     Delivery("429", is_executed=False, build_response=_replace_response(429, RATE_LIMIT_BODY)),
     Delivery("302", build_response=_replace_response(302, b"")),
+    Delivery(
+        "408 of a proxy, and late",
+        request_delay=(0.0, 10.0),
+        build_response=_replace_response(408, b'{"message":"Request Timeout"}'),
+        is_answered_first=True,
+    ),
 )
 
 
 LEGACY_DELIVERIES = tuple(
     delivery
     for delivery in FAULTY_DELIVERIES
-    if delivery.name not in ("half json", "empty", "html", "500")
+    if delivery.name not in ("half json", "empty", "html", "500", "408 of a proxy, and late")
 )
 """Those after which the legacy service has executed what it did not answer with a 5xx of its own, because any
 response of it ends a write."""
@@ -153,6 +161,8 @@ class Network:
     ) -> None:
         if delivery.fails_before:
             _fail(reply)
+        if delivery.is_answered_first:
+            self._send_response(delivery, reply, 0, b"")
         await asyncio.sleep(self.random_source.uniform(*delivery.request_delay))
         status, body = 0, b""
         if delivery.is_executed:
@@ -163,8 +173,13 @@ class Network:
             return
         await asyncio.sleep(self.random_source.uniform(*delivery.response_delay))
         if not reply.done():
-            date = formatdate(self.service.clock(), usegmt=True)
-            reply.set_result((*delivery.build_response(status, body), date))
+            self._send_response(delivery, reply, status, body)
+
+    def _send_response(
+        self, delivery: Delivery, reply: asyncio.Future[Any], status: int, body: bytes
+    ) -> None:
+        date = formatdate(self.service.clock(), usegmt=True)
+        reply.set_result((*delivery.build_response(status, body), date))
 
     async def _execute(
         self, request: SentRequest, recorded_request: ReceivedRequest

@@ -389,7 +389,7 @@ class _SignedClient:
             response = await self._send("payments", json.dumps(body).encode())
             if response and response.status == 200:
                 self.added_amounts.append(amount)
-            elif response is None or response.status >= 500 or response.status == 302:
+            elif response is None or response.status >= 500 or response.status in (302, 408):
                 self.possible_amounts.append(amount)
 
     async def start(self) -> None:
