@@ -106,7 +106,7 @@ async def end_brownouts(store: Store, now: datetime, id_: str | None = None) -> 
         await increment_change_count(tx, CHANGES)
         count = await tx.execute(update(brownouts).where(is_open).values(ended=True))
         if count:
-            await record_audit_event(store, tx, f"{ENDED_PREFIX} {id_ or 'every one'}")
+            await record_audit_event(store, tx, f"{ENDED_PREFIX}{f' {id_}' if id_ else 's'}")
         return count
 
     return await store.write(update_rows)

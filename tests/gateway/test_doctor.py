@@ -615,6 +615,16 @@ async def test_environment_without_key_lists_skipped_checks(tmp_path: Path) -> N
         assert "no key of this environment is imported" in live_findings[check_name].result
 
 
+async def test_gateway_without_any_key_is_not_ready(tmp_path: Path) -> None:
+    async with open_simulator() as simulator:
+        settings = build_settings(tmp_path, simulator.url)
+        async with open_store(settings.state):
+            pass  # creates the tables
+        finding = require_only_error(await run_doctor(settings))
+    assert (finding.environment, finding.check_name) == ("all", "keys")
+    assert "every client is refused" in finding.result
+
+
 async def test_keys_of_unconfigured_environment_are_reported(tmp_path: Path) -> None:
     async with open_simulator() as simulator:
         settings = build_settings(tmp_path, simulator.url)

@@ -12,7 +12,7 @@ from gateway.auth.key_rows import ListedKey, load_credentials, load_listed_keys
 from gateway.auth.keys import probe_tenant_credentials
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-from gateway.operator.doctor.findings import Finding, State
+from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding, State
 from gateway.operator.doctor.remote_checks import ServiceProbe, is_service_reply
 from gateway.operator.doctor.vocabulary_checks import check_vocabulary
 from gateway.operator.rehearsal.report import CAPABILITY_NAME as REHEARSAL
@@ -47,6 +47,9 @@ async def check_service_per_environment(
     environments = settings.environments.map_configured_environments_by_name()
     # First: these keys are in no environment that is checked below.
     findings = list(_iter_unconfigured_environment_findings(keys, environments))
+    if not keys:
+        problem = "no key is imported, so every client is refused"
+        findings.append(Finding(ALL_ENVIRONMENTS, "keys", "error", problem, "run `keys import`"))
     for name in environments:
         # One key is enough for most checks: all credentials are signed in the same way.
         key = next((key for key in keys if key.environment == name), None)
