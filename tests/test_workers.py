@@ -11,7 +11,7 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from tests.console import open_console_client
 from tests.gateway.admission.limits.conftest import REDIS_URL
 from tests.gateway.storage.conftest import create_temporary_database, run_statements
 from tests.metrics_scrape import fetch_metrics
+from tests.operator_commands import wait_until_async
 from tests.processes import (
     COMMAND,
     Process,
@@ -500,6 +501,41 @@ async def test_requests_page_covers_all_workers(
         assert len(count_served(gateway)) == 2
         async with session.get(f"http://127.0.0.1:{gateway.admin_port}/requests") as response:
             assert f">{len(list_events(gateway, 'request'))} requests " in await response.text()
+        assert await gateway.stop() == 0
+
+
+async def test_overview_covers_refusals_of_all_workers(
+    tmp_path: Path, database: str, write_configuration: Configure, simulator: Simulator
+) -> None:
+    async with run_workers(tmp_path) as gateway, AsyncExitStack() as stack:
+        await import_api_key(tmp_path, database)
+
+        async def request(session: aiohttp.ClientSession) -> None:
+            path, headers = "/v1/profile/balances", {"X-API-Key": KEY["api_key"]}
+            async with session.get(gateway.url + path, headers=headers) as response:
+                await response.read()
+
+        async def is_refusal_shown() -> bool:
+            url = f"http://127.0.0.1:{gateway.admin_port}/"
+            async with aiohttp.ClientSession() as session, session.get(url) as response:
+                return "allow-list" in await response.text()
+
+        async def is_overview_clear() -> bool:
+            return not await is_refusal_shown()
+
+        connections: dict[int, aiohttp.ClientSession] = {}
+        while len(connections) < 2:
+            session = await stack.enter_async_context(aiohttp.ClientSession())
+            count = len(list_events(gateway, "request"))
+            await request(session)
+            await wait_until(lambda count=count: len(list_events(gateway, "request")) > count)
+            connections[list_events(gateway, "request")[-1]["process.pid"]] = session
+        for session in connections.values():
+            simulator.service.faults.append(Fault("GET", "/v1/balance", status=403))
+            await request(session)
+            await wait_until_async(is_refusal_shown)
+            await request(session)
+            await wait_until_async(is_overview_clear)
         assert await gateway.stop() == 0
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.admin.port import Check, find_readiness_problem
+from gateway.admin.port import find_readiness_problem
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.operator.metrics_page import StateGauges
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE
@@ -45,10 +46,10 @@ class Alert:
 
 
 class HealthChecks:
-    """The checks of `/readyz`, run for all pages, which therefore agree."""
+    """The checks of `/readyz` of all workers, run for all pages, which therefore agree."""
 
-    def __init__(self, checks: Mapping[str, Check]) -> None:
-        self._checks = checks
+    def __init__(self, dependencies: ConsoleDependencies) -> None:
+        self._dependencies = dependencies
         self._problems: dict[str, str | None] = {}
         # So that the first request always runs the checks.
         self._checked_at = -math.inf
@@ -59,8 +60,15 @@ class HealthChecks:
         async with self._lock:
             now = asyncio.get_running_loop().time
             if now() - self._checked_at >= CHECK_CACHE_SECONDS:
-                results = await asyncio.gather(*map(find_readiness_problem, self._checks.values()))
-                self._problems = dict(zip(self._checks, results, strict=True))
+                checks = self._dependencies.checks
+                # Each worker has its own circuit breakers, and sees the answers to its own calls.
+                results, bodies = await asyncio.gather(
+                    asyncio.gather(*map(find_readiness_problem, checks.values())),
+                    self._dependencies.fetch_from_other_workers("/readyz"),
+                )
+                self._problems = dict(zip(checks, results, strict=True))
+                for body in bodies:
+                    self._problems.update(json.loads(body)["faults"])
                 self._checked_at = now()
             return self._problems
 

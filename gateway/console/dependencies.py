@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import aiohttp
 
 from gateway.admin.port import Check
 from gateway.admission.limits import RateLimiter
@@ -14,6 +17,9 @@ from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import Store
 from gateway.upstream.clock import ServiceClock
 from gateway.writes.instance_leases import Heartbeats
+
+WORKER_SECONDS = 5
+"""Timeout for another worker; longer than its checks of `/readyz` take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +42,28 @@ class ConsoleDependencies:
     @property
     def has_parent(self) -> bool:
         return self.admin_socket is not None
+
+    async def fetch_from_other_workers(self, path: str) -> list[bytes]:
+        """Fetches a page from each other worker of this gateway that answers."""
+        if self.admin_socket is None:
+            return []
+        # The workers of one gateway have their sockets in one folder.
+        others = [
+            socket for socket in self.admin_socket.parent.iterdir() if socket != self.admin_socket
+        ]
+        bodies = await asyncio.gather(*(_fetch_or_none(socket, path) for socket in others))
+        return [body for body in bodies if body is not None]
+
+
+async def _fetch_or_none(admin_socket: Path, path: str) -> bytes | None:
+    try:
+        async with (
+            aiohttp.ClientSession(
+                connector=aiohttp.UnixConnector(str(admin_socket)),
+                timeout=aiohttp.ClientTimeout(total=WORKER_SECONDS),
+            ) as session,
+            session.get(f"http://worker{path}") as response,
+        ):
+            return await response.read()
+    except (aiohttp.ClientError, TimeoutError):
+        return None

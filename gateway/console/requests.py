@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
-import aiohttp
 import msgspec
 from aiohttp import web
 
@@ -35,9 +32,6 @@ STATUS_CLASSES: Mapping[str, range] = {
 ROW_CHOICES = (50, 1000)
 MAX_GROUPS = 30
 MAX_FILTER_CHOICES = 200
-
-WORKER_SECONDS = 3
-"""Timeout for the requests of another worker; the page is shown without them."""
 
 _DECODER = msgspec.json.Decoder(list[RecentRequest])
 
@@ -105,27 +99,9 @@ class RequestsPage:
     async def _load_requests(self) -> list[RecentRequest]:
         """Loads the requests of all workers, the newest first."""
         requests = list_recent_requests()
-        if own_socket := self._dependencies.admin_socket:
-            # The workers of one gateway have their sockets in one folder.
-            others = [path for path in own_socket.parent.iterdir() if path != own_socket]
-            for listed in await asyncio.gather(*map(_load_requests_of_worker, others)):
-                requests += listed
+        for body in await self._dependencies.fetch_from_other_workers("/requests/own"):
+            requests += _DECODER.decode(body)
         return sorted(requests, key=lambda each: -each.at)
-
-
-async def _load_requests_of_worker(admin_socket: Path) -> list[RecentRequest]:
-    """Loads the requests of another worker; none if it does not answer."""
-    try:
-        async with (
-            aiohttp.ClientSession(
-                connector=aiohttp.UnixConnector(str(admin_socket)),
-                timeout=aiohttp.ClientTimeout(total=WORKER_SECONDS),
-            ) as session,
-            session.get("http://worker/requests/own", raise_for_status=True) as response,
-        ):
-            return _DECODER.decode(await response.read())
-    except (aiohttp.ClientError, TimeoutError):
-        return []
 
 
 def _matches_filters(request: RecentRequest, filters: Mapping[str, str]) -> bool:

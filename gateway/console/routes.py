@@ -24,7 +24,7 @@ from gateway.console.writes import WritesPage
 def add_console_routes(application: web.Application, dependencies: ConsoleDependencies) -> None:
     """Adds the routes of the console to the application of the admin port."""
     pages = Pages(dependencies)
-    health = HealthChecks(dependencies.checks)
+    health = HealthChecks(dependencies)
     service = ServicePage(dependencies, pages, health)
     switches = TrafficControlPage(dependencies, pages)
     requests = RequestsPage(dependencies, pages)
