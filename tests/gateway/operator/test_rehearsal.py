@@ -208,6 +208,25 @@ async def test_interrupted_rehearsal_is_continued_and_cleaned_up(
         assert bool(service.list_requests("GET", "/v1/recipients/*/logs")) is is_repeated
 
 
+async def test_silent_service_stops_a_rehearsal_and_proves_nothing(
+    rehearsed: RehearsedFolder,
+) -> None:
+    service = rehearsed.service
+    run = asyncio.ensure_future(rehearsed.run(code=2))
+    async with asyncio.timeout(60):
+        while not service.list_requests("POST", "/v1/batches"):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
+    service.faults.append(Fault("*", "*", close="before", times=10_000))
+    report = await run
+    assert "does not answer" in report["verdict"]
+    assert select_rows(report, HANDLED, NOTICED) == set()
+    assert {item["id"] for item in report["left"]} >= set(rehearsed.list_remaining_objects())
+    service.faults.clear()
+    report = await rehearsed.run()
+    assert select_rows(report, HANDLED, NOTICED, NOT_TRIED) == UNTRIED
+    assert report["left"] == rehearsed.list_remaining_objects() == []
+
+
 async def test_only_a_sandbox_is_rehearsed(rehearsed: RehearsedFolder) -> None:
     command = ("rehearse", "--key", "prod")
     result = await run_command(rehearsed.folder, *command, code=2)
