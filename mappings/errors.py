@@ -80,7 +80,7 @@ RESTORE_CHECK_PENDING = Problem(
 )
 OVERLOADED = Problem(
     "internal_server_error",
-    "There is more to do here than can be done; nothing was sent. Try again later.",
+    "The gateway is overloaded; nothing was sent. Try again later.",
 )
 RATE_LIMIT_EXCEEDED = Problem("rate_limit_exceeded", "Rate limit exceeded.")
 BODY_TOO_LARGE = Problem("invalid_field", "The body is too large.")

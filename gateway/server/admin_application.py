@@ -121,12 +121,14 @@ def _create_service_checks(
     def create_legacy_check(name: str, origin: str) -> Check:
         async def find_legacy_problem() -> str | None:
             if backends.legacy_breakers.map_environments_to_states()[name] != "closed":
-                return OPEN_BREAKER.format(service="legacy service", clients="keys in mode forward")
+                return OPEN_BREAKER.format(
+                    service="legacy service", clients="the keys that it answers"
+                )
             if await _find_origin_status(origin, egress.build_request_options(name)):
                 return None
             return (
-                "the legacy service is down: legacy_base_url does not answer; keys in mode forward "
-                "get 500"
+                "the legacy service is down: legacy_base_url does not answer; the keys that it answers "
+                "(`payout-gateway modes list`) get 500"
             )
 
         return find_legacy_problem
