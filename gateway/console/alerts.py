@@ -78,6 +78,11 @@ def format_check_name(name: str) -> str:
     return f"{CHECK_LABELS[kind]} {environment}".rstrip()
 
 
+def _format_fault(name: str, fault: str) -> str:
+    """Names the environment only, because its faults say which service they are about."""
+    return f"{name.partition('.')[2] or format_check_name(name)}: {fault}"
+
+
 _NO_KEY_ALERTS = (
     Alert("error", "no API key is imported: every client is refused; run `keys import`", "/limits"),
 )
@@ -113,7 +118,7 @@ async def load_alerts(
     refused = recent.refused if recent.refused > REFUSAL_RATIO * recent.requests else 0
     refused_text = f"of {recent.requests:,} requests refused (4xx) in the last 15 minutes"
     return [
-        *(Alert("error", f"{format_check_name(name)}: {fault}", "/service") for name, fault in faults.items() if fault),
+        *(Alert("error", _format_fault(name, fault), "/service") for name, fault in faults.items() if fault),
         *(_RESTORED_ALERTS if figures.is_restored else ()),
         *(() if any(figures.keys.values()) else _NO_KEY_ALERTS),
         *_iter_error_alert_unless_zero(figures.in_doubt_operations, "write is", "writes are", "in doubt", "/writes"),
