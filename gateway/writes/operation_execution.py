@@ -287,7 +287,7 @@ class OperationExecution:
             self._position += 1
             raise
         except BaseException:
-            self._unsaved_steps.pop()
+            del self._unsaved_steps[-1:]  # none is left if only what follows the commit has failed
             raise
         self._position += 1
 
