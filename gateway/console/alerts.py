@@ -15,7 +15,7 @@ from gateway.operator.metrics_page import StateGauges
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE
 from gateway.storage.brownout_rows import list_planned_and_active_brownouts
 from gateway.storage.difference_rows import load_comparison_tallies_by_key
-from gateway.storage.request_counts import RequestCounts
+from gateway.storage.request_counts import RequestCounts, sum_request_counts
 
 CHECK_CACHE_SECONDS = 2.0
 """Checks are cached this long, however many clients refresh a page."""
@@ -34,6 +34,9 @@ FAILURE_RATIO = 0.05
 
 REFUSAL_RATIO = 0.5
 """Alert if a larger share of recent requests was refused: the cause is hardly each client's own."""
+
+MIN_REQUESTS = 3
+"""Warn of one merchant's errors after at least as many of its requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ async def load_alerts(
     dependencies: ConsoleDependencies,
     faults: Mapping[str, str | None],
     figures: StateGauges,
-    recent: RequestCounts,
+    recent_by_merchant: Mapping[str, RequestCounts],
     near_their_limit: int,
 ) -> list[Alert]:
     """Loads all alerts, errors first; raises StoreUnavailable."""
@@ -112,11 +115,19 @@ async def load_alerts(
         for operation, tally in (await load_comparison_tallies_by_key(dependencies.store)).items()
         if tally.places
     }
+    recent = sum_request_counts(recent_by_merchant.values())
     # A share, because a few failures among many requests are normal.
     failed = recent.failed if recent.failed > FAILURE_RATIO * recent.requests else 0
     failed_text = f"of {recent.requests:,} requests failed (5xx) in the last 15 minutes"
     refused = recent.refused if recent.refused > REFUSAL_RATIO * recent.requests else 0
     refused_text = f"of {recent.requests:,} requests refused (4xx) in the last 15 minutes"
+    # One merchant of many hardly changes the shares of all requests.
+    afflicted = sum(
+        counts.requests >= MIN_REQUESTS
+        and counts.refused + counts.failed > REFUSAL_RATIO * counts.requests
+        for merchant, counts in recent_by_merchant.items()
+        if merchant and not failed and not refused
+    )
     return [
         *(Alert("error", _format_fault(name, fault), "/service") for name, fault in faults.items() if fault),
         *(_RESTORED_ALERTS if figures.is_restored else ()),
@@ -124,6 +135,9 @@ async def load_alerts(
         *_iter_error_alert_unless_zero(figures.in_doubt_operations, "write is", "writes are", "in doubt", "/writes"),
         *_iter_error_alert_unless_zero(failed, failed_text, failed_text, "", "/requests?status=5xx"),
         *_iter_warning_alert_unless_zero(refused, refused_text, refused_text, "", "/requests?status=4xx"),
+        *_iter_warning_alert_unless_zero(
+            afflicted, "merchant gets", "merchants get", "errors for most requests of the last 15 minutes", "/requests?status=errors"
+        ),
         *_iter_warning_alert_unless_zero(figures.superseded_batches, "batch is", "batches are", "superseded at the service", "/writes"),
         *_iter_warning_alert_unless_zero(figures.freezes, "write freeze is", "write freezes are", "active", "/switches"),
         *_iter_warning_alert_unless_zero(

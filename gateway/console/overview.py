@@ -59,7 +59,7 @@ class OverviewPage:
         plots, _ = await load_traffic_plots(store, DEFAULT_HOURS)
         since = compute_span_start(store.clock() - FIGURES_PERIOD, HOUR)
         day = await load_request_counts(store, HOUR, since, has_durations=True)
-        recent = await load_recent_traffic(store)
+        recent_by_merchant = await load_recent_traffic(store)
         week = group_usage_by_key(
             await load_usage_summaries(store, (store.clock() - USAGE_PERIOD).date())
         )
@@ -67,10 +67,12 @@ class OverviewPage:
             request,
             "overview",
             faults={format_check_name(name): fault for name, fault in faults.items()},
-            matters=await load_alerts(self._dependencies, faults, gauges, recent, near_limit),
+            matters=await load_alerts(
+                self._dependencies, faults, gauges, recent_by_merchant, near_limit
+            ),
             plots=plots,
             day=sum_request_counts(day.values()),
-            recent=recent,
+            recent=sum_request_counts(recent_by_merchant.values()),
             figures=gauges,
             near=near_limit,
             # Requests without a known key are one row, which is not a key.

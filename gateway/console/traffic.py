@@ -144,12 +144,15 @@ def _compute_duration_percentiles(traffic: RequestCounts, part: Part) -> dict[st
     }
 
 
-async def load_recent_traffic(store: Store) -> RequestCounts:
-    """Loads the sum of the last 15 minutes; raises StoreUnavailable."""
+async def load_recent_traffic(store: Store) -> dict[str, RequestCounts]:
+    """Loads the last 15 minutes by merchant ("" for requests without a known key).
+
+    Raises StoreUnavailable.
+    """
     # Counts are stored by minute, so the first one may have begun before the period.
     since = store.clock() - RECENT_PERIOD - MINUTE
-    counts = await load_request_counts(store, MINUTE, since, has_durations=True)
-    return sum_request_counts(counts.values())
+    counts = await load_request_counts(store, MINUTE, since, "merchant", has_durations=True)
+    return {merchant: count for (merchant,), count in counts.items()}
 
 
 class TrafficPage:

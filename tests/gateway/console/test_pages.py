@@ -328,6 +328,26 @@ async def test_overview_warns_of_refusals_without_a_faulty_service(
         await wait_until_async(is_refusal_reported)
 
 
+async def test_overview_warns_of_one_merchant_among_many(tmp_path: Path) -> None:
+    async with (
+        open_console(tmp_path) as console,
+        open_console_client(console.url) as client,
+    ):
+        gateway = console.gateway
+        for _ in range(7):
+            assert (await gateway.request("GET", "/v1/geography/countries/US")).status == 200
+        await gateway.import_key(merchant="other", access_key="AK-other", api_key="another-key")
+        gateway.api_key = "another-key"
+        for _ in range(3):
+            assert (await gateway.request("GET", "/v1/recipients/R-unknown")).status >= 400
+
+        async def is_merchant_reported() -> bool:
+            page = await read_page_text(client, "/")
+            return "1 merchant gets errors for most requests" in page
+
+        await wait_until_async(is_merchant_reported)
+
+
 async def test_restored_state_is_announced_on_overview(tmp_path: Path) -> None:
     async with (
         open_console(tmp_path) as running_console,
