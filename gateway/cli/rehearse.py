@@ -46,20 +46,14 @@ def rehearse(
     command continues it. Exit code 0 if clients would notice nothing, 1 if they would, 2 if it could
     not run to the end.
     """
-    from gateway.operator.rehearsal.report import (
-        COLOURS,
-        COLUMNS,
-        HOLDS,
-        propose_settings,
-        render_rehearsal_page,
-    )
+    from gateway.operator.rehearsal import report as reports
 
     report = run_with_store(
         settings, lambda store: _rehearse(settings, store, key_name, may_start=start)
     )
-    report["settings_diff"] = propose_settings(report, settings)
+    report["settings_diff"] = reports.propose_settings(report, settings)
     if html:
-        html.write_text(render_rehearsal_page(report), "utf-8")
+        html.write_text(reports.render_rehearsal_page(report), "utf-8")
     if as_json:
         print_json(report)
     else:
@@ -67,9 +61,9 @@ def rehearse(
         rows = [
             [f"{row['name']}: {row['presumed']}", *[*row.values()][2:]]
             for row in report["rows"]
-            if row["verdict"] != HOLDS
+            if row["verdict"] != reports.HOLDS
         ]
-        print_table(COLUMNS, rows, COLOURS, MAX_LINE_CHARACTERS)
+        print_table(reports.COLUMNS, rows, reports.COLOURS, MAX_LINE_CHARACTERS)
         click.echo("\nWhat holds is listed by --html FILE and --json.")
         for item in report["left"]:
             click.echo(f"Left at the service: {item['kind']} {item['id']}: {item['reason']}.")

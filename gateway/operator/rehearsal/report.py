@@ -24,7 +24,6 @@ NOTICED, HANDLED = "differs: clients would notice", "differs: handled"
 NOT_TRIED, HOLDS = "not tried", "holds"
 COLOURS = {NOTICED: "red", HANDLED: "yellow", NOT_TRIED: "", HOLDS: "green"}
 """The verdicts of a row, most urgent first."""
-
 COLUMNS = ["assumption", "verdict", "seen", "if it differs, the gateway", "would clients notice"]
 
 ROWS = [
@@ -40,7 +39,6 @@ ROWS = [
     ),
 ]
 """The rows of a report: the assumptions, and the operations."""
-
 NOT_SEEN = (None, "no call was made for it, or none shows it")
 CAPABILITY_NAME = "rehearsal"
 """The name of the row with an environment's last rehearsal, among what was learnt of its service."""

@@ -27,7 +27,6 @@ from mappings.payloads import extract_batch, find_payments
 ENVIRONMENT = "sandbox"
 REFERENCE_PREFIX = "payout-gateway-rehearsal-"
 """Begins the referenceId of each recipient, and the description of each batch, of a rehearsal."""
-
 UNFUNDED = "the balance of the sandbox may be too low"
 RATE_LIMITED = 429
 WAIT_SECONDS = 20

@@ -22,10 +22,8 @@ from mappings.payloads import extract_batch, find_payments
 
 FORMAT = 3
 """Of the saved row. The progress of another one is ignored."""
-
 RESUME_SECONDS = 3600
 """How long after an interruption the finished chapters still count."""
-
 SEARCHES = {
     "batches": ("description", "/v1/batches?pageSize=100"),
     "recipients": ("referenceId", f"/v1/recipients?pageSize=100&search={REFERENCE_PREFIX}"),
