@@ -34,8 +34,10 @@ from tests.gateway_processes import (
     request_gateway,
 )
 from tests.operator_commands import wait_until_async
+from tests.payouts import WALLET
 from tests.running_gateway import KEY, GatewayResponse, build_settings, import_api_keys
-from tests.sockets import wait_until
+from tests.signed_requests import SigningClient
+from tests.sockets import exchange, wait_until
 from tests.state import count_operations_by_state
 
 PAUSE_SECONDS = 1.5
@@ -226,7 +228,7 @@ async def test_retry_after_a_kill_is_answered_as_soon_as_the_lease_has_expired(
     instances: Instances,
 ) -> None:
     """The write had happened: reading it back proves that at once."""
-    instances.service.faults.append(Fault("POST", "/v1/recipients", answer_delay=30))
+    instances.service.faults.append(Fault("POST", "/v1/recipients", delay=0.5))
     sending = asyncio.create_task(
         request_gateway(
             instances.first.session,
@@ -325,3 +327,35 @@ async def test_wall_clocks_that_differ_change_nothing_about_identical_requests(
         skewed_process.kill(signal.SIGCONT)
         assert (await sending).headers.get("Idempotent-Replayed") == "true"
         assert instances.service.creation_counts["recipient"] == 3 * number
+
+
+@pytest.mark.parametrize("instances", ["translate"], indirect=True)
+async def test_signed_start_that_another_process_confirmed_is_not_refused(
+    instances: Instances,
+) -> None:
+    """The first process was paused after it had sent the start."""
+    address = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
+    payee = {**recipient_body(1), "address": address, "payout": WALLET}
+    recipient = (await instances.first.request("POST", "/v1/recipients", payee)).body
+    payment = {"recipient": {"id": recipient["recipient"]["id"]}, "sourceAmount": "5.00"}
+    body = {"sourceCurrency": "USD", "payments": [payment]}
+    batch = (await instances.first.request("POST", "/v1/batches", body)).body["batch"]["id"]
+    (upstream,) = instances.service.find_or_create_tenant().batches
+    target = f"/v1/batches/{upstream}/start-processing"
+    instances.service.faults.append(Fault("POST", target, delay=0.5))
+    request = SigningClient().build_request("POST", target, stamp=int(time.time()))
+    starting = asyncio.create_task(exchange(instances.first.process.port, request))
+    await wait_until(lambda: not instances.service.faults)  # it has arrived
+    instances.first.process.kill(signal.SIGSTOP)
+    path = f"/v1/batches/{batch}/start-processing"
+
+    async def is_confirmed() -> bool:
+        return (await instances.second.request("POST", path)).status == 406
+
+    await wait_until_async(is_confirmed)
+    await asyncio.sleep(10)  # until the first process has no time left for a response
+    instances.first.process.kill(signal.SIGCONT)
+    response = await starting
+    assert response is not None
+    assert response.status in (200, 500), response
+    assert len(instances.service.batch_starts) == 1

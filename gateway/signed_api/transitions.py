@@ -233,6 +233,8 @@ class SignedBatchWrite(Generic[Response]):
         self._send = send
         self._response: Response | None = None
         self._failure: Failure | None = None
+        self._is_in_doubt = False
+        """Whether it was sent and has no response."""
 
     async def run(self, idempotency_guard: IdempotencyGuard, stamp: int) -> Response:
         caller = self._write_request.caller
@@ -248,6 +250,8 @@ class SignedBatchWrite(Generic[Response]):
         else:
             if operation is not None:
                 idempotency_guard.record_delivery(operation)
+        if self._response is None and self._is_in_doubt:
+            raise Unknown("another process has determined the outcome")
         if self._response is None:
             # No response and no failure: a retry of a start that has already happened.
             raise self._build_error(self._failure)
@@ -255,7 +259,11 @@ class SignedBatchWrite(Generic[Response]):
 
     async def _send_call(self, call: Call, fence: Fence | None) -> JSON:
         """Sends the call with the client's signature, in place of a call signed by the gateway."""
-        response = self._response = await self._send(fence)
+        try:
+            response = self._response = await self._send(fence)
+        except Unknown:
+            self._is_in_doubt = True
+            raise
         is_executed = await _find_proof(call.method, response)
         if is_executed is None:
             raise Unknown(f"status {response.status}")
