@@ -29,7 +29,7 @@ from gateway.auth.key_rows import (
     fetch_keys_changed_since,
     load_credentials,
 )
-from gateway.auth.signing import Credentials, extract_displayable_key_prefix
+from gateway.auth.signing import Credentials
 from gateway.auth.single_flight import SingleFlight
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.storage import StoreUnavailable
@@ -417,7 +417,7 @@ async def probe_tenant_credentials(
             probe = await probe_account(upstream, tenant.environment, credentials)
         return CredentialCheck(
             tenant,
-            extract_displayable_key_prefix(credentials.access_key),
+            credentials.access_key_prefix,
             tuple(key_names[tenant]),
             probe,
         )

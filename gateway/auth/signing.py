@@ -46,6 +46,11 @@ class Credentials:
         object.__setattr__(self, "keyed", KeyedHmac(self.secret_key.encode()))
 
     @property
+    def access_key_prefix(self) -> str:
+        """What logs and commands show of the access key: nothing if it may be the secret key."""
+        return "" if self.look_swapped else extract_displayable_key_prefix(self.access_key)
+
+    @property
     def look_swapped(self) -> bool:
         """Whether each key looks like the other: secrets are longer, and often say what they are.
 

@@ -188,7 +188,7 @@ def replace_tenant_credentials(*, name_or_prefix: str, no_verify: bool, settings
             await _verify_same_account(settings, key.tenant, old, new)
         # All keys of a merchant and environment share these credentials.
         await replace_credentials(store, key.tenant, new)
-        shown = shorten_key(new.access_key)
+        shown = f"{new.access_key_prefix}…"
         return f"Replaced the credentials of {key.tenant}; the new access key is {shown}"
 
     try:

@@ -25,7 +25,6 @@ from gateway.auth.signing import (
     SignedTargetForm,
     compute_signature,
     extract_signed_target,
-    shorten_key,
 )
 from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
 from gateway.observability import metrics, traces
@@ -401,7 +400,7 @@ class UpstreamClient:
             log.error(
                 "credentials_refused" if reply.status == 401 else "access_denied",
                 environment=call.environment,
-                access_key=shorten_key(call.credentials.access_key),
+                access_key=f"{call.credentials.access_key_prefix}…",
                 look_swapped=call.credentials.look_swapped,
                 request_id=call.request_id,
                 reason="the service refuses the gateway's credentials or address; the client's API "

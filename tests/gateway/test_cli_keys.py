@@ -267,7 +267,9 @@ def run_in_thread(run_keys_command: CommandRunner) -> Callable[..., Any]:
     return lambda *words, **more: asyncio.to_thread(run_keys_command, *words, **more)
 
 
-NEW_CREDENTIALS_LINE = json.dumps({"access_key": "new-access-key-1", "secret_key": "hunter2"})
+NEW_CREDENTIALS_LINE = json.dumps(
+    {"access_key": "new-access-key-1", "secret_key": "secret-hunter2"}
+)
 
 
 async def test_verify_of_valid_credentials_succeeds(
@@ -337,7 +339,7 @@ async def test_swapped_credentials_never_show_the_secret(
     ]
     for run_result in result:
         assert "secret-in-the-wrong" not in run_result.output
-    assert "not swapped" in result[-2].output
+    assert "look swapped" in result[-2].output
 
 
 def test_verify_reports_unreachable_service(run_keys_command: CommandRunner) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.auth.keys import FORBIDDEN_ADVICE
-from gateway.auth.signing import Credentials, shorten_key
+from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
 from gateway.operator.doctor.findings import Finding, State, advise_on_unreachable_address
 from gateway.upstream.client import Reply, UpstreamClient
@@ -134,7 +134,7 @@ class ServiceProbe:
 
     @property
     def _short_access_key(self) -> str:
-        return shorten_key(self._credentials.access_key) if self._credentials else ""
+        return f"{self._credentials.access_key_prefix}…" if self._credentials else ""
 
     def _build_wrong_address_finding(self, reply: Reply) -> Finding:
         if reply.status == 403:
