@@ -76,7 +76,7 @@ FREEZE_RETRY_AFTER_SECONDS = 60
 """The ``Retry-After`` of requests that are refused because of a freeze."""
 RESTORE_CHECK_PENDING = Problem(
     "internal_server_error",
-    "The gateway's records are being checked; nothing was started. Try again later.",
+    "The gateway's records are being checked; nothing was done. Try again later.",
 )
 OVERLOADED = Problem(
     "internal_server_error",

@@ -67,6 +67,9 @@ from mappings.forwarded_writes import ROUTING_KIND
 if TYPE_CHECKING:
     from gateway.writes.journal import Journal
 
+_REFUSED_AFTER_RESTORE = ("/start-processing", "/payments")
+"""Ends of the paths of starts and added payments: a restored state does not know the last ones, and
+would take a retry for a new request."""
 START_DEADLINE_SECONDS = 25.0
 """Seconds after its request was received within which a start is sent (contract, section 7)."""
 
@@ -305,7 +308,7 @@ class OperationExecution:
         return {
             "refuses_if_frozen": is_first_change,
             "refuses_if_restored": is_first_change
-            and self.operation.path.endswith("/start-processing"),
+            and self.operation.path.endswith(_REFUSED_AFTER_RESTORE),
         }
 
     def record_response(self, call: Call, outcome: step_records.Outcome) -> None:

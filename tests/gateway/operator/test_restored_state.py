@@ -143,6 +143,9 @@ async def test_restored_state_starts_no_batch_until_reconciled(
             for phrase in ("database_restored", "could be paid twice", "payout-gateway reconcile"):
                 assert phrase in read_log(tmp_path)
             assert is_refused_as_restored(await start_batch(gateway, batch))
+            payment = {"recipient": {"id": "R-1"}, "sourceAmount": "1.00"}
+            path = f"/v1/batches/{batch}/payments"
+            assert is_refused_as_restored(await gateway.request("POST", path, payment))
             assert restorable_gateway.service.batch_starts == []
             await create_recipient(gateway, "other")  # everything else continues
             doctor = json.loads((await run_command(tmp_path, "doctor", "--json", code=1)).stdout)
