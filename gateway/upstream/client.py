@@ -286,9 +286,8 @@ class UpstreamClient:
             if not fence.is_fence_recent:
                 return self._start_unusual_exchange(call, connection)
             connection.check_usable()
-        call.has_left = True
         # Only attempts that reach the network count.
-        call.attempts += 1
+        call.has_left, call.attempts = True, call.attempts + 1
         # Head and body in one write need only one packet, and no task.
         return connection.start_exchange(head + bytes(body) if body else head, call)
 
@@ -313,8 +312,7 @@ class UpstreamClient:
                 if fence is None or fence.is_fence_recent:
                     break
         connection.check_usable()  # it may have been closed meanwhile
-        call.has_left = True
-        call.attempts += 1
+        call.has_left, call.attempts = True, call.attempts + 1
         if len(body) <= WINDOW_BYTES:
             await connection.start_exchange(head + bytes(body), call)
         else:

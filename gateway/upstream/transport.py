@@ -71,21 +71,18 @@ class Origin:
         ResponseLost, and TimeoutError at the deadline, a time of the monotonic clock.
         """
         async with asyncio.timeout_at(deadline):
-            return await self._open_or_wait_for_connection()
-
-    async def _open_or_wait_for_connection(self) -> UpstreamConnection:
-        while len(self._connections) + self._opening_count >= self._max_connections:
-            if (connection := await self._wait_for_released_connection()) is not None:
-                return connection
-        self._opening_count += 1
-        try:
-            connection = await self._open_connection()
-            self._connections.add(connection)
-        finally:
-            self._opening_count -= 1
-            # Also after a failure: another caller may open one instead.
-            if len(self._connections) + self._opening_count < self._max_connections:
-                self._wake_waiter(None)
+            while len(self._connections) + self._opening_count >= self._max_connections:
+                if (connection := await self._wait_for_released_connection()) is not None:
+                    return connection
+            self._opening_count += 1
+            try:
+                connection = await self._open_connection()
+                self._connections.add(connection)
+            finally:
+                self._opening_count -= 1
+                # Also after a failure: another caller may open one instead.
+                if len(self._connections) + self._opening_count < self._max_connections:
+                    self._wake_waiter(None)
         return connection
 
     def release(self, connection: UpstreamConnection) -> None:
