@@ -6,33 +6,55 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from gateway.simulator import Service
+from gateway.storage.sqlite_database import SqliteDatabase
 from tests.legacy_and_current import open_gateway_between
 from tests.payouts import create_batch, create_recipient, open_gateway_and_service
 from tests.running_gateway import GatewayUnderTest
 from tests.signed_requests import CLIENT, build_response, open_raw_service, open_signed_gateway
 from tests.sockets import open_connection
-from tests.test_database_faults import lock_database
 from tests.test_migration_modes import build_batch_body
 
 PAUSE_SECONDS = 0.3
 """Long enough for an undelayed request to complete."""
 
 
-LOCK_READS, LOCK_WRITES = "BEGIN EXCLUSIVE", "BEGIN IMMEDIATE"
-"""Locks by another process that delay reads and writes, or writes only."""
+@asynccontextmanager
+async def hold_database(*, holds_reads: bool = True) -> AsyncIterator[None]:
+    """Delays writes of the database, and reads too, until the block ends."""
+    may_continue = asyncio.Event()
+    original_read, original_write = SqliteDatabase.read, SqliteDatabase.write
+
+    async def read(database: SqliteDatabase, *arguments: Any, **options: Any) -> Any:
+        await may_continue.wait()
+        return await original_read(database, *arguments, **options)
+
+    async def write(database: SqliteDatabase, *arguments: Any) -> Any:
+        await may_continue.wait()
+        return await original_write(database, *arguments)
+
+    with ExitStack() as patches:
+        patches.enter_context(patch.object(SqliteDatabase, "write", write))
+        if holds_reads:
+            patches.enter_context(patch.object(SqliteDatabase, "read", read))
+            patches.enter_context(patch.object(SqliteDatabase, "fetch_now", lambda *_: None))
+        yield
+        may_continue.set()
 
 
 async def send_and_disconnect(
-    gateway: GatewayUnderTest, file: Path, data: bytes, blocked_statement: str = LOCK_READS
+    gateway: GatewayUnderTest, data: bytes, *, holds_reads: bool = True
 ) -> None:
-    """Sends a request while the database is locked, and disconnects before the lock is released."""
-    async with lock_database(file, blocked_statement):
+    """Sends a request while the database is delayed, and disconnects before it goes on."""
+    async with hold_database(holds_reads=holds_reads):
         async with await open_connection(gateway.running.port) as connection:
             await connection.send(data)
             await asyncio.sleep(PAUSE_SECONDS)
@@ -55,13 +77,13 @@ async def test_batch_is_not_started_if_the_client_disconnects_during_key_lookup(
         batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
         key = await gateway.import_key(api_key="one-that-was-never-used", name="another")
         target = f"/v1/batches/{batch}/start-processing"
-        await send_and_disconnect(gateway, tmp_path / "gateway.db", build_request(key, target))
+        await send_and_disconnect(gateway, build_request(key, target))
     assert service.batch_starts == []
 
 
-@pytest.mark.parametrize("blocked_statement", [LOCK_READS, LOCK_WRITES])
+@pytest.mark.parametrize("holds_reads", [True, False], ids=["reads and writes", "writes"])
 async def test_write_is_not_forwarded_if_the_client_disconnects_first(
-    tmp_path: Path, blocked_statement: str
+    tmp_path: Path, holds_reads: bool
 ) -> None:
     async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
@@ -69,9 +91,7 @@ async def test_write_is_not_forwarded_if_the_client_disconnects_first(
         request_bytes = build_request(
             setup.gateway.api_key, "/v1/batches", build_batch_body(recipient, "10.00")
         )
-        await send_and_disconnect(
-            setup.gateway, tmp_path / "gateway.db", request_bytes, blocked_statement
-        )
+        await send_and_disconnect(setup.gateway, request_bytes, holds_reads=holds_reads)
         assert setup.count_legacy_calls("POST", "/v1/batches") == 0
         # The client's retry is the first request that is executed.
         await create_batch(setup.gateway, recipient, "10.00")
@@ -89,7 +109,7 @@ async def test_signed_write_is_not_passed_on_if_the_client_disconnects_first(
             await connection.send(CLIENT.build_request())
             assert await connection.read_response()
         request_bytes = CLIENT.build_request("POST", "/v1/batches", b'{"currency":"USD"}')
-        await send_and_disconnect(gateway, tmp_path / "gateway.db", request_bytes)
+        await send_and_disconnect(gateway, request_bytes)
     assert [request.method for request in recorder.requests] == ["GET"]
 
 

@@ -132,6 +132,9 @@ async def test_signed_requests_reach_the_service_byte_for_byte(
 
     def build_next_request(number: int) -> bytes:
         method, target = rng.choice(METHODS), draw_target(rng)
+        # A bulk deletion of batches is parsed, and refused with such a body.
+        while method == "DELETE" and target.startswith("/v1/batches"):
+            target = draw_target(rng)
         body, headers = draw_body(rng, method), draw_headers(rng)
         client = SigningClient(
             scheme=rng.choice(["svcsign", "SVCSIGN"]), over_query=rng.random() < 0.5
