@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -250,10 +249,13 @@ async def test_restored_database_clears_cached_signers(
 
 
 async def test_known_signers_work_during_outage_as_long_as_api_keys(
-    state: State, signers: SignerStore, clock: FakeClock
+    signers: SignerStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def refuse(*_: object, **_options: object) -> None:
+        raise StoreUnavailable("the database is down", means="no signer is found", do="start it")
+
     await signers.find_signers("access-acme")
-    Path(state.url.removeprefix("sqlite:///")).write_bytes(b"no database" * 1000)
+    monkeypatch.setattr(Store, "read", refuse)
     with pytest.raises(StoreUnavailable):
         await signers.find_signers("access-bolt")
     clock.now = 599.0
