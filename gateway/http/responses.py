@@ -29,11 +29,9 @@ SERVER = "payout-gateway"
 
 NO_HEADERS: Mapping[str, str] = {}
 
-_COMMON_HEADERS = (
-    "Content-Type: application/json; charset=utf-8\r\nAccess-Control-Allow-Origin: *\r\n"
-    f"Server: {SERVER}\r\n"
-)
+_COMMON_HEADERS = f"Access-Control-Allow-Origin: *\r\nServer: {SERVER}\r\n"
 """The headers of every response of the gateway itself."""
+_JSON_TYPE = "Content-Type: application/json; charset=utf-8\r\n"
 
 PREFLIGHT_SECONDS = 86_400
 """How long a browser may cache a preflight response."""
@@ -279,13 +277,15 @@ def build_http_response(
 
     ``request_id`` has been checked, and contains no line break.
     """
-    header_lines = f"{_COMMON_HEADERS}X-Request-Id: {request_id}\r\n"
+    headers, own_headers = deprecation_headers, legacy_response.headers
+    # A replayed response of the legacy service has its own.
+    type_line = "" if "Content-Type" in own_headers else _JSON_TYPE
+    header_lines = f"{type_line}{_COMMON_HEADERS}X-Request-Id: {request_id}\r\n"
     if admission is not None:
         header_lines += (
             f"RateLimit-Limit: {admission.limit}\r\nRateLimit-Remaining: {admission.remaining}\r\n"
             f"RateLimit-Reset: {admission.reset_seconds}\r\n"
         )
-    headers, own_headers = deprecation_headers, legacy_response.headers
     chunks = legacy_response.chunks
     return HttpResponse(
         legacy_response.status,

@@ -13,7 +13,12 @@ from multidict import CIMultiDict
 
 from gateway.admission.load import ConnectionBounds
 from gateway.http.request import HttpRequest
-from gateway.http.responses import HttpResponse, StreamedResponse
+from gateway.http.responses import (
+    HttpResponse,
+    LegacyResponse,
+    StreamedResponse,
+    build_http_response,
+)
 from gateway.server import connection as connection_module
 from gateway.server.connection import MAX_QUEUED_REQUESTS, MAX_UNREAD_BODY_BYTES, RequestHandler
 from gateway.server.http_server import HttpServer
@@ -83,6 +88,18 @@ async def test_white_space_around_a_value_is_no_part_of_it() -> None:
     async with serve(repeat_header) as (_server, connection):
         await connection.send(b"GET / HTTP/1.1\r\nHost: x\r\nX:\t a b \t \r\n\r\n")
         assert await read_bodies(connection, 1) == [b"a b"]
+
+
+async def test_content_type_of_a_replayed_response_is_the_only_one() -> None:
+    async def replay(_request: HttpRequest) -> HttpResponse:
+        response = LegacyResponse(200, {}, {"Content-Type": "text/plain"}, chunks=[b"x"])
+        return build_http_response(response, "an-id")
+
+    async with serve(replay) as (_server, connection):
+        await connection.send(GET)
+        head = await connection.reader.readuntil(b"\r\n\r\n")
+        assert head.lower().count(b"content-type:") == 1
+        assert b"Content-Type: text/plain\r\n" in head
 
 
 async def test_pipelined_requests_are_answered_in_order_and_not_all_read_at_once() -> None:
