@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from sqlalchemy import Select, create_engine, select, update
@@ -25,7 +25,7 @@ from gateway.auth.key_import import import_keys
 from gateway.auth.key_lines import parse_key_lines
 from gateway.config.settings import Settings
 from gateway.config.settings import State as StateSettings
-from gateway.storage import ObjectStateStore, Store, Tenant, open_store
+from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.database import Transaction
 from gateway.storage.engine import find_sqlite_file, parse_state_url
 from gateway.storage.migrate import migrate
@@ -41,6 +41,9 @@ from gateway.storage.operations import (
 )
 from gateway.storage.sqlite_database import SqliteTransaction
 from gateway.storage.tables import operations, upstream_writes
+
+if TYPE_CHECKING:
+    import pytest
 
 ENVIRONMENT = "sandbox"
 KEY = {
@@ -300,3 +303,12 @@ def record_statements(text: str = "") -> Iterator[list[tuple[str, list[Any]]]]:
         patch.object(SqliteTransaction, "_execute", record_execute),
     ):
         yield statements
+
+
+def break_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes every read of a database fail, as during an outage."""
+
+    async def refuse(*_: object, **_options: object) -> None:
+        raise StoreUnavailable("the database is down", means="nothing is found", do="start it")
+
+    monkeypatch.setattr(Store, "read", refuse)

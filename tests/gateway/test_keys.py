@@ -31,7 +31,7 @@ from gateway.storage.key_file import add_encryption_key
 from gateway.storage.sqlite_driver import sqlite3
 from mappings.failures import Unreachable
 from tests.key_lines import import_keys_into
-from tests.state import record_statements
+from tests.state import break_reads, record_statements
 
 API_KEY = "key-of-acme-0123456789abcdefghij"
 OTHER_API_KEY = "key-of-bolt-0123456789abcdefghij"
@@ -89,13 +89,6 @@ async def wait_until(condition: Any, seconds: float = 2) -> None:
     while not await condition():
         assert time.monotonic() < end, "the condition did not hold in time"
         await asyncio.sleep(0.01)
-
-
-def break_database(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refuse(*_: object, **_options: object) -> None:
-        raise StoreUnavailable("the database is down", means="no key is found", do="start it")
-
-    monkeypatch.setattr(store, "read", refuse)
 
 
 # Keys.
@@ -350,7 +343,7 @@ async def test_known_keys_work_during_outage_and_unknown_keys_are_unavailable(
 ) -> None:
     async with open_polling_key_store(store) as keyring:
         assert await keyring.find_active_key(API_KEY)
-        break_database(store, monkeypatch)
+        break_reads(monkeypatch)
         await asyncio.sleep(0.1)
         assert await keyring.find_active_key(API_KEY)
         with pytest.raises(StoreUnavailable) as error:
@@ -364,7 +357,7 @@ async def test_known_keys_stop_working_ten_minutes_after_last_poll(
     now = 0.0
     async with ApiKeyStore(store, clock=lambda: now) as keyring:
         assert await keyring.find_active_key(API_KEY)
-        break_database(store, monkeypatch)
+        break_reads(monkeypatch)
         now = 600.0
         assert await keyring.find_active_key(API_KEY)
         now = 601.0

@@ -16,7 +16,7 @@ from gateway.config.settings import State
 from gateway.signed_api.signers import Signer, SignerStore
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from tests.key_lines import import_keys_into
-from tests.state import record_statements
+from tests.state import break_reads, record_statements
 
 ACME = Tenant("acme", "live")
 
@@ -251,11 +251,8 @@ async def test_restored_database_clears_cached_signers(
 async def test_known_signers_work_during_outage_as_long_as_api_keys(
     signers: SignerStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refuse(*_: object, **_options: object) -> None:
-        raise StoreUnavailable("the database is down", means="no signer is found", do="start it")
-
     await signers.find_signers("access-acme")
-    monkeypatch.setattr(Store, "read", refuse)
+    break_reads(monkeypatch)
     with pytest.raises(StoreUnavailable):
         await signers.find_signers("access-bolt")
     clock.now = 599.0
