@@ -67,10 +67,10 @@ class PayoutChanges:
         return self.payout.method or self.existing_primary_method
 
     def find_account(self, method: str) -> Mapping[str, JSON] | None:
-        return self._shown_accounts.get(ACCOUNT_TYPE_BY_METHOD.get(method, ""))
+        return self._accounts_by_type.get(ACCOUNT_TYPE_BY_METHOD.get(method, ""))
 
     @cached_property
-    def _shown_accounts(self) -> Mapping[str, Mapping[str, JSON]]:
+    def _accounts_by_type(self) -> Mapping[str, Mapping[str, JSON]]:
         return map_shown_accounts_by_type(self.recipient)
 
     def is_new_account_needed(self, method: str) -> bool:
