@@ -51,7 +51,6 @@ COMMAND_GROUPS = {
         "cutover": "Import data that only the legacy service has.",
         "brownout": "Schedule planned interruptions of legacy operations.",
         "compare": "Send the same requests to two services and report differences.",
-        "recording": "List recordings of client traffic.",
     },
     "Maintain the database": {
         "backup": "Save the state and the key file.",

@@ -56,10 +56,6 @@ _switch = partial(click.option, is_flag=True)
     multiple=True,
     help="Differences to ignore, with the reason for each (TOML).",
 )
-@_switch(
-    "--measure-noise",
-    help="Send each request to control twice; what differs between the two answers is noise.",
-)
 @_default_option(
     "--ids",
     type=click.Choice(["paired", "same"]),
@@ -91,7 +87,6 @@ def compare(
     json_file: Path | None,
     html_file: Path | None,
     rules_files: tuple[Path, ...],
-    measure_noise: bool,
     ids: Literal["paired", "same"],
     show_values: bool,
     examples: int,
@@ -107,7 +102,6 @@ def compare(
     `compare report` shows the differences that a running gateway found; see its own --help.
     """
     from gateway.compare.endpoints import Side
-    from gateway.compare.examples import ExampleBuilder
     from gateway.compare.findings import Findings
     from gateway.compare.id_map import IdMap
     from gateway.compare.inputs import load_inputs
@@ -124,9 +118,9 @@ def compare(
             load_inputs(inputs, load_rules(rules_files)),
             Side("control", control, keys[0], **limits),
             Side("candidate", candidate, keys[1], **limits),
-            findings=Findings(ExampleBuilder(redactor), examples),
+            findings=Findings(redactor, examples),
             id_map=IdMap(has_separate_ids=ids == "paired"),
-            options=Options(allow_writes, measure_noise, side_by_side),
+            options=Options(allow_writes, side_by_side),
             run_token=secrets.token_hex(4),
             own_values=(secrets.token_hex(6), secrets.token_hex(6)),
         )
@@ -146,7 +140,7 @@ def _run_and_write_reports(run: Run, json_file: Path | None, html_file: Path | N
     from gateway.compare.page import render_report_page
     from gateway.compare.report import build_report, redact_api_keys
 
-    redactor = run.findings.example_builder.redactor
+    redactor = run.findings.redactor
     # Opened before anything is sent: a report that cannot be written would waste the run, and its
     # writes cannot be repeated.
     with (
@@ -232,8 +226,6 @@ def _print_report(report: Report) -> None:
         if len(differences) > MAX_DIFFERENCES:
             more = len(differences) - MAX_DIFFERENCES
             click.echo(f"… and {more} more; --html and --json show all")
-    if report["noise"]:
-        click.echo(f"\nNoise: control differs from itself in {len(report['noise'])} places.")
     _print_uncompared("not answered", report["failed"])
     _print_uncompared("not sent", report["not_sent"])
     _print_uncompared("skipped", report["skipped"])

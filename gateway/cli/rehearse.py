@@ -162,8 +162,7 @@ def _build_own_settings(settings: Settings, folder: str) -> Settings:
 
     key_file = Path(folder, "rehearsal.key")
     changes: dict[str, Any] = {
-        name: Settings.model_fields[name].default
-        for name in ("limits", "recording", "deprecation", "traces")
+        name: Settings.model_fields[name].default for name in ("limits", "deprecation", "traces")
     }
     changes["server"] = Server(port=0, admin_port=0)
     changes["state"] = State(url=f"sqlite:///{folder}/rehearsal.db", encryption_key_file=key_file)

@@ -12,7 +12,7 @@ from gateway.compare import paths
 from gateway.compare.alignment import Item, align
 from gateway.compare.endpoints import Answer
 from gateway.compare.id_map import IdMap, is_same_id_kind
-from gateway.compare.masking import AllowList
+from gateway.compare.masking import is_public_text
 from gateway.compare.paths import Path
 from gateway.compare.requests import ID_IN_TEXT
 from gateway.compare.rules import IdRule, Rule, Rules, UnorderedRule, parse_decimal
@@ -40,10 +40,7 @@ KIND_DESCRIPTIONS: Final[dict[DifferenceKind, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One difference. The paths of the two sides differ if list items moved.
-
-    ``containers`` are the enclosing objects of both sides, to show the fields around it.
-    """
+    """One difference. The paths of the two sides differ if list items moved."""
 
     kind: DifferenceKind
     control_path: Path
@@ -52,29 +49,22 @@ class Difference:
     control: Any
     candidate: Any
     note: str = ""
-    containers: tuple[JSON, JSON] = (ABSENT, ABSENT)
-    index_pairs: tuple[tuple[int, int], ...] = ()
-    """For ``order``: the indices of each item in control and in candidate."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Location:
-    """A place in both answers: the path in each, their common normal form, and what encloses it."""
+    """A place in both answers: the path in each, and their common normal form."""
 
     control_path: Path = ()
     candidate_path: Path = ()
     normal_path: str = paths.BODY_PATH
-    containers: tuple[JSON, JSON] = (ABSENT, ABSENT)
 
-    def descend(
-        self, containers: tuple[JSON, JSON], part: str | int, candidate_part: int | None = None
-    ) -> _Location:
+    def descend(self, part: str | int, candidate_part: int | None = None) -> _Location:
         other_part = part if candidate_part is None else candidate_part
         return _Location(
             (*self.control_path, part),
             (*self.candidate_path, other_part),
             paths.append_to_path(self.normal_path, part),
-            containers,
         )
 
 
@@ -134,17 +124,11 @@ class Differ:
         return self._differences
 
     def _compare_json(self, control: JSON, candidate: JSON) -> None:
-        self._compare_value(_Location(containers=(control, candidate)), control, candidate)
+        self._compare_value(_Location(), control, candidate)
         # Now all ids of the answer are paired.
         for location, *texts in self._texts_with_ids:
             if not self._id_map.are_texts_equal_except_ids(*texts):
                 self._add("value", location, *texts, note=_describe_value_difference(*texts))
-
-    def are_equal(self, normal_path: str, control: JSON, candidate: JSON) -> bool:
-        """Whether two values at a path are equal after all rules and id pairs are applied."""
-        return self._canonicalize(normal_path, control, is_control=True) == self._canonicalize(
-            normal_path, candidate, is_control=False
-        )
 
     def _add(
         self,
@@ -154,12 +138,9 @@ class Differ:
         candidate: Any,
         *,
         note: str = "",
-        index_pairs: tuple[tuple[int, int], ...] = (),
     ) -> None:
         places = (location.control_path, location.candidate_path, location.normal_path)
-        self._differences.append(
-            Difference(kind, *places, control, candidate, note, location.containers, index_pairs)
-        )
+        self._differences.append(Difference(kind, *places, control, candidate, note))
 
     def _select_rules(self, location: _Location) -> Mapping[str, Rule]:
         return self._rules.map_matching_rules_by_kind(self._operation, location.normal_path)
@@ -239,16 +220,15 @@ class Differ:
     def _compare_objects(
         self, location: _Location, control: dict[str, JSON], candidate: dict[str, JSON]
     ) -> None:
-        containers = (control, candidate)
         for key, value in control.items():
-            field_location = location.descend(containers, key)
+            field_location = location.descend(key)
             if key in candidate:
                 self._compare_value(field_location, value, candidate[key])
             else:
                 self._add_unmatched("missing", field_location, value, ABSENT)
         for key, value in candidate.items():
             if key not in control:
-                self._add_unmatched("extra", location.descend(containers, key), ABSENT, value)
+                self._add_unmatched("extra", location.descend(key), ABSENT, value)
 
     def _compare_lists(
         self, location: _Location, control: list[JSON], candidate: list[JSON], rule: Rule | None
@@ -265,16 +245,13 @@ class Differ:
         elif not alignment.is_in_order:
             moved_count = sum(i != j for i, j in alignment.pairs)
             note = f"{moved_count} of {len(alignment.pairs)} items at a different index"
-            self._add(
-                "order", location, control, candidate, note=note, index_pairs=tuple(alignment.pairs)
-            )
-        containers = (control, candidate)
+            self._add("order", location, control, candidate, note=note)
         for i, j in alignment.pairs:
-            self._compare_value(location.descend(containers, i, j), control[i], candidate[j])
+            self._compare_value(location.descend(i, j), control[i], candidate[j])
         for i in alignment.missing:
-            self._add_unmatched("missing", location.descend(containers, i), control[i], ABSENT)
+            self._add_unmatched("missing", location.descend(i), control[i], ABSENT)
         for j in alignment.extra:
-            self._add_unmatched("extra", location.descend(containers, j), ABSENT, candidate[j])
+            self._add_unmatched("extra", location.descend(j), ABSENT, candidate[j])
 
     def _add_unmatched(
         self, kind: Literal["missing", "extra"], location: _Location, control: Any, candidate: Any
@@ -359,7 +336,7 @@ def _describe_error(answer: Answer) -> str:
         for error in (errors if isinstance(errors, list) else [])
         if isinstance(error, dict) and isinstance(error.get("code"), str) and error["code"]
     ]
-    codes = [code for code in codes if AllowList().allows_text(("code",), code)]
+    codes = [code for code in codes if is_public_text(("code",), code)]
     return f"candidate says {', '.join(codes[:3])}" if codes and not answer.is_success else ""
 
 

@@ -24,7 +24,7 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 """Larger bodies are not read."""
 
 USER_AGENT = "payout-gateway compare"
-"""By it a gateway knows these requests: it does not record them, and sends the header below."""
+"""By it a gateway knows these requests, whose answers get the header below."""
 
 ANSWERED_BY_HEADER, LEGACY_SERVICE = "X-Answered-By", "legacy service"
 """Tells that a gateway passed a request on, so that control would be compared with itself."""

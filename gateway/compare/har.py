@@ -1,4 +1,4 @@
-"""Recorded traffic: HAR 1.2 from browsers and proxies, or one entry per line from the recorder.
+"""Recorded traffic: HAR 1.2 from browsers and proxies.
 
 Only requests of the legacy interface are used. Of their headers only the content type is read, so no
 API key or cookie is; parameters with secrets are dropped. Recorded answers serve only to find which
@@ -18,15 +18,11 @@ from urllib.parse import quote, urlsplit
 
 from pydantic import BaseModel, model_validator
 
-from gateway.compare.masking import OMITTED_BODY
 from gateway.compare.paths import Path
 from gateway.compare.requests import ID_IN_TEXT, METHODS, OBJECT_ID, SECRET_PARAMETER, InputError
 from gateway.compare.rules import Rules
 from gateway.compare.steps import Capture, Input, Placeholder, Step, Template
 from gateway.compare.strict_json import JSON, InvalidJson, loads_strict
-
-LINES_HEADER = '{"log":{"version":"1.2","creator":{"name":"payout-gateway","version":"1"}}}'
-"""First line of a recording in lines; each further line is one entry of ``log.entries``."""
 
 
 class _HarModel(BaseModel):
@@ -51,7 +47,6 @@ class HarContent(_HarModel):
     mimeType: str = ""  # noqa: N815 - this and the following are the names in HAR
     text: str | None = None
     encoding: str | None = None
-    size: int = -1
 
     def decode(self) -> bytes:
         """Returns the bytes; raises ValueError if its encoding is invalid."""
@@ -64,47 +59,26 @@ class HarContent(_HarModel):
 class HarRequest(_HarModel):
     method: str
     url: str
-    httpVersion: str = "HTTP/1.1"  # noqa: N815
-    cookies: list[Any] = []
     headers: list[HarHeader] = []
-    queryString: list[HarHeader] = []  # noqa: N815
     postData: HarContent | None = None  # noqa: N815
-    headersSize: int = -1  # noqa: N815
     bodySize: int = -1  # noqa: N815
 
 
 class HarResponse(_HarModel):
-    status: int = 0
-    statusText: str = ""  # noqa: N815
-    httpVersion: str = "HTTP/1.1"  # noqa: N815
-    cookies: list[Any] = []
-    headers: list[HarHeader] = []
     content: HarContent = HarContent()
-    redirectURL: str = ""  # noqa: N815
-    headersSize: int = -1  # noqa: N815
-    bodySize: int = -1  # noqa: N815
 
 
 class HarEntry(_HarModel):
-    """A request and its answer, with the members that HAR 1.2 requires."""
-
-    startedDateTime: str = ""  # noqa: N815
-    time: float = 0
     request: HarRequest
     response: HarResponse = HarResponse()
-    cache: dict[str, Any] = {}
-    timings: dict[str, float] = {}
 
 
 def parse_har(text: str, name: str, rules: Rules) -> Input:
-    """Parses a HAR document or a recording in lines; raises InputError with the invalid entry."""
-    # Before JSON, because a recording in lines starts with { too but is not one document.
-    is_in_lines = text.partition("\n")[0] == LINES_HEADER
-    entries = _load_lines(text, name) if is_in_lines else _load_document(text, name)
+    """Parses a HAR document; raises InputError with the invalid entry."""
     steps: list[Step] = []
     ids = _RecordedIds()
     omitted_counts: Counter[str] = Counter()
-    for number, data in enumerate(entries, start=1):
+    for number, data in enumerate(_load_entries(text, name), start=1):
         try:
             entry = HarEntry.model_validate(data)
             if reason := _find_omission_reason(entry.request):
@@ -119,7 +93,7 @@ def parse_har(text: str, name: str, rules: Rules) -> Input:
     return Input(name, "recorded traffic", tuple(steps), omitted_counts=dict(omitted_counts))
 
 
-def _load_document(text: str, name: str) -> list[Any]:
+def _load_entries(text: str, name: str) -> list[Any]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -128,19 +102,6 @@ def _load_document(text: str, name: str) -> list[Any]:
     if not isinstance(log, dict) or not isinstance(log.get("entries"), list):
         raise InputError(f"{name}: JSON, but not HAR 1.2: log.entries is missing")
     return list(log["entries"])
-
-
-def _load_lines(text: str, name: str) -> list[Any]:
-    lines = text.split("\n")
-    entries: list[Any] = []
-    for number, line in enumerate(lines[1:], start=2):
-        try:
-            entries += [json.loads(line)] if line else []
-        except (ValueError, RecursionError):
-            # The recorder may still be writing the last line.
-            if number < len(lines):
-                raise InputError(f"{name}, line {number}: not JSON") from None
-    return entries
 
 
 def _find_omission_reason(request: HarRequest) -> str:
@@ -162,7 +123,7 @@ def _is_body_complete(request: HarRequest) -> bool:
     """Whether the body was recorded as sent, or the request had none."""
     if request.postData is None:
         return request.bodySize <= 0
-    if request.postData.text in (None, OMITTED_BODY):
+    if request.postData.text is None:
         return False
     try:
         request.postData.decode().decode()

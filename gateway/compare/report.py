@@ -54,12 +54,10 @@ def build_report(run: Run) -> Report:
             for input_file in run.inputs
         ],
         "writes": "sent" if run.options.allow_writes else "not sent",
-        "values": "shown" if findings.example_builder.redactor.is_unmasked else "masked",
-        "noise_measured": run.options.measure_noise,
+        "values": "shown" if findings.redactor.is_unmasked else "masked",
         "counts": counts,
         "operations": _build_operation_entries(findings),
         "differences": differences,
-        "noise": findings.list_noise(),
         "not_sent": [not_compared.entry for not_compared in findings.not_sent],
         "skipped": [not_compared.entry for not_compared in findings.skipped],
         "failed": [not_compared.entry for not_compared in findings.failed],
@@ -165,7 +163,7 @@ def _is_unencrypted_remote_url(url: str) -> bool:
 def _count_results(run: Run, difference_count: int) -> Counts:
     findings = run.findings
     compared = sum(tally.compared for tally in findings.tallies.values())
-    different = sum(findings.count_different_answers(tally) for tally in findings.tallies.values())
+    different = sum(tally.different for tally in findings.tallies.values())
     return {
         "steps": sum(len(input_file.steps) for input_file in run.inputs),
         "compared": compared,
@@ -185,8 +183,8 @@ def _build_operation_entries(findings: Findings) -> list[OperationEntry]:
             "operation": tally.operation.name,
             "request": tally.operation.title,
             "compared": tally.compared,
-            "equal": tally.compared - findings.count_different_answers(tally),
-            "different": findings.count_different_answers(tally),
+            "equal": tally.compared - tally.different,
+            "different": tally.different,
             "statuses": {
                 f"{control_status}/{candidate_status}": count
                 for (control_status, candidate_status), count in sorted(tally.statuses.items())

@@ -18,31 +18,11 @@ Result = Literal["equal", "different", "could not run"]
 EXIT_CODES: dict[Result, int] = {"equal": 0, "different": 1, "could not run": 2}
 
 
-class TextPart(TypedDict):
-    text: str
-    differs: bool
-
-
 class Value(TypedDict):
     """``type`` is a JSON type (``text``, ``number``, ``boolean``, ``null``, ``object``, ``list``) or ``nothing``."""
 
     type: str
     text: str
-    parts: list[TextPart]
-
-
-class RowEntry(TypedDict):
-    """A field of both answers near a difference; ``is_it``: the difference itself.
-
-    ``overlooked``: the texts differ, but ids are paired or a rule ignores it.
-    """
-
-    name: str
-    control: Value
-    candidate: Value
-    differs: bool
-    is_it: bool
-    overlooked: bool
 
 
 class ExampleEntry(TypedDict):
@@ -59,8 +39,6 @@ class ExampleEntry(TypedDict):
     control: Value
     candidate: Value
     note: str
-    around: list[RowEntry]
-    around_left_out: tuple[int, int]
 
 
 class DifferenceEntry(TypedDict):
@@ -157,11 +135,9 @@ class Report(TypedDict):
     inputs: list[InputEntry]
     writes: Literal["sent", "not sent"]
     values: Literal["masked", "shown"]
-    noise_measured: bool
     counts: Counts
     operations: list[OperationEntry]
     differences: list[DifferenceEntry]
-    noise: list[DifferenceEntry]
     not_sent: list[NotComparedEntry]
     skipped: list[NotComparedEntry]
     failed: list[NotComparedEntry]

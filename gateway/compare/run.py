@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
@@ -65,7 +65,6 @@ class ComparisonStopped(Exception):
 @dataclass(frozen=True, slots=True)
 class Options:
     allow_writes: bool = False
-    measure_noise: bool = False
     concurrency: int = 4
 
 
@@ -83,7 +82,6 @@ class _CapturedValues:
 class _Answers:
     control: Answer
     candidate: Answer
-    repeat: Answer | None
 
 
 @dataclass(slots=True)
@@ -185,8 +183,7 @@ class Run:
                 self._send_until_condition_met(self.candidate, candidate, step),
             )
             if isinstance(results[0], Answer) and isinstance(results[1], Answer):
-                repeat = await self._send_repeat_to_control(step, control)
-                return _Answers(results[0], results[1], repeat)
+                return _Answers(results[0], results[1])
         failures = zip((self.control, self.candidate), results, strict=True)
         reasons = [f"{side.name}: {result}" for side, result in failures if isinstance(result, str)]
         return self._build_not_compared(step, "; ".join(reasons))
@@ -208,14 +205,6 @@ class Run:
                 await asyncio.sleep(POLL_SECONDS)
         except AnswerUnavailable as error:
             return str(error)
-
-    async def _send_repeat_to_control(self, step: Step, control: OutgoingRequest) -> Answer | None:
-        if not self.options.measure_noise or not step.is_read:
-            return None
-        # Without the second answer, only the noise of this step is unknown.
-        with suppress(AnswerUnavailable):
-            return await self.control.send(control)
-        return None
 
     def _build_request(
         self, step: Step, values: Mapping[str, Any], format_literal: Callable[[str], str]
@@ -254,12 +243,12 @@ class Run:
         self.progress(index + 1, len(steps))
 
     def _compare_answers(self, step: Step, index: int, answers: _Answers) -> None:
-        differ = self._create_differ(step, index, self.id_map)
-        repeat_differences = None
-        if answers.repeat is not None:
-            # Control's ids do not change between two identical reads.
-            repeat_differ = self._create_differ(step, index, IdMap(has_separate_ids=False))
-            repeat_differences = repeat_differ.compare_answers(answers.control, answers.repeat)
+        differ = Differ(
+            step.rules if self.options.allow_writes else step.rules.rules_for_runs_without_writes,
+            self.id_map,
+            operation=step.operation.name,
+            step=index,
+        )
         # Candidate's own text is replaced by control's, so that the two count as equal.
         control_own, candidate_own = (own_value.encode() for own_value in self.own_values)
         candidate = replace(
@@ -270,18 +259,8 @@ class Run:
             self._format_request(step),
             (answers.control.status, candidate.status),
             differ.compare_answers(answers.control, candidate),
-            repeat_differences=repeat_differences,
-            is_equal=differ.are_equal,
         )
         self.findings.rule_uses.update(differ.rule_uses)
-
-    def _create_differ(self, step: Step, index: int, id_map: IdMap) -> Differ:
-        return Differ(
-            step.rules if self.options.allow_writes else step.rules.rules_for_runs_without_writes,
-            id_map,
-            operation=step.operation.name,
-            step=index,
-        )
 
     def _record_not_compared(self, step: Step, not_compared: NotCompared) -> None:
         captured = self._find_or_create_captured_values(step)
@@ -313,7 +292,7 @@ class Run:
         for name, capture in step.captures.items():
             values = {side: captor.find_value(capture) for side, captor in sides.items()}
             if lacking := [side for side, value in values.items() if value is None]:
-                path = self.findings.example_builder.redactor.redact_path(capture.path)
+                path = self.findings.redactor.redact_path(capture.path)
                 status = sides[lacking[0]].answer.status
                 reason = f"needs {path} of step {step.number}, but the {status} of {lacking[0]} does not contain it"
                 captured.missing[name] = (reason, False)
@@ -359,7 +338,7 @@ class Run:
     def _format_request(self, step: Step) -> str:
         """Returns the redacted request line, with placeholders as in the input."""
         target = step.target.fill(_format_placeholder)
-        return f"{step.method} {self.findings.example_builder.redactor.redact_target(target)}"
+        return f"{step.method} {self.findings.redactor.redact_target(target)}"
 
 
 def _format_placeholder(placeholder: Placeholder) -> str:

@@ -1,15 +1,15 @@
-"""Sections about the migration of clients: deprecation, shadow traffic, recordings."""
+"""Sections about the migration of clients: deprecation and shadow traffic."""
 
 from __future__ import annotations
 
 import calendar
 from datetime import date
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from gateway.config.section import Section
-from gateway.config.value_types import Day, OriginOrEmpty, parse_list
+from gateway.config.value_types import Day, OriginOrEmpty
 
 MONTHS_TO_SUNSET = 3
 """Months from the announcement to the removal (current interface, section 9)."""
@@ -47,15 +47,3 @@ class Comparing(Section):
     answers: Literal["legacy", "current"] = "legacy"
     sample: float = Field(1.0, gt=0, le=1)
     queue: int = Field(100, ge=1)
-
-
-class Recording(Section):
-    """Settings for recording masked legacy requests and responses; off without a directory."""
-
-    directory: str = ""
-    keys: Annotated[tuple[str, ...], BeforeValidator(parse_list)] = ()
-    operations: Annotated[tuple[str, ...], BeforeValidator(parse_list)] = ()
-    sample: float = Field(1.0, gt=0, le=1)
-    file_bytes: int = Field(16 * 1024 * 1024, ge=64 * 1024)
-    files: int = Field(8, ge=1)
-    queue: int = Field(500, ge=1)

@@ -35,7 +35,7 @@ from gateway.config.interface_settings import (
     Words,
     Writes,
 )
-from gateway.config.migration_settings import Comparing, Deprecation, Recording
+from gateway.config.migration_settings import Comparing, Deprecation
 from gateway.config.network_settings import (
     Environment,
     Environments,
@@ -66,7 +66,6 @@ __all__ = [
     "Load",
     "LogLevel",
     "Logs",
-    "Recording",
     "Retention",
     "Server",
     "Settings",
@@ -101,7 +100,6 @@ class Settings(BaseSettings):
     writes: Writes = Writes()
     signed: Signed = Signed()
     comparing: Comparing = Comparing()
-    recording: Recording = Recording()
     deprecation: Deprecation = Deprecation()
     retention: Retention = Retention()
     logs: Logs = Logs()

@@ -43,7 +43,6 @@ from gateway.legacy_api.response_delivery import ResponseDelivery
 from gateway.legacy_api.routes import Routes
 from gateway.migration.brownouts import Brownouts
 from gateway.migration.inbound_request import InboundRequest, build_forwarded_request
-from gateway.migration.recorder import Recorder
 from gateway.migration.routing import ServiceRouter
 from gateway.migration.shadow_traffic import ShadowTraffic
 from gateway.observability import logs, metrics
@@ -91,7 +90,6 @@ class LegacyHandler:
         brownouts: Brownouts,
         forwarding: ServiceRouter,
         shadow_traffic: ShadowTraffic,
-        recorder: Recorder,
         load: LoadShedder,
         requests_in_progress: LargeRequestsInProgress,
         clock: Callable[[], datetime],
@@ -107,7 +105,6 @@ class LegacyHandler:
         self._brownouts = brownouts
         self._forwarding = forwarding
         self._shadow_traffic = shadow_traffic
-        self._recorder = recorder
         self._load = load
         self._requests_in_progress = requests_in_progress
         self._pace = BodyPace(settings.load.body_seconds, settings.load.body_bytes_per_second)
@@ -167,18 +164,8 @@ class LegacyHandler:
             if context.pending_delivery:
                 # Also after errors and cancellation, so that a repeated request is a retry.
                 self._idempotency_guard.end_response_delivery(context.pending_delivery)
-        if context.shadow_request or self._recorder.is_on:
-            self._compare_and_record(request, context, legacy_response)
-        return response
-
-    def _compare_and_record(
-        self,
-        request: HttpRequest,
-        context: RequestContext,
-        legacy_response: LegacyResponse | PassedResponse,
-    ) -> None:
-        # Queued, so that the client does not wait for the other service.
         if inbound := context.shadow_request:
+            # Queued, so that the client does not wait for the other service.
             caller = Caller(inbound.caller.key, context.request_id)
             self._shadow_traffic.enqueue_comparison(
                 inbound,
@@ -186,10 +173,7 @@ class LegacyHandler:
                 partial(self._run_flow_for_comparison, context, inbound, caller),
                 partial(self._player.execute, caller=caller),
             )
-        if self._recorder.is_on:
-            request_log.record_exchange(
-                self._recorder, request, context, legacy_response, self._clock()
-            )
+        return response
 
     async def _answer_failed_request(
         self, request: HttpRequest, context: RequestContext, error: Exception
@@ -255,12 +239,11 @@ class LegacyHandler:
             self._forwarding.has_mode_switch_for_caller(caller)
         ):
             return await self._answer_from_either_service(request, context, route_match.ids, slot)
-        context.body, parsed_body = b"", NO_PARSED_BODY
+        parsed_body = NO_PARSED_BODY
         if operation.body_shape is not None:
             body = await request_reader.read_whole_body(
                 request, self._max_body_bytes, slot, self._pace
             )
-            context.body = body if self._recorder.is_on else b""
             # Before the slot is acquired: an invalid body must not take a place from others.
             parsed_body = await self._codec.decode_and_validate_body(request, context, body)
             del body  # it may be large, and the flow may take long
@@ -311,7 +294,6 @@ class LegacyHandler:
                 request, self._max_body_bytes, slot, self._pace
             )
         )
-        context.body = body
         inbound = await self._build_inbound_request(request, context, ids, body)
         await slot.acquire(inbound.caller.key.tenant_name)
         if await self._forwarding.is_compared(inbound):

@@ -42,8 +42,6 @@ class RequestContext:
     """The write that ends when the client has acknowledged the response."""
     shadow_request: InboundRequest | None = None
     """The request to repeat at the other service after the response is sent."""
-    body: bytes | None = field(default=None, repr=False)
-    """The raw body; None if the request was refused before its body was read."""
     is_response_written: bool = False
     """Whether the whole response was handed to the connection."""
     is_delivered: bool = False

@@ -124,12 +124,6 @@ superseded_batches = Gauge(
     "Batches at the service that must not be started.",
     registry=REGISTRY,
 )
-recorded_requests = Counter(
-    _prefix_metric_name("recorded_requests"),
-    "Requests selected for recording, by outcome.",
-    ("outcome",),
-    registry=REGISTRY,
-)
 freezes = Gauge(_prefix_metric_name("write_freezes"), "Write freezes in force.", registry=REGISTRY)
 database_restored = Gauge(
     _prefix_metric_name("database_restored"),

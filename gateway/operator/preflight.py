@@ -16,7 +16,6 @@ from gateway.storage import StoreUnavailable
 from gateway.storage.engine import parse_state_url
 from gateway.storage.key_file import build_missing_key_file_error, read_key_file
 from gateway.upstream.egress import EgressConfig
-from mappings import OPERATIONS, UNLISTED
 
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened at
 
@@ -102,7 +101,6 @@ def _iter_configuration_problems(settings: Settings) -> Iterator[str]:
             "half of it, and a compressed body counts twice; set it higher, or "
             "limits.body_bytes lower"
         )
-    yield from _iter_recording_problems(settings)
     if (
         environment_name := settings.signed.environment
     ) and environment_name not in settings.environments.map_configured_environments_by_name():
@@ -167,21 +165,6 @@ def _is_listening_host(listening_host: str, requested_host: str) -> bool:
     return requested_host == listening_host.lower() or (
         listening_host == "localhost" and is_loopback_host(requested_host)
     )
-
-
-def _iter_recording_problems(settings: Settings) -> Iterator[str]:
-    recording, operation_names = (
-        settings.recording,
-        {operation.name for operation in (*OPERATIONS, *UNLISTED)},
-    )
-    for name in recording.operations:
-        if name not in operation_names:
-            yield f"recording.operations: {name}: not an operation; `operations` lists them"
-    if recording.directory and recording.files <= settings.server.workers:
-        yield (
-            "recording.files: must be more than server.workers, because each worker writes one "
-            "file and would delete those of the others"
-        )
 
 
 def _iter_tls_and_proxy_problems(settings: Settings) -> Iterator[str]:

@@ -24,7 +24,6 @@ from gateway.legacy_api.handler import LegacyHandler
 from gateway.migration.brownouts import Brownouts
 from gateway.migration.forwarding import LegacySender
 from gateway.migration.modes import open_modes
-from gateway.migration.recorder import Recorder
 from gateway.migration.routing import ServiceRouter
 from gateway.migration.shadow_traffic import ShadowTraffic
 from gateway.observability.traces import open_tracing
@@ -59,7 +58,6 @@ from gateway.writes.instance_leases import LEASE_TTL_SECONDS, Heartbeats
 from gateway.writes.journal import Journal
 from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.reconciler import WriteReconciler
-from mappings.vocabulary import map_legacy_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +253,6 @@ async def open_legacy_handler(
         shadow_traffic=await stack.enter_async_context(
             ShadowTraffic(settings.comparing, backends.store, service_router, current_time)
         ),
-        recorder=await stack.enter_async_context(_create_exchange_recorder(settings, current_time)),
         load=runtime.load,
         requests_in_progress=runtime.requests_in_progress,
         clock=current_time,
@@ -340,11 +337,6 @@ async def _open_recipient_caches(
             yield recipient_caches
         finally:
             await recipient_caches.close()
-
-
-def _create_exchange_recorder(settings: Settings, clock: Callable[[], datetime]) -> Recorder:
-    words = map_legacy_words(settings.vocabulary.build_vocabulary())
-    return Recorder(settings.recording, clock, frozenset(words.values()))
 
 
 def _open_current_passthrough(

@@ -22,7 +22,7 @@ from tests.payouts import (
 )
 
 NAMES = {listed_operation.name for listed_operation in (*OPERATIONS, *UNLISTED)}
-"""As the log, `report usage`, `brownout schedule` and `[recording]` call them."""
+"""As the log, `report usage` and `brownout schedule` call them."""
 
 
 def write_configuration(folder: Path) -> list[str]:

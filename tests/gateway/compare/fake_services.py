@@ -13,7 +13,6 @@ from typing import Any
 from aiohttp import web
 
 from gateway.compare.endpoints import Side
-from gateway.compare.examples import ExampleBuilder
 from gateway.compare.findings import Findings
 from gateway.compare.id_map import IdMap
 from gateway.compare.inputs import parse_input
@@ -184,7 +183,7 @@ async def build_comparison_report(
             timeout_seconds=seconds,
             concurrency=parsed_options.concurrency,
         ),
-        Findings(ExampleBuilder(redactor), examples),
+        Findings(redactor, examples),
         IdMap(has_separate_ids=ids == "paired"),
         parsed_options,
         run_token="token",

@@ -96,32 +96,6 @@ def test_field_key_is_shown_unless_personal() -> None:
     assert REDACTOR.redact_normal_path(build_header_path("retry-after")) == "@header.retry-after"
 
 
-def test_difference_is_marked_in_masked_values() -> None:
-    def list_marked_segments(
-        path: str, control_value: Any, candidate_value: Any
-    ) -> list[list[tuple[str, bool]]]:
-        return [
-            [(part["text"], part["differs"]) for part in redacted_value["parts"]]
-            for redacted_value in REDACTOR.redact_pair_and_mark_differences(
-                parse_scenario_path(path), control_value, candidate_value
-            )
-        ]
-
-    assert list_marked_segments("amount", "1250.00", "1205.00") == [
-        [("12", False), ("50", True), (".00", False)],
-        [("12", False), ("05", True), (".00", False)],
-    ]
-    assert list_marked_segments("name", "Lovelace", "Lovelaxe") == [
-        [("******", False), ("*", True), ("*", False)],
-        [("******", False), ("*", True), ("*", False)],
-    ]
-    assert (
-        list_marked_segments("email", "ada@example.com", "adb@example.com")
-        == [[("**", False), ("*", True), ("@*******.***", False)]] * 2
-    )
-    assert list_marked_segments("amount", "1.00", None) == [[("1.00", True)], [("null", True)]]
-
-
 @given(st.text(max_size=40), st.sampled_from(["name", "message", "status", "x", "memo", "amount"]))
 def test_unknown_word_of_four_letters_is_never_shown_whole(text: str, field: str) -> None:
     canary = f"{text} Quesadilla {text}"

@@ -96,7 +96,6 @@ async def render_page_with_differences(*, show_values: bool) -> str:
         WRITE,
         rules=rules,
         show_values=show_values,
-        measure_noise=True,
     )
     assert {difference["kind"] for difference in comparison.report["differences"]} == {
         *("status", "header", "missing", "extra", "type", "value", "order")
