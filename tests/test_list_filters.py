@@ -315,8 +315,8 @@ async def test_filtered_list_of_many_pages_keeps_its_order(tmp_path: Path) -> No
         service.seed_payments(recipient_id, 1400, seed=3)
         path = f"/recipients/{setup.recipient_ids['ada']}/payments"
         rows = await setup.list_all(path)
-        for row in service.find_or_create_tenant().recipients[recipient_id].payments[::3]:
-            row["createdAt"] = rows[0]["createdAt"]  # many of one moment
+        for payment in [*service.find_or_create_tenant().payments.values()][::3]:
+            payment.created_at = datetime.fromisoformat(rows[0]["createdAt"])  # many of one moment
         rows = await setup.list_all(path)
         middle_time = sorted(row["createdAt"] for row in rows)[700]
         request_count = len(service.list_requests())

@@ -4,13 +4,13 @@ The document does not show the responses: they are those of the legacy interface
 4.5.
 """
 
+from collections.abc import Iterable
 from functools import partial
 
 from gateway.simulator import (
     balances,
     batch_views,
     batches,
-    payment_lists,
     payments,
     processing,
 )
@@ -67,18 +67,20 @@ def get_summary(request: AcceptedRequest) -> JsonObject:
 
 
 def read_payment(request: AcceptedRequest) -> JsonObject:
-    payment = payment_lists.require_payment(request.tenant, request.path_ids[0])
-    return {"payment": payment_lists.build_full_payment(request.tenant, payment)}
+    payment = request.tenant.require_payment(request.path_ids[0])
+    return {"payment": batch_views.build_payment(request.tenant, payment)}
 
 
 def list_payments(request: AcceptedRequest) -> JsonObject:
-    search = request.query.get("search", "")
-    payments = payment_lists.list_all_payments(request.tenant)
+    matches = _filter_by_search(request, request.tenant.list_newest_payments())
     return request.build_page(
-        "payments",
-        [each for each in payments if payment_lists.matches_search(each, search, each.id)],
-        partial(payment_lists.build_full_payment, request.tenant),
+        "payments", matches, partial(batch_views.build_payment, request.tenant)
     )
+
+
+def _filter_by_search(request: AcceptedRequest, candidates: Iterable[Payment]) -> list[Payment]:
+    search = request.query.get("search", "")
+    return [each for each in candidates if payments.matches_search(each, search, each.id)]
 
 
 def read_balance(request: AcceptedRequest) -> JsonObject:
@@ -129,17 +131,9 @@ def delete_batches(request: AcceptedRequest) -> JsonObject:
 
 
 def list_batch_payments(request: AcceptedRequest) -> JsonObject:
-    search = request.query.get("search", "")
-    payments = payment_lists.list_batch_payments(request.require_path_batch())
+    matches = _filter_by_search(request, request.require_path_batch().payments.values())
     return request.build_page(
-        "payments",
-        [
-            each.source
-            for each in payments
-            if isinstance(each.source, Payment)
-            and payment_lists.matches_search(each, search, each.id)
-        ],
-        partial(batch_views.build_listed_payment, request.tenant),
+        "payments", matches, partial(batch_views.build_listed_payment, request.tenant)
     )
 
 

@@ -279,3 +279,11 @@ def require_payment(batch: Batch, payment_id: str) -> Payment:
     if payment_id not in batch.payments:
         raise build_not_found_error("Payment")
     return batch.payments[payment_id]
+
+
+def matches_search(payment: Payment, search: str, shown_id: str) -> bool:
+    # The document does not say which fields `search` covers.
+    fields = payment.recipient.fields
+    names = (fields.get(name) for name in ("name", "email", "referenceId"))
+    texts = (shown_id, payment.memo, *names)
+    return any(search.casefold() in str(text or "").casefold() for text in texts)

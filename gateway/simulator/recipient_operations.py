@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from gateway.simulator import accounts, listing, payment_lists, recipients, views
+from gateway.simulator import accounts, batch_views, listing, recipients, views
 from gateway.simulator.accepted_request import AcceptedRequest
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
@@ -54,10 +54,8 @@ def list_activities(request: AcceptedRequest) -> JsonObject:
 
 
 def list_payments(request: AcceptedRequest) -> JsonObject:
-    payments = payment_lists.list_recipient_payments(
-        request.tenant, request.require_path_recipient()
-    )
-    build_entry = partial(payment_lists.build_full_payment, request.tenant)
+    payments = request.tenant.list_newest_payments(request.require_path_recipient())
+    build_entry = partial(batch_views.build_payment, request.tenant)
     return request.build_page("payments", payments, build_entry)
 
 

@@ -18,7 +18,7 @@ from gateway.simulator.accounts import (
 from gateway.simulator.countries import build_iban
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.recipients import refresh_status
-from gateway.simulator.state import Account, Recipient, Tenant, format_timestamp
+from gateway.simulator.state import Account, Batch, Payment, PaymentTerms, Recipient, Tenant
 
 FIRST_NAMES = (
     "Ana", "Björn", "Chloé", "Dmitrij", "Éloïse", "Fatima", "Grace", "Hiroshi", "João", "Kāla",
@@ -197,53 +197,34 @@ def _build_account_fields(
     return {"currency": "USD", "emailAddress": recipient.fields["email"]}
 
 
-def seed_payments(payee: Recipient, count: int, seed: int) -> list[JsonObject]:
-    """Creates processed payments, newest first, as JSON (legacy interface, section 2).
-
-    They have no `recipient`: responses show the recipient in its current state.
-    """
+def seed_payments(tenant: Tenant, payee: Recipient, count: int, seed: int) -> list[Payment]:
+    """Creates processed payments, newest first, each in a batch of its own that no list shows."""
     # Seeded per recipient, so that the order of calls does not matter.
     rng = _create_seeded_random("payments", payee.id, seed)
     new_payments = [_build_payment(rng, payee) for _ in range(count)]
-    new_payments.sort(key=lambda payment: str(payment["createdAt"]), reverse=True)
-    payee.payments.extend(new_payments)
+    new_payments.sort(key=lambda payment: payment.created_at, reverse=True)
+    tenant.payments |= {payment.id: payment for payment in new_payments}
     return new_payments
 
 
-def _build_payment(rng: random.Random, payee: Recipient) -> JsonObject:
-    created_at = _generate_timestamp(rng, payee.created_at, ONE_YEAR_SECONDS)
-    created = format_timestamp(created_at)
-    sent = format_timestamp(created_at + timedelta(hours=2))
-    processed = format_timestamp(created_at + timedelta(days=1))
+def _build_payment(rng: random.Random, payee: Recipient) -> Payment:
+    created = _generate_timestamp(rng, payee.created_at, ONE_YEAR_SECONDS)
+    sent, processed = created + timedelta(hours=2), created + timedelta(days=1)
     cents = Decimal("0.01")
-    source_amount = Decimal(rng.randint(500, 500_000)) * cents
+    amount = Decimal(rng.randint(500, 500_000)) * cents
     currency = payee.fields.get("primaryCurrency") or "USD"
     rate = Decimal(1) if currency == "USD" else Decimal(rng.randint(50, 2000)) * cents
-    fee = str(Decimal(rng.randint(0, 300)) * cents)
-    return {
-        "id": _generate_id(rng, "P-", 16),
-        "status": "processed",
-        "sourceAmount": str(source_amount),
-        "targetAmount": str((source_amount * rate).quantize(cents)),
-        "exchangeRate": f"{rate:f}",
-        "fxRate": f"{rate:f}",
-        "fees": fee,
-        "recipientFees": "0.00",
-        "merchantFees": fee,
-        "memo": rng.choice(("", "Invoice nº 7", "März", "thank you")),
-        "sourceCurrency": "USD",
-        "sourceCurrencyName": "US Dollar",
-        "targetCurrency": currency,
-        "targetCurrencyName": "US Dollar" if currency == "USD" else currency,
-        "compliance": {"status": "verified", "checkedAt": created},
-        "processedAt": processed,
-        "createdAt": created,
-        "updatedAt": processed,
-        "batch": {
-            "id": _generate_id(rng, "B-", 22),
-            "createdAt": created,
-            "updatedAt": processed,
-            "sentAt": sent,
-            "completedAt": processed,
-        },
-    }
+    fee = Decimal(rng.randint(0, 300)) * cents
+    account = payee.primary_account
+    terms = PaymentTerms(
+        account.type if account else None, amount, "USD", amount * rate, currency, rate, fee
+    )
+    id_ = _generate_id(rng, "P-", 16)
+    memo = rng.choice(("", "Invoice nº 7", "März", "thank you"))
+    batch = Batch(
+        _generate_id(rng, "B-", 22), "USD", "", created, processed, "processed", sent_at=sent
+    )
+    batch.completed_at = processed
+    return Payment(
+        id_, batch, payee, amount, "USD", memo, terms, created, processed, "processed", processed
+    )

@@ -16,7 +16,6 @@ from gateway.simulator.exchange import (
     ReceivedRequest,
     is_path_matching_pattern,
 )
-from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.options import (
     DEMO_CREDENTIALS,
     ServiceCredentials,
@@ -122,7 +121,7 @@ class Service:
         return _find(batch_id, *(tenant.batches for tenant in self.tenants.values()))
 
     def require_payment(self, payment_id: str) -> Payment:
-        """Like `require_batch`, for a payment; seeded payments belong to their recipients."""
+        """Like `require_batch`, for a payment."""
         self._finish_due_batches()
         return _find(payment_id, *(tenant.payments for tenant in self.tenants.values()))
 
@@ -186,8 +185,9 @@ class Service:
         """Creates varied recipients; the same seed and options give the same recipients."""
         return seeds.seed_recipients(self.find_or_create_tenant(merchant, environment), count, seed)
 
-    def seed_payments(self, recipient_id: str, count: int, seed: int = 0) -> list[JsonObject]:
-        return seeds.seed_payments(self.require_recipient(recipient_id), count, seed)
+    def seed_payments(self, recipient_id: str, count: int, seed: int = 0) -> list[Payment]:
+        tenant = next(each for each in self.tenants.values() if recipient_id in each.recipients)
+        return seeds.seed_payments(tenant, tenant.recipients[recipient_id], count, seed)
 
     def list_requests(
         self, method: str = "*", path: str = "*", *, interface: InterfaceName = "current"

@@ -60,7 +60,6 @@ class Recipient:
     compliance_status: str = "pending"
     compliance_checked_at: datetime | None = None
     accounts: list[Account] = field(default_factory=list)
-    payments: list[JsonObject] = field(default_factory=list)
     activities: deque[JsonObject] = field(default_factory=lambda: deque(maxlen=MAX_ACTIVITIES))
     overrides: JsonObject = field(default_factory=dict)
     outcome: Outcome = "processed"
@@ -223,6 +222,23 @@ class Tenant:
         if batch_id not in self.batches:
             raise build_not_found_error("Batch")
         return self.batches[batch_id]
+
+    def require_payment(self, payment_id: str) -> "Payment":
+        """Raises ApiError `not_found`."""
+        if payment_id not in self.payments:
+            raise build_not_found_error("Payment")
+        return self.payments[payment_id]
+
+    def list_newest_payments(self, payee: "Recipient | None" = None) -> "list[Payment]":
+        """Lists the payments of all batches, newest first, or those to one recipient."""
+        payments = [
+            payment
+            for payment in self.payments.values()
+            if payee is None or payment.recipient is payee
+        ]
+        # Before a stable sort: of payments with equal dates, the last created comes first.
+        payments.reverse()
+        return sorted(payments, key=lambda payment: payment.created_at, reverse=True)
 
     def read_balance(self, currency: str) -> Decimal:
         return self.balances.get(currency, ZERO)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,14 @@ from gateway.simulator import (
 )
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.options import ServiceCredentials
-from gateway.simulator.state import Account, Batch, Recipient
+from gateway.simulator.state import (
+    Account,
+    Batch,
+    Payment,
+    PaymentTerms,
+    Recipient,
+    format_timestamp,
+)
 from tests.proof.known_differences import KNOWN_DIFFERENCES, LOGGED_SOURCE, KnownDifference
 from tests.proof.openapi_check import list_shown_fields
 from tests.proof.sequences import AT_THE_SERVICE, WHOLE_OBJECT, ProofRequest
@@ -338,40 +346,29 @@ def _add_account(
     )
 
 
-def _add_old_payments(recipient: Recipient) -> None:
+def _add_old_payments(service: Service, recipient: Recipient) -> None:
     """Adds old payments, the newest first, one for each status."""
+    tenant = next(each for each in service.tenants.values() if recipient.id in each.recipients)
     statuses = ("processed", "failed", "returned", "pending", "accepted")
     for number, word in enumerate(statuses):
-        days = [f"2025-{month:02}-{20 - number:02}T10:00:00.000Z" for month in range(1, 10)]
-        recipient.payments.append(
-            {
-                "id": f"P-LONGAGO{number}",
-                "status": word,
-                "sourceAmount": f"{number}.25",
-                "targetAmount": f"{number}.75" if number else None,
-                "exchangeRate": "1.5",
-                "fxRate": "1.25",
-                "fees": "0.30",
-                "recipientFees": "0.10",
-                "merchantFees": "0.20",
-                "memo": f"n{number}",
-                "sourceCurrency": "USD",
-                "sourceCurrencyName": "US Dollar",
-                "targetCurrency": "EUR",
-                "targetCurrencyName": "Euro",
-                "compliance": {"status": ("verified", "review")[number % 2], "checkedAt": days[0]},
-                "processedAt": days[1],
-                "createdAt": days[2],
-                "updatedAt": days[3],
-                "batch": {
-                    "id": f"B-LONGAGO{number}",
-                    "createdAt": days[4],
-                    "updatedAt": days[5],
-                    "sentAt": days[6],
-                    "completedAt": days[7],
-                },
-            }
+        days = [datetime(2025, month, 20 - number, 10, tzinfo=UTC) for month in range(1, 9)]
+        batch = Batch(f"B-LONGAGO{number}", "USD", "", days[4], days[5], sent_at=days[6])
+        batch.completed_at = days[7]
+        amount, target_amount = Decimal(f"{number}.25"), Decimal(f"{number}.75")
+        terms = PaymentTerms(
+            None, amount, "USD", target_amount, "EUR", Decimal("1.5"), Decimal("0.30")
         )
+        id_, memo, dates = f"P-LONGAGO{number}", f"n{number}", (days[2], days[3], word, days[1])
+        payment = Payment(id_, batch, recipient, amount, "USD", memo, terms, *dates)
+        checked_at = format_timestamp(days[0])
+        payment.overrides = {
+            "fxRate": "1.25",
+            "recipientFees": "0.10",
+            "merchantFees": "0.20",
+            "compliance": {"status": ("verified", "review")[number % 2], "checkedAt": checked_at},
+            **({} if number else {"targetAmount": None}),
+        }
+        tenant.payments[id_] = payment
 
 
 def _finish_processing(service: Service, merchant: str) -> None:
@@ -495,7 +492,7 @@ EVENT_HANDLERS: dict[str, Callable[..., None]] = {
         _find_service_id(service, merchant, id_)
     ).fields.update(ssn=ssn),
     "paid": lambda service, merchant, id_: _add_old_payments(
-        service.require_recipient(_find_service_id(service, merchant, id_))
+        service, service.require_recipient(_find_service_id(service, merchant, id_))
     ),
     "finish": _finish_processing,
 }

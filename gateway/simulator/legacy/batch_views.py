@@ -4,24 +4,9 @@ from gateway.simulator import batch_views
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import payout_views, recipient_views
 from gateway.simulator.legacy.legacy_request import LegacyRequest
-from gateway.simulator.payment_lists import ListedPayment
 from gateway.simulator.state import Batch, Payment
 
 LEGACY_STATUSES = frozenset({"pending", "processed", "failed", "returned"})
-
-
-def build_full_payment(request: LegacyRequest, listed_payment: ListedPayment) -> JsonObject:
-    """Builds a payment with the full recipient in its current state."""
-    if isinstance(listed_payment.source, Payment):
-        return build_payment(request, listed_payment.source)
-    return _build_seeded_payment(request, listed_payment, listed_payment.source)
-
-
-def build_payment_list_entry(request: LegacyRequest, listed_payment: ListedPayment) -> JsonObject:
-    """Builds an entry of the list of all payments."""
-    if isinstance(listed_payment.source, Payment):
-        return build_batch_payment_entry(request, listed_payment.source)
-    return _build_seeded_payment(request, listed_payment, listed_payment.source)
 
 
 def build_payment(request: LegacyRequest, payment: Payment) -> JsonObject:
@@ -47,9 +32,14 @@ def build_batch_payment_entry(request: LegacyRequest, payment: Payment) -> JsonO
 
 
 def _build_fields(request: LegacyRequest, payment: Payment) -> JsonObject:
-    view = batch_views.build_payment_fields(payment) | {
+    view = batch_views.build_payment_fields(payment)
+    compliance: JsonObject = payment.overrides.get("compliance") or view["compliance"]
+    view |= {
         "status": _translate_status(payment.overrides.get("status", payment.status)),
-        "compliance": recipient_views.build_compliance(payment.recipient),
+        "compliance": {
+            **compliance,
+            "status": recipient_views.translate_compliance_word(compliance["status"]),
+        },
         "batch": {
             "id": request.build_client_id(payment.batch.id),
             **batch_views.build_timestamps(payment.batch),
@@ -61,25 +51,6 @@ def _build_fields(request: LegacyRequest, payment: Payment) -> JsonObject:
 def _translate_status(word: object) -> object:
     # Tests set words of the current interface, which this document lacks.
     return word if word in LEGACY_STATUSES else "pending"
-
-
-def _build_seeded_payment(
-    request: LegacyRequest, listed_payment: ListedPayment, payment: JsonObject
-) -> JsonObject:
-    """Builds a seeded payment, whose fields already have the names of this document."""
-    compliance = payment.get("compliance") or {}
-    view = {
-        "id": request.build_client_id(listed_payment.id),
-        "recipient": recipient_views.build_recipient(request, listed_payment.payee),
-        **{name: value for name, value in payment.items() if name not in ("id", "recipient")},
-        "status": _translate_status(payment.get("status")),
-    }
-    if compliance:
-        word = recipient_views.translate_compliance_word(str(compliance.get("status")))
-        view["compliance"] = {**compliance, "status": word}
-    if isinstance(batch := payment.get("batch"), dict) and "id" in batch:
-        view["batch"] = {**batch, "id": request.build_client_id(str(batch["id"]))}
-    return view
 
 
 FIELDS = (

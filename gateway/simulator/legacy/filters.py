@@ -11,8 +11,8 @@ from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import batch_views, lenient
 from gateway.simulator.legacy.legacy_request import LegacyRequest
 from gateway.simulator.legacy.recipient_list import is_in_period, parse_date
-from gateway.simulator.payment_lists import ListedPayment, matches_search
-from gateway.simulator.state import Batch
+from gateway.simulator.payments import matches_search
+from gateway.simulator.state import Batch, Payment
 
 FILTER_NAMES = frozenset(
     {"status", "startDate", "endDate", "recipient", "country", "sourceCurrency", "targetCurrency"}
@@ -55,13 +55,13 @@ def filter_batches(request: LegacyRequest, candidates: Iterable[Batch]) -> list[
 
 def filter_payments(
     request: LegacyRequest,
-    candidates: Iterable[ListedPayment],
-    build_view: Callable[[ListedPayment], JsonObject],
-) -> list[ListedPayment]:
+    candidates: Iterable[Payment],
+    build_view: Callable[[Payment], JsonObject],
+) -> list[Payment]:
     query = request.query
     search = query.get("search", "")
 
-    def matches(payment: ListedPayment) -> bool:
+    def matches(payment: Payment) -> bool:
         if not matches_search(payment, search, request.build_client_id(payment.id)):
             return False
         if not FILTER_NAMES & query.keys():

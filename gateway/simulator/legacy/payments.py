@@ -2,13 +2,13 @@
 
 from functools import partial
 
-from gateway.simulator import payment_lists, payments
+from gateway.simulator import payments
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import batch_views, filters, payment_bodies
 from gateway.simulator.legacy.batches import DELETED, UPDATED, require_editable
 from gateway.simulator.legacy.legacy_request import LegacyRequest
-from gateway.simulator.payment_lists import matches_search
+from gateway.simulator.payments import matches_search
 from gateway.simulator.state import Payment
 
 
@@ -53,26 +53,21 @@ def list_batch_payments(request: LegacyRequest) -> JsonObject:
     """Lists the payments of a batch in the order in which they were added."""
     search = request.query.get("search", "")
     payments = [
-        each.source
-        for each in payment_lists.list_batch_payments(request.require_path_batch())
-        if isinstance(each.source, Payment)
-        and matches_search(each, search, request.build_client_id(each.id))
+        each
+        for each in request.require_path_batch().payments.values()
+        if matches_search(each, search, request.build_client_id(each.id))
     ]
     build_entry = partial(batch_views.build_batch_payment_entry, request)
     return request.build_page("payments", payments, build_entry)
 
 
 def get_payment_of_any_batch(request: LegacyRequest) -> JsonObject:
-    listed_payment = payment_lists.require_payment(
-        request.tenant, request.resolve_id(request.path_ids[0])
-    )
-    return {"payment": batch_views.build_full_payment(request, listed_payment)}
+    payment = request.tenant.require_payment(request.resolve_id(request.path_ids[0]))
+    return {"payment": batch_views.build_payment(request, payment)}
 
 
 def list_all_payments(request: LegacyRequest) -> JsonObject:
     """Lists the payments of all batches, newest first, as the lists of batches show them."""
-    build_entry = partial(batch_views.build_payment_list_entry, request)
-    matches = filters.filter_payments(
-        request, payment_lists.list_all_payments(request.tenant), build_entry
-    )
+    build_entry = partial(batch_views.build_batch_payment_entry, request)
+    matches = filters.filter_payments(request, request.tenant.list_newest_payments(), build_entry)
     return request.build_page("payments", matches, build_entry)

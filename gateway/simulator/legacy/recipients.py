@@ -3,7 +3,7 @@
 import re
 from functools import partial
 
-from gateway.simulator import payment_lists, recipients
+from gateway.simulator import recipients
 from gateway.simulator.errors import Problems, build_not_found_error
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import (
@@ -168,10 +168,7 @@ def list_activities(request: LegacyRequest) -> JsonObject:
 
 
 def list_payments(request: LegacyRequest) -> JsonObject:
-    build_view = partial(batch_views.build_full_payment, request)
-    matches = filters.filter_payments(
-        request,
-        payment_lists.list_recipient_payments(request.tenant, request.require_path_recipient()),
-        build_view,
-    )
+    build_view = partial(batch_views.build_payment, request)
+    payments = request.tenant.list_newest_payments(request.require_path_recipient())
+    matches = filters.filter_payments(request, payments, build_view)
     return request.build_page("payments", matches, build_view)

@@ -19,7 +19,7 @@ async def test_recipient_payments_include_batch_and_seeded_payments(
     assert creation_times == sorted(creation_times, reverse=True)
     assert answer["payments"][0]["sourceAmount"] == "3.00"
     assert all(payment["recipient"] == payee for payment in answer["payments"])
-    payment_by_id = (await client.call("GET", f"/v1/payments/{seeded_payments[0]['id']}")).json[
+    payment_by_id = (await client.call("GET", f"/v1/payments/{seeded_payments[0].id}")).json[
         "payment"
     ]
     assert payment_by_id in answer["payments"]
