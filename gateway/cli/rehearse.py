@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import signal
+import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,12 +44,14 @@ def rehearse(
     """Run every legacy operation against your sandbox, and test each assumption by name.
 
     Creates recipients at example.com and batches, which it deletes again; their referenceId or
-    description begins with "payout-gateway-rehearsal-". Ctrl-C stops it and cleans up; the same
-    command continues it. Exit code 0 if clients would notice nothing, 1 if they would, 2 if it could
+    description begins with "payout-gateway-rehearsal-". Ctrl-C or SIGTERM stops it and cleans up; the
+    same command continues it. Exit code 0 if clients would notice nothing, 1 if they would, 2 if it could
     not run to the end.
     """
     from gateway.operator.rehearsal import report as reports
 
+    if html and not os.access(html.absolute().parent, os.W_OK):
+        raise CommandError(f"--html: folder {html.parent} does not exist or cannot be written to")
     report = run_with_store(
         settings, lambda store: _rehearse(settings, store, key_name, may_start=start)
     )
@@ -90,15 +94,17 @@ async def _rehearse(settings: Settings, store: Store, key_name: str, *, may_star
 
 
 def _catch_first_interrupt() -> Callable[[], bool]:
-    """Returns whether there was a Ctrl-C; a second one ends the process."""
+    """Returns whether there was a Ctrl-C or SIGTERM; a second one ends the process."""
     interrupted, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def handle_interrupt() -> None:
         interrupted.set()
-        loop.remove_signal_handler(signal.SIGINT)
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(signal_number)
 
     with suppress(RuntimeError, ValueError):  # another thread than the main one gets no signals
-        loop.add_signal_handler(signal.SIGINT, handle_interrupt)
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(signal_number, handle_interrupt)
     return interrupted.is_set
 
 
@@ -144,7 +150,7 @@ async def _open_rehearsal(
         return clients[-1]
 
     api_key = secrets.token_hex(16)
-    with tempfile.TemporaryDirectory(prefix="payout-gateway-") as folder:
+    with _open_temporary_folder() as folder:
         own_settings = _build_own_settings(settings, folder)
         await import_only_key(own_settings.state, tenant, credentials, api_key, "rehearsal")
         async with (
@@ -153,8 +159,18 @@ async def _open_rehearsal(
         ):
             is_interrupted = _catch_first_interrupt()
             yield RehearsalRun(
-                settings, credentials, session, clients[0], may_start, is_interrupted
+                settings, tenant, credentials, session, clients[0], may_start, is_interrupted
             )
+
+
+@contextmanager
+def _open_temporary_folder() -> Iterator[str]:
+    """Opens a folder that is removed with its key when this process ends, even if it is killed."""
+    folder = tempfile.mkdtemp(prefix="payout-gateway-")
+    # A process of its own, which waits for the end of its input, and that is the end of this one.
+    remove = ["sh", "-c", 'cat; rm -rf "$0"', folder]
+    with subprocess.Popen(remove, stdin=subprocess.PIPE, start_new_session=True):  # noqa: S603
+        yield folder
 
 
 def _build_own_settings(settings: Settings, folder: str) -> Settings:

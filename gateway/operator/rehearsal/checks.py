@@ -10,7 +10,12 @@ from decimal import Decimal
 from functools import partial
 from typing import NamedTuple
 
-from gateway.operator.rehearsal.run import ENVIRONMENT, Exchange, RehearsalRun
+from gateway.operator.rehearsal.run import (
+    ENVIRONMENT,
+    MISSING_PATH_STATUSES,
+    Exchange,
+    RehearsalRun,
+)
 from gateway.operator.rehearsal.scenario import load_table
 from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
 from mappings import current, money
@@ -38,7 +43,7 @@ ASSUMPTIONS = [Assumption(*cells) for cells in load_table("assumptions.md")]
 
 IS_OPTIONAL = {f"{endpoint.method} {endpoint.path}": endpoint.is_optional for endpoint in ENDPOINTS}
 AMOUNT = "35.00"
-MISSING_PATH_STATUSES = {404, 405, 501}
+UNKNOWN_ID = "-0000000000000000"
 NOT_NEEDED = {"amount", "currency", "method", "sourceCurrencyName", "targetCurrencyName"}
 PAYMENT_FIELDS = current.Payment.__annotations__.keys() - NOT_NEEDED
 
@@ -58,14 +63,17 @@ def record_checks(run: RehearsalRun) -> None:
             run.record(name, is_ok=seen is True, seen=str(seen))
 
 
-def _check_path(run: RehearsalRun, path: str) -> bool | str:
-    statuses = [call.reply.status for call in run.list_calls(path)]
-    return not MISSING_PATH_STATUSES.issuperset(statuses) or f"status {statuses[-1]}"
+def _check_path(run: RehearsalRun, path: str) -> bool | str | None:
+    # An unknown id is refused with the same status as a missing path.
+    calls = [call for call in run.list_calls(path) if UNKNOWN_ID not in call.path + str(call.sent)]
+    statuses = [call.reply.status for call in calls]
+    is_found = not MISSING_PATH_STATUSES.issuperset(statuses)
+    return is_found or f"status {statuses[-1]}" if statuses else None
 
 
 def _check_documented_paths(run: RehearsalRun) -> bool | str:
-    called = [path for path in IS_OPTIONAL if run.list_calls(path)]
-    missing = [p for p in called if not IS_OPTIONAL[p] and _check_path(run, p) is not True]
+    needed = [path for path, is_optional in IS_OPTIONAL.items() if not is_optional]
+    missing = [path for path in needed if _check_path(run, path) not in (True, None)]
     return not missing or f"missing: {', '.join(missing)}"
 
 
@@ -136,7 +144,7 @@ def _check_page_size(run: RehearsalRun) -> bool | str:
 
 def _check_wallet_account(run: RehearsalRun) -> bool | str | None:
     """Checks the balances, if the service has started a batch that pays to a wallet."""
-    if not any(call.is_accepted for call in run.list_calls("POST /batches/{id}/start-processing")):
+    if "started" not in run.values:
         return None
     balances = extract_raw_balances(run.probes["balances"].body)
     names = balances if isinstance(balances, dict) else [entry["type"] for entry in balances]

@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -16,8 +16,9 @@ import aiohttp
 
 from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
-from gateway.operator.rehearsal.scenario import BODIES, STEPS, Step
+from gateway.operator.rehearsal.scenario import BODIES, Step
 from gateway.payloads import json_codec
+from gateway.storage import Tenant
 from gateway.upstream.client import Reply, UpstreamClient, open_upstream_client
 from gateway.upstream.clock import ServiceClock
 from mappings.effects import JSON
@@ -29,7 +30,10 @@ REFERENCE_PREFIX = "payout-gateway-rehearsal-"
 """Begins the referenceId of each recipient, and the description of each batch, of a rehearsal."""
 UNFUNDED = "the balance of the sandbox may be too low"
 RATE_LIMITED = 429
+MISSING_PATH_STATUSES = {404, 405, 501}
 WAIT_SECONDS = 20
+TOO_OLD_SECONDS = 35
+"""The age from which the gateway presumes that an unanswered request cannot be carried out."""
 DELAYS = {"update_recipient": 1.1, "update_payout_method": 1.1}
 """Seconds before a request, so that the timestamps of a service change with it."""
 
@@ -51,12 +55,23 @@ class Exchange(NamedTuple):
     sent: dict[str, Any]
     body: dict[str, Any]
     reply: Reply
+    is_json: bool
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the service or a proxy has failed, so that the answer may be another next time."""
+        status = self.reply.status
+        is_broken = status >= 500 or status in (401, RATE_LIMITED) or not self.is_json
+        return is_broken and status not in MISSING_PATH_STATUSES
 
     @property
     def is_accepted(self) -> bool:
-        return 200 <= self.reply.status < 300 and self.body.get("ok") is not False
+        is_ok = 200 <= self.reply.status < 300 and self.body.get("ok") is not False
+        return is_ok and not self.is_failure
 
     def __str__(self) -> str:
+        if not self.is_json:
+            return f"status {self.reply.status}, no JSON"
         return "accepted" if self.is_accepted else format_answer(self.reply.status, self.body)
 
 
@@ -69,38 +84,50 @@ def format_answer(status: int, body: JSON) -> str:
 
 
 class RecordingClient(UpstreamClient):
-    """Records requests and answers; a rehearsal has many, so it waits if their rate is limited."""
+    """Records requests and answers; a rehearsal has many, so it waits if their rate is limited.
+
+    ``failure`` describes the last failure of the service.
+    """
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.exchanges: list[Exchange] = []
+        self.failure = ""
 
     async def send(self, *request: Any, **options: Any) -> Reply:
         _environment, _credentials, method, target, body = request
         deadline = time.monotonic() + WAIT_SECONDS
-        reply = await super().send(*request, **options)
-        while reply.status == RATE_LIMITED and time.monotonic() < deadline:
-            await asyncio.sleep(1)
+        try:
             reply = await super().send(*request, **options)
-        self.exchanges.append(build_exchange(method, target, body, reply))
+            while reply.status == RATE_LIMITED and time.monotonic() < deadline:
+                await asyncio.sleep(1)
+                reply = await super().send(*request, **options)
+        except (Unreachable, Unknown) as failure:
+            self.failure = f"it does not answer {method} {target.partition('?')[0]}: {failure}"
+            raise
+        exchange = build_exchange(method, target, body, reply)
+        if exchange.is_failure:
+            self.failure = f"it answers {method} {exchange.path} with {exchange}"
+        self.exchanges.append(exchange)
         return reply
 
 
 def build_exchange(method: str, target: str, body: Any, reply: Reply) -> Exchange:
-    path = target.partition("?")[0]
-    return Exchange(method, path, _decode(body or b""), _decode(reply.body), reply)
+    sent, answer = _decode(body), _decode(reply.body)
+    shown = answer if isinstance(answer, dict) else {}
+    return Exchange(method, target.partition("?")[0], sent, shown, reply, answer is not None)
 
 
-def _decode(data: Any) -> dict[str, Any]:
+def _decode(data: Any) -> Any:
+    """Decodes a body: empty if there is none, None if it is no JSON."""
     try:
-        value = json_codec.loads(bytes(data))
+        return json_codec.loads(bytes(data)) if data else {}
     except json_codec.JsonError:
-        return {}
-    return value if isinstance(value, dict) else {}
+        return None
 
 
 class RehearsalStopped(Exception):
-    """The operator has interrupted it, or the service is silent. The message is one line."""
+    """The operator has interrupted it, or the service fails. The message is one line."""
 
 
 Seen = tuple[bool | None, str]
@@ -112,10 +139,12 @@ class RehearsalRun:
     """The state of a run. ``session`` reaches the gateway, and ``client`` is the gateway's own.
 
     ``results`` has what was seen so far, by operation and by assumption, without messages and data.
-    ``values`` are what the texts of the scenario refer to.
+    ``values`` are what the texts of the scenario refer to. ``failed_requests`` are the requests at
+    which the service has failed: if it fails there again, this is how it behaves.
     """
 
     settings: Settings
+    tenant: Tenant
     credentials: Credentials
     session: aiohttp.ClientSession
     client: RecordingClient
@@ -124,6 +153,7 @@ class RehearsalRun:
     results: dict[str, Seen] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
     probes: dict[str, Exchange] = field(default_factory=dict)
+    failed_requests: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         words = self.settings.vocabulary
@@ -137,15 +167,10 @@ class RehearsalRun:
             "batch_currency": words.current.batch_currency,
         }
 
-    async def take_chapter(self, name: str) -> None:
-        """Sends the requests of a chapter; raises RehearsalStopped."""
-        for step in STEPS:
-            if step.chapter == name:
-                if self.is_interrupted():
-                    raise RehearsalStopped("interrupted; run the same command again to continue")
-                await self._take_step(step)
-
-    async def _take_step(self, step: Step) -> None:
+    async def take_step(self, step: Step) -> None:
+        """Sends the request of a step, and records what it shows; raises RehearsalStopped."""
+        if self.is_interrupted():
+            raise RehearsalStopped("interrupted; run the same command again to continue")
         saves = dict(text.split(" = ") for text in step.saves.split(", ") if text)
         if saves.keys() & self.values.keys():
             return
@@ -160,12 +185,12 @@ class RehearsalRun:
             return
         send = self._send_probe if kind else self._send_legacy
         await asyncio.sleep(DELAYS.get(step.row, 0))
+        self.client.failure = ""
         status, answer = await send(step.row, method, target, body or None)
-        if status == RATE_LIMITED:
-            raise RehearsalStopped("the sandbox limits the rate; run the same command again later")
-        difference = ""
+        difference = find_difference(status, answer, expected) if expected else ""
+        if difference or not expected:
+            self._check_failure(step)
         if expected:
-            difference = find_difference(status, answer, expected)
             names = re.findall(r"[?&](\w+)=", target) if step.row.startswith("list ") else ()
             seen = f"{difference} with {', '.join(names)}" if names else difference
             is_ok: bool | None = not difference
@@ -178,6 +203,14 @@ class RehearsalRun:
                 bodies = (normalize(call.body) for call in reversed(self.client.exchanges))
                 current_value = next(filter(None, (find_value(body, place) for body in bodies)), "")
                 self.save_id(name, str(value), str(current_value))
+
+    def _check_failure(self, step: Step) -> None:
+        if self.client.failure and step.request not in self.failed_requests:
+            self.failed_requests.append(step.request)
+            raise RehearsalStopped(
+                f"the sandbox has failed: {self.client.failure}; run the same command again to "
+                "continue; if it fails there again, that counts as a difference"
+            )
 
     async def _send_legacy(self, _row: str, method: str, target: str, body: JSON) -> Any:
         async with self.session.request(method, target, json=body) as response:
@@ -197,21 +230,25 @@ class RehearsalRun:
         self, method: str, target: str, body: JSON = None, row: str = ""
     ) -> Exchange:
         """Calls the service itself; raises RehearsalStopped if it does not answer."""
-        access_key, secret = self.credentials.access_key, self.credentials.secret_key
-        secret = "a wrong secret" if row == "refused signature" else secret
-        data = None if body is None else json_codec.dumps(body)
-        request = (ENVIRONMENT, Credentials(access_key, secret), method, target, data)
+        credentials, data = self.credentials, None if body is None else json_codec.dumps(body)
+        if row == "refused signature":
+            credentials = Credentials(credentials.access_key, "a wrong secret")
+        request = (ENVIRONMENT, credentials, method, target, data)
         options: dict[str, Any] = {"request_id": "rehearsal", "write": method != "GET"}
         try:
-            if row == "request age":
-                clock = ServiceClock(wall=lambda: time.time() - 3600)
-                async with open_upstream_client(self.settings, clock=clock) as client:
-                    reply = await client.send(*request, **options)
-                # The first timestamp was refused, and the client has corrected it.
-                if reply.attempts > 1:
-                    reply = replace(reply, status=401, body=b"")
-            else:
-                reply = await self.client.send(*request, **options)
+            if row not in ("refused signature", "request age"):
+                return build_exchange(
+                    method, target, data, await self.client.send(*request, **options)
+                )
+            # With a client of its own, because a refusal is expected here.
+            age = TOO_OLD_SECONDS if row == "request age" else 0
+            offset = self.client.clock.offset(ENVIRONMENT) - age
+            clock = ServiceClock(wall=lambda: time.time() + offset)
+            async with open_upstream_client(self.settings, clock=clock) as client:
+                reply = await client.send(*request, **options)
+            # The first timestamp was refused, and the client has corrected it.
+            if row == "request age" and reply.attempts > 1:
+                reply.status, reply.body = 401, b""
         except (Unreachable, Unknown) as failure:
             raise RehearsalStopped(f"the sandbox does not answer: {failure}") from None
         return build_exchange(method, target, data, reply)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -11,29 +12,35 @@ from gateway.operator.rehearsal.checks import record_checks
 from gateway.operator.rehearsal.report import CAPABILITY_NAME, Report, build_report
 from gateway.operator.rehearsal.run import (
     ENVIRONMENT,
+    MISSING_PATH_STATUSES,
     REFERENCE_PREFIX,
     RehearsalRun,
     RehearsalStopped,
     Seen,
+    find_value,
+    normalize,
 )
-from gateway.operator.rehearsal.scenario import CHAPTERS, LISTS, START
+from gateway.operator.rehearsal.scenario import CHAPTERS, LISTS, START, STEPS
 from gateway.storage import ObjectStateStore
-from mappings.payloads import extract_batch, find_payments
+from mappings.payloads import find_payments
 
-FORMAT = 3
-"""Of the saved row. The progress of another one is ignored."""
+FORMAT = 4
+"""Of the saved progress, which is found by this number."""
 RESUME_SECONDS = 3600
 """How long after an interruption the finished chapters still count."""
 SEARCHES = {
     "batches": ("description", "/v1/batches?pageSize=100"),
     "recipients": ("referenceId", f"/v1/recipients?pageSize=100&search={REFERENCE_PREFIX}"),
 }
-"""By kind: the field with the reference, and the list that shows the latest objects."""
+"""By kind: the field with the reference, and the list that shows the objects."""
+SINGULARS = {"batches": "batch", "recipients": "recipient"}
 
 STAYS = "the service does not delete it by this path"
-OPEN = f"{STAYS}; it is open and pays nobody"
+OPEN = "it is open and pays nobody"
 REUSABLE = f"{OPEN}; the next run uses it again"
 STARTED = "it was started, so it stays"
+STARTED_STATUSES = ("processing", "processed", "complete")
+FINAL_STATUSES = (*STARTED_STATUSES, "archived")
 EARLIER = " (in an earlier run)"
 
 
@@ -44,6 +51,10 @@ class Leftover(NamedTuple):
     id: str
     reference: str
     reason: str = ""
+
+
+Save = Callable[[dict[str, Seen], list[Leftover]], Awaitable[None]]
+"""Saves the results and what is left."""
 
 
 async def run_rehearsal(
@@ -57,54 +68,75 @@ async def run_rehearsal(
     if not first.is_accepted:
         raise RehearsalStopped(f"the sandbox refuses a first read with {first}; run `doctor`")
     base_url = run.settings.environments.map_configured_environments_by_name()[ENVIRONMENT].base_url
+    name = f"{CAPABILITY_NAME} {FORMAT} {run.tenant.merchant} {base_url}"
     learned = await objects.load_capabilities(ENVIRONMENT)
-    saved: dict[str, Any] = learned[CAPABILITY_NAME][0] if CAPABILITY_NAME in learned else {}
-    saved = saved if (saved.get("format"), saved.get("base_url")) == (FORMAT, base_url) else {}
+    saved: dict[str, Any] = learned[name][0] if name in learned else {}
     is_recent = time.time() - saved.get("at", 0) < RESUME_SECONDS
-    done: list[str] = saved.get("chapters", []) if is_recent else []
+    done: list[str] = saved["chapters"] if is_recent else []
+    run.failed_requests = saved["failed_requests"] if is_recent else []
     results: dict[str, Any] = saved.get("results", {})
     earlier = _mark_as_earlier(results)
     if done:
         run.results = {name: r for name, r in results.items() if not r[1].endswith(EARLIER)}
-    left = await _remove_objects(run, (Leftover(**item) for item in saved.get("left", ())))
+    earlier_left = await _remove_objects(run, [Leftover(**item) for item in saved.get("left", ())])
     # What it shows is not of this run.
     run.client.exchanges.clear()
-    _reuse_batches(run, left, has_added_payment="create_payment" in results)
-    # Each start leaves a batch that cannot be deleted, so one that has worked is not repeated.
-    has_worked = earlier.get("start_batch", (None, ""))[0]
-    may_start = run.may_start and not (has_worked and STARTED in [item.reason for item in left])
+    _take_over_batches(run, earlier_left, has_added_payment="create_payment" in results)
 
-    async def save(verdict: str, *, is_ok: bool = False, is_over: bool = False) -> None:
-        row = {"format": FORMAT, "base_url": base_url, "at": int(time.time())}
-        row |= {"verdict": verdict, "is_ok": is_ok, "chapters": [] if is_over else done}
-        row |= {"left": [item._asdict() for item in left], "results": earlier | run.results}
+    async def save(results: dict[str, Seen], left: list[Leftover]) -> None:
+        row = {"at": int(time.time()), "chapters": done, "failed_requests": run.failed_requests}
+        row |= {"left": [item._asdict() for item in left], "results": earlier | results}
+        await objects.save_capability(ENVIRONMENT, name, row)
+
+    async def save_verdict(verdict: str, *, is_ok: bool = False) -> None:
+        row = {"verdict": verdict, "is_ok": is_ok, "at": int(time.time())}
         await objects.save_capability(ENVIRONMENT, CAPABILITY_NAME, row)
 
-    stop_reason, earlier_left = "", left
-    for name in CHAPTERS:
-        if stop_reason or name in done or (name == START and not may_start):
+    await save_verdict("interrupted")
+    stop_reason = ""
+    for chapter in CHAPTERS:
+        if stop_reason or chapter in done or not _is_possible(run, chapter):
             continue
-        # The lists cannot be tested with recipients that they do not show.
-        if name == LISTS and run.results.get("listed at once", (None,))[0] is False:
-            continue
-        show_progress(f"rehearsing {name}")
-        before = dict(run.results)
-        try:
-            await run.take_chapter(name)
-            record_checks(run)
-            done.append(name)
-        except RehearsalStopped as reason:
-            # The chapter will be repeated. If the service is silent, its rows fail without a reason.
-            stop_reason, run.results = str(reason), before
-        left = [*earlier_left, *_list_created_objects(run)]
-        # Saved now: a run that is killed is continued and cleaned up by the next one.
-        await save("interrupted")
+        show_progress(f"rehearsing {chapter}")
+        stop_reason = await _take_chapter(run, chapter, earlier_left, save)
+        if not stop_reason:
+            done.append(chapter)
     show_progress("cleaning up")
+    left = [*earlier_left, *_list_created_objects(run)]
+    await save(run.results, left)
     left = await _remove_objects(run, [*await _find_listed_objects(run), *left])
     run.results = earlier | run.results
     report = build_report(run, [item._asdict() for item in left], stop_reason)
-    await save(report["verdict"], is_ok=report["exit_code"] == 0, is_over=not stop_reason)
+    if not stop_reason:
+        done, run.failed_requests = [], []
+    await save(run.results, left)
+    await save_verdict(report["verdict"], is_ok=report["exit_code"] == 0)
     return report
+
+
+async def _take_chapter(
+    run: RehearsalRun, chapter: str, earlier_left: list[Leftover], save: Save
+) -> str:
+    """Sends the requests of a chapter; returns why it has stopped and will be repeated, if so."""
+    finished = dict(run.results)
+    try:
+        for step in (step for step in STEPS if step.chapter == chapter):
+            # Before each request: a run that is killed is continued and cleaned up by the next one,
+            # which looks at what was created, and so at a batch that was perhaps started.
+            await save(finished, [*earlier_left, *_list_created_objects(run)])
+            await run.take_step(step)
+    except RehearsalStopped as reason:
+        run.results = finished
+        return str(reason)
+    record_checks(run)
+    return ""
+
+
+def _is_possible(run: RehearsalRun, chapter: str) -> bool:
+    if chapter == START:
+        return run.may_start or "started" in run.values
+    # The lists cannot be tested with recipients that they do not show.
+    return chapter != LISTS or run.results.get("listed at once", (None,))[0] is not False
 
 
 def _mark_as_earlier(results: Mapping[str, Seen]) -> dict[str, Seen]:
@@ -116,11 +148,16 @@ def _mark_as_earlier(results: Mapping[str, Seen]) -> dict[str, Seen]:
     }
 
 
-def _reuse_batches(run: RehearsalRun, left: list[Leftover], *, has_added_payment: bool) -> None:
+def _take_over_batches(run: RehearsalRun, left: list[Leftover], *, has_added_payment: bool) -> None:
     """Takes over batches that the service does not delete, so that no run leaves more."""
     for item in left:
-        if item.reason == REUSABLE:
-            run.save_id(item.reference[len(run.values["reference"]) + 1 :], item.id, item.id)
+        name = item.reference[len(run.values["reference"]) + 1 :]
+        is_started = name == START and OPEN not in item.reason
+        if item.reason.endswith(REUSABLE) or is_started:
+            run.save_id(name, item.id, item.id)
+        # No other one is started, also if the answer to its start was lost.
+        if is_started:
+            run.save_id("started", item.id, item.id)
     if "read" in run.values and has_added_payment:  # which cannot be removed either
         run.save_id("added", "", "")
 
@@ -131,10 +168,9 @@ def _list_created_objects(run: RehearsalRun) -> list[Leftover]:
     for call in run.client.exchanges:
         kind = call.path.removeprefix("/v1/")
         if call.method == "POST" and call.is_accepted and kind in SEARCHES:
-            shown = call.body.get("recipient") or extract_batch(call.body)
-            reference = str(call.sent.get(SEARCHES[kind][0]))
-            if shown.get("id"):  # otherwise only the search finds it
-                created.append(Leftover(kind, str(shown["id"]), reference))
+            id_ = find_value(normalize(call.body), f"{SINGULARS[kind]}.id")
+            if id_:  # otherwise only the search finds it
+                created.append(Leftover(kind, str(id_), str(call.sent.get(SEARCHES[kind][0]))))
     return created
 
 
@@ -143,11 +179,30 @@ async def _find_listed_objects(run: RehearsalRun) -> list[Leftover]:
     found = []
     for kind, (field, target) in SEARCHES.items():
         with suppress(RehearsalStopped):
-            for row in (await run.call_service("GET", target)).body.get(kind) or ():
-                is_own = str(row.get(field) or "").startswith(REFERENCE_PREFIX)
-                is_final = row.get("status") in ("archived", "processing", "processed", "complete")
-                found += [Leftover(kind, row["id"], row[field])] if is_own and not is_final else []
+            async for row in _iter_listed_rows(run, kind, target):
+                reference = str(row.get(field))
+                if (
+                    reference.startswith(REFERENCE_PREFIX)
+                    and row.get("status") not in FINAL_STATUSES
+                ):
+                    found.append(Leftover(kind, str(row["id"]), reference))
     return found
+
+
+async def _iter_listed_rows(
+    run: RehearsalRun, kind: str, target: str
+) -> AsyncIterator[dict[str, Any]]:
+    """Yields the rows of all pages, up to one without new rows: no service has to count them."""
+    ids = set[str]()
+    for page in itertools.count(1):
+        rows = (await run.call_service("GET", f"{target}&page={page}")).body.get(kind)
+        shown = [row for row in rows if isinstance(row, dict)] if isinstance(rows, Iterable) else []
+        new = {str(row["id"]): row for row in shown if row.get("id")}
+        if ids.issuperset(new):
+            return
+        ids |= new.keys()
+        for row in new.values():
+            yield row
 
 
 async def _remove_objects(run: RehearsalRun, objects: Iterable[Leftover]) -> list[Leftover]:
@@ -165,18 +220,19 @@ async def _remove_objects(run: RehearsalRun, objects: Iterable[Leftover]) -> lis
 
 async def _remove_object(run: RehearsalRun, kind: str, id_: str) -> str:
     """Deletes an object; returns why it is still there, empty if it is not."""
-    path = f"/v1/{kind}/{id_}"
-    if (await run.call_service("DELETE", path)).is_accepted:
+    deletion = await run.call_service("DELETE", f"/v1/{kind}/{id_}")
+    if deletion.is_accepted:
         return ""
-    if is_batch := kind == "batches":
-        path = run.settings.vocabulary.current.summary_path.format(id=id_)
-    answer = await run.call_service("GET", path)
-    shown = extract_batch(answer.body) if is_batch else answer.body.get("recipient") or {}
-    if answer.reply.status == 404 or shown.get("status") == "archived":
+    paths = {"batches": run.settings.vocabulary.current.summary_path.format(id=id_)}
+    read = await run.call_service("GET", paths.get(kind, f"/v1/{kind}/{id_}"))
+    status = find_value(normalize(read.body), f"{SINGULARS[kind]}.status")
+    if status == "archived" or (read.reply.status == 404 and read.body):
         return ""
-    if not is_batch:
-        return STAYS
-    if shown.get("status") not in ("open", "pending"):
+    if status in STARTED_STATUSES:
         return STARTED
-    payments = find_payments(answer.body)
-    return REUSABLE if payments is None or len(payments) > 1 else OPEN
+    is_missing = deletion.reply.status in MISSING_PATH_STATUSES
+    reason = STAYS if is_missing else f"it was not deleted: {deletion}"
+    if status not in ("open", "pending"):
+        return reason if read.is_accepted else f"{reason}; it cannot be read: {read}"
+    payments = find_payments(read.body)
+    return f"{reason}; {REUSABLE if payments is None or len(payments) > 1 else OPEN}"

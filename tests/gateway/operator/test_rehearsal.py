@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
+import os
 import signal
 import sys
 import time
@@ -23,6 +25,7 @@ from gateway.simulator import (
     Deviation,
     Fault,
     Service,
+    ServiceCredentials,
     ServiceOptions,
     start_simulator,
 )
@@ -56,27 +59,41 @@ HANDLED_OPTIONS: dict[str, tuple[Any, set[str]]] = {
 HANDLED_ROWS = set[str]().union(*(rows for _value, rows in HANDLED_OPTIONS.values()))
 
 
+HTML = partial(Fault, "*", "*", body=b"<html>", headers={"Content-Type": "text/html"}, times=10_000)
+SILENCE = Fault("*", "*", close="before", times=10_000)
+SLOW_START = Fault("POST", "/v1/batches/*/start-processing", close="after", answer_delay=1)
+
+
+async def wait_until(is_reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not is_reached():  # noqa: ASYNC110 - nothing announces it
+            await asyncio.sleep(0.01)
+
+
 class RehearsedFolder:
     """A configuration in front of a simulator, for the command."""
 
     def __init__(self, folder: Path, service: Service, url: str) -> None:
         self.folder, self.service, self.url = folder, service, url
+        self.temporary_folder = folder / "temporary"
 
-    async def run(self, *arguments: str, code: int = 0) -> Any:
-        command = ("rehearse", "--key", "box", "--json", *arguments)
+    async def run(self, *arguments: str, key: str = "box", code: int = 0) -> Any:
+        command = ("rehearse", "--key", key, "--json", *arguments)
         result = await run_command(self.folder, *command, code=code)
         return json.loads(result.stdout) if result.stdout else result.stderr
 
-    async def run_until(self, is_reached: Callable[[], bool], signal_number: int) -> int:
+    async def run_until(
+        self, is_reached: Callable[[], bool], signal_number: int, *options: str
+    ) -> int:
         """Sends a signal to the command's process; returns its exit code."""
+        self.temporary_folder.mkdir()
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "gateway", "rehearse", "--key", "box",
+            sys.executable, "-m", "gateway", "rehearse", "--key", "box", *options,
             "--config", str(self.folder / "gateway.toml"),
             stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, "TMPDIR": str(self.temporary_folder)},
         )  # fmt: skip
-        async with asyncio.timeout(60):
-            while not is_reached():  # noqa: ASYNC110 - the service does not announce it
-                await asyncio.sleep(0.01)
+        await wait_until(is_reached)
         process.send_signal(signal_number)
         return await process.wait()
 
@@ -191,7 +208,9 @@ def test_each_assumption_has_a_row_and_a_switch() -> None:
     assert switched | {"clock", "country names"} == {row.name for row in ASSUMPTIONS}
 
 
-@pytest.mark.parametrize(("signal_number", "code"), [(signal.SIGINT, 2), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("signal_number", "code"), [(signal.SIGINT, 2), (signal.SIGTERM, 2), (signal.SIGKILL, -9)]
+)
 async def test_interrupted_rehearsal_is_continued_and_cleaned_up(
     rehearsed: RehearsedFolder, signal_number: int, code: int
 ) -> None:
@@ -208,22 +227,97 @@ async def test_interrupted_rehearsal_is_continued_and_cleaned_up(
         assert bool(service.list_requests("GET", "/v1/recipients/*/logs")) is is_repeated
 
 
-async def test_silent_service_stops_a_rehearsal_and_proves_nothing(
+async def test_lost_answer_to_a_start_starts_no_other_batch(rehearsed: RehearsedFolder) -> None:
+    service = rehearsed.service
+    service.faults.append(SLOW_START)
+    run = asyncio.ensure_future(rehearsed.run("--start", code=2))
+    await wait_until(lambda: bool(service.batch_starts))
+    # Nor does an answer to a read tell whether it was started.
+    service.faults.append(SILENCE)
+    report = await run
+    assert "the sandbox has failed: it does not answer" in report["verdict"]
+    assert select_rows(report, HANDLED, NOTICED) == set()
+    service.faults.clear()
+    for _ in range(2):
+        report = await rehearsed.run("--start")
+        assert select_rows(report, HOLDS) >= NEED_START
+        assert [item["reason"] for item in report["left"]] == ["it was started, so it stays"]
+    assert len(service.batch_starts) == 1
+
+
+async def test_rehearsal_that_is_killed_at_a_start_starts_no_other_batch(
     rehearsed: RehearsedFolder,
 ) -> None:
     service = rehearsed.service
-    run = asyncio.ensure_future(rehearsed.run(code=2))
-    async with asyncio.timeout(60):
-        while not service.list_requests("POST", "/v1/batches"):  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.01)
-    service.faults.append(Fault("*", "*", close="before", times=10_000))
+    service.faults.append(SLOW_START)
+    await rehearsed.run_until(lambda: bool(service.batch_starts), signal.SIGKILL, "--start")
+    await wait_until(lambda: not any(rehearsed.temporary_folder.iterdir()))
+    report = await rehearsed.run("--start")
+    assert select_rows(report, HOLDS) >= NEED_START
+    assert len(service.batch_starts) == 1
+
+
+@pytest.mark.parametrize("rehearsed", [({"inferred": False}, 0)], indirect=True)
+async def test_merchants_keep_their_batches_apart(rehearsed: RehearsedFolder) -> None:
+    """The service does not delete batches, so each merchant's next run uses its own again."""
+    credentials = ServiceCredentials("OTHER", "other-secret", merchant="other")
+    rehearsed.service.add_credentials(credentials)
+    key = {"merchant": "other", "environment": "sandbox", "api_key": "other-key", "name": "other"}
+    key |= {"access_key": "OTHER", "secret_key": "other-secret"}
+    await import_api_keys(build_settings(rehearsed.folder, rehearsed.url), [key])
+    reports = [await rehearsed.run(key=name) for name in ("box", "other", "box", "other")]
+    for report in reports:
+        assert select_rows(report, NOTICED) == set()
+    assert reports[0]["left"]
+    for first, second in zip(reports[:2], reports[2:], strict=True):
+        assert first["left"] == second["left"]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [HTML(status=500), HTML(status=200), HTML(status=401, body=b'{"ok": false}'), SILENCE],
+    ids=["500", "no-json", "401", "silent"],
+)
+async def test_failing_service_stops_a_rehearsal_and_proves_nothing(
+    rehearsed: RehearsedFolder, fault: Fault
+) -> None:
+    service = rehearsed.service
+    run = asyncio.ensure_future(rehearsed.run("--start", code=2))
+    await wait_until(lambda: bool(service.list_requests("POST", "/v1/batches")))
+    service.faults.append(fault)
     report = await run
-    assert "does not answer" in report["verdict"]
+    assert "the sandbox has failed: it " in report["verdict"]
+    assert "run the same command again" in report["verdict"]
     assert select_rows(report, HANDLED, NOTICED) == set()
     assert {item["id"] for item in report["left"]} >= set(rehearsed.list_remaining_objects())
+    reasons = {item["reason"] for item in report["left"]}
+    assert not [reason for reason in reasons if "was started" in reason or "by this path" in reason]
     service.faults.clear()
     report = await rehearsed.run()
     assert select_rows(report, HANDLED, NOTICED, NOT_TRIED) == UNTRIED
+    assert report["left"] == rehearsed.list_remaining_objects() == []
+
+
+async def test_failure_that_comes_again_is_a_difference(rehearsed: RehearsedFolder) -> None:
+    summary = Fault("GET", "/v1/recipients/*/logs", status=500, body=b"<html>", times=10_000)
+    rehearsed.service.faults.append(summary)
+    assert "/logs with status 500, no JSON" in (await rehearsed.run(code=2))["verdict"]
+    assert select_rows(await rehearsed.run(code=1), NOTICED) == {"read_recipient_logs"}
+
+
+async def test_leftovers_on_later_pages_are_found(rehearsed: RehearsedFolder) -> None:
+    """Also if a page has rows that are no objects or have no id."""
+    service = rehearsed.service
+    tenant = service.find_or_create_tenant()
+    await rehearsed.run_until(lambda: bool(tenant.batches), signal.SIGKILL)
+    async with open_store(build_settings(rehearsed.folder, rehearsed.url).state) as store:
+        states = ObjectStateStore(store)
+        (name,) = {*await states.load_capabilities("sandbox")} - {"rehearsal"}
+        await states.save_capability("sandbox", name, {})
+    tenant.options = dataclasses.replace(tenant.options, max_page_size=2)
+    odd_page = json.dumps({"recipients": [1, None, {}, {"id": 5}, "R"], "batches": {"a": 1}})
+    service.faults.append(Fault("GET", "/v1/recipients", status=200, body=odd_page.encode()))
+    report = await rehearsed.run()
     assert report["left"] == rehearsed.list_remaining_objects() == []
 
 
