@@ -8,14 +8,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.storage import Store
+from gateway.storage.operations import OperationRepository
 from gateway.upstream.send_attempt import SingleSendRequest
 
 
 def install_kill_point(number: int, armed: Path) -> None:
     """Kills this process at the n-th point of a request, counted while the file ``armed`` exists.
 
-    There is a point before and after each commit, and before and after a request passed on is sent.
+    There is a point after each commit of an operation, after a request passed on is sent, and before
+    the delivery of the response is saved. The others are alike: nothing leaves the process between a
+    step and the next one's beginning, except the response.
     """
     count = 0
 
@@ -26,14 +28,22 @@ def install_kill_point(number: int, armed: Path) -> None:
             if count == number:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    def with_points(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def call_between_points(*arguments: Any, **options: Any) -> Any:
-            pass_point()
+    def with_point_after(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call_before_point(*arguments: Any, **options: Any) -> Any:
             result = await method(*arguments, **options)
             pass_point()
             return result
 
-        return call_between_points
+        return call_before_point
 
-    Store.write = with_points(Store.write)  # type: ignore[method-assign]
-    SingleSendRequest.send = with_points(SingleSendRequest.send)  # type: ignore[method-assign]
+    def with_point_before(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call_after_point(*arguments: Any, **options: Any) -> Any:
+            pass_point()
+            return await method(*arguments, **options)
+
+        return call_after_point
+
+    repository: Any = OperationRepository
+    repository.save_checkpoint = with_point_after(OperationRepository.save_checkpoint)
+    repository.mark_answered = with_point_before(OperationRepository.mark_answered)
+    SingleSendRequest.send = with_point_after(SingleSendRequest.send)  # type: ignore[method-assign]
