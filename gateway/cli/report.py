@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -42,10 +40,9 @@ def report() -> None:
 @click.option("--days", type=click.IntRange(min=1), help="Only the last N days, including today.")
 @click.option("--merchant", help="Only this merchant's keys.")
 @json_option
-@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a header.")
 @config_option
 def show_usage(
-    *, days: int | None, merchant: str | None, as_json: bool, as_csv: bool, settings: Settings
+    *, days: int | None, merchant: str | None, as_json: bool, settings: Settings
 ) -> None:
     """Show which operations each key uses, how often and when, and the calls that replace them.
 
@@ -53,16 +50,12 @@ def show_usage(
     """
     from gateway.storage.request_counts import load_usage_summaries
 
-    if as_json and as_csv:
-        raise click.UsageError("--json and --csv cannot be combined; choose one")
     # Usage is counted per UTC day.
     since = datetime.now(UTC).date() - timedelta(days=days - 1) if days else None
     used = run_with_store(settings, lambda store: load_usage_summaries(store, since))
     rows = [row for row in used if merchant in (None, row.merchant)]
     if as_json:
         print_json({"since": _format_value(since), "keys": _build_key_usage_json(rows)})
-    elif as_csv:
-        _write_csv(rows)
     elif not rows:
         click.echo("No requests were counted.")
     else:
@@ -90,17 +83,6 @@ def _format_value(value: object) -> str:
     if isinstance(value, datetime):
         return format_time(value)
     return "" if value is None else str(value)
-
-
-def _write_csv(rows: Iterable[UsageSummary]) -> None:
-    # Not the default CRLF: the output is for shells, where \r becomes a part of the last column.
-    lines = csv.writer(sys.stdout, lineterminator="\n")
-    lines.writerow([*COLUMNS, "becomes"])
-    replacement_calls = map_operations_to_replacement_calls()
-    for row in rows:
-        lines.writerow(
-            [*_build_usage_row(row), "; ".join(replacement_calls.get(row.operation, []))]
-        )
 
 
 def _print_usage(rows: list[UsageSummary]) -> None:

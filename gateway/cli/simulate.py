@@ -4,8 +4,9 @@ import asyncio
 import errno
 import json
 import signal
+from functools import partial
 from pathlib import Path
-from typing import IO, Literal, cast, get_args
+from typing import Any, BinaryIO, get_args
 
 import click
 
@@ -26,26 +27,26 @@ from gateway.simulator import (
 MAX_RECORDED_REQUESTS = 100
 MAX_PORT = 65535
 
+_shown = partial(click.option, show_default=True)
+
 
 class CannotListen(click.ClickException):
     exit_code = 2
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, MAX_PORT), default=8090, show_default=True)
+@_shown("--port", type=click.IntRange(0, MAX_PORT), default=8090)
 @click.option(
     "--legacy-port",
     type=click.IntRange(0, MAX_PORT),
     help="Also serve the legacy interface on this port, with the same data.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True)
+@_shown("--host", default="127.0.0.1")
 @click.option(
     "--keys",
     "key_file",
-    type=click.File(encoding="utf-8"),
-    help="JSON lines as for `keys import`: merchant, environment, access_key, secret_key, "
-    "and api_key for the legacy interface. "
-    "Default: one public pair of demo credentials.",
+    type=click.File("rb"),
+    help="JSON lines as for `keys import`. Default: one public pair of demo credentials.",
 )
 @config_file_option
 @click.option("--seed", type=int, help="Generate the same ids and recipients on each run.")
@@ -56,31 +57,30 @@ class CannotListen(click.ClickException):
     default=0,
     help="Number of generated recipients for each merchant.",
 )
-@click.option(
+@_shown(
     "--signed-target",
     type=click.Choice(["path", "path-and-query"]),
     default="path",
-    show_default=True,
     help="The part of the URL that signatures cover.",
 )
-@click.option(
+@_shown(
     "--account-number-with-iban",
     type=click.Choice(["optional", "required"]),
     default="optional",
-    show_default=True,
     help="Whether an account with an IBAN also needs accountNum.",
 )
 @click.option("--lists-archived", is_flag=True, help="Include deleted recipients in lists.")
-@click.option(
+@_shown(
     "--validation-status",
-    type=click.Choice(["400", "406"]),
-    default="400",
-    show_default=True,
+    type=click.Choice([400, 406]),
+    default=400,
     help="HTTP status of validation errors.",
 )
 @click.option(
     "--no-inferred",
-    is_flag=True,
+    "inferred",
+    flag_value=False,
+    default=True,
     help="Answer 404 for optional endpoints: listing, editing and deleting batches.",
 )
 @click.option(
@@ -90,12 +90,17 @@ class CannotListen(click.ClickException):
     multiple=True,
     help="Differ in this assumption of `rehearse`. May be given several times.",
 )
-@click.option("--bare", is_flag=True, help="Answer batch writes with an id only.")
 @click.option(
+    "--bare",
+    "answers",
+    flag_value="bare",
+    default="full",
+    help="Answer batch writes with an id only.",
+)
+@_shown(
     "--processing-seconds",
     type=click.FloatRange(min=0),
     default=2,
-    show_default=True,
     help="Seconds that a started batch is processing.",
 )
 def simulate(
@@ -103,18 +108,12 @@ def simulate(
     port: int,
     legacy_port: int | None,
     host: str,
-    key_file: IO[str] | None,
+    key_file: BinaryIO | None,
     config: Path | None,
     seed: int | None,
     recipient_count: int,
-    signed_target: Literal["path", "path-and-query"],
-    account_number_with_iban: Literal["optional", "required"],
-    lists_archived: bool,
-    validation_status: str,
-    no_inferred: bool,
     deviations: tuple[Deviation, ...],
-    bare: bool,
-    processing_seconds: float,
+    **behaviour: Any,
 ) -> None:
     """Run a simulator of the payout service, with its current and its legacy interface.
 
@@ -122,17 +121,8 @@ def simulate(
     """
     from gateway.server.demo import build_simulator_vocabulary
 
-    switches = ServiceOptions(
-        signed_target=signed_target,
-        account_number_with_iban=account_number_with_iban,
-        lists_archived=lists_archived,
-        validation_status=cast("Literal[400, 406]", int(validation_status)),
-        inferred=not no_inferred,
-        answers="bare" if bare else "full",
-        processing_seconds=processing_seconds,
-        deviations=frozenset(deviations),
-    )
-    keys = [DEMO_CREDENTIALS] if key_file is None else parse_simulator_keys_file(key_file)
+    switches = ServiceOptions(**behaviour, deviations=frozenset(deviations))
+    keys = [DEMO_CREDENTIALS] if key_file is None else _parse_keys(key_file.read())
     service = Service(
         credentials=keys,
         options=switches,
@@ -193,48 +183,16 @@ def _format_demo_key_line() -> str:
     )
 
 
-def parse_simulator_keys_file(lines: IO[str]) -> list[ServiceCredentials]:
-    """Parses the ``--keys`` file. A UsageError names the invalid line, but never its contents."""
-    try:
-        numbered_lines = [
-            (number, line) for number, line in enumerate(lines, start=1) if line.strip()
-        ]
-    except UnicodeDecodeError:
-        raise click.UsageError("--keys: the file is not UTF-8") from None
-    keys = [_parse_credentials_line(number, line) for number, line in numbered_lines]
-    if not keys:
-        raise click.UsageError("--keys: the file contains no keys")
-    # Signatures identify the merchant by the access key, so it must be unique.
-    if len({key.access_key for key in keys}) < len(keys):
-        raise click.UsageError("--keys: an access_key occurs twice")
-    tenants_by_api_key = {
-        (key.api_key, key.merchant, key.environment) for key in keys if key.api_key
-    }
-    # Several lines may repeat a key of the same merchant.
-    if len({api_key for api_key, *_ in tenants_by_api_key}) < len(tenants_by_api_key):
-        raise click.UsageError("--keys: an api_key is used for two merchants or environments")
-    return keys
+def _parse_keys(data: bytes) -> list[ServiceCredentials]:
+    from gateway.auth.key_lines import ImportRefused, parse_key_lines
 
-
-def _parse_credentials_line(number: int, line: str) -> ServiceCredentials:
     try:
-        fields = json.loads(line)
-    except ValueError:
-        raise click.UsageError(f"--keys: line {number} is not JSON") from None
-    for name in ("merchant", "environment", "access_key", "secret_key"):
-        if (
-            not isinstance(fields, dict)
-            or not isinstance(fields.get(name), str)
-            or not fields[name]
-        ):
-            raise click.UsageError(f"--keys: line {number} has no {name}")
-    api_key = fields.get("api_key", "")
-    if not isinstance(api_key, str):
-        raise click.UsageError(f"--keys: line {number}: api_key is not a string")
-    return ServiceCredentials(
-        fields["access_key"],
-        fields["secret_key"],
-        fields["merchant"],
-        fields["environment"],
-        api_key,
-    )
+        keys = [line.key for line in parse_key_lines(data)]
+    except ImportRefused as error:
+        raise click.UsageError(f"--keys: {error}") from None
+    return [
+        ServiceCredentials(
+            key.access_key, key.secret_key, key.merchant, key.environment, key.api_key
+        )
+        for key in keys
+    ]

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from mappings import generate_countries
 from mappings.effects import Answer, Request
 from mappings.errors import NOT_FOUND
 from mappings.failures import Invalid
-from mappings.generate_countries import COUNTRY_CODES, COUNTRY_COUNT
-from mappings.geography import COUNTRIES_FILE, load_countries_by_code, read_country
+from mappings.geography import COUNTRY_CODES, read_country
 
 SANCTIONED = ["CD", "CU", "IR", "IQ", "CI", "KP", "LB", "LR", "LY", "MM", "SO", "SD", "SY", "VE"]
 SANCTIONED += ["YE", "ZR", "ZW"]
-REGENERATE_HINT = (
-    "run `python -m mappings.generate_countries` and read the difference before checking it in"
-)
 
 
 def load_country(code: str) -> Any:
@@ -34,16 +28,14 @@ def load_country(code: str) -> Any:
 
 
 def test_each_of_222_documented_countries_is_answered() -> None:
-    assert len(COUNTRY_CODES.split()) == len(set(COUNTRY_CODES.split())) == COUNTRY_COUNT == 222
-    assert sorted(COUNTRY_CODES.split()) == list(load_countries_by_code())
-    for code in COUNTRY_CODES.split():
-        assert load_country(code) == load_country(code.lower()) == load_countries_by_code()[code], (
-            code
-        )
+    assert len(COUNTRY_CODES) == 222
+    for code in COUNTRY_CODES:
+        assert load_country(code) == load_country(code.lower()), code
 
 
 def test_every_country_is_complete() -> None:
-    for code, country in load_countries_by_code().items():
+    for code in COUNTRY_CODES:
+        country = load_country(code)
         assert list(country) == ["name", "code", "currency", "regions"], "the document's order"
         assert list(country["currency"]) == ["code", "name"]
         assert country["code"] == code
@@ -54,36 +46,6 @@ def test_every_country_is_complete() -> None:
             assert region.isascii(), region
             assert region.isalnum(), f"{code}: {region}, without the country's prefix"
             assert name
-
-
-def test_country_file_matches_installed_sources() -> None:
-    committed_bytes = COUNTRIES_FILE.read_bytes()
-    committed_countries = json.loads(committed_bytes)
-    recorded_versions = {
-        name: committed_countries[name] for name in generate_countries.collect_source_versions()
-    }
-    now = generate_countries.collect_source_versions()
-    assert recorded_versions == now, (
-        f"{COUNTRIES_FILE.name} was made with {recorded_versions}, here is {now}: {REGENERATE_HINT}"
-    )
-    is_unchanged = generate_countries.render_countries().encode() == committed_bytes
-    assert is_unchanged, f"{COUNTRIES_FILE.name} is not what {now} give: {REGENERATE_HINT}"
-
-
-def test_generator_rejects_other_country_lists(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for country_codes in (
-        COUNTRY_CODES + " AX",
-        COUNTRY_CODES.replace(" ZM", ""),
-        COUNTRY_CODES.replace("ZM", "ZA"),
-    ):
-        monkeypatch.setattr(generate_countries, "COUNTRY_CODES", country_codes)
-        with pytest.raises(SystemExit, match="222"):
-            generate_countries.render_countries()
-    monkeypatch.setattr(generate_countries, "COUNTRY_CODES", COUNTRY_CODES.replace("ZM", "AN"))
-    with pytest.raises(SystemExit, match="AN"):
-        generate_countries.render_countries()
 
 
 def test_sanctioned_country_is_not_found() -> None:
