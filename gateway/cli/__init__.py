@@ -46,7 +46,6 @@ COMMAND_GROUPS = {
         "explain": "Show the current calls that one legacy request becomes.",
         "openapi": "Print the legacy interface as an OpenAPI document.",
         "report": "Report which keys still use which operations.",
-        "migrate-guide": "Write a migration guide for the developers who use a key.",
         "modes": "Choose which service answers a key's requests.",
         "cutover": "Import data that only the legacy service has.",
         "brownout": "Schedule planned interruptions of legacy operations.",
@@ -75,10 +74,9 @@ class _LazyGroup(click.Group):
     def get_command(self, _context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        identifier = name.replace("-", "_")
-        module = importlib.import_module(f"gateway.cli.{_SHARED_MODULES.get(name, identifier)}")
+        module = importlib.import_module(f"gateway.cli.{_SHARED_MODULES.get(name, name)}")
         # By convention, a command has the same name as its function.
-        command: click.Command = getattr(module, identifier)
+        command: click.Command = getattr(module, name)
         return command
 
     def format_commands(self, _context: click.Context, formatter: click.HelpFormatter) -> None:

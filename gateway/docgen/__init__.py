@@ -1,1 +1,1 @@
-"""Generated documents: OpenAPI, reference pages, migration guide, request explanations."""
+"""Generated documents: OpenAPI, reference pages, request explanations."""

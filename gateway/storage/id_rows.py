@@ -7,7 +7,7 @@ from datetime import datetime
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, func, select
+from sqlalchemy import ColumnElement, Select, and_, bindparam, select
 
 from gateway.storage.database import FEW, Transaction
 from gateway.storage.sql import AnyOf, Statement, build_insert_if_absent_statement
@@ -140,17 +140,3 @@ async def insert_legacy_ids(
                 if another != legacy_by_current[current_id]:
                     raise IdCollisionError(legacy_by_current[current_id], another)
             await tx.execute(_COPY_OBJECTS, *slice_rows)
-
-
-async def count_objects_with_legacy_id(store: Store, owner: Tenant) -> int:
-    """Counts the objects that clients know by an id other than the service's."""
-    query = select(func.count(legacy_ids.c.current_id.distinct())).where(
-        _build_tenant_condition(owner), legacy_ids.c.current_id != legacy_ids.c.legacy_id
-    )
-    return int(await store.read(lambda tx: tx.fetch_value(query)))
-
-
-def _build_tenant_condition(owner: Tenant) -> ColumnElement[bool]:
-    return and_(
-        legacy_ids.c.merchant == owner.merchant, legacy_ids.c.environment == owner.environment
-    )

@@ -25,5 +25,3 @@ vector body-not-ascii 'not-a-secret' 1700000004 PATCH /v1/recipients/R-1 \
     '{"firstName":"Zoë","lastName":"王","memo":"😀"}'
 vector secret-not-ascii 'schlüssel geheim' 9999999999 GET /v1/profile ''
 vector target-percent-encoded 'not-a-secret' 1700000005 GET '/v1/recipients/a%2Fb%20c' ''
-vector guide 'example-secret-key' 1700000000 POST /v1/batches \
-    '{"currency":"USD","description":"Gehälter","payments":[]}'

@@ -209,7 +209,6 @@ async def test_migration_page_lists_used_operations_by_key_with_replacements(
     assert "kiosk kiosk sandbox 7 operations" in page_text
     assert "inactive since" in page_text
     assert "POST /recipients/:id/accounts" in page_text
-    assert "migrate-guide --key northwind" in page_text
 
 
 async def test_lost_write_and_superseded_batch_are_shown_with_advice(
