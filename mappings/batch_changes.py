@@ -19,7 +19,6 @@ from mappings.failures import Invalid, Problem
 from mappings.ids import derive_deterministic_id
 from mappings.lazy_sequences import (
     LazySequence,
-    build_mapping_compressed_if_lazy,
     chain_rows,
     filter_rows,
     map_rows,
@@ -135,15 +134,12 @@ def _has_payment_changes(payment: SentPayment) -> bool:
 
 
 def _map_payment_changes_by_id(batch_changes: _BatchChanges) -> Mapping[str, Mapping[str, JSON]]:
-    changed_payments = batch_changes.effective_changes
-    changes = (
-        (
-            batch_changes.find_payment_ref(payment).id,
-            batch_bodies.extract_payment_changes(payment.body),
+    return {
+        batch_changes.find_payment_ref(payment).id: batch_bodies.extract_payment_changes(
+            payment.body
         )
-        for payment in changed_payments
-    )
-    return build_mapping_compressed_if_lazy(changed_payments, changes)
+        for payment in batch_changes.effective_changes
+    }
 
 
 def _has_payment_id(payment: SentPayment) -> bool:

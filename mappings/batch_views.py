@@ -23,7 +23,7 @@ from typing import NamedTuple
 from mappings import current, legacy, money
 from mappings.effects import JSON, CompareAndSet
 from mappings.fields import FieldTable, declare_field_set_in_code, declare_read_only_fields
-from mappings.lazy_sequences import build_mapping_compressed_if_lazy, map_rows, materialize_rows
+from mappings.lazy_sequences import map_rows, materialize_rows
 from mappings.matching import Entry, Payment, match_payments_with_entries
 
 Facts = Mapping[str, JSON]
@@ -147,16 +147,15 @@ class Batch:
 
         None indexes all payments, which takes less memory than a very large set of ids.
         """
-        refs = (
-            (key, PaymentRef(payment["id"], payment.get("upstream"), position))
+        return {
+            key: PaymentRef(payment["id"], payment.get("upstream"), position)
             for position, payment in enumerate(self.payments)
             # The two ids are mostly the same.
             for key in dict.fromkeys(
                 str(id_) for id_ in (payment.get("upstream"), payment["id"]) if id_
             )
             if ids is None or key in ids
-        )
-        return build_mapping_compressed_if_lazy(self.payments, refs)
+        }
 
     def find_payment(self, payment_id: str) -> Payment | None:
         """Finds a payment by the client's id or the service's."""

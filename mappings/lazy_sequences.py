@@ -12,8 +12,7 @@ import marshal
 import pickle
 import zlib
 from abc import abstractmethod
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, pairwise, starmap
 from typing import Any, TypeVar, overload
 
@@ -132,101 +131,6 @@ class MappedSequence(LazySequence):
         return rows
 
 
-class CompressedMapping(Mapping[str, Any]):
-    """A compressed mapping for very many entries, with random access; last value wins.
-
-    Entries are compressed in small chunks, and an open-addressing hash table holds their positions.
-    A dictionary would take more memory than its contents, and freeing a hundred thousand strings
-    would block the event loop.
-    """
-
-    def __init__(self, pairs: Iterable[tuple[str, Any]] = ()) -> None:
-        self._compressed = bytearray()
-        self._ends = array("Q", [0])
-        self._pending: list[tuple[str, Any]] = []
-        self._hashes = array("q")
-        self._slots = array("i", [_FREE_SLOT]) * 8
-        """Entry numbers, each in the first free slot at or after the one of its hash."""
-        self._count = 0
-        self._cached_chunk: tuple[int, list[tuple[str, Any]]] = (-1, [])
-        self.update(pairs)
-
-    def update(self, pairs: Iterable[tuple[str, Any]]) -> None:
-        for pair in pairs:
-            # Stored beside the entry, so that neither growth nor most comparisons decompress
-            # anything.
-            name_hash = hash(pair[0])
-            slot = self._find_slot(pair[0], name_hash)
-            self._count += self._slots[slot] == _FREE_SLOT
-            self._slots[slot] = len(self._hashes)
-            self._hashes.append(name_hash)
-            self._pending.append(pair)
-            if len(self._pending) == _PAIRS_PER_CHUNK:
-                self._compressed += _compress(self._pending)
-                self._ends.append(len(self._compressed))
-                self._pending = []
-            # Linear probing becomes slow in a table that is more than half full.
-            if 2 * self._count > len(self._slots):
-                self._grow()
-
-    def _grow(self) -> None:
-        numbers = [number for number in self._slots if number != _FREE_SLOT]
-        self._slots = array("i", [_FREE_SLOT]) * (2 * len(self._slots))
-        for number in numbers:
-            last = len(self._slots) - 1
-            slot = self._hashes[number] & last
-            while self._slots[slot] != _FREE_SLOT:
-                slot = (slot + 1) & last
-            self._slots[slot] = number
-
-    def _find_slot(self, name: str, name_hash: int) -> int:
-        """Returns the slot of a name, or the free slot in which to insert it."""
-        slots, hashes = self._slots, self._hashes
-        last = len(slots) - 1
-        slot = name_hash & last
-        while (number := slots[slot]) != _FREE_SLOT:
-            # Equal hashes do not prove equal names: clients choose the names.
-            if hashes[number] == name_hash and self._read_pair(number)[0] == name:
-                break
-            slot = (slot + 1) & last
-        return slot
-
-    def _read_pair(self, number: int) -> tuple[str, Any]:
-        chunk_number, place = divmod(number, _PAIRS_PER_CHUNK)
-        cached_number, pairs = self._cached_chunk
-        if chunk_number != cached_number:
-            if chunk_number == len(self._ends) - 1:
-                return self._pending[place]
-            compressed = memoryview(self._compressed)[
-                self._ends[chunk_number] : self._ends[chunk_number + 1]
-            ]
-            pairs = _decompress(compressed)
-            self._cached_chunk = chunk_number, pairs
-        return pairs[place]
-
-    def __getitem__(self, name: str) -> Any:
-        number = self._slots[self._find_slot(name, hash(name))]
-        if number == _FREE_SLOT:
-            raise KeyError(name)
-        return self._read_pair(number)[1]
-
-    def __iter__(self) -> Iterator[str]:
-        # An overwritten entry is still stored, but its slot points to the newer one: skip it.
-        for number in range(len(self._hashes)):
-            name = self._read_pair(number)[0]
-            if self._slots[self._find_slot(name, self._hashes[number])] == number:
-                yield name
-
-    def __len__(self) -> int:
-        return self._count
-
-
-_FREE_SLOT = -1
-
-_PAIRS_PER_CHUNK = 16
-"""Number of entries compressed together; reading one decompresses all of them."""
-
-
 def _compress(values: list[Any]) -> bytes:
     """Serializes and compresses values for use within this process."""
     try:
@@ -304,13 +208,6 @@ def chain_rows(*sequences: Sequence[Any]) -> Sequence[Any]:
     if any(isinstance(rows, LazySequence) for rows in non_empty):
         return CompressedSequence(chain(*non_empty))
     return [*chain(*non_empty)]
-
-
-def build_mapping_compressed_if_lazy(
-    rows: Sequence[Any], pairs: Iterable[tuple[str, Any]]
-) -> Mapping[str, Any]:
-    """Builds a mapping that is compressed if the rows it is made from are lazy."""
-    return CompressedMapping(pairs) if isinstance(rows, LazySequence) else dict(pairs)
 
 
 def has_only_type(rows: Sequence[Any], row_type: type) -> bool:

@@ -41,7 +41,7 @@ from mappings.ids import (
     replace_ids,
     replace_ids_in_text,
 )
-from mappings.lazy_sequences import CompressedMapping, iterate_chunks, materialize_rows
+from mappings.lazy_sequences import iterate_chunks, materialize_rows
 from mappings.vocabulary import build_legacy_translator
 
 log = structlog.get_logger()
@@ -194,16 +194,13 @@ class LegacyCodec:
     async def _map_ids_in_large_request_to_current_ids(
         self, tenant: Tenant, path_ids: Mapping[str, str], body_shape: Any, body: JSON
     ) -> Mapping[str, str]:
-        slices, current_ids = _iter_sent_id_slices(path_ids, body_shape, body), CompressedMapping()
+        slices = _iter_sent_id_slices(path_ids, body_shape, body)
+        current_ids: dict[str, str] = {}
         while sent_ids := await run_in_thread(next, slices, None):
             resolved_ids = await self._ids.map_legacy_to_current_ids(
                 tenant, sent_ids, is_cached=False
             )
-            # CompressedMapping finds entries fastest in the order in which they were added.
-            await run_in_thread(
-                current_ids.update,
-                [(id_, resolved_ids[id_]) for id_ in sent_ids if id_ in resolved_ids],
-            )
+            current_ids |= {id_: resolved_ids[id_] for id_ in sent_ids if id_ in resolved_ids}
         return current_ids
 
     async def build_response(self, context: RequestContext, answer: Answer) -> LegacyResponse:
@@ -264,7 +261,8 @@ class LegacyCodec:
             if not legacy_ids and context.has_only_current_ids:
                 return legacy_ids
             return dict(_iter_differing_id_pairs(collected, legacy_ids, context.client_ids))
-        slices, client_ids = iterate_id_slices(response_shape, body), CompressedMapping()
+        slices = iterate_id_slices(response_shape, body)
+        client_ids: dict[str, str] = {}
         while id_slice := await run_in_thread(next, slices, None):
             legacy_ids = await self._ids.find_or_create_object_and_text_ids(
                 tenant, *id_slice, deferred_ids, is_cached=False

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from decimal import Decimal
 
 import pytest
@@ -12,10 +10,8 @@ from gateway.payloads.json_codec import ExactDecimal
 from mappings.failures import Problem
 from mappings.lazy_sequences import (
     SLICE_SIZE,
-    CompressedMapping,
     CompressedSequence,
     MappedSequence,
-    build_mapping_compressed_if_lazy,
     filter_rows,
     iterate_chunks,
     map_rows,
@@ -120,41 +116,3 @@ def test_filtered_rows_are_packed() -> None:
 def test_chunks_contain_all_items() -> None:
     assert [*iterate_chunks(range(5), 2)] == [[0, 1], [2, 3], [4]]
     assert [*iterate_chunks([], 2)] == []
-
-
-@pytest.mark.parametrize("count", ROW_COUNTS)
-def test_keyed_values_are_read_in_any_order_like_a_dictionary(count: int) -> None:
-    pairs = [(f"P-{number}", {"number": number}) for number in range(count)]
-    compressed_mapping, equal_dictionary = CompressedMapping(iter(pairs)), dict(pairs)
-    assert (len(compressed_mapping), bool(compressed_mapping), dict(compressed_mapping)) == (
-        count,
-        bool(equal_dictionary),
-        equal_dictionary,
-    )
-    for name, value in random.Random(1).sample(pairs, count):
-        assert compressed_mapping[name] == value
-        assert f"{name}-" not in compressed_mapping
-    assert compressed_mapping.get("P-") is None
-    with pytest.raises(KeyError):
-        compressed_mapping["R-1"]
-
-
-def test_last_value_of_duplicate_key_is_read() -> None:
-    names = [f"P-{number % 50}" for number in range(SLICE_SIZE)]
-    packed_rows = CompressedMapping()
-    for slice_start in range(0, SLICE_SIZE, 7):
-        packed_rows.update(
-            (names[index], index) for index in range(slice_start, min(slice_start + 7, SLICE_SIZE))
-        )
-    assert dict(packed_rows) == {name: index for index, name in enumerate(names)}
-    assert len(packed_rows) == len([*packed_rows]) == 50
-
-
-def test_keyed_values_of_packed_rows_use_less_memory_than_a_dictionary() -> None:
-    pairs = [(f"P-{number:022}", {"id": f"P-{number:022}"}) for number in range(50 * SLICE_SIZE)]
-    assert build_mapping_compressed_if_lazy([], iter(pairs)) == dict(pairs)
-    packed_rows = build_mapping_compressed_if_lazy(CompressedSequence([]), iter(pairs))
-    assert isinstance(packed_rows, CompressedMapping)
-    used_bytes = sum(map(sys.getsizeof, vars(packed_rows).values()))
-    names = dict(pairs)
-    assert used_bytes < (sys.getsizeof(names) + sum(map(sys.getsizeof, names))) / 2
