@@ -11,14 +11,6 @@ def has_balance_for_batch(tenant: Tenant, batch: Batch) -> bool:
     return tenant.read_balance(batch.currency) >= batch.cost
 
 
-def debit_balance(tenant: Tenant, currency: str, amount: Decimal) -> None:
-    tenant.balances[currency] = money.subtract_amount(tenant.read_balance(currency), amount)
-
-
-def credit_balance(tenant: Tenant, currency: str, amount: Decimal) -> None:
-    tenant.balances[currency] = money.sum_amounts((tenant.read_balance(currency), amount))
-
-
 def build_balances(tenant: Tenant) -> JsonObject:
     """Builds the response: an object by currency as in the legacy interface, or a list.
 

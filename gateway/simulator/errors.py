@@ -84,12 +84,6 @@ class Problems:
     def add_invalid_field(self, name: str, message: str = "Value is invalid") -> None:
         self.add_problem("invalid_field", name, message)
 
-    def add_not_found(self, name: str, object_name: str) -> None:
-        self.add_problem("not_found", name, f"{object_name} does not exist")
-
-    def add_invalid_status(self, name: str, message: str) -> None:
-        self.add_problem("invalid_status", name, message)
-
     def add_problem(self, code: str, name: str, message: str) -> None:
         self.collected.append(Problem(code, message, self.prefix + name))
 

@@ -47,7 +47,8 @@ def list_recipients(tenant: Tenant, query: Mapping[str, str]) -> JsonObject:
     sort_key = _parse_query_choice(problems, query, "orderBy", tuple(SORT_KEYS), "updatedAt")
     direction = _parse_query_choice(problems, query, "sortBy", ("asc", "desc"), "desc")
     problems.raise_if_any()
-    if not (tenant.options.lists_archived or _is_archived_requested(tenant, query)):
+    is_archived_requested = tenant.options.filters_archived and query.get("status") == "archived"
+    if not (tenant.options.lists_archived or is_archived_requested):
         tests.append(lambda recipient: not recipient.is_archived)
     matches = [
         recipient
@@ -63,10 +64,6 @@ def list_recipients(tenant: Tenant, query: Mapping[str, str]) -> JsonObject:
         ],
         "meta": page.build_meta(len(matches)),
     }
-
-
-def _is_archived_requested(tenant: Tenant, query: Mapping[str, str]) -> bool:
-    return tenant.options.filters_archived and query.get("status") == "archived"
 
 
 def _parse_filters(

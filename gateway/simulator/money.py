@@ -33,10 +33,6 @@ def sum_amounts(amounts: Iterable[Decimal]) -> Decimal:
     return reduce(EXACT_CONTEXT.add, amounts, ZERO)
 
 
-def subtract_amount(value: Decimal, subtrahend: Decimal) -> Decimal:
-    return EXACT_CONTEXT.subtract(value, subtrahend)
-
-
 def multiply_by_rate(value: Decimal, rate: Decimal) -> Decimal:
     """Multiplies and rounds half up to cents, as `divide_by_rate` does."""
     return round_to_cents(EXACT_CONTEXT.multiply(value, rate))

@@ -175,17 +175,11 @@ def _resolve_recipient(tenant: Tenant, problems: Problems, value: Any) -> Recipi
     except ApiError:
         recipient = None
     if recipient is None:
-        _add_unknown_recipient_problem(tenant, problems)
+        code = "not_found" if tenant.options.unknown_recipient == 404 else "invalid_field"
+        problems.add_problem(code, "recipient.id", "Recipient does not exist")
     elif recipient.status in UNPAYABLE_STATUSES:
-        problems.add_invalid_status("recipient.id", f"Recipient is {recipient.status}")
+        problems.add_problem("invalid_status", "recipient.id", f"Recipient is {recipient.status}")
     return recipient
-
-
-def _add_unknown_recipient_problem(tenant: Tenant, problems: Problems) -> None:
-    if tenant.options.unknown_recipient == 404:
-        problems.add_not_found("recipient.id", "Recipient")
-    else:
-        problems.add_invalid_field("recipient.id", "Recipient does not exist")
 
 
 def _parse_amount(problems: Problems, value: Any) -> Decimal | None:

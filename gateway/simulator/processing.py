@@ -29,7 +29,7 @@ def start_batch(tenant: Tenant, batch: Batch) -> None:
     batch.state = "processing"
     batch.sent_at = batch.updated_at = now
     # Debited now and not at the end, so that two batches cannot spend the same funds.
-    balances.debit_balance(tenant, batch.currency, batch.cost)
+    tenant.add_to_balance(batch.currency, -batch.cost)
     tenant.processing_batches.append(batch)
     tenant.effects.starts.append(
         BatchStart(tenant.merchant, tenant.environment, batch.id, tenant.clock())
@@ -39,22 +39,20 @@ def start_batch(tenant: Tenant, batch: Batch) -> None:
 def _check_payment_before_start(tenant: Tenant, problems: Problems, payment: Payment) -> None:
     payee = payment.recipient
     if payee.status != "active":
-        problems.add_invalid_status("recipient.id", f"Recipient is {payee.status}")
+        problems.add_problem("invalid_status", "recipient.id", f"Recipient is {payee.status}")
         return
-    if (
-        payment.terms.account_type is None
-    ):  # The recipient had no account when the payment was created.
+    # The recipient had no account when the payment was created.
+    if payment.terms.account_type is None:
         payments.renew_payment_terms(tenant, payment)
-    find_shown_minimum_amount = views.find_shown_minimum_amount(tenant, payee)
+    minimum = views.find_shown_minimum_amount(tenant, payee)
     # The document does not show the currency of routeMinimum: here it is that of the amount.
     if (
         payment.terms.account_type == BANK_TRANSFER
-        and find_shown_minimum_amount is not None
-        and payment.amount < find_shown_minimum_amount
+        and minimum is not None
+        and payment.amount < minimum
     ):
-        problems.add_invalid_field(
-            "amount", f"Must be at least {find_shown_minimum_amount}, the recipient's routeMinimum"
-        )
+        message = f"Must be at least {minimum}, the recipient's routeMinimum"
+        problems.add_invalid_field("amount", message)
 
 
 def finish_due_batches(tenant: Tenant) -> None:
@@ -80,11 +78,8 @@ def _finish_batch(tenant: Tenant, batch: Batch, finished_at: datetime) -> None:
         payment.processed_at = None if payment.status == "failed" else finished_at
     payments = list(batch.payments.values())
     returned_payments = [entry for entry in payments if entry.status != "processed"]
-    balances.credit_balance(
-        tenant,
-        batch.currency,
-        money.sum_amounts(entry.terms.source_amount for entry in returned_payments),
-    )
+    returned_amount = money.sum_amounts(entry.terms.source_amount for entry in returned_payments)
+    tenant.add_to_balance(batch.currency, returned_amount)
     # Section 6: a batch is processed if at least one of its payments succeeded.
     batch.state = (
         "failed" if len(returned_payments) == len(payments) else tenant.options.processed_word

@@ -18,13 +18,10 @@ def compile_routes(
 ) -> tuple[Route[Run], ...]:
     """Compiles paths with placeholders, ``{id}`` or ``:id``; nothing is decoded before matching."""
     return tuple(
-        Route(method, re.compile(prefix + _compile_path(path) + suffix), operation)
+        Route(method, re.compile(f"{prefix}{pattern}{suffix}"), operation)
         for method, path, operation in routes
+        for pattern in [re.sub(r"\\\{[A-Za-z]+\\\}|:[a-z]+", "([^/]+)", re.escape(path))]
     )
-
-
-def _compile_path(path: str) -> str:
-    return re.sub(r"\\\{[A-Za-z]+\\\}|:[a-z]+", "([^/]+)", re.escape(path))
 
 
 def find_route(

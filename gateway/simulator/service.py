@@ -89,6 +89,10 @@ class Service:
             )
         return self.tenants[tenant_key]
 
+    def _read_clock(self) -> float:
+        # Tenants get this method instead of the clock: a test may replace `clock` later.
+        return self.clock()
+
     @property
     def batch_starts(self) -> list[BatchStart]:
         """All executed starts, in order."""
@@ -97,10 +101,6 @@ class Service:
     @property
     def creation_counts(self) -> Counter[str]:
         return self.effects.creation_counts
-
-    def _read_clock(self) -> float:
-        # Tenants get this method instead of the clock: a test may replace `clock` later.
-        return self.clock()
 
     def _generate_id(self, prefix: str, length: int) -> str:
         # One sequence per prefix: creating one more account must not change the ids of batches.

@@ -243,6 +243,9 @@ class Tenant:
     def read_balance(self, currency: str) -> Decimal:
         return self.balances.get(currency, ZERO)
 
+    def add_to_balance(self, currency: str, amount: Decimal) -> None:
+        self.balances[currency] = sum_amounts((self.read_balance(currency), amount))
+
 
 def format_timestamp(timestamp: datetime) -> str:
     """Formats as ISO 8601 in UTC with a trailing Z (section 2.1)."""

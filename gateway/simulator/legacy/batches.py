@@ -4,12 +4,9 @@ from gateway.simulator import batches, payments, processing
 from gateway.simulator.errors import ApiError, Problem, build_invalid_status_error
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import batch_bodies, batch_views, filters
-from gateway.simulator.legacy.legacy_request import LegacyRequest
+from gateway.simulator.legacy.legacy_request import DELETED, UPDATED, LegacyRequest
 from gateway.simulator.legacy.summaries import build_summary
 from gateway.simulator.state import Batch, Payment
-
-UPDATED: JsonObject = {"object": "updated"}
-DELETED: JsonObject = {"object": "deleted"}
 
 
 def create_batch(request: LegacyRequest) -> JsonObject:

@@ -83,17 +83,13 @@ def _matches_payment(request: LegacyRequest, payment_view: JsonObject) -> bool:
     query, payee = request.query, payment_view["recipient"]
     wanted = query.get("recipient", "")
     id_ = request.build_client_id(request.resolve_id(wanted)) if wanted else ""
+    # Of a full or a reduced recipient.
+    country = payee.get("country") or (payee.get("address") or {}).get("country")
     return (
         (not wanted or payee["id"] == id_ or payee["email"].casefold() == wanted.casefold())
-        and lenient.normalize_country(query.get("country", ""))
-        in ("", _find_recipient_country(payee))
+        and lenient.normalize_country(query.get("country", "")) in ("", country)
         and _is_currency_filter_match(query, "targetCurrency", payment_view.get("targetCurrency"))
     )
-
-
-def _find_recipient_country(recipient: JsonObject) -> object:
-    """Returns the country of a full or a reduced recipient."""
-    return recipient.get("country") or (recipient.get("address") or {}).get("country")
 
 
 def _is_value_filter_match(query: Mapping[str, str], name: str, value: object) -> bool:

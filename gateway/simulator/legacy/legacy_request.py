@@ -68,3 +68,5 @@ def _parse_count(query: Mapping[str, str], name: str, default: int) -> int:
 
 
 Operation = Callable[[LegacyRequest], JsonObject]
+UPDATED: JsonObject = {"object": "updated"}
+DELETED: JsonObject = {"object": "deleted"}

@@ -150,7 +150,9 @@ def _resolve_recipient(
         problems.add_invalid_field(f"recipient.{field_name}", message)
         return None
     if matches[0].status in ("suspended", "archived"):
-        problems.add_invalid_status(f"recipient.{field_name}", "Recipient cannot be paid")
+        problems.add_problem(
+            "invalid_status", f"recipient.{field_name}", "Recipient cannot be paid"
+        )
     return matches[0]
 
 

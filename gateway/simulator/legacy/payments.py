@@ -6,8 +6,8 @@ from gateway.simulator import payments
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import batch_views, filters, payment_bodies
-from gateway.simulator.legacy.batches import DELETED, UPDATED, require_editable
-from gateway.simulator.legacy.legacy_request import LegacyRequest
+from gateway.simulator.legacy.batches import require_editable
+from gateway.simulator.legacy.legacy_request import DELETED, UPDATED, LegacyRequest
 from gateway.simulator.payments import matches_search
 from gateway.simulator.state import Payment
 

@@ -44,10 +44,6 @@ def find_account_type_label(
     return {**METHOD_LABELS, **configured_labels}.get(str(account_type))
 
 
-def build_payout_or_null_method(tenant: Tenant, recipient: Recipient) -> JsonObject:
-    return build_payout(tenant, recipient) or {"method": None}
-
-
 def build_payout(tenant: Tenant, recipient: Recipient) -> JsonObject | None:
     """Builds the payout object, or returns None if the recipient has no account."""
     primary_account = recipient.primary_account

@@ -63,7 +63,7 @@ def build_recipient(request: LegacyRequest, recipient: Recipient) -> JsonObject:
         "compliance": build_compliance(recipient),
         words.legacy.avatar_url: service_view[words.avatar_url],
         "ssn": recipient.overrides.get("ssn", government_ids.mask_recipient_ssn(recipient.fields)),
-        "payout": payout_views.build_payout_or_null_method(request.tenant, recipient),
+        "payout": payout_views.build_payout(request.tenant, recipient) or {"method": None},
         # Not in the document, but clients read it; the words are those of the list filter.
         "payoutMethod": find_payout_method(request, recipient),
     }

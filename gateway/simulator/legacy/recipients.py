@@ -16,7 +16,7 @@ from gateway.simulator.legacy import (
     recipient_list,
     recipient_views,
 )
-from gateway.simulator.legacy.legacy_request import LegacyRequest
+from gateway.simulator.legacy.legacy_request import DELETED, UPDATED, LegacyRequest
 from gateway.simulator.legacy.lenient import parse_object
 from gateway.simulator.legacy.payout_bodies import Mode, PayoutPlan
 from gateway.simulator.state import Recipient
@@ -36,7 +36,7 @@ def get_payout_methods(request: LegacyRequest) -> JsonObject:
 
 def update_payout_methods(request: LegacyRequest) -> JsonObject:
     _parse_and_apply_payout_body(request, "patch")
-    return {"object": "updated"}
+    return UPDATED
 
 
 def _parse_and_apply_payout_body(request: LegacyRequest, mode: Mode) -> None:
@@ -46,10 +46,6 @@ def _parse_and_apply_payout_body(request: LegacyRequest, mode: Mode) -> None:
     ).parse()
     problems.raise_if_any()
     plan.apply_to_recipient(request.tenant, recipient)
-
-
-UPDATED: JsonObject = {"object": "updated"}
-DELETED: JsonObject = {"object": "deleted"}
 
 
 def create_recipient(request: LegacyRequest) -> JsonObject:
