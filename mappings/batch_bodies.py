@@ -422,14 +422,10 @@ def _copy_non_null_fields(
 AMOUNT_FIELDS = ("sourceAmount", "targetAmount", "targetCurrency")
 
 
-def extract_payment_amounts(body: Mapping[str, JSON]) -> dict[str, JSON]:
-    return _copy_non_null_fields({}, AMOUNT_FIELDS, body)
-
-
 def extract_payment_changes(body: Mapping[str, JSON], *, memo: bool = True) -> dict[str, JSON]:
     """Returns the fields that a body changes; a memo of None clears it."""
     memo_change = {"memo": body["memo"]} if memo and "memo" in body else {}
-    return {**extract_payment_amounts(body), **memo_change}
+    return {**_copy_non_null_fields({}, AMOUNT_FIELDS, body), **memo_change}
 
 
 def apply_payment_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:

@@ -78,7 +78,7 @@ class _BatchChanges(NamedTuple):
         # 5).
         named_payments = chain_rows(filter_rows(payments, _has_payment_id), updates)
         removed_payments = collect_sent_payments(body.get("remove_payments"), "remove_payments")
-        added_payments = filter_rows(payments, _has_no_payment_id)
+        added_payments = filter_rows(payments, lambda payment: not _has_payment_id(payment))
         payment_refs: Mapping[str, PaymentRef] = {}
         # The request names so many payments that indexing the whole batch takes less memory.
         if isinstance(named_payments, LazySequence) or isinstance(removed_payments, LazySequence):
@@ -144,10 +144,6 @@ def _map_payment_changes_by_id(batch_changes: _BatchChanges) -> Mapping[str, Map
 
 def _has_payment_id(payment: SentPayment) -> bool:
     return bool(payment.body.get("id"))
-
-
-def _has_no_payment_id(payment: SentPayment) -> bool:
-    return not _has_payment_id(payment)
 
 
 def _build_added_entry(

@@ -723,7 +723,6 @@ HELP_TEXTS = {
     "compare": "`compare report`",
     "compare report": "--rules",
     "cutover": "import",
-    "index": "drop",
     "modes": "list",
     "report": "usage",
 }

@@ -28,7 +28,7 @@ from gateway.simulator.http_handler import RequestHandler
 from gateway.simulator.state import Recipient
 from gateway.storage import Tenant, open_store
 from tests.gateway.storage.conftest import database, postgres  # noqa: F401 - fixtures
-from tests.operator_commands import open_operated_gateway, wait_until_async
+from tests.operator_commands import wait_until_async
 from tests.running_gateway import KEY, open_gateway
 from tests.signed_requests import CLIENT
 from tests.test_recipient_lists import (
@@ -313,33 +313,6 @@ async def test_query_of_the_service_takes_one_call(warm_index: GatewayAndService
     await warm_index.list_recipients(orderBy="name")
     # Lists of a service that includes archived recipients must be filtered here.
     assert warm_index.count_calls() - call_count == (2 if warm_index.lists_archived else 1)
-
-
-async def test_index_drop_command_drops_the_index_of_a_running_gateway(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path, seconds=30) as setup:
-        setup.service.seed_recipients(600, seed=7)
-        assert setup.gateway.settings.lists.index, "on unless it is switched off"
-
-        async def count_list_calls() -> int:
-            call_count = setup.count_calls("GET", PATH)
-            response = await setup.gateway.request("GET", f"{PATH}?orderBy=city")
-            assert response.status == 200
-            return setup.count_calls("GET", PATH) - call_count
-
-        assert await count_list_calls() > MAX_CALLS
-        assert await count_list_calls() <= MAX_CALLS
-        report = await setup.run_json_command("index", "drop", "--merchant", "demo")
-        assert report == {"merchant": "demo", "environment": None}
-
-        async def is_dropped() -> bool:
-            return await count_list_calls() > MAX_CALLS
-
-        await wait_until_async(is_dropped, seconds=30)
-        assert await count_list_calls() <= MAX_CALLS
-        output = await setup.run_command("index", "drop", "--environment", "sandbox")
-        assert "every merchant, sandbox" in output.output
-        output = await setup.run_command("index", "drop", "--merchant", "nobody", code=2)
-        assert "no merchant has this name" in output.output
 
 
 async def test_disabled_index_reads_the_list_for_each_query(tmp_path: Path) -> None:

@@ -55,7 +55,6 @@ COMMAND_GROUPS = {
         "backup": "Save the state and the key file.",
         "restore": "Restore the state and the key file from a backup.",
         "erase": "Erase personal data of a recipient.",
-        "index": "Drop the recipient cache of running gateways.",
     },
 }
 """The commands by task, each with the sentence that ``--help`` shows."""

@@ -136,7 +136,10 @@ def _print_freeze_status(
         print_json(
             {
                 **changes,
-                "frozen": [_build_freeze_json(freeze_) for freeze_ in frozen],
+                "frozen": [
+                    {**_build_scope_json(each.scope), "since": format_time(each.since)}
+                    for each in frozen
+                ],
                 # This key is older than the name in the code; scripts read it.
                 "acts": list(map(build_audit_event_json, events)),
             }
@@ -162,10 +165,6 @@ def _print_freeze_status(
 
 def _build_scope_cells(scope: Tenant) -> list[str]:
     return [scope.merchant or "all", scope.environment or "both"]
-
-
-def _build_freeze_json(frozen: Freeze) -> dict[str, Any]:
-    return {**_build_scope_json(frozen.scope), "since": format_time(frozen.since)}
 
 
 def build_audit_event_json(event: AuditEvent) -> dict[str, Any]:

@@ -57,7 +57,6 @@ class OutgoingRequest:
     method: str
     target: str
     body: bytes | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
     key: Literal["own", "none", "wrong"] = "own"
 
 
@@ -203,10 +202,8 @@ class Side:
             "Content-Type": "application/json",
             "User-Agent": USER_AGENT,
         }
-        # One spelling, so that a header of the request replaces the default one.
-        request_headers = {name.title(): value for name, value in request.headers.items()}
         key = {"own": self._api_key, "wrong": WRONG_KEY}.get(request.key)
-        return {**headers, **request_headers} | ({} if key is None else {"X-API-Key": key})
+        return headers | ({} if key is None else {"X-API-Key": key})
 
     async def _read_body(self, response: aiohttp.ClientResponse) -> bytes:
         body = bytearray()

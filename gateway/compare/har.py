@@ -1,7 +1,7 @@
 """Recorded traffic: HAR 1.2 from browsers and proxies.
 
-Only requests of the legacy interface are used. Of their headers only the content type is read, so no
-API key or cookie is; parameters with secrets are dropped. Recorded answers serve only to find which
+Only requests of the legacy interface are used. None of their headers is sent, so no API key or cookie
+is; parameters with secrets are dropped. Recorded answers serve only to find which
 answer an id came from, so that each side gets its own id in later requests.
 """
 
@@ -44,7 +44,6 @@ class HarHeader(_HarModel):
 class HarContent(_HarModel):
     """A body. ``encoding`` is not HAR 1.2 for requests, but some tools write it."""
 
-    mimeType: str = ""  # noqa: N815 - this and the following are the names in HAR
     text: str | None = None
     encoding: str | None = None
 
@@ -60,7 +59,7 @@ class HarRequest(_HarModel):
     method: str
     url: str
     headers: list[HarHeader] = []
-    postData: HarContent | None = None  # noqa: N815
+    postData: HarContent | None = None  # noqa: N815 - the names in HAR
     bodySize: int = -1  # noqa: N815
 
 
@@ -136,8 +135,6 @@ def _build_step(
     request: HarRequest, name: str, number: int, ids: _RecordedIds, rules: Rules
 ) -> Step:
     post_data = request.postData or HarContent()
-    media_type = post_data.mimeType or "application/json"
-    is_typed = request.postData is not None and media_type.isprintable()
     body = post_data.decode().decode()
     return Step(
         request.method,
@@ -145,7 +142,6 @@ def _build_step(
         name,
         number,
         body=ids.build_template(body) if body else None,
-        headers={"Content-Type": Template((media_type,))} if is_typed else {},
         rules=rules,
     )
 

@@ -45,13 +45,6 @@ from gateway.compare.steps import (
 from gateway.compare.strict_json import loads_strict
 from gateway.payloads import json_codec
 
-_HEADER_LINE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [ -~]*")
-
-# Credentials, and headers that the HTTP client computes itself.
-_RESERVED_HEADERS = {
-    "x-api-key", "authorization", "cookie", "host", "content-length", "transfer-encoding",
-}  # fmt: skip
-
 
 def load_inputs(files: Sequence[Path], rules: Rules) -> list[Input]:
     """Loads input files; raises InputError, also if they contain no request to send."""
@@ -128,9 +121,7 @@ class _StepModel(BaseModel):
     request: str
     name: str = ""
     body: Any = None
-    text: str | None = None
     capture: dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w-]*$")], str] = {}
-    headers: dict[str, str] = {}
     key: Literal["own", "none", "wrong"] = "own"
     until: _UntilModel | None = None
 
@@ -168,16 +159,6 @@ def _parse_scenario(text: str, name: str, rules: Rules) -> Input:
 def _build_step(model: _StepModel, name: str, number: int, rules: Rules) -> Step:
     location = f"{name}, step {number}"
     method, target = parse_request_line(model.request, location)
-    if forbidden_headers := sorted(
-        _RESERVED_HEADERS & {header.lower() for header in model.headers}
-    ):
-        raise InputError(
-            f"{location}: a scenario cannot set {forbidden_headers[0]}; API keys come from the environment"
-        )
-    if not all(_HEADER_LINE.fullmatch(f"{key}: {value}") for key, value in model.headers.items()):
-        raise InputError(
-            f"{location}: not a header: expected a name and a value in printable ASCII"
-        )
     if model.until and method not in ("GET", "HEAD"):
         raise InputError(f"{location}: until is only for reads; a write is sent once")
     return Step(
@@ -187,7 +168,6 @@ def _build_step(model: _StepModel, name: str, number: int, rules: Rules) -> Step
         number,
         name=model.name,
         body=_build_body(model, location),
-        headers={name: Template.parse(text) for name, text in model.headers.items()},
         captures={
             key: Capture(_parse_answer_path(path, location)) for key, path in model.capture.items()
         },
@@ -198,10 +178,6 @@ def _build_step(model: _StepModel, name: str, number: int, rules: Rules) -> Step
 
 
 def _build_body(model: _StepModel, location: str) -> Template | None:
-    if model.text is not None:
-        if model.body is not None:
-            raise InputError(f"{location}: give either body or text, not both")
-        return Template.parse(model.text)
     if model.body is None:
         return None
     try:

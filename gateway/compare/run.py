@@ -39,7 +39,6 @@ from gateway.compare.steps import (
     Placeholder,
     Step,
     Template,
-    encode_in_header,
     encode_in_json,
     encode_in_target,
     iter_prerequisite_counts,
@@ -222,7 +221,6 @@ class Run:
             step.method,
             fill(step.target, encode_in_target),
             None if body is None else body.encode(errors="replace"),
-            {name: fill(template, encode_in_header) for name, template in step.headers.items()},
             step.key,
         )
 

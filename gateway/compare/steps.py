@@ -82,18 +82,9 @@ def encode_in_json(value: Any, is_whole_value: bool) -> str:
 
 def encode_in_target(value: Any, _is_whole_value: bool = False) -> str:
     # Percent-encoded: a captured value must not add a path part or a parameter.
-    return _quote(value, safe="")
-
-
-def encode_in_header(value: Any, is_whole_value: bool) -> str:
-    text = _quote(value, safe="".join(map(chr, range(0x20, 0x7F))))
-    return f'"{text}"' if is_whole_value else text
-
-
-def _quote(value: Any, safe: str) -> str:
     text = value.text if isinstance(value, Number) else value
     text = text if isinstance(text, str) else json.dumps(text)
-    return quote(text, safe=safe, errors="replace")
+    return quote(text, safe="", errors="replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +119,6 @@ class Step:
     """``source`` is the input file, ``number`` the step, line or entry in it."""
     name: str = ""
     body: Template | None = None
-    headers: Mapping[str, Template] = field(default_factory=dict)
     captures: Mapping[str, Capture] = field(default_factory=dict)
     key: Literal["own", "none", "wrong"] = "own"
     wait_condition: WaitCondition | None = None
@@ -156,7 +146,7 @@ class Step:
 
     @property
     def _templates(self) -> tuple[Template, ...]:
-        return (self.target, *((self.body,) if self.body else ()), *self.headers.values())
+        return (self.target, *((self.body,) if self.body else ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,17 @@ from gateway.payloads import json_codec
 from gateway.upstream.call_targets import TargetBuilder
 from mappings import errors, field_types
 from mappings.current import find_documented_endpoint
-from mappings.effects import JSON, Answer, Call, CompareAndSet, Operation, Parallel, Request, Step
+from mappings.effects import (
+    JSON,
+    Answer,
+    Call,
+    CompareAndSet,
+    ListQuery,
+    Operation,
+    Parallel,
+    Request,
+    Step,
+)
 from mappings.errors import ErrorAnswer
 from mappings.examples import ExampleService
 from mappings.failures import Failure, Invalid, Problem
@@ -105,7 +115,11 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
         operation, list(_iter_json_leaves_with_paths(legacy_body)), list(parse_query(query).items())
     )
     try:
-        body, problems = _parse_body(operation, legacy_body)
+        body, problems = (
+            (None, ())
+            if operation.body_shape is None
+            else field_types.parse_body(operation.body_shape, legacy_body)
+        )
         request = Request(
             now=datetime.now(UTC),
             # A constant, so that the same request is explained with the same ids again.
@@ -161,14 +175,6 @@ def _decode_body(operation: Operation, data: bytes) -> JSON:
         raise Invalid(Problem("invalid_field", f"The body cannot be read: {unreadable}.")) from None
 
 
-def _parse_body(operation: Operation, body: JSON) -> tuple[JSON, tuple[Problem, ...]]:
-    return (
-        (None, ())
-        if operation.body_shape is None
-        else field_types.parse_body(operation.body_shape, body)
-    )
-
-
 def _run_flow(
     operation: Operation, request: Request, explanation: Explanation, settings: Settings
 ) -> Answer:
@@ -190,34 +196,21 @@ def _run_flow(
         explanation.calls += [
             _build_explained_call(call, request, settings) for call in _list_calls_of_step(step)
         ]
-        explanation.remembered += _describe_object_state_to_store(step)
+        if isinstance(step, CompareAndSet):
+            names = ", ".join(name for name in step.facts if step.facts[name])
+            explanation.remembered.append(f"{step.kind} {step.id}: {names}")
         step_result = simulated_service.answer_step(step)
 
 
 def _list_calls_of_step(step: Step) -> list[Call]:
-    return (
-        [step]
-        if isinstance(step, Call)
-        else list(getattr(step, "calls", ())) or _list_first_call_of_list_step(step)
-    )
-
-
-def _list_first_call_of_list_step(step: Step) -> list[Call]:
-    """Returns the first call of a list step, if the step is one."""
-    path = getattr(step, "path", None)
-    if path is None or isinstance(step, Parallel):
+    if isinstance(step, Call):
+        return [step]
+    if isinstance(step, Parallel):
+        return list(step.calls)
+    if not isinstance(step, ListQuery):
         return []
     # With a native query, one call answers the list; without one, the gateway scans it.
-    query = getattr(step, "native_query", None) or {
-        **getattr(step, "prefilter", {}),
-        **getattr(step, "scan_sort", {}),
-    }
-    return [Call("GET", path, query=query)]
-
-
-def _describe_object_state_to_store(step: Step) -> Iterator[str]:
-    if isinstance(step, CompareAndSet):
-        yield f"{step.kind} {step.id}: {', '.join(name for name in step.facts if step.facts[name])}"
+    return [Call("GET", step.path, query=step.native_query or {**step.prefilter, **step.scan_sort})]
 
 
 def _build_explained_call(call: Call, request: Request, settings: Settings) -> ExplainedCall:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, get_type_hints
 
@@ -236,7 +236,10 @@ def _build_error_response(status: int) -> dict[str, Any]:
             "errors": {"type": "array", "minItems": 1, "items": entry},
         },
     }
-    example = {"ok": False, "errors": [_build_error_example(codes[0], status)]}
+    error = {"code": codes[0], "message": _STATUS_DESCRIPTIONS[status]}
+    if status == 406:
+        error["field"] = "payments[0].sourceAmount"
+    example = {"ok": False, "errors": [error]}
     response: dict[str, Any] = {
         "description": _STATUS_DESCRIPTIONS[status],
         "content": _build_json_content(schema, example),
@@ -246,8 +249,3 @@ def _build_error_response(status: int) -> dict[str, Any]:
             "Retry-After": _build_integer_header("Seconds to wait before the next request.")
         }
     return response
-
-
-def _build_error_example(code: str, status: int) -> Mapping[str, str]:
-    field = {"field": "payments[0].sourceAmount"} if status == 406 else {}
-    return {"code": code, "message": _STATUS_DESCRIPTIONS[status], **field}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -99,7 +99,8 @@ class SchemaBuilder:
         return schema
 
     def _find_configured_field_name(self, name: str, hint: Any) -> str:
-        return next((self._words[key.name] for key in _iter_word_keys(hint)), name)
+        marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+        return next((self._words[mark.name] for mark in marks if isinstance(mark, WordKey)), name)
 
     def _build_field_schema(self, shape: Any, name: str, hint: Any) -> Schema:
         qualified_names = [f"{holder}.{name}" for holder in _list_shape_and_base_names(shape)]
@@ -125,11 +126,6 @@ def _list_shape_and_base_names(shape: Any) -> list[str]:
 
 def _find_by_first_known_name(table: Mapping[str, Any], names: list[str]) -> Any:
     return next((table[name] for name in names if name in table), None)
-
-
-def _iter_word_keys(hint: Any) -> Iterator[WordKey]:
-    if get_origin(hint) is Annotated:
-        yield from (mark for mark in get_args(hint)[1:] if isinstance(mark, WordKey))
 
 
 def _combine_schemas(schemas: list[Schema]) -> Schema:

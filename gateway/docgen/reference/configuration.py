@@ -48,10 +48,8 @@ class SettingKey:
 
 
 def render_configuration_page(example: str) -> str:
-    keys, sections = (
-        list(iter_setting_keys(example)),
-        dict.fromkeys(key.section for key in iter_setting_keys(example)),
-    )
+    keys = list(iter_setting_keys(example))
+    sections = dict.fromkeys(key.section for key in keys)
     return "\n".join(
         [INTRODUCTION, *(line for name in sections for line in _render_section(name, keys))]
     )
@@ -63,7 +61,7 @@ def _render_section(name: str, keys: list[SettingKey]) -> Iterator[str]:
         [
             format_inline_code(key.name),
             key.type,
-            _format_default(key),
+            "required" if key.default is None else format_inline_code(key.default),
             key.description,
             format_inline_code(key.variable),
         ]
@@ -73,10 +71,6 @@ def _render_section(name: str, keys: list[SettingKey]) -> Iterator[str]:
     yield from format_markdown_table(
         ["key", "type", "default", "description", "environment variable"], rows
     )
-
-
-def _format_default(key: SettingKey) -> str:
-    return "required" if key.default is None else format_inline_code(key.default)
 
 
 def iter_setting_keys(example: str) -> Iterator[SettingKey]:
@@ -135,12 +129,8 @@ def _format_default_as_toml(model: type[BaseModel], name: str) -> str | None:
         return None
     if field.default is None:
         # An unset date is written as an empty string in TOML.
-        return '""' if _is_date_setting(model, name) else ""
+        return '""' if "date" in str(model.model_json_schema()["properties"][name]) else ""
     return format_toml_value(field.default)
-
-
-def _is_date_setting(model: type[BaseModel], name: str) -> bool:
-    return "date" in str(model.model_json_schema()["properties"][name])
 
 
 def format_toml_value(value: Any) -> str:

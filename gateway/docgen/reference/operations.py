@@ -181,15 +181,11 @@ def _render_field_table_links(operation: Operation) -> Iterator[str]:
     names = [
         name
         for name, table in FIELD_TABLES.items()
-        if table in TABLES_BY_MODULE.get(_get_flow_module_name(operation), ())
+        if table in TABLES_BY_MODULE.get(operation.flow.__module__.rpartition(".")[2], ())
     ]
     if names and operation.method != "DELETE":
         links = ", ".join(f"[{name}](#{_build_anchor(name)})" for name in names)
         yield f"Answer fields: {links}.\n"
-
-
-def _get_flow_module_name(operation: Operation) -> str:
-    return operation.flow.__module__.rpartition(".")[2]
 
 
 def _render_field_tables() -> Iterator[str]:
@@ -201,13 +197,9 @@ def _render_field_tables() -> Iterator[str]:
     for name, fields in FIELD_TABLES.items():
         yield f"### {name}\n"
         rows = [
-            [format_inline_code(row.legacy_name), format_inline_code(row.current_name), format_inline_code(row.answer_name), row.reason or _describe_field_renaming(row.legacy_name, row.current_name)]
+            [format_inline_code(row.legacy_name), format_inline_code(row.current_name), format_inline_code(row.answer_name), row.reason or ("same" if row.legacy_name == row.current_name else "renamed")]
             for row in fields.rows
         ]  # fmt: skip
         yield from format_markdown_table(
             ["legacy field", "current field", "shown from", "rule"], rows
         )
-
-
-def _describe_field_renaming(legacy: str, current: str | None) -> str:
-    return "same" if legacy == current else "renamed"

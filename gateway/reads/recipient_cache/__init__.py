@@ -29,7 +29,6 @@ from gateway.reads.recipient_cache.caches import CacheFigures, RecipientCaches
 from gateway.reads.recipient_cache.date_reader import CacheUnavailable
 from gateway.reads.recipient_cache.invalidation import (
     CacheInvalidation,
-    invalidate_recipient_caches,
 )
 from gateway.reads.recipient_cache.remote_changes import RemoteChanges
 
@@ -39,6 +38,5 @@ __all__ = [
     "CacheUnavailable",
     "RecipientCaches",
     "RemoteChanges",
-    "invalidate_recipient_caches",
     "list_no_remote_changes",
 ]

@@ -28,7 +28,6 @@ from gateway.reads.listing import ListReader
 from gateway.reads.recipient_cache import (
     CacheInvalidation,
     RecipientCaches,
-    invalidate_recipient_caches,
 )
 from gateway.reads.recipient_cache.cache import CHANGE_DELAY_SECONDS
 from gateway.reads.recipient_cache.caches import EVICTABLE_AFTER_SECONDS
@@ -1050,21 +1049,6 @@ async def wait_until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_operator_can_drop_the_index_of_a_merchant(tmp_path: Path) -> None:
-    indexed_service = IndexedService()
-    async with open_index_dropper(tmp_path, indexed_service) as (_, store):
-        await indexed_service.query_index(**CITY_ORDER)
-        await indexed_service.listing.query(
-            indexed_service.build_query(CITY_ORDER), indexed_service.answer_call, OTHER_TENANT
-        )
-        await invalidate_recipient_caches(store, Tenant("demo", ""))
-        await wait_until(lambda: not indexed_service.indexes.has_fresh_cache(TENANT))
-        assert indexed_service.indexes.has_fresh_cache(OTHER_TENANT)
-        await indexed_service.check_equal_to_scan(**CITY_ORDER)
-        await invalidate_recipient_caches(store, Tenant("", ""))
-        await wait_until(lambda: indexed_service.indexes.recipient_count == 0)
-
-
 async def test_erasing_a_recipient_drops_the_index(tmp_path: Path) -> None:
     indexed_service = IndexedService()
     async with open_index_dropper(tmp_path, indexed_service) as (_, store):
@@ -1073,10 +1057,10 @@ async def test_erasing_a_recipient_drops_the_index(tmp_path: Path) -> None:
         await wait_until(lambda: indexed_service.indexes.recipient_count == 0)
 
 
-async def test_drop_request_before_process_start_is_ignored(tmp_path: Path) -> None:
+async def test_erasure_before_process_start_is_ignored(tmp_path: Path) -> None:
     indexed_service = IndexedService()
     async with open_index_dropper(tmp_path, indexed_service) as (_, store):
-        await invalidate_recipient_caches(store, TENANT)
+        await store.write(lambda tx: record_audit_event(store, tx, RECIPIENT_ERASED, TENANT))
     async with open_index_dropper(tmp_path, indexed_service):
         await indexed_service.query_index(**CITY_ORDER)
         await asyncio.sleep(0.1)
