@@ -34,7 +34,7 @@ class CurrentInterface:
             method=exchange.method,
             target=select_signed_target(exchange.target, service.options),
             body=exchange.body,
-            checks_age="request-age" not in service.options.deviations,
+            max_age_seconds=deviations.select_max_age(service.options.deviations),
         )
         query = dict(parse_qsl(exchange.target.partition("?")[2], keep_blank_values=True))
         tenant = service.find_or_create_tenant(credentials.merchant, credentials.environment)
@@ -48,7 +48,8 @@ class CurrentInterface:
         if exchange.method != "GET":
             request.body = {**_parse_query_arguments(request.query), **_parse_json_body(exchange)}
         deviations.change_request(exchange, request)
-        return deviations.change_answer(request, run_operation(request))
+        answer = deviations.run_operation(exchange, request, run_operation)
+        return deviations.change_answer(request, answer)
 
     def select_error_status(self, refusal: ApiError) -> int:
         return refusal.status_code(self.service.options.validation_status)

@@ -4,18 +4,28 @@ Each name is a switch (`ServiceOptions.deviations`). Behaviour that the document
 options of its own.
 """
 
+import math
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-from gateway.simulator.accepted_request import AcceptedRequest
+from gateway.simulator.accepted_request import AcceptedRequest, Operation
 from gateway.simulator.errors import ApiError, Problem, build_invalid_status_error
 from gateway.simulator.exchange import Exchange
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.options import Deviation
+from gateway.simulator.signature import MAX_AGE_SECONDS
 
+LISTED_AS_EMPTY = {"status", "complianceStatus", "startDate", "endDate"}
+"""Filters that find nothing with the deviation `list-filters/no-rows`."""
 LAG = timedelta(minutes=1)
 """How long a new recipient is missing in lists with the deviation `listed-at-once`."""
+
+
+def select_max_age(deviations: frozenset[Deviation]) -> float:
+    """Selects the age in seconds from which a request is refused."""
+    ages = {"request-age": math.inf, "request-age/a-minute": 60}
+    return next((age for name, age in ages.items() if name in deviations), MAX_AGE_SECONDS)
 
 
 def change_request(exchange: Exchange, request: AcceptedRequest) -> None:
@@ -25,7 +35,8 @@ def change_request(exchange: Exchange, request: AcceptedRequest) -> None:
         ignored: set[str] = set()
         if "list-filters" in deviations:
             ignored |= request.query.keys() - {"page", "pageSize", "orderBy", "sortBy"}
-        if "list-order" in deviations:
+        has_other_order = request.query.get("orderBy") not in ("name", "email")
+        if "list-order" in deviations or ("list-order/fields" in deviations and has_other_order):
             ignored |= {"orderBy", "sortBy"}
         request.query = {
             name: value for name, value in request.query.items() if name not in ignored
@@ -46,6 +57,9 @@ def _change_payment_bodies(request: AcceptedRequest, *, is_add: bool) -> None:
     if is_add and "added-payments" in deviations:
         raise ApiError(Problem("empty_field", "Required field is missing", "sourceAmount"))
     payments = [body] if is_add else body.get("payments") or []
+    if "memo/ignored" in deviations:
+        for payment in payments:
+            payment.pop("memo", None)
     if "memo" in deviations and any(payment.get("memo") for payment in payments):
         raise ApiError(Problem("invalid_field", "Unknown field", "memo"))
     if "target-amounts" in deviations:
@@ -55,9 +69,31 @@ def _change_payment_bodies(request: AcceptedRequest, *, is_add: bool) -> None:
             payment["currency"] = currency
 
 
+def run_operation(exchange: Exchange, request: AcceptedRequest, operation: Operation) -> JsonObject:
+    """Carries out a request; undoes it, or shows the first page, if the service only says it did."""
+    deviations, page = request.tenant.options.deviations, request.query.get("page")
+    if "pages" in deviations and page and exchange.path == "/v1/recipients":
+        request.query = {**request.query, "page": "1"}
+        answer = operation(request)
+        return {**answer, "meta": {**answer["meta"], "page": int(page)}}
+    undone = {"POST": "added-payments/ignored", "DELETE": "edits/deletions"}.get(exchange.method)
+    if undone not in deviations or "/payments" not in exchange.path:
+        return operation(request)
+    payments = request.require_path_batch().payments
+    before = dict(payments)
+    answer = operation(request)
+    payments.clear()
+    payments.update(before)
+    return answer
+
+
 def change_answer(request: AcceptedRequest, answer: JsonObject) -> JsonObject:
     """Returns the answer that the service gives instead."""
     deviations, now = request.tenant.options.deviations, request.tenant.now()
+    if "list-filters/no-rows" in deviations and LISTED_AS_EMPTY & request.query.keys():
+        answer |= {"recipients": []}
+    if "list-totals/pages" in deviations and "meta" in answer:
+        answer["meta"]["pages"] = 1
     recipients: list[JsonObject] = [*answer.get("recipients", ()), answer.get("recipient") or {}]
     _change_recipients(filter(None, recipients), deviations)
     if "listed-at-once" in deviations and "recipients" in answer:
@@ -97,7 +133,10 @@ def change_error(exchange: Exchange, deviations: frozenset[Deviation], error: Ap
     code = error.problems[0].code
     if code == "invalid_api_key" and "refused-signature" in deviations:
         return ApiError(Problem("not_authorized", "Not permitted"))
-    if code == "not_found" and exchange.method == "GET" and "unknown-id" in deviations:
+    is_unknown = "unknown-id" in deviations or (
+        "unknown-id/batches" in deviations and exchange.path.startswith("/v1/batch")
+    )
+    if code == "not_found" and exchange.method == "GET" and is_unknown:
         return ApiError(Problem("invalid_field", "Unknown id", "id"))
     if code in ("empty_field", "invalid_field") and "validation-errors" in deviations:
         return ApiError(Problem("validation_failed", "Request is invalid"))

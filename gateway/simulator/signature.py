@@ -35,7 +35,7 @@ def authenticate_request(
     method: str,
     target: str,
     body: bytes,
-    checks_age: bool = True,
+    max_age_seconds: float = MAX_AGE_SECONDS,
 ) -> ServiceCredentials:
     """Returns the credentials that signed the request.
 
@@ -46,7 +46,7 @@ def authenticate_request(
     credentials, signature = _parse_authorization_header(
         credentials_by_access_key, vocabulary, headers.get("Authorization", "")
     )
-    if credentials is None or (checks_age and not _is_fresh(timestamp, now)):
+    if credentials is None or not _is_fresh(timestamp, now, max_age_seconds):
         raise _build_invalid_key_error()
     expected = compute_signature(credentials.secret_key, timestamp, method, target, body)
     # As bytes, because compare_digest raises on text that is not ASCII.
@@ -68,10 +68,10 @@ def _parse_authorization_header(
     ), signature
 
 
-def _is_fresh(timestamp: str, now: float) -> bool:
+def _is_fresh(timestamp: str, now: float, max_age_seconds: float) -> bool:
     return (
         bool(re.fullmatch(r"[0-9]{1,12}", timestamp))
-        and abs(now - int(timestamp)) <= MAX_AGE_SECONDS
+        and abs(now - int(timestamp)) <= max_age_seconds
     )
 
 

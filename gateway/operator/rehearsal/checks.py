@@ -42,7 +42,7 @@ ASSUMPTIONS = [Assumption(*cells) for cells in load_table("assumptions.md")]
 """In the order of the report."""
 
 IS_OPTIONAL = {f"{endpoint.method} {endpoint.path}": endpoint.is_optional for endpoint in ENDPOINTS}
-AMOUNT = "35.00"
+AMOUNT, ADDED_AMOUNT = "35.00", "37.00"
 UNKNOWN_ID = "-0000000000000000"
 NOT_NEEDED = {"amount", "currency", "method", "sourceCurrencyName", "targetCurrencyName"}
 PAYMENT_FIELDS = current.Payment.__annotations__.keys() - NOT_NEEDED
@@ -82,16 +82,14 @@ def _check_clock(run: RehearsalRun) -> bool | str:
     return offset < NOTEWORTHY_SKEW_SECONDS or f"{offset:.0f} s apart"
 
 
-def _check_primary_account(run: RehearsalRun) -> bool | str:
-    accounts = run.probes["primary account"].body["recipient"]["accounts"]
-    count = sum(account["primary"] is True for account in accounts)
-    return count == 1 or f"{count} primary of {len(accounts)}"
-
-
-def _check_accepted(calls: list[Exchange], reason: str = "") -> bool | str | None:
+def _check_accepted(
+    calls: list[Exchange], reason: str = "", *, is_carried_out: bool = True
+) -> bool | str | None:
     """Checks whether all calls are accepted; a refusal counts if it names the reason."""
-    refusals = [str(call) for call in calls if not call.is_accepted and reason in str(call)]
-    return refusals[0] if refusals else any(call.is_accepted for call in calls) or None
+    if refusals := [str(call) for call in calls if not call.is_accepted and reason in str(call)]:
+        return refusals[0]
+    is_accepted = any(call.is_accepted for call in calls)
+    return (is_carried_out or "accepted, but not shown") if is_accepted else None
 
 
 def _check_iban(run: RehearsalRun) -> bool | str | None:
@@ -101,8 +99,18 @@ def _check_iban(run: RehearsalRun) -> bool | str | None:
 
 
 def _check_memo(run: RehearsalRun) -> bool | str | None:
-    calls = run.list_calls("POST /batches")
-    return _check_accepted([call for call in calls if "memo" in str(call.sent)], "memo")
+    calls = [call for call in run.list_calls("POST /batches") if "memo" in str(call.sent)]
+    rows = extract_payments(run.probes["summary"].body)
+    shown = [*rows, extract_payment(run.probes["payment fields"].body)]
+    is_shown = any(row.get("memo") == "rehearsal" for row in shown)
+    return _check_accepted(calls, "memo", is_carried_out=is_shown)
+
+
+def _check_added_payments(run: RehearsalRun) -> bool | str | None:
+    rows = extract_payments(run.probes["summary"].body)
+    is_shown = Decimal(ADDED_AMOUNT) in [money.parse_amount(row["sourceAmount"]) for row in rows]
+    calls = run.list_calls("POST /batches/{id}/payments")
+    return _check_accepted(calls, is_carried_out=is_shown or not rows)
 
 
 def _check_id_length(id_: str, lengths: Container[int]) -> bool | str:
@@ -147,7 +155,7 @@ def _check_wallet_account(run: RehearsalRun) -> bool | str | None:
     if "started" not in run.values:
         return None
     balances = extract_raw_balances(run.probes["balances"].body)
-    names = balances if isinstance(balances, dict) else [entry["type"] for entry in balances]
+    names = balances if isinstance(balances, dict) else [entry.get("type") for entry in balances]
     return run.values["current_wallet"] in names or "the balances have none"
 
 
@@ -159,14 +167,13 @@ CHECKS: Mapping[str, Check] = {
     ),
     "date header": lambda run: bool(run.probes["balances"].reply.headers.get("Date")) or "missing",
     "clock": _check_clock,
-    "primary account": _check_primary_account,
     "IBAN alone": _check_iban,
     "page size": _check_page_size,
     "recipient ids": lambda run: _check_id_length(run.values["payee_current"], range(17)),
     "batch ids": lambda run: _check_id_length(run.values["read_current"], [22]),
     "write answers": _check_write_answers,
     "payment fields": _check_payment_fields,
-    "added payments": lambda run: _check_accepted(run.list_calls("POST /batches/{id}/payments")),
+    "added payments": _check_added_payments,
     "memo": _check_memo,
     "target amounts": _check_target_amounts,
     "quotes": lambda run: _check_accepted(run.list_calls("POST /batches/{id}/generate-quote")),

@@ -13,7 +13,7 @@ from jinja2 import Environment, StrictUndefined
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 from gateway.operator.rehearsal.checks import ASSUMPTIONS, IS_OPTIONAL, Assumption
-from gateway.operator.rehearsal.run import ENVIRONMENT, UNFUNDED, RehearsalRun
+from gateway.operator.rehearsal.run import ENVIRONMENT, RehearsalRun, Results
 from gateway.operator.rehearsal.scenario import START, STEPS, read_data
 from mappings import OPERATIONS
 
@@ -39,7 +39,13 @@ ROWS = [
     ),
 ]
 """The rows of a report: the assumptions, and the operations."""
-NOT_SEEN = (None, "no call was made for it, or none shows it")
+NOT_SEEN = {
+    "": (None, "no call was made for it, or none shows it"),
+    "country names": (None, "the service has no such operation"),
+}
+START_ROWS = {"wallet account", *(step.row for step in STEPS if step.chapter == START)} - {
+    step.row for step in STEPS if step.chapter != START
+}
 CAPABILITY_NAME = "rehearsal"
 """The name of the row with an environment's last rehearsal, among what was learnt of its service."""
 
@@ -59,25 +65,27 @@ def parse_last_rehearsal(row: Mapping[str, Any] | None) -> LastRehearsal | None:
     return LastRehearsal(row["verdict"], row["is_ok"], datetime.fromtimestamp(row["at"], UTC))
 
 
-def build_report(run: RehearsalRun, left: list[dict[str, Any]], stop_reason: str) -> Report:
-    run.results["country names"] = (None, "the service has no such operation")
-    reason = UNFUNDED if run.may_start else "needs --start"
-    for name in ["wallet account", *(step.row for step in STEPS if step.chapter == START)]:
-        run.results.setdefault(name, (None, reason))
-    rows = [
-        {
-            "name": row.name,
-            "presumed": row.statement,
-            "verdict": {True: HOLDS, None: NOT_TRIED}.get(
-                holds, NOTICED if row.noticed in ("yes", f"if {seen}") else HANDLED
-            ),
-            "seen": seen,
-            "if_different": row.effect,
-            "clients_would_notice": row.noticed or "no",
-        }
-        for row in ROWS
-        for holds, seen in [run.results.get(row.name, NOT_SEEN)]
-    ]
+def build_report(
+    run: RehearsalRun, earlier: Results, left: list[dict[str, Any]], stop_reason: str
+) -> Report:
+    """Builds the report; ``earlier`` has what earlier runs have seen and this one has not."""
+    rows = []
+    for row in ROWS:
+        needs_start = row.name in START_ROWS and not run.may_start
+        default = (None, "needs --start") if needs_start else NOT_SEEN.get(row.name, NOT_SEEN[""])
+        holds, seen = (earlier | run.results).get(row.name, default)
+        verdict = NOTICED if row.noticed in ("yes", f"if {seen}") else HANDLED
+        is_earlier = holds is not None and row.name not in run.results
+        rows.append(
+            {
+                "name": row.name,
+                "presumed": row.statement,
+                "verdict": {True: HOLDS, None: NOT_TRIED}.get(holds, verdict),
+                "seen": f"{seen} (in an earlier run)" if is_earlier else seen,
+                "if_different": row.effect,
+                "clients_would_notice": row.noticed or "no",
+            }
+        )
     verdicts = [row["verdict"] for row in rows]
     counts = {verdict: verdicts.count(verdict) for verdict in COLOURS}
     differences = f"{pluralize(counts[NOTICED], 'difference')} that clients would notice"

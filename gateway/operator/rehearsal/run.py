@@ -28,14 +28,15 @@ from mappings.payloads import extract_batch, find_payments
 ENVIRONMENT = "sandbox"
 REFERENCE_PREFIX = "payout-gateway-rehearsal-"
 """Begins the referenceId of each recipient, and the description of each batch, of a rehearsal."""
+UNKNOWN_BATCH = "B-0000000000000000000000"
 UNFUNDED = "the balance of the sandbox may be too low"
 RATE_LIMITED = 429
 MISSING_PATH_STATUSES = {404, 405, 501}
 WAIT_SECONDS = 20
 TOO_OLD_SECONDS = 35
 """The age from which the gateway presumes that an unanswered request cannot be carried out."""
-DELAYS = {"update_recipient": 1.1, "update_payout_method": 1.1}
-"""Seconds before a request, so that the timestamps of a service change with it."""
+DELAYED = {"update_recipient", "update_payout_method", "list-bank"}
+"""What is changed or saved by requests that wait for a second, so that timestamps differ."""
 
 COMPARISONS: Mapping[str, tuple[str, Callable[[Any, str], bool]]] = {
     "": ("is missing", lambda found, _: found is not None),
@@ -43,6 +44,7 @@ COMPARISONS: Mapping[str, tuple[str, Callable[[Any, str], bool]]] = {
     "!=": ("has the same value", lambda found, value: str(found) != value),
     "in": ("has another value", lambda found, value: str(found) in value.split()),
     "has": ("lacks it", lambda found, value: value in str(found)),
+    "lacks": ("has what it should not", lambda found, value: value not in str(found)),
 }
 """Of the values in answers, and how a difference is described."""
 
@@ -130,8 +132,8 @@ class RehearsalStopped(Exception):
     """The operator has interrupted it, or the service fails. The message is one line."""
 
 
-Seen = tuple[bool | None, str]
-"""Whether it is as expected (None: it could not be tried), and what was seen."""
+Results = dict[str, tuple[bool | None, str]]
+"""By row: whether it is as expected (None: it could not be tried), and what was seen."""
 
 
 @dataclass(slots=True)
@@ -150,7 +152,7 @@ class RehearsalRun:
     client: RecordingClient
     may_start: bool
     is_interrupted: Callable[[], bool]
-    results: dict[str, Seen] = field(default_factory=dict)
+    results: Results = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
     probes: dict[str, Exchange] = field(default_factory=dict)
     failed_requests: list[str] = field(default_factory=list)
@@ -160,12 +162,16 @@ class RehearsalRun:
         self.values = {
             "reference": f"{REFERENCE_PREFIX}{secrets.token_hex(4)}",
             "tomorrow": f"{datetime.now(UTC) + timedelta(days=2):%Y-%m-%dT00:00:00Z}",
+            "yesterday": f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%dT00:00:00Z}",
+            # Another one in each run, because a batch that cannot be deleted is edited again.
+            "amount": f"36.{secrets.randbelow(90) + 10}",
             "wallet": words.legacy.wallet,
             "service": words.legacy.service,
             "current_wallet": words.current.wallet,
             "balance_path": words.current.balance_path,
             "batch_currency": words.current.batch_currency,
         }
+        self.save_id("unknown", UNKNOWN_BATCH, UNKNOWN_BATCH)
 
     async def take_step(self, step: Step) -> None:
         """Sends the request of a step, and records what it shows; raises RehearsalStopped."""
@@ -184,14 +190,15 @@ class RehearsalRun:
         except KeyError:  # the row that saves the value has failed, and says so
             return
         send = self._send_probe if kind else self._send_legacy
-        await asyncio.sleep(DELAYS.get(step.row, 0))
+        await asyncio.sleep(1.1 if {step.row, values["name"]} & DELAYED else 0)
         self.client.failure = ""
         status, answer = await send(step.row, method, target, body or None)
         difference = find_difference(status, answer, expected) if expected else ""
         if difference or not expected:
             self._check_failure(step)
         if expected:
-            names = re.findall(r"[?&](\w+)=", target) if step.row.startswith("list ") else ()
+            is_list = step.row in ("list filters", "list order")
+            names = re.findall(r"&(orderBy=\w+|\w+)", target) if is_list else ()
             seen = f"{difference} with {', '.join(names)}" if names else difference
             is_ok: bool | None = not difference
             # The answer for a batch that is not funded.

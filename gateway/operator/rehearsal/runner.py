@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -16,13 +16,12 @@ from gateway.operator.rehearsal.run import (
     REFERENCE_PREFIX,
     RehearsalRun,
     RehearsalStopped,
-    Seen,
+    Results,
     find_value,
     normalize,
 )
 from gateway.operator.rehearsal.scenario import CHAPTERS, LISTS, START, STEPS
 from gateway.storage import ObjectStateStore
-from mappings.payloads import find_payments
 
 FORMAT = 4
 """Of the saved progress, which is found by this number."""
@@ -36,12 +35,10 @@ SEARCHES = {
 SINGULARS = {"batches": "batch", "recipients": "recipient"}
 
 STAYS = "the service does not delete it by this path"
-OPEN = "it is open and pays nobody"
-REUSABLE = f"{OPEN}; the next run uses it again"
+REUSABLE = "it is open and pays nobody; the next run uses it again"
 STARTED = "it was started, so it stays"
 STARTED_STATUSES = ("processing", "processed", "complete")
 FINAL_STATUSES = (*STARTED_STATUSES, "archived")
-EARLIER = " (in an earlier run)"
 
 
 class Leftover(NamedTuple):
@@ -53,7 +50,7 @@ class Leftover(NamedTuple):
     reason: str = ""
 
 
-Save = Callable[[dict[str, Seen], list[Leftover]], Awaitable[None]]
+Save = Callable[[Results, list[Leftover]], Awaitable[None]]
 """Saves the results and what is left."""
 
 
@@ -74,18 +71,18 @@ async def run_rehearsal(
     is_recent = time.time() - saved.get("at", 0) < RESUME_SECONDS
     done: list[str] = saved["chapters"] if is_recent else []
     run.failed_requests = saved["failed_requests"] if is_recent else []
-    results: dict[str, Any] = saved.get("results", {})
-    earlier = _mark_as_earlier(results)
-    if done:
-        run.results = {name: r for name, r in results.items() if not r[1].endswith(EARLIER)}
+    # A run does not see all that earlier ones saw, because it starts or creates no other batch.
+    earlier, run.results = saved.get("earlier", {}), saved.get("results", {})
+    if not done:
+        earlier, run.results = earlier | run.results, {}
     earlier_left = await _remove_objects(run, [Leftover(**item) for item in saved.get("left", ())])
     # What it shows is not of this run.
     run.client.exchanges.clear()
-    _take_over_batches(run, earlier_left, has_added_payment="create_payment" in results)
+    _take_over_batches(run, earlier_left, has_added_payment="create_payment" in earlier)
 
-    async def save(results: dict[str, Seen], left: list[Leftover]) -> None:
+    async def save(results: Results, left: list[Leftover]) -> None:
         row = {"at": int(time.time()), "chapters": done, "failed_requests": run.failed_requests}
-        row |= {"left": [item._asdict() for item in left], "results": earlier | results}
+        row |= {"left": [item._asdict() for item in left], "results": results, "earlier": earlier}
         await objects.save_capability(ENVIRONMENT, name, row)
 
     async def save_verdict(verdict: str, *, is_ok: bool = False) -> None:
@@ -104,9 +101,10 @@ async def run_rehearsal(
     show_progress("cleaning up")
     left = [*earlier_left, *_list_created_objects(run)]
     await save(run.results, left)
-    left = await _remove_objects(run, [*await _find_listed_objects(run), *left])
-    run.results = earlier | run.results
-    report = build_report(run, [item._asdict() for item in left], stop_reason)
+    with suppress(RehearsalStopped):
+        left = [*await _find_listed_objects(run), *left]
+    left = await _remove_objects(run, left)
+    report = build_report(run, earlier, [item._asdict() for item in left], stop_reason)
     if not stop_reason:
         done, run.failed_requests = [], []
     await save(run.results, left)
@@ -139,24 +137,15 @@ def _is_possible(run: RehearsalRun, chapter: str) -> bool:
     return chapter != LISTS or run.results.get("listed at once", (None,))[0] is not False
 
 
-def _mark_as_earlier(results: Mapping[str, Seen]) -> dict[str, Seen]:
-    """Returns results for what a run does not see, because it starts or creates no other batch."""
-    return {
-        name: (is_ok, seen.removesuffix(EARLIER) + EARLIER)
-        for name, (is_ok, seen) in results.items()
-        if is_ok is not None
-    }
-
-
 def _take_over_batches(run: RehearsalRun, left: list[Leftover], *, has_added_payment: bool) -> None:
     """Takes over batches that the service does not delete, so that no run leaves more."""
     for item in left:
         name = item.reference[len(run.values["reference"]) + 1 :]
-        is_started = name == START and OPEN not in item.reason
-        if item.reason.endswith(REUSABLE) or is_started:
+        is_open = item.reason.endswith(REUSABLE)
+        if is_open or name == START:
             run.save_id(name, item.id, item.id)
         # No other one is started, also if the answer to its start was lost.
-        if is_started:
+        if name == START and not is_open:
             run.save_id("started", item.id, item.id)
     if "read" in run.values and has_added_payment:  # which cannot be removed either
         run.save_id("added", "", "")
@@ -176,33 +165,27 @@ def _list_created_objects(run: RehearsalRun) -> list[Leftover]:
 
 async def _find_listed_objects(run: RehearsalRun) -> list[Leftover]:
     """Finds objects of any rehearsal by their reference, also if their creation was not answered."""
-    found = []
+    found, ids = list[Leftover](), set[str]()
     for kind, (field, target) in SEARCHES.items():
-        with suppress(RehearsalStopped):
-            async for row in _iter_listed_rows(run, kind, target):
-                reference = str(row.get(field))
-                if (
-                    reference.startswith(REFERENCE_PREFIX)
-                    and row.get("status") not in FINAL_STATUSES
-                ):
-                    found.append(Leftover(kind, str(row["id"]), reference))
+        # Up to a page without new rows, because not every service counts them.
+        for page in itertools.count(1):
+            shown = (await run.call_service("GET", f"{target}&page={page}")).body.get(kind)
+            rows = (
+                [row for row in shown if isinstance(row, dict)] if isinstance(shown, list) else ()
+            )
+            new = {
+                str(row["id"]): row for row in rows if row.get("id") and str(row["id"]) not in ids
+            }
+            if not new:
+                break
+            ids |= new.keys()
+            found += [
+                Leftover(kind, id_, row[field])
+                for id_, row in new.items()
+                if str(row.get(field)).startswith(REFERENCE_PREFIX)
+                and row.get("status") not in FINAL_STATUSES
+            ]
     return found
-
-
-async def _iter_listed_rows(
-    run: RehearsalRun, kind: str, target: str
-) -> AsyncIterator[dict[str, Any]]:
-    """Yields the rows of all pages, up to one without new rows: no service has to count them."""
-    ids = set[str]()
-    for page in itertools.count(1):
-        rows = (await run.call_service("GET", f"{target}&page={page}")).body.get(kind)
-        shown = [row for row in rows if isinstance(row, dict)] if isinstance(rows, Iterable) else []
-        new = {str(row["id"]): row for row in shown if row.get("id")}
-        if ids.issuperset(new):
-            return
-        ids |= new.keys()
-        for row in new.values():
-            yield row
 
 
 async def _remove_objects(run: RehearsalRun, objects: Iterable[Leftover]) -> list[Leftover]:
@@ -232,7 +215,6 @@ async def _remove_object(run: RehearsalRun, kind: str, id_: str) -> str:
         return STARTED
     is_missing = deletion.reply.status in MISSING_PATH_STATUSES
     reason = STAYS if is_missing else f"it was not deleted: {deletion}"
-    if status not in ("open", "pending"):
-        return reason if read.is_accepted else f"{reason}; it cannot be read: {read}"
-    payments = find_payments(read.body)
-    return f"{reason}; {REUSABLE if payments is None or len(payments) > 1 else OPEN}"
+    if status in ("open", "pending"):
+        return f"{reason}; {REUSABLE}"
+    return reason if read.is_accepted else f"{reason}; it cannot be read: {read}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -28,11 +29,22 @@ def load_table(name: str) -> list[list[str]]:
     return [[cell.strip() for cell in row[1:-1].split("|")] for row in rows]
 
 
-STEPS = [Step(*cells) for cells in load_table("scenario.md")]
+def _expand_choices(cells: list[str]) -> list[Step]:
+    """Returns a step for each choice: the first one of all angle brackets, the second one…"""
+    choices = [text.split() for text in re.findall("<(.*?)>", "".join(cells))] or [[""]]
+    return [Step(*(_choose(cell, i) for cell in cells)) for i in range(len(choices[0]))]
+
+
+def _choose(cell: str, number: int) -> str:
+    return re.sub("<(.*?)>", lambda choices: choices[1].split()[number], cell)
+
+
+STEPS = [step for cells in load_table("scenario.md") for step in _expand_choices(cells)]
 CHAPTERS = [*dict.fromkeys(step.chapter for step in STEPS)]
 LISTS, START = "lists", "start"
 """The chapters that are not always run."""
 
 BODIES: dict[str, dict[str, Any]] = json.loads(read_data("bodies.json"))
+BODIES |= {f"{name}-payout": {"payout": body} for name, body in BODIES.items() if "primary" in body}
 """The parts of bodies. Addresses are of a reserved domain (RFC 2606): the service sends mail.
 Amounts are above the usual minimum of a bank transfer."""
