@@ -18,9 +18,9 @@ from mappings.batch_reads import load_batch
 from mappings.batch_views import EDITABLE_STATUSES, Batch, derive_batch_status, drop_nulls
 from mappings.current import SUMMARY_PATH
 from mappings.effects import JSON, Answer, Call, CompareAndSet, Flow, LoadFacts
-from mappings.failures import Invalid, NoSuchOperation, Refused
+from mappings.failures import Invalid, Refused
 from mappings.ids import needs_alias_id
-from mappings.paging import compute_last_page_to_read
+from mappings.paging import compute_last_page_to_read, load_all_batches
 from mappings.payloads import extract_batch
 from mappings.payouts import SubFlow
 
@@ -174,18 +174,10 @@ def find_batches_without_records() -> Flow:
         *redirects,
         *(facts.get("upstream") for facts in facts_by_id.values()),
     }
-    status_by_id: dict[str, JSON] = {}
-    number, pages, previous_count = 1, 1, 0
-    while number <= pages:
-        query = {"page": str(number), "pageSize": "100"}
-        try:
-            body = yield Call("GET", "/batches", query=query, probe_ids=())
-        except NoSuchOperation:
-            return _build_differences_answer(listed=None)
-        rows = [row for row in body.get("batches") or [] if isinstance(row, dict)]
-        status_by_id |= {str(row.get("id")): derive_batch_status(drop_nulls(row)) for row in rows}
-        pages = compute_last_page_to_read(body, number, is_new=len(status_by_id) > previous_count)
-        number, previous_count = number + 1, len(status_by_id)
+    rows = yield from load_all_batches()
+    if rows is None:
+        return _build_differences_answer(listed=None)
+    status_by_id = {id_: derive_batch_status(drop_nulls(row)) for id_, row in rows.items()}
     unknown = {id_: status for id_, status in status_by_id.items() if id_ not in known_ids}
     return _build_differences_answer(listed=len(status_by_id), unknown=unknown)
 

@@ -20,7 +20,7 @@ from mappings.batch_views import (
 )
 from mappings.current import SUMMARY_PATH
 from mappings.effects import JSON, Answer, Call, Flow
-from mappings.failures import NoSuchOperation, Refused
+from mappings.failures import Refused
 from mappings.matching import Entry
 from mappings.objects import (
     DEFAULT_HOLD,
@@ -29,7 +29,7 @@ from mappings.objects import (
     is_deleted_for_clients,
     is_legacy_status_still_valid,
 )
-from mappings.paging import compute_last_page_to_read
+from mappings.paging import compute_last_page_to_read, load_all_batches
 from mappings.payloads import extract_batch, extract_payments
 from mappings.payouts import SubFlow
 
@@ -112,18 +112,10 @@ def _extract_payout_holds(legacy_recipient: LegacyObject) -> dict[str, JSON]:
 
 def load_listed_batches() -> Flow:
     """Lists the service's batches with GET /batches; ``batches`` is None if it lacks that."""
-    rows: dict[str, JSON] = {}
-    number, pages, previous_count = 1, 1, 0
-    while number <= pages:
-        query = {"page": str(number), "pageSize": "100"}
-        try:
-            body = yield Call("GET", "/batches", query=query, probe_ids=())
-        except NoSuchOperation:
-            return Answer({"batches": None})
-        rows |= {str(row["id"]): row for row in body.get("batches") or [] if row.get("id")}
-        pages = compute_last_page_to_read(body, number, is_new=len(rows) > previous_count)
-        number, previous_count = number + 1, len(rows)
-    return Answer({"batches": list(rows.values())})
+    rows = yield from load_all_batches()
+    return Answer(
+        {"batches": None if rows is None else [row for row in rows.values() if row.get("id")]}
+    )
 
 
 def match_legacy_batch(

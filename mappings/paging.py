@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from mappings.effects import JSON
+from mappings.effects import JSON, Call, Step
+from mappings.failures import NoSuchOperation
 
 T = TypeVar("T")
 
@@ -82,6 +83,23 @@ def compute_last_page_to_read(body: Mapping[str, JSON], number: int, *, is_new: 
         return 0
     meta = body.get("meta")
     return parse_count_or_default(meta.get("pages") if isinstance(meta, dict) else None, number + 1)
+
+
+def load_all_batches() -> Generator[Step, Any, dict[str, dict[str, JSON]] | None]:
+    """Reads all pages of GET /batches, by id; None if the service lacks it."""
+    rows: dict[str, dict[str, JSON]] = {}
+    number, pages, previous_count = 1, 1, 0
+    while number <= pages:
+        query = {"page": str(number), "pageSize": "100"}
+        try:
+            body = yield Call("GET", "/batches", query=query, probe_ids=())
+        except NoSuchOperation:
+            return None
+        page_rows = (row for row in body.get("batches") or [] if isinstance(row, dict))
+        rows |= {str(row.get("id")): row for row in page_rows}
+        pages = compute_last_page_to_read(body, number, is_new=len(rows) > previous_count)
+        number, previous_count = number + 1, len(rows)
+    return rows
 
 
 def parse_count_or_default(value: JSON, default: int) -> int:

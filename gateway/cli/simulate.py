@@ -63,19 +63,6 @@ class CannotListen(click.ClickException):
     default="path",
     help="The part of the URL that signatures cover.",
 )
-@_shown(
-    "--account-number-with-iban",
-    type=click.Choice(["optional", "required"]),
-    default="optional",
-    help="Whether an account with an IBAN also needs accountNum.",
-)
-@click.option("--lists-archived", is_flag=True, help="Include deleted recipients in lists.")
-@_shown(
-    "--validation-status",
-    type=click.Choice([400, 406]),
-    default=400,
-    help="HTTP status of validation errors.",
-)
 @click.option(
     "--no-inferred",
     "inferred",

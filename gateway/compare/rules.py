@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Context, Decimal
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.resources import files
 from typing import Annotated, Any, ClassVar
 
 from pydantic import (
@@ -38,6 +39,10 @@ _DECIMAL_TEXT = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 NonEmptyText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
+BUILT_IN = "built in"
+"""The origin of the rules that apply to every comparison."""
+
+
 class Rule(BaseModel):
     """The fields of all rules. ``origin`` is the file that the rule comes from."""
 
@@ -46,7 +51,7 @@ class Rule(BaseModel):
     path: NonEmptyText
     reason: NonEmptyText
     operation: str = ""
-    origin: str = Field(default="built in", exclude=True)
+    origin: str = Field(default=BUILT_IN, exclude=True)
 
     @property
     def effect(self) -> str:
@@ -159,59 +164,20 @@ _RulesDocument = create_model(
 )
 """The content of a rules file, or the ``rules`` of a scenario."""
 
-COMPARED_HEADERS = ("content-type", "access-control-allow-origin", "retry-after", "ratelimit-*")
-"""Headers that clients depend on; a final ``*`` stands for the rest of a name."""
 
-_REQUEST_TIME_REASON = "depends on the time of the request, which is not the same on both sides"
-_SEPARATE_OBJECTS_REASON = (
-    "with writes, the two sides create their objects at slightly different times"
-)
-_LOGS_REASON = "each service logs the requests that it receives itself"
-_USAGE_REASON = "depends on earlier requests to that side"
-
-BUILT_IN: tuple[Rule, ...] = (
-    *(
-        IdRule(
-            path=path,
-            any_shape=False,
-            reason="each side has its own ids; they are paired and must stay paired",
-        )
-        for path in ("**.id", "**.recipientId", "**.batchId", "**.paymentId")
-    ),
-    *(
-        TimeRule(path=f"**.{name}", seconds=Decimal(60), reason=_REQUEST_TIME_REASON)
-        for name in ("serverTime", "quoteExpiredAt")
-    ),
-    *(
-        TimeRule(
-            path=f"**.{name}",
-            seconds=Decimal(60),
-            reason=_SEPARATE_OBJECTS_REASON,
-            with_writes_only=True,
-        )
-        for name in ("createdAt", "updatedAt", "sentAt", "completedAt", "processedAt", "checkedAt")
-    ),
-    *(
-        IgnoreRule(path=path, operation="read_recipient_logs", reason=_LOGS_REASON)
-        for path in ("activities", "meta.records", "meta.pages")
-    ),
-    AddedRule(
-        path="@header.ratelimit-*",
-        reason="not in the legacy document; the gateway adds it",
-    ),
-    *(
-        PresentRule(path=f"@header.{name}", reason=_USAGE_REASON)
-        for name in ("ratelimit-remaining", "ratelimit-reset", "retry-after")
-    ),
-)
+@cache
+def _load_built_in_rules() -> Rules:
+    text = files("gateway.compare").joinpath("built_in_rules.toml").read_text(encoding="utf-8")
+    return parse_rules(text, BUILT_IN)
 
 
 @dataclass(frozen=True)
 class Rules:
     """Rules in order: of two rules of one kind for a path, the later one applies."""
 
-    rules: tuple[Rule, ...] = BUILT_IN
-    headers: tuple[str, ...] = COMPARED_HEADERS
+    rules: tuple[Rule, ...] = field(default_factory=lambda: _load_built_in_rules().rules)
+    headers: tuple[str, ...] = field(default_factory=lambda: _load_built_in_rules().headers)
+    """Headers that are compared; a final ``*`` stands for the rest of a name."""
     # Every value of every answer looks up its rules, but there are few distinct paths.
     _cache: dict[tuple[str, str], Mapping[str, Rule]] = field(
         default_factory=dict, compare=False, repr=False

@@ -90,18 +90,18 @@ def test_command_accepts_credentials_and_options():
     key = {"merchant": "acme", "environment": "live", "access_key": "AK1", "secret_key": "one"}
     text = json.dumps({**key, "api_key": "k", "name": "n"}) + "\n\n"
     with run_simulator(
-        *("--keys", "-", "--seed", "3", "--recipients", "40", "--lists-archived"),
-        *("--signed-target", "path-and-query", "--validation-status", "406"),
-        *("--account-number-with-iban", "required"),
+        *("--keys", "-", "--seed", "3", "--recipients", "40"),
+        *("--signed-target", "path-and-query"),
         line_count=1,
         stdin=text,
     ) as (_, url, printed_lines):
         assert "one" not in printed_lines[0]
         status, answer = list_recipients(url, "AK1", "one")
-        assert (status, answer["meta"]["records"]) == (200, 40)
+        assert status == 200
+        assert 30 < answer["meta"]["records"] <= 40, "some are archived"
         assert list_recipients(url, *DEMO_CREDENTIALS)[0] == 401
         assert list_recipients(url, "AK1", "one", "?orderBy=id")[0] == 401
-        assert list_recipients(url, "AK1", "one", "?orderBy=id", "?orderBy=id")[0] == 406
+        assert list_recipients(url, "AK1", "one", "?orderBy=id", "?orderBy=id")[0] == 400
 
 
 def test_command_can_disable_optional_endpoints_and_give_bare_answers():
