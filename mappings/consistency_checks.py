@@ -18,9 +18,9 @@ from mappings.batch_reads import load_batch
 from mappings.batch_views import EDITABLE_STATUSES, Batch, derive_batch_status, drop_nulls
 from mappings.current import SUMMARY_PATH
 from mappings.effects import JSON, Answer, Call, CompareAndSet, Flow, LoadFacts
-from mappings.failures import Invalid, Refused
+from mappings.failures import Invalid, NoSuchOperation, Refused
 from mappings.ids import needs_alias_id
-from mappings.paging import compute_last_page_to_read, load_all_batches
+from mappings.paging import compute_last_page_to_read, load_all_rows
 from mappings.payloads import extract_batch
 from mappings.payouts import SubFlow
 
@@ -174,8 +174,9 @@ def find_batches_without_records() -> Flow:
         *redirects,
         *(facts.get("upstream") for facts in facts_by_id.values()),
     }
-    rows = yield from load_all_batches()
-    if rows is None:
+    try:
+        rows = yield from load_all_rows("/batches", "batches", probe_ids=())
+    except NoSuchOperation:
         return _build_differences_answer(listed=None)
     status_by_id = {id_: derive_batch_status(drop_nulls(row)) for id_, row in rows.items()}
     unknown = {id_: status for id_, status in status_by_id.items() if id_ not in known_ids}

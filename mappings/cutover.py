@@ -20,7 +20,7 @@ from mappings.batch_views import (
 )
 from mappings.current import SUMMARY_PATH
 from mappings.effects import JSON, Answer, Call, Flow
-from mappings.failures import Refused
+from mappings.failures import NoSuchOperation, Refused
 from mappings.matching import Entry
 from mappings.objects import (
     DEFAULT_HOLD,
@@ -29,7 +29,7 @@ from mappings.objects import (
     is_deleted_for_clients,
     is_legacy_status_still_valid,
 )
-from mappings.paging import compute_last_page_to_read, load_all_batches
+from mappings.paging import load_all_rows
 from mappings.payloads import extract_batch, extract_payments
 from mappings.payouts import SubFlow
 
@@ -112,10 +112,11 @@ def _extract_payout_holds(legacy_recipient: LegacyObject) -> dict[str, JSON]:
 
 def load_listed_batches() -> Flow:
     """Lists the service's batches with GET /batches; ``batches`` is None if it lacks that."""
-    rows = yield from load_all_batches()
-    return Answer(
-        {"batches": None if rows is None else [row for row in rows.values() if row.get("id")]}
-    )
+    try:
+        rows = yield from load_all_rows("/batches", "batches", probe_ids=())
+    except NoSuchOperation:
+        return Answer({"batches": None})
+    return Answer({"batches": [row for row in rows.values() if row.get("id")]})
 
 
 def match_legacy_batch(
@@ -181,26 +182,16 @@ def _list_candidate_batch_ids(
     if not payments:
         return []
     payee = _resolve_current_recipient_id(payments[0], current_ids)
-    batch_ids: dict[str, None] = {}
-    payment_ids = set[JSON]()
-    number, pages = 1, 1
-    while number <= pages:
-        query = {"page": str(number), "pageSize": "100"}
-        try:
-            body = yield Call("GET", f"/recipients/{payee}/payments", query=query)
-        except Refused as refused:
-            if refused.status != 404:
-                raise
-            return []
-        previous_count = len(payment_ids)
-        for payment in body.get("payments") or []:
-            payment_ids.add(payment.get("id"))
-            batch = payment.get("batch") or {}
-            if batch.get("id") and batch.get("createdAt") == legacy_batch.get("createdAt"):
-                batch_ids[str(batch["id"])] = None
-        pages = compute_last_page_to_read(body, number, is_new=len(payment_ids) > previous_count)
-        number += 1
-    return list(batch_ids)
+    try:
+        rows = yield from load_all_rows(f"/recipients/{payee}/payments", "payments")
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        return []
+    batches = (payment.get("batch") or {} for payment in rows.values())
+    created_at = legacy_batch.get("createdAt")
+    ids = (each["id"] for each in batches if each.get("id") and each.get("createdAt") == created_at)
+    return list(dict.fromkeys(map(str, ids)))
 
 
 def _resolve_current_recipient_id(payment: LegacyObject, current_ids: Mapping[str, str]) -> str:

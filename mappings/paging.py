@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mappings.effects import JSON, Call, Step
-from mappings.failures import NoSuchOperation
 
 T = TypeVar("T")
 
@@ -85,17 +84,16 @@ def compute_last_page_to_read(body: Mapping[str, JSON], number: int, *, is_new: 
     return parse_count_or_default(meta.get("pages") if isinstance(meta, dict) else None, number + 1)
 
 
-def load_all_batches() -> Generator[Step, Any, dict[str, dict[str, JSON]] | None]:
-    """Reads all pages of GET /batches, by id; None if the service lacks it."""
+def load_all_rows(
+    path: str, list_field: str, *, probe_ids: tuple[str, ...] | None = None
+) -> Generator[Step, Any, dict[str, dict[str, JSON]]]:
+    """Reads all pages of a list, by id."""
     rows: dict[str, dict[str, JSON]] = {}
     number, pages, previous_count = 1, 1, 0
     while number <= pages:
         query = {"page": str(number), "pageSize": "100"}
-        try:
-            body = yield Call("GET", "/batches", query=query, probe_ids=())
-        except NoSuchOperation:
-            return None
-        page_rows = (row for row in body.get("batches") or [] if isinstance(row, dict))
+        body = yield Call("GET", path, query=query, probe_ids=probe_ids)
+        page_rows = (row for row in body.get(list_field) or [] if isinstance(row, dict))
         rows |= {str(row.get("id")): row for row in page_rows}
         pages = compute_last_page_to_read(body, number, is_new=len(rows) > previous_count)
         number, previous_count = number + 1, len(rows)
