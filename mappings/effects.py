@@ -348,7 +348,7 @@ class Inconclusive:
 
 @frozen_dataclass(frozen=True, slots=True)
 class Unreadable(Inconclusive):
-    """The service could not be read; a later attempt may succeed."""
+    """The service could not be read, or contradicts an operator; a later attempt may succeed."""
 
 
 WriteOutcome = Confirmed | Absent | Inconclusive

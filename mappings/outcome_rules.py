@@ -26,6 +26,7 @@ from mappings.effects import (
     MayExist,
     OutcomeRule,
     Step,
+    Unreadable,
     WriteOutcome,
 )
 from mappings.failures import NoSuchOperation, Refused
@@ -433,15 +434,20 @@ def build_quote_outcome_rule(upstream_id: str, previous_expiry: JSON) -> Outcome
 def build_batch_start_outcome_rule(upstream_id: str) -> OutcomeRule:
     """Builds the rule of a start; it reads GET /batch/:id/summary.
 
-    Any status but open and pending confirms the start.
+    Any status but open and pending confirms the start; an operator's word does not outweigh it.
     """
 
-    def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
+    def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         batch = extract_batch((yield Call("GET", SUMMARY_PATH.format(id=upstream_id))))
         status = derive_batch_status(batch)
         # Unknown words count as started: treating a started batch as open could start it twice.
         if status and status not in EDITABLE_STATUSES:
             return Confirmed({"batch": batch})
+        if status and write.is_confirmed_by_operator:
+            # Recording a start that did not happen would block the batch for good.
+            return Unreadable(
+                "happened is recorded, but the service shows the batch as not started"
+            )
         return Absent() if status else Inconclusive("the service shows no status of the batch")
 
     return read_outcome

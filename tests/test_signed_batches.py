@@ -744,6 +744,43 @@ async def test_freeze_refuses_signed_writes_and_allows_reads(
         assert (await start_signed(setup.gateway, upstream)).status == 200
 
 
+@pytest.mark.parametrize("is_signed", [True, False], ids=["signed", "legacy"])
+async def test_verdict_that_a_start_happened_can_be_corrected(
+    *, is_signed: bool, tmp_path: Path
+) -> None:
+    async with open_operated_gateway(tmp_path, seconds=1, processing_seconds=60) as setup:
+        gateway = setup.gateway
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
+        (upstream,) = setup.service.find_or_create_tenant().batches
+
+        async def start() -> int:
+            if is_signed:
+                return (await start_signed(gateway, upstream)).status
+            return (await gateway.request("POST", f"/v1/batches/{batch}/start-processing")).status
+
+        async def list_in_doubt() -> Any:
+            return (await setup.run_json_command("writes", "unsettled"))["writes"]
+
+        async def is_contradicted() -> bool:
+            (write,) = await list_in_doubt()
+            return "cannot be right" in write["what_to_do"]
+
+        async def is_resolved() -> bool:
+            return not await list_in_doubt()
+
+        setup.add_fault("POST", "/v1/batches/*/start-processing", close="before")
+        assert await start() == 500
+        await setup.age_sent_writes()
+        (write,) = await list_in_doubt()
+        await setup.run_command("writes", "settle", write["write"], "--happened", "--yes")
+        await wait_until_async(is_contradicted)
+        assert await start() == 500
+        await setup.run_command("writes", "settle", write["write"], "--did-not-happen", "--yes")
+        await wait_until_async(is_resolved)
+        assert await start() == 200
+        assert len(setup.service.batch_starts) == 1
+
+
 async def test_signed_write_waiting_for_an_edit_is_not_sent_after_a_freeze(tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path, seconds=15, inferred=True) as setup:
         recipient = await create_recipient(setup.gateway)

@@ -18,7 +18,6 @@ from gateway.storage.operations import (
     ABSENT,
     CONFIRMED,
     IN_DOUBT,
-    OPERATOR_OUTCOMES,
     RUNNING,
     SENT,
     OperationRecord,
@@ -313,9 +312,7 @@ def format_operator_advice(record: OperationRecord, write: Write) -> str:
     if not write.operator_outcome:
         advice = _format_check_advice(record, write)
         return advice if record.is_forwarded else f"{RECONCILIATION_ADVICE} {advice}"
-    if write.operator_outcome not in OPERATOR_OUTCOMES and write.operator_outcome in (
-        record.reason or ""
-    ):
+    if write.operator_outcome != ABSENT and write.operator_outcome in (record.reason or ""):
         return f"the recorded outcome cannot be right: {_format_check_advice(record, write)}"
     return (
         "no action needed; a running gateway continues from the recorded outcome; if it has to "
