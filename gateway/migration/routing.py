@@ -138,6 +138,8 @@ class ServiceRouter:
         is_forwarded = self.is_forwarded(key, inbound.operation)
         if find_mode_group(inbound.operation) != "batches" or not (batches := inbound.batches):
             return is_forwarded
+        # The client has the response of a forwarded create, also if its commit failed.
+        await self._idempotency_guard.save_unsaved_outcomes()
         # A batch without a recorded service is at the one that the mode selects.
         default_service = "legacy" if is_forwarded else "current"
         services = {

@@ -314,6 +314,10 @@ class IdempotencyGuard:
         """Records that the client disconnected before it had the response."""
         await self._journal.record_disconnect(execution)
 
+    async def save_unsaved_outcomes(self) -> None:
+        """Saves outcomes whose commits failed; raises StoreUnavailable if they still do."""
+        await self._reconciler.save_unsaved_outcomes()
+
     # Retry or new operation
 
     async def _find_or_start_execution(

@@ -219,7 +219,7 @@ class Journal:
         if (
             # Only this process knows these outcomes. Another fence means that another process has
             # had the operation since, and has determined them by reads.
-            unsaved := self.unsaved_executions.pop(execution.operation_record.id, None)
+            unsaved := self.unsaved_executions.get(execution.operation_record.id)
         ) and unsaved.operation_record.fence == fence:
             await run_in_thread_if(
                 unsaved.has_long_checkpoint, execution.take_over_unsaved_steps, unsaved

@@ -180,6 +180,15 @@ class WriteReconciler:
         if row and row.state in (RUNNING, IN_DOUBT) and not self.is_operation_executing(row):
             raise self.build_in_doubt_error(record)
 
+    async def save_unsaved_outcomes(self) -> None:
+        """Ends the operations whose outcomes only this process knows, because of a failed commit."""
+        for id_ in list(self._journal.unsaved_executions):
+            row = await self._journal.operations.find_operation(id_)
+            if row is not None and row.state in (RUNNING, IN_DOUBT):
+                await self.reconcile(row)
+            if execution := self._journal.executions.get(id_):  # the sweep ends it
+                await execution.ended.wait()
+
     async def _has_news_of_forwarded(self, record: OperationRecord) -> bool:
         """Whether a forwarded write may end now: reads of the gateway would find out nothing."""
         if record.state == RUNNING or record.id in self._journal.unsaved_executions:
