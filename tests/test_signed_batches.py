@@ -744,6 +744,26 @@ async def test_freeze_refuses_signed_writes_and_allows_reads(
         assert (await start_signed(setup.gateway, upstream)).status == 200
 
 
+async def test_signed_write_waiting_for_a_connection_is_not_sent_after_a_freeze(
+    tmp_path: Path,
+) -> None:
+    sections = {"upstream": {"connections": 1}}
+    async with open_operated_gateway(tmp_path, seconds=15, sections=sections) as setup:
+        path = "/v1/recipients/R-slow"
+        setup.add_fault("GET", path, delay=3)
+        pending_read = asyncio.ensure_future(
+            send_signed(setup.gateway, "GET", "/recipients/R-slow")
+        )
+        await wait_until(lambda: not setup.service.faults)
+        pending_write = asyncio.ensure_future(
+            send_signed(setup.gateway, "POST", "/recipients", b'{"type":"individual"}')
+        )
+        await setup.run_command("freeze", "--merchant", "demo")
+        assert extract_error(await pending_write) == FROZEN_REFUSAL
+        assert setup.count_calls("POST", "*") == 0
+        assert (await pending_read).status == 404
+
+
 @pytest.mark.parametrize("is_signed", [True, False], ids=["signed", "legacy"])
 async def test_verdict_that_a_start_happened_can_be_corrected(
     *, is_signed: bool, tmp_path: Path

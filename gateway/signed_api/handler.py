@@ -46,6 +46,7 @@ from gateway.signed_api.replies import WaitingClient, build_streamed_response, s
 from gateway.signed_api.senders import AuthenticatedSender, SenderAuthenticator
 from gateway.signed_api.signers import Signer
 from gateway.signed_api.transitions import (
+    CLIENT_DISCONNECTED,
     Send,
     SignedWrite,
     SignedWriteGuard,
@@ -74,8 +75,6 @@ REFUSED_METHODS = ("CONNECT", "TRACE")
 
 UNKNOWN_TENANT = "unknown keys"
 """Admission name of all senders with unknown access keys, which share the slots of one tenant."""
-
-CLIENT_DISCONNECTED = "the client disconnected before anything was sent"
 
 CLIENT_CLOSED_REQUEST = 499
 """Logged status if the client disconnected before its response, as in nginx; never sent."""
@@ -408,7 +407,7 @@ class SignedHandler:
                 # Built within the span, so that the service's span becomes its child.
                 passthrough_request.headers.update(traces.build_trace_headers())
                 upstream_response = await stack.enter_async_context(
-                    self._passthrough.send(passthrough_request, fence or _ClientFence(client))
+                    self._passthrough.send(passthrough_request, fence)
                 )
                 call_recorder.record_status(upstream_response.status)
                 return upstream_response
@@ -456,20 +455,6 @@ INVALID_IDS = Problem(
 )
 
 BODY_ON_READ = Problem("invalid_field", "A GET or HEAD has no body.")
-
-
-@dataclass(frozen=True, slots=True)
-class _ClientFence:
-    """A fence that stops the request if the client disconnects before there is a connection."""
-
-    client: WaitingClient
-
-    @property
-    def is_fence_recent(self) -> bool:
-        return not self.client.is_disconnected
-
-    async def verify_fence(self) -> None:
-        raise Unreachable(CLIENT_DISCONNECTED)
 
 
 def _build_failure_response(failure: Failure, context: SignedRequestContext) -> LegacyResponse:

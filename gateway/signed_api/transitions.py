@@ -13,6 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from multidict import CIMultiDictProxy
@@ -36,7 +37,7 @@ from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
 from gateway.writes.response_proof import is_proven_refusal, is_success
 from mappings import errors
 from mappings.effects import JSON, Answer, Call, Request
-from mappings.failures import Failure, Halted, Invalid, Refused, Unknown
+from mappings.failures import Failure, Halted, Invalid, Refused, Unknown, Unreachable
 from mappings.signed_writes import CHANGE, START
 
 _START_ACTION = "start-processing"
@@ -109,14 +110,11 @@ class SignedWriteGuard:
         Raises WrongBatchStatus, StoreUnavailable, and the Failure because of which the write was
         not sent or not answered.
         """
-        await self._check_not_frozen(write.tenant or Tenant("", write.environment))
         batch, action = _split_batch_and_action(write.target)
         batches = write.deleted_batches if batch is None else [batch]
-        if not batches:
-            return await send(None)
-        if write.tenant is None or write.credentials is None:
-            await self._check_any_tenant(write.environment, batches, action)
-            return await send(None)
+        if not batches or write.tenant is None or write.credentials is None:
+            check = partial(self._check_unrecorded_write, write, batches, action)
+            return await send(UnrecordedWriteFence(check))
         key = _build_api_key(write.tenant, write.credentials)
         caller = Caller(
             key,
@@ -157,19 +155,40 @@ class SignedWriteGuard:
         """Finds the id under which a batch's state is stored."""
         return str((await self._object_state.load(tenant, "alias", batch)).get("id") or batch)
 
-    async def _check_any_tenant(
-        self, environment: str, batches: Sequence[str], action: str
+    async def _check_unrecorded_write(
+        self, write: SignedWrite, batches: Sequence[str], action: str
     ) -> None:
-        """Checks a write with an unknown access key: any tenant's record of its batches counts."""
+        """Checks a write that no operation records, because its access key or batch is unknown.
+
+        Any tenant's record of its batches counts.
+        """
         for batch in batches:
-            if await self._object_state.is_batch_superseded_for_any_tenant(environment, batch):
+            if await self._object_state.is_batch_superseded_for_any_tenant(
+                write.environment, batch
+            ):
                 raise WrongBatchStatus
         if action == _START_ACTION and await self._operations.is_restore_unchecked():
             raise Halted(errors.RESTORE_CHECK_PENDING)
-
-    async def _check_not_frozen(self, tenant: Tenant) -> None:
-        if await self._operations.is_frozen(tenant):
+        # Last, because a freeze may be acknowledged at any time.
+        if await self._operations.is_frozen(write.tenant or Tenant("", write.environment)):
             raise Halted(errors.WRITES_FROZEN, retry_after=errors.FREEZE_RETRY_AFTER_SECONDS)
+        if write.is_disconnected():
+            raise Unreachable(CLIENT_DISCONNECTED)
+
+
+CLIENT_DISCONNECTED = "the client disconnected before anything was sent"
+
+
+@dataclass(slots=True)
+class UnrecordedWriteFence:
+    """The fence of a write that no operation records: checks it once, when it has a connection."""
+
+    check: Callable[[], Awaitable[None]]
+    is_fence_recent: bool = False
+
+    async def verify_fence(self) -> None:
+        await self.check()
+        self.is_fence_recent = True
 
 
 _ADD_ACTION = "payments"

@@ -58,6 +58,8 @@ class FakeUpstream:
     """The recorded batch state when the last request was sent."""
 
     async def __call__(self, fence: Fence | None) -> PassedResponse:
+        if fence and not fence.is_fence_recent:
+            await fence.verify_fence()
         self.sent_count += 1
         self.batch_state_when_sent = await load_batch_state(self.object_states)
         answer = self.answers.pop(0) if self.answers else 200
