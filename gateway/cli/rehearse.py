@@ -8,8 +8,8 @@ import secrets
 import signal
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,7 @@ from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.auth.signing import Credentials
     from gateway.operator.rehearsal.report import Report
-    from gateway.operator.rehearsal.run import RecordingClient, RehearsalRun
     from gateway.storage import Store, Tenant
 
 MAX_LINE_CHARACTERS = 160
@@ -77,20 +75,45 @@ def rehearse(
 
 
 async def _rehearse(settings: Settings, store: Store, key_name: str, *, may_start: bool) -> Report:
+    """Runs a whole gateway in this process, on loopback, with its own state and one key.
+
+    It has the operator's settings, except for those that concern clients; its client of the service
+    records each call. Raises ConfigurationError and StoreUnavailable.
+    """
+    import aiohttp
+
+    from gateway.auth.key_import import import_only_key
     from gateway.auth.key_rows import load_credentials
     from gateway.operator.preflight import check_settings_are_runnable
-    from gateway.operator.rehearsal.run import RehearsalStopped
+    from gateway.operator.rehearsal.run import RecordingClient, RehearsalRun, RehearsalStopped
     from gateway.operator.rehearsal.runner import run_rehearsal
+    from gateway.server.app import run_gateway
     from gateway.storage import ObjectStateStore
+
+    clients: list[RecordingClient] = []
+
+    def create_client(*parts: Any) -> RecordingClient:
+        clients.append(RecordingClient(*parts))
+        return clients[-1]
 
     check_settings_are_runnable(settings)
     tenant = await _find_sandbox_tenant(settings, store, key_name)
-    credentials = await load_credentials(store, tenant)
-    async with _open_rehearsal(settings, tenant, credentials, may_start=may_start) as run:
-        try:
-            return await run_rehearsal(run, ObjectStateStore(store), partial(click.echo, err=True))
-        except RehearsalStopped as reason:
-            raise CommandError(str(reason)) from None
+    credentials, api_key = await load_credentials(store, tenant), secrets.token_hex(16)
+    with _open_temporary_folder() as folder:
+        own_settings = _build_own_settings(settings, folder)
+        await import_only_key(own_settings.state, tenant, credentials, api_key, "rehearsal")
+        async with (
+            run_gateway(own_settings, create_client=create_client) as gateway,
+            aiohttp.ClientSession(gateway.url, headers={"X-API-Key": api_key}) as session,
+        ):
+            parts = (settings, tenant, credentials, session, clients[0], may_start)
+            run = RehearsalRun(*parts, is_interrupted=_catch_first_interrupt())
+            try:
+                return await run_rehearsal(
+                    run, ObjectStateStore(store), partial(click.echo, err=True)
+                )
+            except RehearsalStopped as reason:
+                raise CommandError(str(reason)) from None
 
 
 def _catch_first_interrupt() -> Callable[[], bool]:
@@ -126,41 +149,6 @@ async def _find_sandbox_tenant(settings: Settings, store: Store, key_name: str) 
     if await store.read(lambda tx: is_frozen(tx, key.tenant)):
         raise CommandError("writes are frozen; run `unfreeze` first")
     return key.tenant
-
-
-@asynccontextmanager
-async def _open_rehearsal(
-    settings: Settings, tenant: Tenant, credentials: Credentials, *, may_start: bool
-) -> AsyncIterator[RehearsalRun]:
-    """Runs a whole gateway in this process, on loopback, with its own state and one key.
-
-    It has the operator's settings, except for those that concern clients; its client of the service
-    records each call. Raises ConfigurationError and StoreUnavailable.
-    """
-    import aiohttp
-
-    from gateway.auth.key_import import import_only_key
-    from gateway.operator.rehearsal.run import RecordingClient, RehearsalRun
-    from gateway.server.app import run_gateway
-
-    clients: list[RecordingClient] = []
-
-    def create_client(*parts: Any) -> RecordingClient:
-        clients.append(RecordingClient(*parts))
-        return clients[-1]
-
-    api_key = secrets.token_hex(16)
-    with _open_temporary_folder() as folder:
-        own_settings = _build_own_settings(settings, folder)
-        await import_only_key(own_settings.state, tenant, credentials, api_key, "rehearsal")
-        async with (
-            run_gateway(own_settings, create_client=create_client) as gateway,
-            aiohttp.ClientSession(gateway.url, headers={"X-API-Key": api_key}) as session,
-        ):
-            is_interrupted = _catch_first_interrupt()
-            yield RehearsalRun(
-                settings, tenant, credentials, session, clients[0], may_start, is_interrupted
-            )
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from gateway.console.alerts import HealthChecks
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.operator.rehearsal.report import CAPABILITY_NAME as REHEARSAL
-from gateway.operator.rehearsal.report import LastRehearsal, parse_last_rehearsal
 from gateway.reads.recipient_cache import CacheFigures
 from gateway.storage import ObjectStateStore
 from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
@@ -58,7 +57,8 @@ class ServiceStatus:
     form_is_set: bool
     operations: list[OptionalEndpoint]
     index: CacheFigures | None
-    rehearsal: LastRehearsal | None
+    rehearsal: Mapping[str, Any] | None
+    rehearsed_at: datetime | None
     problems: list[str]
 
 
@@ -136,7 +136,8 @@ class ServicePage:
             self._dependencies.indexes.calculate_cache_statistics(name)
             if self._dependencies.settings.lists.index
             else None,
-            parse_last_rehearsal(learned.get(REHEARSAL, (None,))[0]),
+            learned.get(REHEARSAL, (None, None))[0],
+            learned.get(REHEARSAL, (None, None))[1],
             [
                 problem
                 for kind in ("environments", "service", "legacy")

@@ -16,7 +16,6 @@ from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding, State
 from gateway.operator.doctor.remote_checks import ServiceProbe, is_service_reply
 from gateway.operator.doctor.vocabulary_checks import check_vocabulary
 from gateway.operator.rehearsal.report import CAPABILITY_NAME as REHEARSAL
-from gateway.operator.rehearsal.report import parse_last_rehearsal
 from gateway.storage import Store
 from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.client import UpstreamClient
@@ -147,15 +146,16 @@ def _iter_rehearsal_findings(name: str, capabilities: CapabilityCache) -> Iterat
     """Reports the last rehearsal; there are none in the live environment."""
     if name != "sandbox":
         return
-    last = parse_last_rehearsal(capabilities.get(name, REHEARSAL))
+    last = capabilities.get(name, REHEARSAL)
     if last is None:
         advice = "run `payout-gateway rehearse --key NAME` with a key of this environment"
         yield Finding(name, REHEARSAL, "skipped", "none yet", advice)
         return
-    age = datetime.now(UTC) - last.at
-    description = f"{last.at:%Y-%m-%d %H:%M} UTC, {pluralize(age.days, 'day')} ago: {last.verdict}"
-    advice = "" if last.is_ok else "run `payout-gateway rehearse --key NAME` for the details"
-    yield Finding(name, REHEARSAL, "ok" if last.is_ok else "warning", description, advice)
+    at, is_ok = datetime.fromtimestamp(last["at"], UTC), last["is_ok"]
+    age = pluralize((datetime.now(UTC) - at).days, "day")
+    description = f"{at:%Y-%m-%d %H:%M} UTC, {age} ago: {last['verdict']}"
+    advice = "" if is_ok else "run `payout-gateway rehearse --key NAME` for the details"
+    yield Finding(name, REHEARSAL, "ok" if is_ok else "warning", description, advice)
 
 
 def _check_clock(probe: ServiceProbe, upstream: UpstreamClient) -> Iterator[Finding]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
@@ -47,22 +46,7 @@ START_ROWS = {"wallet account", *(step.row for step in STEPS if step.chapter == 
     step.row for step in STEPS if step.chapter != START
 }
 CAPABILITY_NAME = "rehearsal"
-"""The name of the row with an environment's last rehearsal, among what was learnt of its service."""
-
-
-class LastRehearsal(NamedTuple):
-    """The last rehearsal of an environment, for `doctor` and the console."""
-
-    verdict: str
-    is_ok: bool
-    at: datetime
-
-
-def parse_last_rehearsal(row: Mapping[str, Any] | None) -> LastRehearsal | None:
-    """Parses the row ``CAPABILITY_NAME``; None if there was no rehearsal."""
-    if not row:
-        return None
-    return LastRehearsal(row["verdict"], row["is_ok"], datetime.fromtimestamp(row["at"], UTC))
+"""The name of what is saved of an environment's last rehearsal: verdict, ``is_ok`` and time ``at``."""
 
 
 def build_report(

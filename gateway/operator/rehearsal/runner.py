@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from gateway.operator.rehearsal.checks import record_checks
 from gateway.operator.rehearsal.report import CAPABILITY_NAME, Report, build_report
@@ -16,7 +16,6 @@ from gateway.operator.rehearsal.run import (
     REFERENCE_PREFIX,
     RehearsalRun,
     RehearsalStopped,
-    Results,
     find_value,
     normalize,
 )
@@ -27,12 +26,15 @@ FORMAT = 4
 """Of the saved progress, which is found by this number."""
 RESUME_SECONDS = 3600
 """How long after an interruption the finished chapters still count."""
-SEARCHES = {
-    "batches": ("description", "/v1/batches?pageSize=100"),
-    "recipients": ("referenceId", f"/v1/recipients?pageSize=100&search={REFERENCE_PREFIX}"),
+KINDS = {
+    "batches": ("batch", "description", "/v1/batches?pageSize=100"),
+    "recipients": (
+        "recipient",
+        "referenceId",
+        f"/v1/recipients?pageSize=100&search={REFERENCE_PREFIX}",
+    ),
 }
-"""By kind: the field with the reference, and the list that shows the objects."""
-SINGULARS = {"batches": "batch", "recipients": "recipient"}
+"""By kind: the name of one, the field with the reference, and the list that shows the objects."""
 
 STAYS = "the service does not delete it by this path"
 REUSABLE = "it is open and pays nobody; the next run uses it again"
@@ -41,17 +43,8 @@ STARTED_STATUSES = ("processing", "processed", "complete")
 FINAL_STATUSES = (*STARTED_STATUSES, "archived")
 
 
-class Leftover(NamedTuple):
-    """An object at the service, and why it could not be removed."""
-
-    kind: str
-    id: str
-    reference: str
-    reason: str = ""
-
-
-Save = Callable[[Results, list[Leftover]], Awaitable[None]]
-"""Saves the results and what is left."""
+Leftover = dict[str, str]
+"""An object at the service (``kind``, ``id``, ``reference``), and the ``reason`` why it is there."""
 
 
 async def run_rehearsal(
@@ -75,14 +68,15 @@ async def run_rehearsal(
     earlier, run.results = saved.get("earlier", {}), saved.get("results", {})
     if not done:
         earlier, run.results = earlier | run.results, {}
-    earlier_left = await _remove_objects(run, [Leftover(**item) for item in saved.get("left", ())])
+    left = await _remove_objects(run, saved.get("left", []))
     # What it shows is not of this run.
     run.client.exchanges.clear()
-    _take_over_batches(run, earlier_left, has_added_payment="create_payment" in earlier)
+    _take_over_batches(run, left, has_added_payment="create_payment" in earlier)
 
-    async def save(results: Results, left: list[Leftover]) -> None:
+    async def save() -> None:
         row = {"at": int(time.time()), "chapters": done, "failed_requests": run.failed_requests}
-        row |= {"left": [item._asdict() for item in left], "results": results, "earlier": earlier}
+        row |= {"results": run.results, "earlier": earlier}
+        row["left"] = [*left, *_list_created_objects(run)]
         await objects.save_capability(ENVIRONMENT, name, row)
 
     async def save_verdict(verdict: str, *, is_ok: bool = False) -> None:
@@ -95,36 +89,35 @@ async def run_rehearsal(
         if stop_reason or chapter in done or not _is_possible(run, chapter):
             continue
         show_progress(f"rehearsing {chapter}")
-        stop_reason = await _take_chapter(run, chapter, earlier_left, save)
+        stop_reason = await _take_chapter(run, chapter, save)
         if not stop_reason:
             done.append(chapter)
     show_progress("cleaning up")
-    left = [*earlier_left, *_list_created_objects(run)]
-    await save(run.results, left)
+    await save()
+    left += _list_created_objects(run)
     with suppress(RehearsalStopped):
-        left = [*await _find_listed_objects(run), *left]
+        left += await _find_listed_objects(run)
     left = await _remove_objects(run, left)
-    report = build_report(run, earlier, [item._asdict() for item in left], stop_reason)
+    run.client.exchanges.clear()
+    report = build_report(run, earlier, left, stop_reason)
     if not stop_reason:
         done, run.failed_requests = [], []
-    await save(run.results, left)
+    await save()
     await save_verdict(report["verdict"], is_ok=report["exit_code"] == 0)
     return report
 
 
 async def _take_chapter(
-    run: RehearsalRun, chapter: str, earlier_left: list[Leftover], save: Save
+    run: RehearsalRun, chapter: str, save: Callable[[], Awaitable[None]]
 ) -> str:
     """Sends the requests of a chapter; returns why it has stopped and will be repeated, if so."""
-    finished = dict(run.results)
     try:
         for step in (step for step in STEPS if step.chapter == chapter):
             # Before each request: a run that is killed is continued and cleaned up by the next one,
             # which looks at what was created, and so at a batch that was perhaps started.
-            await save(finished, [*earlier_left, *_list_created_objects(run)])
+            await save()
             await run.take_step(step)
     except RehearsalStopped as reason:
-        run.results = finished
         return str(reason)
     record_checks(run)
     return ""
@@ -140,13 +133,13 @@ def _is_possible(run: RehearsalRun, chapter: str) -> bool:
 def _take_over_batches(run: RehearsalRun, left: list[Leftover], *, has_added_payment: bool) -> None:
     """Takes over batches that the service does not delete, so that no run leaves more."""
     for item in left:
-        name = item.reference[len(run.values["reference"]) + 1 :]
-        is_open = item.reason.endswith(REUSABLE)
+        name = item["reference"][len(run.values["reference"]) + 1 :]
+        is_open = item["reason"].endswith(REUSABLE)
         if is_open or name == START:
-            run.save_id(name, item.id, item.id)
+            run.save_id(name, item["id"], item["id"])
         # No other one is started, also if the answer to its start was lost.
         if name == START and not is_open:
-            run.save_id("started", item.id, item.id)
+            run.save_id("started", item["id"], item["id"])
     if "read" in run.values and has_added_payment:  # which cannot be removed either
         run.save_id("added", "", "")
 
@@ -154,19 +147,19 @@ def _take_over_batches(run: RehearsalRun, left: list[Leftover], *, has_added_pay
 def _list_created_objects(run: RehearsalRun) -> list[Leftover]:
     """Lists what the calls have created, also if it is deleted by now."""
     created = []
-    for call in run.client.exchanges:
-        kind = call.path.removeprefix("/v1/")
-        if call.method == "POST" and call.is_accepted and kind in SEARCHES:
-            id_ = find_value(normalize(call.body), f"{SINGULARS[kind]}.id")
-            if id_:  # otherwise only the search finds it
-                created.append(Leftover(kind, str(id_), str(call.sent.get(SEARCHES[kind][0]))))
-    return created
+    for kind, (one, field, _target) in KINDS.items():
+        for call in run.client.exchanges:
+            if (call.method, call.path) == ("POST", f"/v1/{kind}") and call.is_accepted:
+                id_, reference = find_value(normalize(call.body), f"{one}.id"), call.sent.get(field)
+                created.append({"kind": kind, "id": str(id_), "reference": str(reference)})
+    # Without an id only the search finds it.
+    return [item for item in created if item["id"] != "None"]
 
 
 async def _find_listed_objects(run: RehearsalRun) -> list[Leftover]:
     """Finds objects of any rehearsal by their reference, also if their creation was not answered."""
     found, ids = list[Leftover](), set[str]()
-    for kind, (field, target) in SEARCHES.items():
+    for kind, (_one, field, target) in KINDS.items():
         # Up to a page without new rows, because not every service counts them.
         for page in itertools.count(1):
             shown = (await run.call_service("GET", f"{target}&page={page}")).body.get(kind)
@@ -180,7 +173,7 @@ async def _find_listed_objects(run: RehearsalRun) -> list[Leftover]:
                 break
             ids |= new.keys()
             found += [
-                Leftover(kind, id_, row[field])
+                {"kind": kind, "id": id_, "reference": row[field]}
                 for id_, row in new.items()
                 if str(row.get(field)).startswith(REFERENCE_PREFIX)
                 and row.get("status") not in FINAL_STATUSES
@@ -188,16 +181,17 @@ async def _find_listed_objects(run: RehearsalRun) -> list[Leftover]:
     return found
 
 
-async def _remove_objects(run: RehearsalRun, objects: Iterable[Leftover]) -> list[Leftover]:
+async def _remove_objects(run: RehearsalRun, objects: list[Leftover]) -> list[Leftover]:
     """Deletes objects, and returns what is left."""
     left = []
     # Batches first: a service may refuse to delete the recipient of a payment.
-    for item in sorted({item.id: item for item in objects}.values()):
+    items = {item["id"]: item for item in objects}.values()
+    for item in sorted(items, key=lambda item: (item["kind"], item["id"])):
         try:
-            reason = await _remove_object(run, item.kind, item.id)
+            reason = await _remove_object(run, item["kind"], item["id"])
         except RehearsalStopped as stopped:
             reason = str(stopped)
-        left += [item._replace(reason=reason)] if reason else []
+        left += [{**item, "reason": reason}] if reason else []
     return left
 
 
@@ -208,7 +202,7 @@ async def _remove_object(run: RehearsalRun, kind: str, id_: str) -> str:
         return ""
     paths = {"batches": run.settings.vocabulary.current.summary_path.format(id=id_)}
     read = await run.call_service("GET", paths.get(kind, f"/v1/{kind}/{id_}"))
-    status = find_value(normalize(read.body), f"{SINGULARS[kind]}.status")
+    status = find_value(normalize(read.body), f"{KINDS[kind][0]}.status")
     if status == "archived" or (read.reply.status == 404 and read.body):
         return ""
     if status in STARTED_STATUSES:
