@@ -200,7 +200,13 @@ class FlowExecutor:
         Raises Unknown if its outcome is open.
         """
         try:
-            return await self._send_or_reconcile_write(call, caller, execution)
+            # An earlier execution recorded this write and may have sent it.
+            if execution.current_write is not None:
+                return await self._reconcile_write(call, execution.current_write, caller, execution)
+            if failure := self._find_reason_not_to_send(call, caller, execution):
+                execution.record_step(call, failure)
+                raise failure
+            return await self._save_and_send_write(call, caller, execution)
         except Unknown as unknown:
             execution.in_doubt_change = call.in_doubt
             # A retry before this time could not learn more than this attempt did.
@@ -209,25 +215,18 @@ class FlowExecutor:
                 unknown.retry_after = max(retry_after, MIN_RETRY_AFTER_SECONDS)
             raise
 
-    async def _send_or_reconcile_write(
+    def _find_reason_not_to_send(
         self, call: Call, caller: Caller, execution: OperationExecution
-    ) -> JSON:
-        # An earlier execution recorded this write and may have sent it.
-        if execution.current_write is not None:
-            return await self._reconcile_write(call, execution.current_write, caller, execution)
-        environment = caller.key.environment
+    ) -> Failure | None:
         if not _can_send_write(call, execution):
-            failure: Failure = Unreachable("not sent: the client no longer waits for the response")
-        elif call.probe_ids is not None and (
+            return Unreachable("not sent: the client no longer waits for the response")
+        if call.probe_ids is not None and (
             missing_endpoint := self._optional_endpoints.find_missing_operation_name(
-                call, environment
+                call, caller.key.environment
             )
         ):
-            failure = NoSuchOperation(missing_endpoint)
-        else:
-            return await self._save_and_send_write(call, caller, execution)
-        execution.record_step(call, failure)
-        raise failure
+            return NoSuchOperation(missing_endpoint)
+        return None
 
     async def _save_and_send_write(
         self, call: Call, caller: Caller, execution: OperationExecution
@@ -238,17 +237,10 @@ class FlowExecutor:
             # Passed into the flow, which releases the locks that it took for the write.
             execution.record_step(call, failure)
             raise
-        # The client may have sent its request to another process before that could see this one.
-        if caller.is_disconnected and len(execution.writes) == 1 and not execution.is_resumed:
-            unreachable = Unreachable("not sent, because the client has disconnected")
-            execution.record_response(call, unreachable)
-            raise unreachable
-        return await self._send_and_record(call, caller, execution)
-
-    async def _send_and_record(
-        self, call: Call, caller: Caller, execution: OperationExecution
-    ) -> JSON:
         try:
+            # The client may have sent its request to another process before that could see this one.
+            if caller.is_disconnected and len(execution.writes) == 1 and not execution.is_resumed:
+                raise Unreachable("not sent, because the client has disconnected")
             body = await self._send_call_or_use_cache(call, caller)
         except Unknown as unknown:
             self._policy.record_unanswered_write(execution, unknown.age_seconds)
