@@ -452,12 +452,7 @@ class IdempotencyGuard:
     async def _save_before_first_step(
         self, execution: OperationExecution, write_request: WriteRequest
     ) -> None:
-        try:
-            await execution.save_before_first_step()
-        except StoreUnavailable:
-            # It may have been saved despite the error; nobody may take it for a first attempt.
-            self._journal.failed_starts[execution.operation_record.id] = False
-            raise
+        await execution.save_before_first_step()
         try:
             # The client may have retried at another instance before that could see this operation.
             write_request.caller.check_connected()

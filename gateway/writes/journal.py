@@ -77,10 +77,6 @@ class Journal:
         """The executions whose responses are being sent to their clients, by operation id."""
         self.unsaved_executions: dict[str, OperationExecution] = {}
         """Executions that could not save their last outcome, which only this process knows."""
-        self.failed_starts: dict[str, bool] = {}
-        """Operations whose start failed with a database error, although it may have been committed;
-        they have sent nothing. The value is true once a sweep did not find the operation open,
-        which may have been before its commit."""
         self.fence_after_seconds = lease_ttl_seconds / 2
         """Seconds after a fence check for which a write may be sent without another one."""
         self.clock = store.clock
@@ -275,11 +271,6 @@ class Journal:
         """Drops the entries of operations that are no longer open."""
         for id_ in self.unsaved_executions.keys() - open_ids:
             del self.unsaved_executions[id_]
-        self.failed_starts = {
-            id_: id_ not in open_ids
-            for id_, was_closed in self.failed_starts.items()
-            if id_ in open_ids or not was_closed
-        }
 
     def list_identical_running_records(
         self, record: OperationRecord, rows: Sequence[OperationRecord]

@@ -133,8 +133,6 @@ class RetryMatcher:
             and row.started_at >= record.started_at - RETRY_WINDOW
             and row.is_open
             and not self._journal.is_delivered(row)
-            # Its start failed and nothing of it was sent; joining it would wait for nothing.
-            and row.id not in self._journal.failed_starts
         )
 
 
