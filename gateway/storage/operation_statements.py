@@ -98,25 +98,30 @@ def _build_fingerprint_condition() -> ColumnElement[bool]:
     return fingerprint.in_([bindparam(name, type_=fingerprint.type) for name in names])
 
 
-def build_related_operations_query(
-    *besides: ColumnElement[bool], shares: ColumnElement[bool] | None = None
-) -> Any:
-    """Builds a query for the operations that matter to a new one.
+def _build_related_operations_query() -> Any:
+    """Builds a query for the operations that matter to a new one, which may name ``objects``.
 
-    They are open ones with the same request, unfinished ones that match ``shares``, and those that
-    match one of ``besides``.
+    They are open ones with the same request, unfinished ones that name one of its objects, and one
+    with its Idempotency-Key.
     """
-    same = _build_fingerprint_condition()
-    concerns = same if shares is None else or_(same, and_(UNFINISHED, shares))
-    shown = select(*(operations.c[name] for name in SUMMARY_COLUMNS)).order_by(
-        operations.c.started_at, operations.c.id
+    named = select(operation_objects.c.operation_id).where(
+        build_tenant_condition(operation_objects),
+        AnyOf(operation_objects.c.object_id, "objects"),
+        operation_objects.c.operation_id == operations.c.id,
     )
+    concerns = or_(_build_fingerprint_condition(), and_(UNFINISHED, named.exists()))
     is_open = and_(IS_OPEN_OPERATION, concerns)
-    return shown.where(
-        or_(
-            and_(build_tenant_condition(operations), or_(is_open, *_build_overlap_conditions())),
-            *besides,
+    return (
+        select(*(operations.c[name] for name in SUMMARY_COLUMNS))
+        .where(
+            or_(
+                and_(
+                    build_tenant_condition(operations), or_(is_open, *_build_overlap_conditions())
+                ),
+                HAS_IDEMPOTENCY_KEY,
+            )
         )
+        .order_by(operations.c.started_at, operations.c.id)
     )
 
 
@@ -133,25 +138,7 @@ def _build_overlap_conditions() -> tuple[ColumnElement[bool], ColumnElement[bool
     return and_(IS_UNREAD_ANSWER, has_overlapped), and_(HAS_ANY_IDEMPOTENCY_KEY, has_overlapped)
 
 
-def build_related_operations_by_objects_query(*besides: ColumnElement[bool]) -> Any:
-    """Like ``build_related_operations_query``, for an operation that names ``objects``."""
-    named = select(operation_objects.c.operation_id).where(
-        build_tenant_condition(operation_objects),
-        AnyOf(operation_objects.c.object_id, "objects"),
-        operation_objects.c.operation_id == operations.c.id,
-    )
-    return build_related_operations_query(*besides, shares=named.exists())
-
-
-SELECT_RELATED = (
-    Statement(lambda _kind: build_related_operations_query()),
-    Statement(lambda _kind: build_related_operations_by_objects_query()),
-)
-SELECT_RELATED_OR_SAME_KEY = (
-    Statement(lambda _kind: build_related_operations_query(HAS_IDEMPOTENCY_KEY)),
-    Statement(lambda _kind: build_related_operations_by_objects_query(HAS_IDEMPOTENCY_KEY)),
-)
-"""For operations that name no object, and for operations that do."""
+SELECT_RELATED = Statement(lambda _kind: _build_related_operations_query())
 
 SELECT_IDENTICAL = Statement(
     lambda _kind: select(operations.c.id, operations.c.idempotency).where(
@@ -197,7 +184,7 @@ SELECT_UNFINISHED = Statement(
 SELECT_BY_OBJECT = Statement(
     lambda _kind: select(operation_objects.c.operation_id, operation_objects.c.object_id).where(
         build_tenant_condition(operation_objects),
-        operation_objects.c.object_id == bindparam("object_id"),
+        AnyOf(operation_objects.c.object_id, "objects"),
         AnyOf(operation_objects.c.operation_id, "operation_ids"),
     )
 )

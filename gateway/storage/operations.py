@@ -165,32 +165,22 @@ class OperationRepository:
         its own first attempt. The results lack their requests (see ``load_request``), name only the
         objects that ``record`` names too, and have responses only if these may be sent again.
         """
-        by_request, by_request_or_objects = (
-            statements.SELECT_RELATED
-            if record.idempotency is None
-            else statements.SELECT_RELATED_OR_SAME_KEY
-        )
-        tenant = record.tenant._asdict()
         values = {
-            **tenant,
+            **record.tenant._asdict(),
             "key_id": record.key_id,
             "fingerprint": record.fingerprint,
             "unimported": record.fingerprint_before_import,
             "idempotency": record.idempotency,
             "arrived_at": record.started_at,
+            "objects": sorted(record.object_ids),
         }
 
         async def load(tx: Transaction) -> tuple[Sequence[Any], Sequence[Any]]:
-            if not record.object_ids:
-                return await tx.fetch(by_request, values), ()
-            object_ids = {"objects": sorted(record.object_ids)}
-            rows = await tx.fetch(by_request_or_objects, {**values, **object_ids})
-            object_rows: list[Any] = []
-            # One query for each object, so that the result has the order of ``record.object_ids``.
-            for object_id in record.object_ids if rows else ():
-                condition = {"object_id": object_id, "operation_ids": [row.id for row in rows]}
-                object_rows += await tx.fetch(statements.SELECT_BY_OBJECT, {**tenant, **condition})
-            return rows, object_rows
+            rows = await tx.fetch(statements.SELECT_RELATED, values)
+            if not (rows and record.object_ids):
+                return rows, ()
+            operation_ids = {"operation_ids": [row.id for row in rows]}
+            return rows, await tx.fetch(statements.SELECT_BY_OBJECT, {**values, **operation_ids})
 
         is_brief = len(record.object_ids) <= FEW
         rows, object_rows = await self._store.read(load, is_brief=is_brief)
