@@ -139,7 +139,7 @@ class ServiceRouter:
         if find_mode_group(inbound.operation) != "batches" or not (batches := inbound.batches):
             return is_forwarded
         # The client has the response of a forwarded create, also if its commit failed.
-        await self._idempotency_guard.save_unsaved_outcomes()
+        await self._idempotency_guard.save_unsaved_forwarded_outcomes(key.tenant)
         # A batch without a recorded service is at the one that the mode selects.
         default_service = "legacy" if is_forwarded else "current"
         services = {

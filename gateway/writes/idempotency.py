@@ -23,7 +23,7 @@ import structlog
 
 from gateway.http.responses import LegacyResponse
 from gateway.payloads.worker_thread import run_in_thread_if
-from gateway.storage import StoreUnavailable
+from gateway.storage import StoreUnavailable, Tenant
 from gateway.storage.operations import (
     ANSWERED,
     DONE,
@@ -314,9 +314,9 @@ class IdempotencyGuard:
         """Records that the client disconnected before it had the response."""
         await self._journal.record_disconnect(execution)
 
-    async def save_unsaved_outcomes(self) -> None:
+    async def save_unsaved_forwarded_outcomes(self, tenant: Tenant) -> None:
         """Saves outcomes whose commits failed; raises StoreUnavailable if they still do."""
-        await self._reconciler.save_unsaved_outcomes()
+        await self._reconciler.save_unsaved_forwarded_outcomes(tenant)
 
     # Retry or new operation
 

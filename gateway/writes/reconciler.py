@@ -24,7 +24,7 @@ from gateway.auth.key_rows import load_credentials
 from gateway.auth.keys import ApiKey
 from gateway.observability import logs
 from gateway.payloads.worker_thread import run_in_thread_if
-from gateway.storage import ObjectStateStore, Store, StoreUnavailable
+from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
 from gateway.storage.operations import (
     DONE,
     IN_DOUBT,
@@ -180,9 +180,14 @@ class WriteReconciler:
         if row and row.state in (RUNNING, IN_DOUBT) and not self.is_operation_executing(row):
             raise self.build_in_doubt_error(record)
 
-    async def save_unsaved_outcomes(self) -> None:
-        """Ends the operations whose outcomes only this process knows, because of a failed commit."""
-        for id_ in list(self._journal.unsaved_executions):
+    async def save_unsaved_forwarded_outcomes(self, tenant: Tenant) -> None:
+        """Ends forwarded writes whose outcomes only this process knows, because of a failed commit."""
+        for id_, unsaved in list(self._journal.unsaved_executions.items()):
+            if (
+                not unsaved.operation_record.is_forwarded
+                or unsaved.operation_record.tenant != tenant
+            ):
+                continue
             row = await self._journal.operations.find_operation(id_)
             if row is not None and row.state in (RUNNING, IN_DOUBT):
                 await self.reconcile(row)
