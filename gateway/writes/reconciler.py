@@ -13,7 +13,6 @@ import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Self
@@ -78,12 +77,14 @@ async def _pause_without_slot(semaphore: asyncio.Semaphore, seconds: float) -> N
         await semaphore.acquire()
 
 
-@dataclass(slots=True)
-class _RetryState:
-    pause_seconds: float = SWEEP_SECONDS
-    due_at: float = 0.0
-    operator_outcomes: OperatorOutcomes = ()
-    """Outcomes that operators had recorded at the last attempt."""
+_Attempt = tuple[str, OperatorOutcomes]
+"""An operation, and the outcomes that operators have recorded: a new one is tried at once."""
+
+
+def _compute_pause_seconds(record: OperationRecord) -> float:
+    """Doubles with each attempt so far, which are as many as the operation was taken over."""
+    doublings = min(record.fence + 1, 10)  # more would exceed the longest pause by far
+    return min(SWEEP_SECONDS * 2.0**doublings, MAX_PAUSE_SECONDS)
 
 
 class WriteReconciler:
@@ -103,7 +104,8 @@ class WriteReconciler:
         self._executor = executor
         self._policy = policy
         self._heartbeats = heartbeats
-        self._retry_states: dict[str, _RetryState] = {}
+        self._due_at: dict[_Attempt, float] = {}
+        """When the next attempt is due, by the monotonic clock."""
         self._tasks: list[asyncio.Task[None]] = []
         self._attempts: dict[str, asyncio.Task[None]] = {}
         # One limit for each environment: a sandbox that hangs must not delay live.
@@ -345,25 +347,18 @@ class WriteReconciler:
         if self._stopping.is_set():
             return  # `__aexit__` has cancelled the attempts, and the store is closed next
         for record in orphans:
-            retry_state = self._retry_states.get(record.id)
-            if retry_state is None:
-                retry_state = self._retry_states[record.id] = _RetryState()
+            attempt = record.id, outcomes.get(record.id, ())
+            if attempt not in self._due_at:
                 # A read right after it was sent has not shown it: the next one is due when it proves.
-                if self._policy.is_waiting_for_proof(record):
-                    retry_state.due_at = now + self.seconds_until_conclusive(record)
-            if retry_state.operator_outcomes != (record_outcomes := outcomes.get(record.id, ())):
-                # An operator waits for the effect of the new outcome.
-                retry_state.operator_outcomes, retry_state.due_at, retry_state.pause_seconds = (
-                    record_outcomes,
-                    now,
-                    SWEEP_SECONDS,
-                )
-            if record.id not in self._attempts and retry_state.due_at <= now:
+                is_read_too_early = not attempt[1] and self._policy.is_waiting_for_proof(record)
+                wait = self.seconds_until_conclusive(record) if is_read_too_early else 0
+                self._due_at[attempt] = now + wait
+            if record.id not in self._attempts and self._due_at[attempt] <= now:
                 self._attempts[record.id] = asyncio.create_task(
-                    self._try_reconcile(record, retry_state)
+                    self._try_reconcile(record, attempt)
                 )
 
-    async def _try_reconcile(self, record: OperationRecord, retry_state: _RetryState) -> None:
+    async def _try_reconcile(self, record: OperationRecord, attempt: _Attempt) -> None:
         try:
             semaphore = self._semaphores[record.tenant.environment]
             async with semaphore:
@@ -379,17 +374,16 @@ class WriteReconciler:
             )
         finally:
             del self._attempts[record.id]
-        retry_state.pause_seconds = min(retry_state.pause_seconds * 2, MAX_PAUSE_SECONDS)
         inconclusive_seconds = self.seconds_until_conclusive(record)
         # Jitter, so that operations or processes that wait for each other do not stay in step.
-        pause_seconds = retry_state.pause_seconds * random.uniform(0.8, 1.0)  # noqa: S311
+        pause_seconds = _compute_pause_seconds(record) * random.uniform(0.8, 1.0)  # noqa: S311
         # At the moment from which a missing object proves something: an earlier reading would only
         # load the service, and a client that waits makes its own.
         if inconclusive_seconds and self._policy.is_waiting_for_proof(record):
             pause_seconds = inconclusive_seconds
         elif inconclusive_seconds:
             pause_seconds = min(pause_seconds, inconclusive_seconds)
-        retry_state.due_at = self._policy.monotonic() + pause_seconds
+        self._due_at[attempt] = self._policy.monotonic() + pause_seconds
 
     async def load_leases_of_operations(self, records: Iterable[OperationRecord]) -> None:
         """Loads the leases of the operations' instances; call it before ``is_operation_executing``."""
@@ -422,8 +416,7 @@ class WriteReconciler:
         return not self.is_own(record) and self._heartbeats.is_instance_alive(record.instance)
 
     def _forget_closed_operations(self, open_ids: set[str]) -> None:
-        for id_ in self._retry_states.keys() - open_ids:
-            del self._retry_states[id_]
+        self._due_at = {key: due_at for key, due_at in self._due_at.items() if key[0] in open_ids}
         self._policy.forget_closed_operations(open_ids)
         self._journal.forget_closed_operations(open_ids)
 
