@@ -23,7 +23,7 @@ from gateway.auth.key_rows import load_credentials
 from gateway.auth.keys import ApiKey
 from gateway.observability import logs
 from gateway.payloads.worker_thread import run_in_thread_if
-from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
+from gateway.storage import Store, StoreUnavailable, Tenant
 from gateway.storage.operations import (
     DONE,
     IN_DOUBT,
@@ -99,7 +99,6 @@ class WriteReconciler:
         heartbeats: Heartbeats,
     ) -> None:
         self._store = store
-        self._object_state = ObjectStateStore(store)
         self._journal = journal
         self._executor = executor
         self._policy = policy
@@ -135,13 +134,9 @@ class WriteReconciler:
         except StoreUnavailable as unavailable:
             log.error("database_unavailable", reason=str(unavailable))
 
-    def seconds_until_conclusive(self, record: OperationRecord) -> int:
-        """Returns the seconds after which a retry can expect a result."""
-        return self._policy.seconds_until_conclusive(record)
-
     def build_in_doubt_error(self, record: OperationRecord) -> Halted:
         """Builds the refusal of a request while another on the same object is in doubt."""
-        retry_after = max(self.seconds_until_conclusive(record), MIN_RETRY_AFTER_SECONDS)
+        retry_after = max(self._policy.seconds_until_conclusive(record), MIN_RETRY_AFTER_SECONDS)
         return Halted(OTHER_IN_DOUBT, retry_after=retry_after)
 
     async def take_over(
@@ -351,7 +346,7 @@ class WriteReconciler:
             if attempt not in self._due_at:
                 # A read right after it was sent has not shown it: the next one is due when it proves.
                 is_read_too_early = not attempt[1] and self._policy.is_waiting_for_proof(record)
-                wait = self.seconds_until_conclusive(record) if is_read_too_early else 0
+                wait = self._policy.seconds_until_conclusive(record) if is_read_too_early else 0
                 self._due_at[attempt] = now + wait
             if record.id not in self._attempts and self._due_at[attempt] <= now:
                 self._attempts[record.id] = asyncio.create_task(
@@ -374,7 +369,7 @@ class WriteReconciler:
             )
         finally:
             del self._attempts[record.id]
-        inconclusive_seconds = self.seconds_until_conclusive(record)
+        inconclusive_seconds = self._policy.seconds_until_conclusive(record)
         # Jitter, so that operations or processes that wait for each other do not stay in step.
         pause_seconds = _compute_pause_seconds(record) * random.uniform(0.8, 1.0)  # noqa: S311
         # At the moment from which a missing object proves something: an earlier reading would only
