@@ -38,10 +38,7 @@ ROWS = [
     ),
 ]
 """The rows of a report: the assumptions, and the operations."""
-NOT_SEEN = {
-    "": (None, "no call was made for it, or none shows it"),
-    "country names": (None, "the service has no such operation"),
-}
+NOT_SEEN = (None, "no call was made for it, or none shows it")
 START_ROWS = {"wallet account", *(step.row for step in STEPS if step.chapter == START)} - {
     step.row for step in STEPS if step.chapter != START
 }
@@ -56,7 +53,7 @@ def build_report(
     rows = []
     for row in ROWS:
         needs_start = row.name in START_ROWS and not run.may_start
-        default = (None, "needs --start") if needs_start else NOT_SEEN.get(row.name, NOT_SEEN[""])
+        default = (None, "needs --start") if needs_start else NOT_SEEN
         holds, seen = (earlier | run.results).get(row.name, default)
         verdict = NOTICED if row.noticed in ("yes", f"if {seen}") else HANDLED
         is_earlier = holds is not None and row.name not in run.results

@@ -307,6 +307,19 @@ async def test_failure_that_comes_again_is_a_difference(rehearsed: RehearsedFold
     assert select_rows(await rehearsed.run(code=1), NOTICED) == {"read_recipient_logs"}
 
 
+async def test_rate_limit_is_never_a_difference(
+    rehearsed: RehearsedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.operator.rehearsal.run.WAIT_SECONDS", 0)
+    rehearsed.service.faults.append(
+        Fault("GET", "/v1/recipients/*/logs", status=429, body=b'{"ok": false}', times=10_000)
+    )
+    for _ in range(2):
+        report = await rehearsed.run(code=2)
+        assert "/logs with status 429" in report["verdict"]
+        assert select_rows(report, HANDLED, NOTICED) == set()
+
+
 async def test_leftovers_on_later_pages_are_found(rehearsed: RehearsedFolder) -> None:
     """Also if a page has rows that are no objects or have no id."""
     service = rehearsed.service
