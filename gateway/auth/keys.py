@@ -333,7 +333,7 @@ async def probe_account(
             write=False,
         )
     except (Unreachable, Unknown) as error:
-        return AccountProbe("unreachable", reason=str(error))
+        return AccountProbe("unreachable", reason=f"GET /v1/recipients: {error}")
     if reply.status == 403:
         return AccountProbe("refused", reason=f"the service answered 403: {FORBIDDEN_ADVICE}")
     if reply.status == 401:

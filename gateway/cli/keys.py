@@ -261,7 +261,7 @@ def verify_credentials(
         keys_to_check = named_keys or [
             key for key in await load_listed_keys(store) if key.revoked_at is None
         ]
-        async with open_upstream_client(settings) as upstream:
+        async with open_upstream_client(settings.limit_calls_of_checks()) as upstream:
             return await probe_tenant_credentials(store, upstream, keys_to_check)
 
     results = run_with_store(settings, check_listed_keys, "Verifying")

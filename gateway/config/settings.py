@@ -83,6 +83,9 @@ __all__ = [
 DEFAULT_CONFIG_FILE = Path("gateway.toml")
 """The file that is read if no other is given."""
 
+CHECK_TIMEOUT_SECONDS = 5.0
+"""Seconds that `doctor` and `keys verify` wait for an answer; a healthy service takes less than one."""
+
 
 class Settings(BaseSettings):
     """The whole configuration. ``make docs`` generates ``deploy/configuration.md`` from it."""
@@ -110,6 +113,12 @@ class Settings(BaseSettings):
     def attach_config_file(self, config_file: ConfigFile) -> Self:
         self._config_file = config_file
         return self
+
+    def limit_calls_of_checks(self) -> Self:
+        """For commands that check services: short calls, and none after one that hung."""
+        seconds = min(self.upstream.timeout_seconds, CHECK_TIMEOUT_SECONDS)
+        limits = {"timeout_seconds": seconds, "breaker_failures": 1}
+        return self.model_copy(update={"upstream": self.upstream.model_copy(update=limits)})
 
     @property
     def has_config_file(self) -> bool:

@@ -22,6 +22,7 @@ from gateway.admission.limits.in_redis import RedisRateLimiter
 from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
 from gateway.operator.doctor import Finding, run_doctor
+from gateway.operator.rehearsal.report import CAPABILITY_NAME as REHEARSAL
 from gateway.simulator import (
     WALLET_FUNDS,
     Fault,
@@ -34,6 +35,7 @@ from gateway.simulator import (
 from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.key_file import create_key_file
 from gateway.storage.mode_rows import set_mode
+from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import open_upstream_client
 from mappings.current import ENDPOINTS
 from tests.certificates import Authority
@@ -669,7 +671,17 @@ async def test_vocabulary_of_the_service_is_accepted(tmp_path: Path) -> None:
             assert require_finding(findings, check_name).state == "ok"
         settings = {"current": {"batch_currency": "sourceCurrency"}}
         findings = await examine(tmp_path, simulator.url, vocabulary=settings)
-    assert require_finding(findings, "currency word").state == "warning"
+        finding = require_only_error(findings)
+        assert finding.check_name == "currency word"
+        assert 'vocabulary.current.batch_currency to "currency"' in finding.advice
+
+        # A rehearsal creates batches, which proves the word.
+        async with open_store(build_settings(tmp_path, simulator.url).state) as store:
+            capabilities = await load_capabilities(ObjectStateStore(store), ["sandbox"])
+            verdict = {"verdict": "ok", "is_ok": True, "at": int(time.time())}
+            await capabilities.put("sandbox", REHEARSAL, verdict)
+        findings = await examine(tmp_path, simulator.url, vocabulary=settings)
+    assert require_finding(findings, "currency word").state == "ok"
 
 
 async def create_batch_at(simulator: Simulator, folder: Path) -> None:
@@ -704,6 +716,43 @@ async def test_refused_credentials_of_another_merchant_are_reported_as_by_keys_v
         assert "access_key and secret_key look swapped" in text
         assert swapped["access_key"][:2] not in text, "not even the beginning of a secret key"
     assert swapped["access_key"][:2] not in verified.stdout
+
+
+# A service that hangs
+
+
+async def test_hanging_service_is_reported_after_one_short_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.config.settings.CHECK_TIMEOUT_SECONDS", 0.2)
+    connections: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(
+        lambda _r, writer: connections.append(writer), "127.0.0.1", 0
+    )
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        finding = require_only_error(await examine(tmp_path, url))
+        for connection in connections:
+            connection.close()
+    assert len(connections) == 1, "none after the one that hung"
+    assert (finding.check_name, finding.result) == ("reachable", "no answer within 0.2 s")
+    assert f"{url} accepts connections and does not answer" in finding.advice
+
+
+async def test_first_hanging_read_is_named_and_no_other_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.config.settings.CHECK_TIMEOUT_SECONDS", 2.0)
+    async with open_simulator() as simulator:
+        simulator.service.faults.append(Fault("GET", "/v1/balance", answer_delay=10))
+        findings = await examine(tmp_path, simulator.url, upstream={"inferred_operations": "avoid"})
+    finding = require_only_error(findings)
+    assert (finding.check_name, finding.result) == (
+        "reads",
+        "GET /v1/balance: no answer within 2 s",
+    )
+    for check_name in ("balance_path", "summary_path", "currency word"):
+        assert finding.result in require_finding(findings, check_name).result
 
 
 # The legacy service, if a mode uses it

@@ -451,7 +451,7 @@ async def test_answer_of_service_about_credentials_is_reported(
     probe = await probe_account(service, "live", Credentials("mine", "a secret"))
     assert probe.description == expected
     probe = await probe_account(service, "live", Credentials("none", "a secret"))
-    assert probe.description == "unreachable, connection refused"
+    assert probe.description == "unreachable, GET /v1/recipients: connection refused"
 
 
 async def test_credentials_that_look_swapped_are_reported_as_such() -> None:

@@ -35,6 +35,7 @@ async def run_doctor(settings: Settings) -> list[Finding]:
 
 
 async def _check_services(settings: Settings, store: Store) -> list[Finding]:
+    settings = settings.limit_calls_of_checks()
     capabilities = await load_capabilities(
         ObjectStateStore(store), settings.environments.map_configured_environments_by_name()
     )

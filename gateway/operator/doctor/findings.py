@@ -35,6 +35,10 @@ _UNREACHABLE = (
     "check that {url} is the service's address, that the firewall allows this machine to connect "
     "to it, and whether it needs upstream.proxy"
 )
+_HANGS = (
+    "the server at {url} accepts connections and does not answer: wait until it recovers; if it never "
+    "answered, check base_url"
+)
 _HINTS = (
     (
         "mismatch, certificate",
@@ -51,6 +55,7 @@ _HINTS = (
         "the proxy refuses",
         "check upstream.proxy and its credentials, and that the proxy allows {host}",
     ),
+    ("no answer within", _HANGS),
     ("", _UNREACHABLE),
 )
 

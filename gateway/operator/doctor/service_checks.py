@@ -62,10 +62,14 @@ async def check_service_per_environment(
             finding async for finding in _check_optional_endpoints(probe, settings, capabilities)
         ]
         findings += [
-            finding async for finding in check_vocabulary(probe, settings.vocabulary.current)
+            finding
+            async for finding in check_vocabulary(
+                probe, settings.vocabulary.current, is_rehearsed=_is_rehearsed(capabilities)
+            )
         ]
+        findings += probe.iter_unanswered_read_findings()
         other_keys = [other for other in keys if key and other.environment == name]
-        if probe.accepted_reply and key:
+        if probe.accepted_reply and key and not probe.unanswered_read:
             findings += await _check_other_credentials(store, upstream, key, other_keys)
     return findings
 
@@ -140,6 +144,11 @@ def _describe_skip_reason(probe: ServiceProbe) -> str:
 
 def format_since_suffix(time: datetime | None) -> str:
     return f" since {time:%Y-%m-%d %H:%M} UTC" if time else ""
+
+
+def _is_rehearsed(capabilities: CapabilityCache) -> bool:
+    last = capabilities.get("sandbox", REHEARSAL)
+    return last is not None and last["is_ok"] is True
 
 
 def _iter_rehearsal_findings(name: str, capabilities: CapabilityCache) -> Iterator[Finding]:

@@ -19,34 +19,39 @@ NO_ACTION = "no action needed; `doctor` checks it once there is one"
 BATCH_LIST_TARGET = "/v1/batches?page=1&pageSize=1"
 
 
-async def check_vocabulary(probe: ServiceProbe, words: CurrentWords) -> AsyncIterator[Finding]:
-    """Checks the two configurable paths, and the words that answers to reads contain."""
+async def check_vocabulary(
+    probe: ServiceProbe, words: CurrentWords, *, is_rehearsed: bool
+) -> AsyncIterator[Finding]:
+    """Checks the two configurable paths, and the words that answers to reads contain.
+
+    ``is_rehearsed``: a rehearsal showed that the service takes these words in writes.
+    """
     if probe.accepted_reply is None:
         reason, advice = f"skipped: {probe.failure_reason}", probe.advice_if_skipped
         yield Finding(probe.name, "vocabulary", "skipped", reason, advice)
         return
     reply = await probe.try_signed_read(words.balance_path)
-    yield _check_path(probe.name, BALANCE_CHECK, words.balance_path, reply)
+    yield _check_path(probe, BALANCE_CHECK, words.balance_path, reply)
     if reply is not None and _is_accepted(reply):
         yield _check_wallet_word(probe.name, words.wallet, parse_body(reply).get("balances"))
     batches = await probe.try_signed_read(BATCH_LIST_TARGET)
     batch = _find_first_batch(batches) if batches is not None and _is_accepted(batches) else None
     if batch is None:
+        reason = f"skipped: {probe.unanswered_read}" if probe.unanswered_read else NEEDS_BATCH
         for check_name in (SUMMARY_CHECK, CURRENCY_CHECK):
-            yield Finding(probe.name, check_name, "skipped", NEEDS_BATCH, NO_ACTION)
+            yield Finding(probe.name, check_name, "skipped", reason, NO_ACTION)
         return
     target = words.summary_path.replace("{id}", batch["id"])
-    yield _check_path(
-        probe.name, SUMMARY_CHECK, words.summary_path, await probe.try_signed_read(target)
-    )
-    yield _check_currency_word(probe.name, words.batch_currency, batch)
+    yield _check_path(probe, SUMMARY_CHECK, words.summary_path, await probe.try_signed_read(target))
+    yield _check_currency_word(probe.name, words.batch_currency, batch, is_rehearsed=is_rehearsed)
 
 
-def _check_path(name: str, check_name: str, path: str, reply: Reply | None) -> Finding:
-    key = f"vocabulary.current.{check_name}"
+def _check_path(probe: ServiceProbe, check_name: str, path: str, reply: Reply | None) -> Finding:
+    name, key = probe.name, f"vocabulary.current.{check_name}"
     if reply is None:
         advice = "run `doctor` again when the service answers"
-        return Finding(name, check_name, "skipped", "skipped: it was not answered", advice)
+        reason = f"skipped: {probe.unanswered_read}"
+        return Finding(name, check_name, "skipped", reason, advice)
     if _is_accepted(reply):
         return Finding(name, check_name, "ok", f"{path} answers")
     if reply.status in MISSING_STATUSES:
@@ -92,7 +97,14 @@ def _find_first_batch(reply: Reply) -> Mapping[str, Any] | None:
     return first if is_batch else None
 
 
-def _check_currency_word(name: str, word: str, batch: Mapping[str, Any]) -> Finding:
+def _check_currency_word(
+    name: str, word: str, batch: Mapping[str, Any], *, is_rehearsed: bool
+) -> Finding:
+    """Compares the word of creates with the word of reads.
+
+    A service may use different words. Only a create shows that, and a wrong word is one that it
+    refuses or ignores, which pays in another currency: an error until a rehearsal has created a batch.
+    """
     if word in batch:
         return Finding(name, CURRENCY_CHECK, "ok", f"batches have the field {word}, as configured")
     other = next((key for key in batch if key.lower().endswith("currency")), None)
@@ -100,6 +112,12 @@ def _check_currency_word(name: str, word: str, batch: Mapping[str, Any]) -> Find
         description = "skipped: the service's batches show no currency"
         return Finding(name, CURRENCY_CHECK, "skipped", description, "see the service's document")
     description = f"the service's batches have the field {other}, and not {word}"
-    # Only a create would prove it: reads and creates may use different words.
-    advice = f'if batches are refused, set vocabulary.current.batch_currency to "{other}"'
-    return Finding(name, CURRENCY_CHECK, "warning", description, advice)
+    if is_rehearsed:
+        return Finding(
+            name, CURRENCY_CHECK, "ok", f"{description}, which the rehearsal's creates used"
+        )
+    advice = (
+        f'set vocabulary.current.batch_currency to "{other}"; if the service\'s document says {word} '
+        "for creates, `payout-gateway rehearse` in the sandbox proves it"
+    )
+    return Finding(name, CURRENCY_CHECK, "error", description, advice)
