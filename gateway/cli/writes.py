@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from gateway.operator.in_doubt_writes import OperatorVerdict, WriteInDoubt
     from gateway.storage import Store
 
+NO_GATEWAY_WARNING = (
+    "Warning: no gateway answers at {url}, so it is not known here whether the service is up. If it is "
+    "down, wait and settle nothing: a gateway finds the outcomes when it is back. Run this on a host "
+    "or in a pod of a running gateway, or see the page Writes of its console"
+)
+
 
 @click.group(cls=FullHelpGroup)
 def writes() -> None:
@@ -40,12 +46,15 @@ def list_writes_in_doubt(*, as_json: bool, settings: Settings) -> None:
     object cannot be changed, and a retry of the request gets an error. Writes in progress are not
     listed; to tell them apart, the command may watch for a few seconds.
     """
-    from gateway.admin.port import fetch_faults
+    from gateway.admin.port import build_admin_url, fetch_faults
     from gateway.operator.in_doubt_writes import advise_to_wait, load_in_doubt_writes
 
     async def load_writes(store: Store) -> list[WriteInDoubt]:
         writes = await load_in_doubt_writes(store)
-        return advise_to_wait(writes, await fetch_faults(settings.server) if writes else {})
+        faults = await fetch_faults(settings.server) if writes else {}
+        if faults is None:
+            click.echo(NO_GATEWAY_WARNING.format(url=build_admin_url(settings.server)), err=True)
+        return advise_to_wait(writes, faults or {})
 
     in_doubt = run_with_store(settings, load_writes)
     if as_json:
