@@ -22,6 +22,8 @@ import pytest
 
 from gateway.cli import main
 from gateway.simulator import Fault, Service, Simulator, start_simulator
+from gateway.storage import Tenant, open_store
+from gateway.storage.mode_rows import GROUPS, set_mode
 from tests.processes import (
     COMMAND,
     SECONDS,
@@ -603,6 +605,33 @@ async def test_readiness_follows_the_service(tmp_path: Path, simulator: Simulato
         )
         assert len(body["faults"]["environments.sandbox"].split()) > 3
         assert await load_status("/healthz") == (200, {"status": "ok"})
+
+
+async def test_gateway_is_ready_while_the_legacy_service_answers_clients(tmp_path: Path) -> None:
+    simulator = await start_simulator(service=Service(seed=1), legacy_port=0)
+    assert simulator.legacy is not None
+    origin = f"http://127.0.0.1:{find_free_port()}"
+    environments = {"sandbox": {"base_url": origin, "legacy_base_url": simulator.legacy.url}}
+    async with (
+        open_gateway(tmp_path, origin, environments=environments) as gateway,
+        open_client() as session,
+    ):
+
+        async def load_readiness() -> tuple[int, str, set[str]]:
+            async with session.get(f"{gateway.running.admin_url}/readyz") as response:
+                body = await response.json()
+                return response.status, body["status"], set(body["faults"])
+
+        assert await load_readiness() == (503, "error", {"environments.sandbox"})
+        async with open_store(gateway.settings.state) as store:
+            await set_mode(store, Tenant("acme", "sandbox"), "", GROUPS, "forward")
+        assert await load_readiness() == (200, "degraded", {"environments.sandbox"})
+        await simulator.stop()
+        assert await load_readiness() == (
+            503,
+            "error",
+            {"environments.sandbox", "legacy.sandbox"},
+        )
 
 
 async def test_hanging_service_makes_the_gateway_unready(

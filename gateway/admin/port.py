@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import aiohttp
@@ -32,13 +32,16 @@ def create_monitoring_application(
     checks: Mapping[str, Check],
     build_openapi: Callable[[], Mapping[str, JSON]],
     metrics: Metrics,
-    breakers: Callable[[], Mapping[str, str]] = dict,
-    middlewares: Sequence[Middleware] = (),
+    *,
+    breakers: Callable[[], Mapping[str, str]],
+    list_forwarded_environments: Callable[[], Awaitable[Collection[str]]],
+    middlewares: Sequence[Middleware],
 ) -> web.Application:
     """Creates the application with these routes; the console adds its pages to it.
 
-    ``breakers`` returns the state of each circuit breaker: closed, half_open or open. Every request
-    passes the ``middlewares`` first.
+    ``breakers`` returns the state of each circuit breaker: closed, half_open or open. The legacy
+    service answers clients of the ``list_forwarded_environments``. Every request passes the
+    ``middlewares`` first.
     """
 
     async def handle_healthz(_request: web.Request) -> web.Response:
@@ -51,6 +54,9 @@ def create_monitoring_application(
         )
         faults = {name: fault for name, fault in zip(checks, results, strict=True) if fault}
         is_ready = _is_ready(checks, faults)
+        if not is_ready and "state" not in faults:
+            forwarded = await list_forwarded_environments()
+            is_ready = _is_ready(checks, _drop_forwarded(faults, forwarded))
         return web.json_response(
             build_readiness_body(faults, breakers(), is_ready=is_ready),
             status=200 if is_ready else 503,
@@ -95,6 +101,12 @@ def _is_ready(checks: Mapping[str, Check], faults: Mapping[str, str]) -> bool:
     return not faults.keys() - environments and not environments <= faults.keys()
 
 
+def _drop_forwarded(faults: Mapping[str, str], environments: Collection[str]) -> dict[str, str]:
+    """Drops the faults of addresses that forwarded clients do not need."""
+    unneeded = {f"environments.{name}" for name in environments if f"legacy.{name}" not in faults}
+    return {name: fault for name, fault in faults.items() if name not in unneeded}
+
+
 def build_readiness_body(
     faults: Mapping[str, str], breakers: Mapping[str, str], *, is_ready: bool
 ) -> dict[str, Any]:
@@ -103,17 +115,22 @@ def build_readiness_body(
     return {"status": status, "faults": faults, "circuit_breakers": breakers}
 
 
-async def fetch_faults(server: Server) -> Mapping[str, str]:
-    """Returns the faults that the running gateway reports; none if none answers here."""
+def build_admin_url(server: Server) -> str:
+    """Builds the URL at which a command of the same host reaches the gateway."""
     host = "127.0.0.1" if server.admin_host in WILDCARD_HOSTS else server.admin_host
-    url = build_url(host, server.admin_port) + "/readyz"
+    return build_url(host, server.admin_port)
+
+
+async def fetch_faults(server: Server) -> Mapping[str, str] | None:
+    """Returns the faults that the running gateway reports; None if none answers here."""
+    url = build_admin_url(server) + "/readyz"
     timeout = aiohttp.ClientTimeout(CHECK_SECONDS + 2)
     try:
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
             faults: Mapping[str, str] = (await response.json())["faults"]
             return faults
     except (aiohttp.ClientError, TimeoutError, ValueError, LookupError):
-        return {}
+        return None
 
 
 async def find_readiness_problem(check: Check) -> str | None:

@@ -17,7 +17,8 @@ from gateway.config.settings import Settings
 from gateway.docgen import openapi
 from gateway.operator.metrics_page import MetricsPage
 from gateway.server.assembly import Backends
-from gateway.storage import StoreUnavailable
+from gateway.storage import Store, StoreUnavailable
+from gateway.storage.mode_rows import COMPARE, FORWARD, list_mode_switches
 from gateway.upstream.egress import EgressConfig
 from mappings.effects import JSON
 
@@ -54,10 +55,11 @@ def create_admin_application(
             count_queued_requests=count_queued_requests,
             origins=backends.upstream.origins,
         ).render,
-        backends.list_breaker_states,
+        breakers=backends.list_breaker_states,
+        list_forwarded_environments=partial(_list_forwarded_environments, settings, backends.store),
         # Only the supervisor can reach a worker's admin socket, and it has authenticated the
         # request.
-        [] if console_parts.has_parent else [create_auth_middleware(settings.server)],
+        middlewares=[] if console_parts.has_parent else [create_auth_middleware(settings.server)],
     )
     console.add_console_routes(application, console_parts)
     return application
@@ -67,6 +69,17 @@ def _build_legacy_openapi_document(settings: Settings, port: int) -> Mapping[str
     """Builds the OpenAPI document of the legacy interface, with the public URLs."""
     addresses = openapi.list_public_urls(settings.server, port)
     return openapi.build_openapi_document(settings.vocabulary.build_vocabulary(), addresses)
+
+
+async def _list_forwarded_environments(settings: Settings, store: Store) -> set[str]:
+    """Lists the environments in which the legacy service answers clients."""
+    is_compared_answer_legacy = settings.comparing.answers == "legacy"
+    modes = {FORWARD, COMPARE} if is_compared_answer_legacy else {FORWARD}
+    try:
+        switches = await list_mode_switches(store)
+    except StoreUnavailable:
+        return set()  # a fault of its own
+    return {switch.tenant.environment for switch in switches if switch.mode in modes}
 
 
 def create_readiness_checks(settings: Settings, backends: Backends) -> dict[str, Check]:
