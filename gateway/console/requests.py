@@ -15,6 +15,7 @@ from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages, build_requests_url, redirect_see_other
 from gateway.observability.recent_requests import (
     MAX_REQUESTS,
+    SEPARATOR,
     RecentRequest,
     list_recent_requests,
 )
@@ -109,13 +110,20 @@ def _matches_filters(request: RecentRequest, filters: Mapping[str, str]) -> bool
         if wanted in STATUS_CLASSES and name == "status":
             if request.status not in STATUS_CLASSES[wanted]:
                 return False
-        elif str(getattr(request, name)) != wanted:
+        # One of several, or all of them, as a group of errors has them.
+        elif wanted not in (str(getattr(request, name)), *_list_values(request, name)):
             return False
     return True
 
 
+def _list_values(request: RecentRequest, name: str) -> list[str]:
+    """Lists the values that a request is found by: it may have several codes and fields."""
+    value = str(getattr(request, name))
+    return value.split(SEPARATOR) if name in ("code", "field") else [value]
+
+
 def _list_choices(requests: Iterable[RecentRequest], name: str) -> list[str]:
-    values = sorted({str(getattr(request, name)) for request in requests} - {""})
+    values = sorted({value for each in requests for value in _list_values(each, name)} - {""})
     classes = list(STATUS_CLASSES) if name == "status" else []
     return [*classes, *values[:MAX_FILTER_CHOICES]]
 

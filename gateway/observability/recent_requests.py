@@ -15,6 +15,8 @@ from gateway.observability.metrics import SIGNED_OPERATION, classify_outcome
 
 MAX_REQUESTS = 5000
 MAX_LISTED_CODES = 3
+SEPARATOR = ", "
+"""Between the codes of a request, and between its fields."""
 
 UNMATCHED_ROUTE, UNAUTHENTICATED = "unmatched route", "unauthenticated"
 """Shown instead of an operation and a merchant."""
@@ -88,4 +90,4 @@ def _describe_codes(status: int, log_fields: Mapping[str, Any]) -> str:
 
 
 def _join_distinct(names: Any) -> str:
-    return ", ".join(list(dict.fromkeys(names))[:MAX_LISTED_CODES])
+    return SEPARATOR.join(list(dict.fromkeys(names))[:MAX_LISTED_CODES])

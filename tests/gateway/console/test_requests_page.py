@@ -45,6 +45,23 @@ async def test_errors_are_grouped_and_each_request_opens_its_trace(
     assert "This request changed nothing that is on record." in trace
 
 
+async def test_request_is_found_by_each_of_its_fields(
+    console: ConsoleUnderTest, console_client: ConsoleClient
+) -> None:
+    name, gateway = f"key-{uuid4().hex[:8]}", console.gateway
+    headers = {"X-API-Key": await gateway.import_key(api_key=f"api-{name}", name=name)}
+    body = {"sourceCurrency": "USD", "payments": [{"sourceAmount": "many", "memo": 1}]}
+    answer = await gateway.request("POST", "/v1/batches", body, headers=headers)
+    fields = {error["field"].replace("[0]", "[]") for error in answer.body["errors"]}
+    assert len(fields) > 1
+    for field in fields:
+        page = await read_page_text(console_client, f"/requests?key={name}&field={field}")
+        assert " 1 request " in page
+    assert "No such request" in await read_page_text(
+        console_client, f"/requests?key={name}&field=payments[]"
+    )
+
+
 async def test_search_finds_ids_and_keys(
     console: ConsoleUnderTest, console_client: ConsoleClient
 ) -> None:
