@@ -16,8 +16,8 @@ from tests.legacy_and_current import open_gateway_between
 from tests.metrics_scrape import Scrape
 from tests.operator_commands import lose_batch_create, open_operated_gateway, wait_until_async
 from tests.promql import PromQLError, parse_promql
-from tests.test_documentation_links import list_anchors
-from tests.test_metrics import KNOWN_LABEL_VALUES, scrape_gateway
+from tests.test_documentation_links import build_anchor
+from tests.test_metrics import KNOWN_LABEL_VALUES, REQUEST_OUTCOMES, scrape_gateway
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 RULES = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text("utf-8"))
@@ -93,10 +93,30 @@ def test_every_alert_has_severity_and_annotations() -> None:
         assert rule["labels"]["severity"] in ("info", "warning", "critical")
         assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
         page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
-        assert anchor in list_anchors(DEPLOY.parent / page)
+        section = read_section(DEPLOY.parent / page, anchor)
+        assert f"`{rule['alert']}`" in section, "its own section says what it means"
         annotations = " ".join(rule["annotations"].values())
         grouped = parse_promql(rule["expr"]).grouped_by | {"instance", "environment"}
         assert set(re.findall(r"\$labels\.(\w+)", annotations)) <= grouped
+
+
+def test_runbook_explains_every_outcome_of_an_error() -> None:
+    section = read_section(DEPLOY / "runbook.md", "clients-get-errors")
+    explained = {
+        outcome
+        for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+        for outcome in re.findall(r"`(\w+)`", row)
+    }
+    assert explained == REQUEST_OUTCOMES - {"success", "client_disconnected"}
+
+
+def read_section(page: Path, anchor: str) -> str:
+    """Reads the section with an anchor, without its subsections and those after it."""
+    sections = re.split(r"^(?=#{2,} )", page.read_text("utf-8"), flags=re.MULTILINE)
+    (section,) = [
+        section for section in sections[1:] if build_anchor(section.splitlines()[0]) == anchor
+    ]
+    return section
 
 
 def test_alerts_name_only_existing_commands() -> None:

@@ -19,9 +19,13 @@ def list_anchors(page: Path) -> set[str]:
     """Lists the anchors of a page, as GitHub generates them."""
     text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {
-        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings
-    } | set(re.findall(r'<a (?:id|name)="([^"]+)"', text))
+    return {build_anchor(heading) for heading in headings} | set(
+        re.findall(r'<a (?:id|name)="([^"]+)"', text)
+    )
+
+
+def build_anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lstrip("# ").lower()).replace(" ", "-")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

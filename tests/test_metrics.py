@@ -41,6 +41,12 @@ DURATION_COUNT_METRIC = "payout_gateway_request_duration_seconds_count"
 UPSTREAM_DURATION_COUNT_METRIC = "payout_gateway_upstream_request_duration_seconds_count"
 OVERHEAD_COUNT_METRIC = "payout_gateway_overhead_seconds_count"
 
+REQUEST_OUTCOMES = {
+    *("success", "refused", "refused_by_service", "rate_limited", "brownout", "in_doubt"),
+    *("unreachable", "client_disconnected", "database_unavailable", "internal_error", "blocked"),
+    *("overloaded", "failed"),
+}
+
 KNOWN_LABEL_VALUES = {
     "api": {"legacy", "signed"},
     "operation": {"none", "signed", *(one.name for one in (*OPERATIONS, *UNLISTED))},
@@ -48,16 +54,7 @@ KNOWN_LABEL_VALUES = {
     "status": {"2xx", "3xx", "4xx", "5xx"},
     "endpoint": {"other", *(f"{one.method} {one.path}" for one in ENDPOINTS)},
     "outcome": {
-        *("success", "refused", "refused_by_service", "rate_limited", "brownout", "in_doubt"),
-        *(
-            "unreachable",
-            "client_disconnected",
-            "database_unavailable",
-            "internal_error",
-            "blocked",
-            "overloaded",
-            "failed",
-        ),
+        *REQUEST_OUTCOMES,
         *("2xx", "3xx", "4xx", "5xx", "cancelled"),
         *("written", "dropped", "too_large", "failed"),
     },
