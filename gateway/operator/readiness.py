@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -70,7 +71,8 @@ class KeyReadiness:
     def missing_reads_sentence(self) -> str:
         hint = (
             "The payments of all batches are compared once every batch is imported: run "
-            "`payout-gateway cutover import`, and let the client list them again."
+            f"`payout-gateway cutover import --key {shlex.quote(self.key)}` with the key itself in "
+            "$LEGACY_API_KEY, and let the client list them again."
         )
         is_list_missing = "list_payments" in self.missing_reads
         return (

@@ -67,7 +67,8 @@ def build_brownout_with_new_id(**fields: Any) -> Brownout:
 async def insert_brownout(store: Store, brownout: Brownout) -> None:
     row = {name: getattr(brownout, name) for name in Brownout.__dataclass_fields__}
     statement = insert(brownouts).values({**row, "operations": list(brownout.operations)})
-    action = f"{SCHEDULED_PREFIX} {brownout.id}"
+    of_key = f" of key {brownout.key}" if brownout.key else ""
+    action = f"{SCHEDULED_PREFIX} {brownout.id}{of_key}"
 
     async def insert_row(tx: Transaction) -> None:
         await increment_change_count(tx, CHANGES)
