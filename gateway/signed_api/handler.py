@@ -9,7 +9,7 @@ request again. Refusals have the service's codes (current interface, section 7).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -51,10 +51,7 @@ from gateway.signed_api.transitions import (
     SignedWrite,
     SignedWriteGuard,
     WrongBatchStatus,
-    extract_batch_ids,
-    extract_recipient_and_amounts,
-    is_bulk_deletion,
-    is_payment_addition,
+    is_body_needed,
 )
 from gateway.storage import StoreUnavailable, Tenant
 from gateway.storage.request_counts import NO_TENANT, UsageCounter
@@ -370,8 +367,7 @@ class SignedHandler:
             passthrough_request.target,
             cast("int", passthrough_request.stamp),
             context.request_id,
-            await _read_added_payment(passthrough_request),
-            await _read_deleted_batches(passthrough_request),
+            await _parse_body_if_needed(passthrough_request),
             context.received_at,
             partial(is_client_disconnected, request),
         )
@@ -422,37 +418,16 @@ MAX_PARSED_BYTES = 64 * 1024
 """Largest body of an added payment or a bulk deletion that is parsed before it is passed on."""
 
 
-async def _parse_body(passthrough_request: PassthroughRequest) -> JSON:
+async def _parse_body_if_needed(passthrough_request: PassthroughRequest) -> JSON:
     body = passthrough_request.body
-    if body is None or body.size > MAX_PARSED_BYTES:
+    is_needed = is_body_needed(passthrough_request.method, passthrough_request.target)
+    if not is_needed or body is None or body.size > MAX_PARSED_BYTES:
         return None
     try:
         return json_codec.loads(b"".join([part async for part in body.iter_chunks()]))
     except json_codec.JsonError:
         return None
 
-
-async def _read_added_payment(
-    passthrough_request: PassthroughRequest,
-) -> Mapping[str, JSON] | None:
-    if not is_payment_addition(passthrough_request.method, passthrough_request.target):
-        return None
-    return extract_recipient_and_amounts(await _parse_body(passthrough_request))
-
-
-async def _read_deleted_batches(passthrough_request: PassthroughRequest) -> Sequence[str]:
-    """Returns the batches of a bulk deletion; raises Refusal if the service may see others."""
-    if not is_bulk_deletion(passthrough_request.method, passthrough_request.target):
-        return ()
-    ids = extract_batch_ids(await _parse_body(passthrough_request))
-    if ids is None or "?" in passthrough_request.target:
-        raise Refusal(INVALID_IDS, "the batches to delete are not given as documented")
-    return ids
-
-
-INVALID_IDS = Problem(
-    "invalid_field", "The body has the ids of batches, at most 64 KiB, and no query.", "ids"
-)
 
 BODY_ON_READ = Problem("invalid_field", "A GET or HEAD has no body.")
 

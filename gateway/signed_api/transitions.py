@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -28,6 +28,7 @@ from gateway.http.decompression import (
 from gateway.http.request_paths import parse_path_parts
 from gateway.http.responses import LegacyResponse
 from gateway.payloads import json_codec
+from gateway.signed_api.refusals import Refusal
 from gateway.storage import ObjectStateStore, Tenant
 from gateway.storage.operations import OperationRepository
 from gateway.upstream.client import MAX_ANSWER_BYTES
@@ -37,7 +38,7 @@ from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
 from gateway.writes.response_proof import is_proven_refusal, is_success
 from mappings import errors
 from mappings.effects import JSON, Answer, Call, Request
-from mappings.failures import Failure, Halted, Invalid, Refused, Unknown, Unreachable
+from mappings.failures import Failure, Halted, Invalid, Problem, Refused, Unknown, Unreachable
 from mappings.signed_writes import CHANGE, START
 
 _START_ACTION = "start-processing"
@@ -81,10 +82,8 @@ class SignedWrite:
     target: str
     stamp: int
     request_id: str
-    payment: Mapping[str, JSON] | None = None
-    """The payment that the write adds to a batch, if it does."""
-    deleted_batches: Sequence[str] = ()
-    """The batches that a bulk deletion names in its body."""
+    body: JSON = None
+    """The decoded body, if ``is_body_needed``."""
     received_at: float | None = None
     """When the request was received, by the event loop's clock; None means now."""
     is_disconnected: Callable[[], bool] = bool
@@ -111,7 +110,7 @@ class SignedWriteGuard:
         not sent or not answered.
         """
         batch, action = _split_batch_and_action(write.target)
-        batches = write.deleted_batches if batch is None else [batch]
+        batches = _extract_deleted_batches(write) if batch is None else [batch]
         if not batches or write.tenant is None or write.credentials is None:
             check = partial(self._check_unrecorded_write, write, batches, action)
             return await send(UnrecordedWriteFence(check))
@@ -136,8 +135,10 @@ class SignedWriteGuard:
     ) -> Request:
         # Its own name makes it different from any other request.
         name = os.urandom(8).hex()
-        body: dict[str, Any] = {"method": write.method, "payment": write.payment}
-        if write.deleted_batches:
+        is_addition = is_payment_addition(write.method, write.target)
+        payment = _extract_recipient_and_amounts(write.body) if is_addition else None
+        body: dict[str, Any] = {"method": write.method, "payment": payment}
+        if is_bulk_deletion(write.method, write.target):
             ids = {"change": name}
             # ``ids`` are those of the operation, which edits of any of the batches wait for.
             body |= {
@@ -205,19 +206,33 @@ def is_bulk_deletion(method: str, target: str) -> bool:
     return method == "DELETE" and [part.lower() for part in parse_path_parts(target)] == ["batches"]
 
 
-def extract_batch_ids(body: JSON) -> list[str] | None:
-    """Returns the ids of a bulk deletion; None if they are not in the documented form."""
-    ids = body.get("ids") if isinstance(body, dict) else None
-    if not isinstance(ids, list) or not ids:
-        return None
-    is_documented = all(isinstance(id_, str) and _BATCH_ID.fullmatch(id_) for id_ in ids)
-    return list(dict.fromkeys(ids)) if is_documented else None
+def is_body_needed(method: str, target: str) -> bool:
+    """Whether the check of a write depends on its body."""
+    return is_payment_addition(method, target) or is_bulk_deletion(method, target)
 
+
+def _extract_deleted_batches(write: SignedWrite) -> list[str]:
+    """Returns the batches of a bulk deletion; raises Refusal if the service may see others."""
+    if not is_bulk_deletion(write.method, write.target):
+        return []
+    ids = write.body.get("ids") if isinstance(write.body, dict) else None
+    if (
+        not (isinstance(ids, list) and ids)
+        or not all(isinstance(id_, str) and _BATCH_ID.fullmatch(id_) for id_ in ids)
+        or "?" in write.target
+    ):
+        raise Refusal(INVALID_IDS, "the batches to delete are not given as documented")
+    return list(dict.fromkeys(ids))
+
+
+INVALID_IDS = Problem(
+    "invalid_field", "The body has the ids of batches, at most 64 KiB, and no query.", "ids"
+)
 
 _BATCH_ID = re.compile(r"B-[A-Za-z0-9]+")
 
 
-def extract_recipient_and_amounts(body: JSON) -> dict[str, JSON] | None:
+def _extract_recipient_and_amounts(body: JSON) -> dict[str, JSON] | None:
     """Returns the recipient and amounts of an added payment; None if it names no recipient."""
     recipient = body.get("recipient") if isinstance(body, dict) else None
     id_ = recipient.get("id") if isinstance(recipient, dict) else None

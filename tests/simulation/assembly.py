@@ -36,7 +36,6 @@ from gateway.signed_api.transitions import (
     SignedWrite,
     SignedWriteGuard,
     WrongBatchStatus,
-    extract_recipient_and_amounts,
 )
 from gateway.storage import ObjectStateStore, StoreUnavailable
 from gateway.storage.alias_ids import AliasIds
@@ -409,7 +408,7 @@ class Gateway:
             request.target,
             int(request.stamp),
             f"{self._ids.getrandbits(96):024x}",
-            extract_recipient_and_amounts(json.loads(request.body)) if request.body else None,
+            json.loads(request.body) if request.body else None,
             is_disconnected=lambda: connection.is_disconnected,
         )
         try:
