@@ -49,7 +49,10 @@ def rehearse(
     from gateway.operator.rehearsal import report as reports
 
     if html and not os.access(html.absolute().parent, os.W_OK):
-        raise CommandError(f"--html: folder {html.parent} does not exist or cannot be written to")
+        raise CommandError(
+            f"nothing was run: folder {html.parent} of --html does not exist or cannot be written "
+            "to; create it, or name another file"
+        )
     report = run_with_store(
         settings, lambda store: _rehearse(settings, store, key_name, may_start=start)
     )

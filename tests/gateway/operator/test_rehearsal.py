@@ -336,7 +336,9 @@ async def test_leftovers_on_later_pages_are_found(rehearsed: RehearsedFolder) ->
     assert report["left"] == rehearsed.list_remaining_objects() == []
 
 
-async def test_only_a_sandbox_is_rehearsed(rehearsed: RehearsedFolder) -> None:
+async def test_run_that_cannot_succeed_is_refused_before_a_request(
+    rehearsed: RehearsedFolder,
+) -> None:
     command = ("rehearse", "--key", "prod")
     result = await run_command(rehearsed.folder, *command, code=2)
     assert "live environment" in result.stderr
@@ -346,6 +348,8 @@ async def test_only_a_sandbox_is_rehearsed(rehearsed: RehearsedFolder) -> None:
         "no key has this name"
         in (await run_command(rehearsed.folder, "rehearse", "--key", "x", code=2)).stderr
     )
+    missing_folder = str(rehearsed.folder / "missing" / "page.html")
+    assert "nothing was run: folder" in await rehearsed.run("--html", missing_folder, code=2)
     assert not rehearsed.service.requests
     await run_command(rehearsed.folder, "unfreeze", "--environment", "sandbox")
     rehearsed.service.credentials.clear()
