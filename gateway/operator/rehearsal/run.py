@@ -176,11 +176,8 @@ class RehearsalRun:
         if saves.keys() & self.values.keys():
             return
         name = next(iter(saves), "")
-        values = {
-            **self.values,
-            "name": name,
-            "country": name[-2:] if name[-2:].isupper() else "US",
-        }
+        country = name[-2:] if name[-2:].isupper() else "US"
+        values = {**self.values, "name": name, "country": country}
         parts = [BODIES[name] for name in step.body.split()]
         body = {key: value for part in parts for key, value in part.items()}
         try:

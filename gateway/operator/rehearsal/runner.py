@@ -27,14 +27,10 @@ FORMAT = 4
 RESUME_SECONDS = 3600
 """How long after an interruption the finished chapters still count."""
 KINDS = {
-    "batches": ("batch", "description", "/v1/batches?pageSize=100"),
-    "recipients": (
-        "recipient",
-        "referenceId",
-        f"/v1/recipients?pageSize=100&search={REFERENCE_PREFIX}",
-    ),
+    "batches": ("batch", "description", ""),
+    "recipients": ("recipient", "referenceId", f"&search={REFERENCE_PREFIX}"),
 }
-"""By kind: the name of one, the field with the reference, and the list that shows the objects."""
+"""By kind: the name of one, the field with the reference, and how a list is narrowed to it."""
 
 STAYS = "the service does not delete it by this path"
 REUSABLE = "it is open and pays nobody; the next run uses it again"
@@ -158,17 +154,14 @@ def _list_created_objects(run: RehearsalRun) -> list[Leftover]:
 
 async def _find_listed_objects(run: RehearsalRun) -> list[Leftover]:
     """Finds objects of any rehearsal by their reference, also if their creation was not answered."""
-    found, ids = list[Leftover](), set[str]()
-    for kind, (_one, field, target) in KINDS.items():
+    found, ids = list[Leftover](), {"None"}
+    for kind, (_one, field, search) in KINDS.items():
         # Up to a page without new rows, because not every service counts them.
         for page in itertools.count(1):
-            shown = (await run.call_service("GET", f"{target}&page={page}")).body.get(kind)
-            rows = (
-                [row for row in shown if isinstance(row, dict)] if isinstance(shown, list) else ()
-            )
-            new = {
-                str(row["id"]): row for row in rows if row.get("id") and str(row["id"]) not in ids
-            }
+            target = f"/v1/{kind}?pageSize=100&page={page}{search}"
+            rows = (await run.call_service("GET", target)).body.get(kind)
+            rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+            new = {str(row.get("id")): row for row in rows if str(row.get("id")) not in ids}
             if not new:
                 break
             ids |= new.keys()
