@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.compare import paths
 from gateway.compare.differences import Difference, DifferenceKind
 from gateway.compare.masking import Redactor
 from gateway.compare.report_schema import DifferenceEntry, ExampleEntry, NotComparedEntry
@@ -92,7 +91,6 @@ class Findings:
                 "request": operation.title,
                 "kind": kind,
                 "path": path,
-                "field": _extract_field_name(path),
                 "count": 0,
                 "answers": 0,
                 "notes": {},
@@ -132,10 +130,3 @@ class Findings:
 def build_sort_key(operation: RequestedOperation) -> tuple[bool, str, str]:
     # Unknown operations come last; a path groups the operations of one object.
     return (not operation.name, operation.path, operation.method)
-
-
-def _extract_field_name(normal_path: str) -> str:
-    """Returns the field name at the end of a normalised path."""
-    if normal_path == paths.BODY_PATH or normal_path.startswith("@header."):
-        return normal_path.removeprefix("@header.")
-    return normal_path.rpartition(".")[2].removesuffix("[]") or normal_path

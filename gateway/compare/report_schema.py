@@ -48,7 +48,6 @@ class DifferenceEntry(TypedDict):
     request: str
     kind: str
     path: str
-    field: str
     count: int
     answers: int
     notes: dict[str, int]

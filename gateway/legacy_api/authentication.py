@@ -88,7 +88,7 @@ class CallerAuthenticator:
     ) -> Caller | None:
         """Finds the caller of an operation that needs no key, if the key selects the service."""
         header_values = request.headers.getall("X-API-Key", [])
-        if not (self._forwarding.has_any_mode_switch and len(header_values) == 1):
+        if not (self._forwarding.modes.switched_tenants and len(header_values) == 1):
             return None
         try:
             key = await self._key_store.find_active_key(header_values[0].strip())

@@ -235,9 +235,7 @@ class LegacyHandler:
             request_reader.check_content_length(request, self._max_body_bytes)
         slot = self._create_admission_slot(request, context)
         # The selected service may depend on the body, so it is selected after the body is read.
-        if self._forwarding.modes.switched_tenants and (
-            self._forwarding.has_mode_switch_for_caller(caller)
-        ):
+        if caller and caller.key.tenant in self._forwarding.modes.switched_tenants:
             return await self._answer_from_either_service(request, context, route_match.ids, slot)
         parsed_body = NO_PARSED_BODY
         if operation.body_shape is not None:

@@ -60,6 +60,7 @@ class Modes:
         self._store = store
         self._switches: dict[tuple[Tenant, str, Group], Mode] = {}
         self.switched_tenants: frozenset[Tenant] = frozenset()
+        """Only these can have batches at both services."""
         self._switch_count = -1
         self._refresh_lock = asyncio.Lock()
 
@@ -67,14 +68,6 @@ class Modes:
         """Selects the mode of the key, or else that of all keys of its tenant."""
         key_mode = self._switches.get((key.tenant, key.name, group))
         return key_mode or self._switches.get((key.tenant, "", group), TRANSLATE)
-
-    def has_mode_switch_for_tenant(self, tenant: Tenant) -> bool:
-        """Whether a tenant was ever switched: only then can it have batches at both services."""
-        return tenant in self.switched_tenants
-
-    @property
-    def has_any_mode_switch(self) -> bool:
-        return bool(self.switched_tenants)
 
     async def refresh(self) -> None:
         """Loads the modes if any has changed; raises StoreUnavailable."""

@@ -20,7 +20,6 @@ from gateway.migration.inbound_request import InboundRequest, parse_fields
 from gateway.migration.modes import Modes, find_mode_group
 from gateway.storage.mode_rows import COMPARE, FORWARD, TRANSLATE
 from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting
-from gateway.writes.caller import Caller
 from gateway.writes.idempotency import IdempotencyGuard
 from mappings import errors
 from mappings.effects import CompareAndSet, Operation
@@ -51,11 +50,6 @@ class ServiceRouter:
         self._idempotency_guard = idempotency_guard
         self._is_legacy_answer_used = comparing.answers == "legacy"
 
-    @property
-    def has_any_mode_switch(self) -> bool:
-        """Whether any tenant was ever switched."""
-        return self.modes.has_any_mode_switch
-
     def is_forwarded(self, key: ApiKey, operation: Operation) -> bool:
         """Whether the key's mode forwards the operation to the legacy service."""
         # In mode ``compare`` the configuration says whose answer clients get.
@@ -65,10 +59,6 @@ class ServiceRouter:
     def is_translated(self, key: ApiKey, operation: Operation) -> bool:
         """Whether the key's mode for the operation is ``translate``."""
         return self.modes.find_mode_of_key(key, find_mode_group(operation)) == TRANSLATE
-
-    def has_mode_switch_for_caller(self, caller: Caller | None) -> bool:
-        """Whether a request of this caller may have to be forwarded or compared."""
-        return caller is not None and self.modes.has_mode_switch_for_tenant(caller.key.tenant)
 
     async def forward_if_routed_to_legacy(self, inbound: InboundRequest) -> ForwardedAnswer | None:
         """Returns the legacy service's answer; None if the request is to be translated.

@@ -35,18 +35,14 @@ class Problem:
 
 
 class ApiError(Exception):
-    """An error response, `{ok: false, errors}`.
+    """An error response, `{ok: false, errors}`."""
 
-    `http_status` is set if an operation's own description contradicts section 7.
-    """
-
-    def __init__(self, *problems: Problem, http_status: int | None = None) -> None:
+    def __init__(self, *problems: Problem) -> None:
         super().__init__(*(problem.code for problem in problems))
         self.problems = problems
-        self.http_status = http_status
 
     def status_code(self, validation_status: int) -> int:
-        return self.http_status or STATUS_BY_CODE.get(self.problems[0].code, validation_status)
+        return STATUS_BY_CODE.get(self.problems[0].code, validation_status)
 
     def build_body(self) -> JsonObject:
         return {"ok": False, "errors": [problem.build_view() for problem in self.problems]}
@@ -55,8 +51,8 @@ class ApiError(Exception):
 class OperationNotFound(ApiError):
     """The path does not exist, or does not have the method."""
 
-    def __init__(self, http_status: int = 404) -> None:
-        super().__init__(Problem("not_found", "Path does not exist"), http_status=http_status)
+    def __init__(self) -> None:
+        super().__init__(Problem("not_found", "Path does not exist"))
 
 
 def build_not_found_error(object_name: str) -> ApiError:

@@ -79,9 +79,6 @@ def require_operation(
         (INFERRED_ROUTES, options.inferred),
         (PAYMENT_LIST_ROUTES, options.lists_payments),
     ):
-        if match := find_route(table, method, path):
-            if is_offered:
-                return match
-            # The status is an option, because services answer 404, 405 or 501 to unknown paths.
-            raise OperationNotFound(options.inferred_status)
+        if is_offered and (match := find_route(table, method, path)):
+            return match
     raise OperationNotFound

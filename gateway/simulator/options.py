@@ -103,8 +103,7 @@ class ServiceOptions:
     max_page_size: larger page sizes are reduced to it (section 8: maximum not shown).
     inferred: whether the operations exist that the document mentions (section 1, item 8: open
         batches can be edited and deleted) without giving a path. lists_payments: whether all
-        payments can be listed, which it does not mention. Without them, their paths answer with
-        inferred_status.
+        payments can be listed, which it does not mention.
     answers: responses to writes on batches and payments, which are not shown: "full" responses are
         those of the legacy interface, "bare" ones have an id after a create and no fields
         otherwise. Responses to reads are always complete.
@@ -130,7 +129,6 @@ class ServiceOptions:
     payment_id_length: int = 22
     inferred: bool = True
     lists_payments: bool = True
-    inferred_status: Literal[404, 405, 501] = 404
     answers: Literal["full", "bare"] = "full"
     balance_shape: Literal["object", "list"] = "object"
     unknown_recipient: Literal[404, 400] = 404

@@ -202,10 +202,6 @@ def iter_contents() -> Iterator[tuple[str, dict[str, Any]]]:
     for _method, _path, operation in iter_operations():
         if body := operation.get("requestBody"):
             yield f"{operation['operationId']} body", body["content"]["application/json"]
-        answer = operation["responses"]["200"]["content"]["application/json"]
-        yield f"{operation['operationId']} answer", answer
-    for name, response in DOCUMENT["components"]["responses"].items():
-        yield name, response["content"]["application/json"]
 
 
 CONTENTS = dict(iter_contents())

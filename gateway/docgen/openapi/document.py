@@ -16,7 +16,7 @@ from gateway.docgen.openapi.descriptions import (
     PARAMETERS,
     SEARCH_DESCRIPTIONS,
 )
-from gateway.docgen.openapi.schemas import Schema, SchemaBuilder, build_schema_example
+from gateway.docgen.openapi.schemas import Schema, SchemaBuilder
 from gateway.legacy_api.routes import ID_PATTERNS
 from mappings import OPERATIONS, UNLISTED, errors
 from mappings.effects import Operation, Vocabulary
@@ -142,7 +142,7 @@ class _DocumentBuilder:
         example = self._spelling.translate_from_neutral(
             operation.body_shape, EXAMPLE_BODIES[operation.name]
         )
-        return {"required": True, "content": _build_json_content(schema, example)}
+        return {"required": True, "content": _build_json_content(schema, example=example)}
 
     def _build_responses(self, operation: Operation) -> dict[str, Any]:
         # Success is always 200 in the legacy interface, for deletes too.
@@ -153,9 +153,7 @@ class _DocumentBuilder:
                 "headers": {
                     name: {"$ref": f"#/components/headers/{name}"} for name in _RATE_LIMIT_HEADERS
                 },
-                "content": _build_json_content(
-                    schema, build_schema_example(schema, self._components)
-                ),
+                "content": _build_json_content(schema),
             }
         }
         for status in list_error_statuses(operation):
@@ -205,8 +203,8 @@ def _iter_path_parameters(path: str) -> Iterator[dict[str, Any]]:
             }
 
 
-def _build_json_content(schema: Schema, example: Any) -> dict[str, Any]:
-    return {"application/json": {"schema": schema, "example": example}}
+def _build_json_content(schema: Schema, **example: Any) -> dict[str, Any]:
+    return {"application/json": {"schema": schema, **example}}
 
 
 def _build_integer_header(description: str) -> dict[str, Any]:
@@ -236,13 +234,9 @@ def _build_error_response(status: int) -> dict[str, Any]:
             "errors": {"type": "array", "minItems": 1, "items": entry},
         },
     }
-    error = {"code": codes[0], "message": _STATUS_DESCRIPTIONS[status]}
-    if status == 406:
-        error["field"] = "payments[0].sourceAmount"
-    example = {"ok": False, "errors": [error]}
     response: dict[str, Any] = {
         "description": _STATUS_DESCRIPTIONS[status],
-        "content": _build_json_content(schema, example),
+        "content": _build_json_content(schema),
     }
     if status == 429:
         response["headers"] = {

@@ -52,13 +52,13 @@ async def test_gateway_sees_switches_of_another_process(state: State) -> None:
         change_poller = ChangePoller(store)
         modes = await open_modes(store, key_store, change_poller)
         await change_poller.poll()
-        assert not modes.has_mode_switch_for_tenant(ACME)
+        assert ACME not in modes.switched_tenants
         async with open_store(state) as second_store:
             await set_mode(second_store, ACME, "", GROUPS, "forward")
 
         async def has_switched_mode() -> bool:
             await change_poller.poll()
-            return modes.has_mode_switch_for_tenant(ACME)
+            return ACME in modes.switched_tenants
 
         await wait_until_async(has_switched_mode)
 
