@@ -119,6 +119,7 @@ class ServicePage:
         setting = self._dependencies.settings.upstream.signed_target
         form, found_at = learned.get(CAPABILITY_NAME, (None, None))
         offset = self._dependencies.clock.offset(name)
+        rehearsal, rehearsed_at = learned.get(REHEARSAL, (None, None))
         return ServiceStatus(
             name,
             environment.base_url,
@@ -136,8 +137,8 @@ class ServicePage:
             self._dependencies.indexes.calculate_cache_statistics(name)
             if self._dependencies.settings.lists.index
             else None,
-            learned.get(REHEARSAL, (None, None))[0],
-            learned.get(REHEARSAL, (None, None))[1],
+            rehearsal,
+            rehearsed_at,
             [
                 problem
                 for kind in ("environments", "service", "legacy")

@@ -87,15 +87,6 @@ class RequestCounts:
         """Share of requests answered 4xx or 5xx, rounded to four decimals."""
         return round((self.refused + self.failed) / (self.requests or 1), 4)
 
-    @property
-    def mean_service_ms(self) -> float:
-        return self.service_ms / (self.requests or 1)
-
-    @property
-    def mean_gateway_ms(self) -> float:
-        """Mean time in the gateway; 0 if parallel reads add up to more than the request took."""
-        return max(self.ms - self.service_ms, 0) / (self.requests or 1)
-
     def percentile(self, part: Part, percent: float) -> float | None:
         """Returns a percentile in milliseconds, off by at most one bucket; None without requests.
 
