@@ -120,6 +120,10 @@ class CircuitBreakers:
     def map_environments_to_states(self) -> dict[str, BreakerState]:
         return {name: breaker.state for name, breaker in self._breakers.items()}
 
+    def find_breaker(self, environment: str) -> CircuitBreaker:
+        """Returns the breaker of a configured environment."""
+        return self._breakers[environment]
+
     def track(self, environment: str) -> _TrackedCall:
         """Returns a context manager for one request; entering raises CircuitOpen if it is open."""
         return _TrackedCall(self, environment)
@@ -141,12 +145,9 @@ class CircuitBreakers:
     def end_call(self, environment: str, call: AdmittedCall) -> None:
         if (breaker := self._breakers.get(environment)) is None:
             return
-        if breaker.is_closed and call.outcome == "answer":
-            breaker.failure_count = 0  # nearly every call ends here
-        else:
-            old_state = breaker.state
-            breaker.record_outcome(call, self._clock())
-            self._log_change(environment, old_state, breaker.state)
+        old_state = breaker.state
+        breaker.record_outcome(call, self._clock())
+        self._log_change(environment, old_state, breaker.state)
 
     def _log_change(
         self, environment: str, old_state: BreakerState, new_state: BreakerState

@@ -13,10 +13,10 @@ import asyncio
 import re
 import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
 from yarl import URL
 
@@ -30,8 +30,8 @@ from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionEr
 from gateway.observability import metrics, traces
 from gateway.payloads import json_codec
 from gateway.payloads.compressed_buffer import WINDOW_BYTES, CompressedBuffer
-from gateway.upstream.circuit_breaker import CircuitBreakers, Outcome
-from gateway.upstream.clock import ServiceClock, SkewSample, measure_skew
+from gateway.upstream.circuit_breaker import CircuitBreaker, CircuitBreakers, Outcome
+from gateway.upstream.clock import EnvironmentSkew, ServiceClock, SkewSample, measure_skew
 from gateway.upstream.connections import CONNECT_TIMEOUT_SHARE
 from gateway.upstream.egress import EgressConfig
 from gateway.upstream.http_connection import (
@@ -46,7 +46,7 @@ from gateway.upstream.transport import Origin
 from mappings.failures import Unknown, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from multidict import MultiMapping
 
@@ -80,8 +80,7 @@ USER_AGENT = f"payout-gateway/{_find_gateway_version()}"
 log = structlog.get_logger()
 
 
-@dataclass(slots=True)
-class Reply:
+class Reply(msgspec.Struct):
     """A response of the service, with any status; ``headers`` are case-insensitive.
 
     ``body`` is decompressed, or a CompressedBuffer if it is large. ``seconds`` is the duration of
@@ -91,16 +90,26 @@ class Reply:
     status: int
     headers: MultiMapping[str]
     body: bytes | CompressedBuffer
-    seconds: float
+    seconds: float = 0.0
     attempts: int = 1
     skew_sample: SkewSample | None = None
 
 
-@dataclass(slots=True)
+class _Environment(msgspec.Struct):
+    """What all calls in one environment have in common."""
+
+    name: str
+    origin: Origin
+    breaker: CircuitBreaker
+    skew: EnvironmentSkew
+    common_headers: str
+    """The end of the request line, the headers of every request, and the name of the last one."""
+
+
 class _UpstreamCall(Deadline):
     """A call with its deadline, the way it is signed, and its attempts so far."""
 
-    environment: str
+    environment: _Environment
     credentials: Credentials
     method: str
     target: str
@@ -144,24 +153,27 @@ class UpstreamClient:
         self._bytes_per_second = upstream.bytes_per_second
         self._max_answer_bytes = max(settings.limits.body_bytes, MAX_ANSWER_BYTES)
         egress = EgressConfig(settings)
-        self.origins = {
-            name: Origin(
+        self._environments: dict[str, _Environment] = {}
+        configured = settings.environments.map_configured_environments_by_name()
+        for name, environment in configured.items():
+            origin = Origin(
                 URL(environment.base_url),
                 egress.select_egress(name),
                 # By environment, so that a hanging sandbox does not use up the connections to live.
                 max_connections=upstream.connections,
                 connect_seconds=upstream.timeout_seconds * CONNECT_TIMEOUT_SHARE,
             )
-            for name, environment in settings.environments.map_configured_environments_by_name().items()
-        }
-        self._common_headers = {
-            name: f"Host: {origin.host_header}\r\nAccept: application/json\r\n"
-            f"Accept-Encoding: identity\r\nUser-Agent: {USER_AGENT}\r\n"
-            for name, origin in self.origins.items()
-        }
+            common_headers = (
+                f" HTTP/1.1\r\nHost: {origin.host_header}\r\nAccept: application/json\r\n"
+                f"Accept-Encoding: identity\r\nUser-Agent: {USER_AGENT}\r\nX-Request-Id: "
+            )
+            self._environments[name] = _Environment(
+                name, origin, breakers.find_breaker(name), clock.find_skew(name), common_headers
+            )
+        self.origins = {name: known.origin for name, known in self._environments.items()}
         self.signed_target = SignedTargetForms(upstream, self.origins, capabilities)
 
-    def send(
+    async def send(
         self,
         environment: str,
         credentials: Credentials,
@@ -172,7 +184,7 @@ class UpstreamClient:
         request_id: str,
         write: bool,
         fence: Fence | None = None,
-    ) -> Coroutine[Any, Any, Reply]:
+    ) -> Reply:
         """Sends a request with the ``target`` (``/v1/...``, percent-encoded) byte for byte.
 
         It is signed when it has a connection, and only if the ``fence`` confirms that this process
@@ -184,17 +196,17 @@ class UpstreamClient:
         """
         if not TARGET_PATTERN.fullmatch(target):
             raise ValueError("a target begins with /v1/ and is visible ASCII")
-        origin = self.origins.get(environment)
-        if origin is None:
+        known = self._environments.get(environment)
+        if known is None:
             raise Unreachable(f"no environment {environment} is configured")
         rate, body, target = self._bytes_per_second, body or b"", target.removesuffix("?")
-        has_query = "?" in target
+        has_query, start_time = "?" in target, time.monotonic()
         seconds = self.timeout_seconds + (len(body) / rate if rate else 0.0)
         call = _UpstreamCall(
             seconds,
-            time.monotonic() + seconds,
+            start_time + seconds,
             rate,
-            environment,
+            known,
             credentials,
             method,
             target,
@@ -205,62 +217,67 @@ class UpstreamClient:
             has_query,
             # Without a query both forms are the same.
             self.signed_target.select_form(environment) if has_query else "path",
-            self.clock.offset(environment),
+            known.skew.correction,
             not write,
         )
-        return self._send_call(call, origin)
-
-    async def _send_call(self, call: _UpstreamCall, origin: Origin) -> Reply:
-        start_time, environment = time.monotonic(), call.environment
-        # Not part of the deadline: an open breaker refuses the call at once.
-        call.is_probe = self._breakers.start_call(environment)
+        breaker, failure = known.breaker, None
+        if not breaker.is_closed:
+            # Not part of the deadline: an open breaker refuses the call at once.
+            call.is_probe = self._breakers.start_call(environment)
         try:
-            while True:
-                call.has_left, connection = False, None
-                try:
-                    connection = origin.take_idle_connection() or (
-                        await origin.wait_for_connection(call.ends_at)
-                    )
-                    await self._start_exchange(call, connection)
-                    reply = self._take_reply(call, connection)
-                    if not connection.is_complete or "Content-Encoding" in reply.headers:
-                        reply.body = await self._read_unusual_body(connection, reply.body)
-                # Closed even after a cancellation: the next request would get an unread answer.
-                except BaseException as error:  # noqa: BLE001 - raised again by the function
-                    if connection is not None:
-                        connection.close()
-                    _raise_unless_repeatable(call, error)
-                    continue
-                origin.release(connection)
-                if reply.status != 401 or not self._sign_in_another_way(call, reply):
-                    break
+            reply = await self._exchange(call)
             call.outcome = "answer"
         except (TimeoutError, ResponseLost) as error:
             failure = _build_failure(call, error)
-            self.problems.record_failure(environment, is_write=call.is_write)
-        else:
-            reply.seconds, reply.attempts = time.monotonic() - start_time, call.attempts
-            is_usual = reply.status == 200 and not (call.has_query or call.has_other_correction)
-            # While the service has a problem, an accepted call has to be recorded too.
-            if not is_usual or self.problems.by_credentials or self.problems.failures:
-                await self._record_signing_outcome(call, reply)
-            elif reply.skew_sample is not None:
-                self.clock.record_accepted(environment, reply.skew_sample)
-            return reply
+            self.problems.record_failure(environment, is_write=write)
         finally:
-            self._breakers.end_call(environment, call)
+            # Nearly every call is an answer that changes nothing.
+            if call.outcome != "answer" or breaker.failure_count or not breaker.is_closed:
+                self._breakers.end_call(environment, call)
         # Raised outside the except block: the failure of a call says all that may be said.
-        raise failure
+        if failure is not None:
+            raise failure
+        reply.seconds, reply.attempts = time.monotonic() - start_time, call.attempts
+        is_usual = reply.status == 200 and not (has_query or call.has_other_correction)
+        # While the service has a problem, an accepted call has to be recorded too.
+        if not is_usual or self.problems.by_credentials or self.problems.failures:
+            await self._record_signing_outcome(call, reply)
+        elif reply.skew_sample is not None:
+            self.clock.record_accepted(environment, reply.skew_sample)
+        return reply
+
+    async def _exchange(self, call: _UpstreamCall) -> Reply:
+        """Sends a call until it has an answer; raises TimeoutError and ResponseLost."""
+        origin = call.environment.origin
+        while True:
+            call.has_left, connection = False, None
+            try:
+                connection = origin.take_idle_connection() or (
+                    await origin.wait_for_connection(call.ends_at)
+                )
+                await self._start_exchange(call, connection)
+                reply = self._take_reply(call, connection)
+                if not connection.is_complete or "Content-Encoding" in reply.headers:
+                    reply.body = await self._read_unusual_body(connection, reply.body)
+            # Closed even after a cancellation: the next request would get an unread answer.
+            except BaseException as error:  # noqa: BLE001 - raised again by the function
+                if connection is not None:
+                    connection.close()
+                _raise_unless_repeatable(call, error)
+                continue
+            origin.release(connection)
+            if reply.status != 401 or not self._sign_in_another_way(call, reply):
+                return reply
 
     def _sign_in_another_way(self, call: _UpstreamCall, reply: Reply) -> bool:
         """Changes how a refused call is signed; False if there is no other way to try."""
         correction = form = None
         if not call.has_other_correction:
             correction = self.clock.select_retry_correction(
-                call.environment, reply.skew_sample, call.correction
+                call.environment.name, reply.skew_sample, call.correction
             )
         if correction is None:
-            form = self.signed_target.find_other_form(call.environment, call.target, call.form)
+            form = self.signed_target.find_other_form(call.environment.name, call.target, call.form)
         if correction is None and form is None:
             return False
         if call.is_write and not _is_signature_refusal(reply.body):
@@ -334,13 +351,15 @@ class UpstreamClient:
 
     def _take_reply(self, call: _UpstreamCall, connection: UpstreamConnection) -> Reply:
         """Returns the response, with what has arrived of its body; raises ResponseLost."""
-        headers, wall_time = connection.headers, self.clock.wall()
-        seconds = time.monotonic() - call.sent_at
+        headers, sample = connection.headers, None
         body = connection.take_body() if connection.is_complete else b""
         if len(body) > self._max_answer_bytes:
             raise build_too_large_error(self._max_answer_bytes)
-        sample = measure_skew(headers, wall_time, seconds)
-        return Reply(connection.status, headers, body, seconds, skew_sample=sample)
+        # Responses of the same second have the same date, and say no more than the first.
+        if connection.status != 200 or headers.get("Date") != call.environment.skew.confirmed_date:
+            seconds = time.monotonic() - call.sent_at
+            sample = measure_skew(headers, self.clock.wall(), seconds)
+        return Reply(connection.status, headers, body, skew_sample=sample)
 
     async def _read_unusual_body(
         self, connection: UpstreamConnection, body: bytes | CompressedBuffer
@@ -366,8 +385,7 @@ class UpstreamClient:
         target = extract_signed_target(call.form, call.target) if call.has_query else call.target
         signature = compute_signature(credentials.keyed, stamp, method, target, body)
         # These are not the gateway's own; a line break in one would inject a header.
-        values = f"{call.request_id}{credentials.access_key}"
-        if not values.isprintable():
+        if not (call.request_id.isprintable() and credentials.access_key.isprintable()):
             raise ResponseLost("a header would be more than one")
         more_headers = ""
         if traces.active_tracer is not None:
@@ -378,26 +396,26 @@ class UpstreamClient:
         # Without a length some servers wait for a body (RFC 9110, section 8.6).
         elif method != "GET":
             more_headers += "Content-Length: 0\r\n"
+        environment = call.environment
         # A path prefix in base_url is sent but not signed: the signed path starts with /v1.
         return (
-            f"{method} {self.origins[call.environment].path}{call.target} HTTP/1.1\r\n"
-            f"{self._common_headers[call.environment]}"
-            f"X-Request-Id: {call.request_id}\r\n{more_headers}"
+            f"{method} {environment.origin.path}{call.target}{environment.common_headers}"
+            f"{call.request_id}\r\n{more_headers}"
             f"Authorization: {self._scheme} {credentials.access_key}:{signature}\r\n"
             f"{self._timestamp_header}: {stamp}\r\n\r\n"
         ).encode()
 
     async def _record_signing_outcome(self, call: _UpstreamCall, reply: Reply) -> None:
         """Records what an answer shows about clock skew, the signed target and the credentials."""
-        is_accepted = 200 <= reply.status < 300
+        is_accepted, environment = 200 <= reply.status < 300, call.environment.name
         # Every attempt was refused, so the credentials are wrong or revoked.
         self.problems.record_answer(
-            call.environment, call.credentials, reply.status, is_write=call.is_write
+            environment, call.credentials, reply.status, is_write=call.is_write
         )
         if reply.status in (401, 403):
             log.error(
                 "credentials_refused" if reply.status == 401 else "access_denied",
-                environment=call.environment,
+                environment=environment,
                 access_key=f"{call.credentials.access_key_prefix}…",
                 look_swapped=call.credentials.look_swapped,
                 request_id=call.request_id,
@@ -411,11 +429,11 @@ class UpstreamClient:
             400 <= reply.status < 500 and reply.status not in (401, 429)
         )
         if call.has_other_correction and is_signature_accepted:
-            self.clock.record_proven_correction(call.environment, call.correction)
+            self.clock.record_proven_correction(environment, call.correction)
         elif is_accepted and reply.skew_sample:
-            self.clock.record_accepted(call.environment, reply.skew_sample)
+            self.clock.record_accepted(environment, reply.skew_sample)
         if is_accepted or (call.has_other_form and is_signature_accepted):
-            await self.signed_target.record_accepted(call.environment, call.target, call.form)
+            await self.signed_target.record_accepted(environment, call.target, call.form)
 
 
 def _raise_unless_repeatable(call: _UpstreamCall, error: BaseException) -> None:
@@ -428,7 +446,7 @@ def _raise_unless_repeatable(call: _UpstreamCall, error: BaseException) -> None:
         if not (call.may_repeat and error.is_connection_failure):
             raise error
         call.may_repeat = False
-        metrics.count_upstream_retry(call.environment)
+        metrics.count_upstream_retry(call.environment.name)
     # Once the call was sent, after any error it is unknown whether the service executed it.
     elif call.has_left and isinstance(error, Exception) and not isinstance(error, TimeoutError):
         raise ResponseLost(type(error).__name__)

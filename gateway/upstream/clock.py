@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -44,6 +44,8 @@ class SkewSample:
 
     offset: float
     uncertainty: float
+    date: str = field(default="", compare=False)
+    """The ``Date`` from which it was measured."""
 
     def is_consistent_with_correction(self, correction: float) -> bool:
         return abs(self.offset - correction) <= max(SKEW_TOLERANCE_SECONDS, self.uncertainty)
@@ -67,12 +69,13 @@ def measure_skew(
     """
     if "Age" in headers:  # a cached response has the date of the original one
         return None
+    date = headers.get("Date", "")
     try:
-        service_time = _parse_http_date(headers.get("Date", ""))
+        service_time = _parse_http_date(date)
     except (ValueError, OverflowError):
         return None
     # ``Date`` is cut to whole seconds, which is half a second on average.
-    return SkewSample(service_time + 0.5 - (received_at - seconds / 2), seconds / 2 + 0.5)
+    return SkewSample(service_time + 0.5 - (received_at - seconds / 2), seconds / 2 + 0.5, date)
 
 
 @lru_cache(maxsize=16)
@@ -82,16 +85,19 @@ def _parse_http_date(date: str) -> float:
 
 
 @dataclass(slots=True)
-class _EnvironmentSkew:
+class EnvironmentSkew:
     """The skew of one environment.
 
     ``is_proven``: a refused call was accepted when its timestamp was corrected by ``correction``.
     ``unconfirmed_offset``: the sample of the last accepted call, if it disagrees.
+    ``confirmed_date``: the ``Date`` of the last sample that agreed, which all responses of the same
+    second have.
     """
 
     correction: float = 0.0
     is_proven: bool = False
     unconfirmed_offset: float | None = None
+    confirmed_date: str = ""
 
 
 class ServiceClock:
@@ -105,11 +111,15 @@ class ServiceClock:
     ) -> None:
         self.wall = wall
         self.monotonic = monotonic
-        self._skew_by_environment = defaultdict[str, _EnvironmentSkew](_EnvironmentSkew)
+        self._skew_by_environment = defaultdict[str, EnvironmentSkew](EnvironmentSkew)
 
     def offset(self, environment: str) -> float:
         """Returns the seconds to add to the wall clock in this environment; 0.0 if it is right."""
         return self._skew_by_environment[environment].correction
+
+    def find_skew(self, environment: str) -> EnvironmentSkew:
+        """Returns the skew of an environment, which changes when a correction does."""
+        return self._skew_by_environment[environment]
 
     def record_accepted(
         self, environment: str, sample: SkewSample, stamp_offset: float | None = None
@@ -123,6 +133,7 @@ class ServiceClock:
         skew = self._skew_by_environment[environment]
         unconfirmed_offset, skew.unconfirmed_offset = skew.unconfirmed_offset, None
         if sample.is_consistent_with_correction(skew.correction):
+            skew.confirmed_date = sample.date
             return
         # The sample contradicts the fact that the service accepted the timestamp: a proxy's date.
         if not sample.is_timestamp_acceptable(
@@ -158,8 +169,9 @@ class ServiceClock:
         self._set_correction(environment, correction, is_proven=True)
 
     def _set_correction(self, environment: str, correction: float, *, is_proven: bool) -> None:
-        old_correction = self.offset(environment)
-        self._skew_by_environment[environment] = _EnvironmentSkew(correction, is_proven)
+        skew = self._skew_by_environment[environment]
+        old_correction, skew.correction, skew.is_proven = skew.correction, correction, is_proven
+        skew.unconfirmed_offset, skew.confirmed_date = None, ""
         # Concurrent calls measure slightly different skews: log only real changes.
         if abs(correction - old_correction) > SKEW_TOLERANCE_SECONDS:
             log.warning(

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import cast
 
+import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from multidict import CIMultiDict
 
@@ -26,8 +26,7 @@ MAX_HEAD_BYTES = 256 * 1024
 CLOSED_BEFORE_ANSWER = "the connection was closed before an answer arrived"
 
 
-@dataclass(slots=True)
-class Deadline:
+class Deadline(msgspec.Struct):
     """The end of a call, ``seconds`` after its start, at a time of the monotonic clock.
 
     Bytes that arrive at the rate ``bytes_per_second`` do not use up time, unless it is 0.
@@ -77,6 +76,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.idle_since = 0.0
         self.status = 0
         self.headers: CIMultiDict[str] = CIMultiDict()
+        self._header_lines: list[tuple[bytes, bytes]] = []
 
     @property
     def is_usable(self) -> bool:
@@ -112,7 +112,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._deadline = deadline
         if self._timer is None or deadline.ends_at < self._timer_at:
             self._start_timer()
-        self.headers = CIMultiDict()
+        self._header_lines = []
         wakeup = self._wakeup = self._loop.create_future()
         transport.write(data)
         return wakeup
@@ -283,15 +283,18 @@ class UpstreamConnection(asyncio.Protocol):
             self._is_damaged = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.is_complete:
-            self.headers.add(
-                name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape")
-            )
+        self._header_lines.append((name, value))
 
     def on_headers_complete(self) -> None:
         if self.is_complete:
             return
         self.status, self._has_headers = self._parser.get_status_code(), True
+        self.headers = CIMultiDict(
+            [
+                (name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape"))
+                for name, value in self._header_lines
+            ]
+        )
 
     def on_body(self, body: bytes) -> None:
         if not self.is_complete:
@@ -301,8 +304,7 @@ class UpstreamConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         # Informational responses precede the final one.
         if 100 <= self.status <= 199 and self.status != 101:
-            self._has_headers = False
-            self.headers = CIMultiDict()
+            self._has_headers, self._header_lines = False, []
         else:
             # Asked here, because the parser forgets it when the message has ended.
             self.is_complete, self._can_keep_alive = True, self._parser.should_keep_alive()
