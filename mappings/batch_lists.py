@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from mappings.batch_answers import build_batch_list_item
 from mappings.batch_reads import (
     SUMMARIES_PER_CHUNK,
@@ -163,7 +165,7 @@ def filter_batch_rows(
                 del passing_rows[id_]
             completion_records += build_completion_records(batch) if id_ not in completions else ()
         if completion_records:  # one commit for the chunk
-            yield replace(completion_records[0], linked=tuple(completion_records[1:]))
+            yield structs.replace(completion_records[0], linked=tuple(completion_records[1:]))
     return list(passing_rows.values())
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+
+from msgspec import structs
 
 from mappings import money, outcome_rules
 from mappings.batch_bodies import AMOUNT_FIELDS, apply_payment_changes
@@ -250,7 +252,7 @@ def _save_draft(
         CompareAndSet("alias", upstream, {"abandoned": True}) for upstream in superseded_ids
     ]
     batch_record = build_batch_record(batch.id, facts, entries, payment_redirects)
-    yield replace(batch_record, linked=(*batch_record.linked, *batch_redirects))
+    yield structs.replace(batch_record, linked=(*batch_record.linked, *batch_redirects))
 
 
 def build_entries_from_batch(batch: Batch) -> Sequence[Entry]:
@@ -412,7 +414,9 @@ def _add_payment_ids_to_refusal(entries: Sequence[Entry], refusal: Refused) -> R
         match = _PAYMENT_FIELD_PATTERN.match(problem.field or "")
         if match is None or int(match[1]) >= len(entries):
             return problem
-        return replace(problem, message=f"{entries[int(match[1])]['id']}: {problem.message}")
+        return structs.replace(
+            problem, message=f"{entries[int(match[1])]['id']}: {problem.message}"
+        )
 
     refusal = convert_not_found_to_invalid_field(refusal)
     return Refused(

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from mappings.failures import Invalid, Problem, ProblemList
-from mappings.frozen import frozen_dataclass
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -29,8 +30,7 @@ Never a ``float``: amounts must survive a round trip unchanged.
 """
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Vocabulary:
+class Vocabulary(msgspec.Struct, frozen=True):
     """The real words of each side for the terms that the documents neutralize (``[vocabulary]``).
 
     The legacy labels appear in ``methodDisplay`` and in a summary's ``displayName`` and
@@ -55,8 +55,7 @@ class Vocabulary:
     current_batch_currency: str = "currency"
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class LegacyOptions:
+class LegacyOptions(msgspec.Struct, frozen=True):
     """Options of the translation that the operator sets (``[legacy]``)."""
 
     government_ids: Literal["keep", "replace"] = "keep"
@@ -70,8 +69,7 @@ class LegacyOptions:
 # Requests and answers.
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """A legacy request that has passed routing, authentication, the rate limit and body validation.
 
     Ids and words are those of the current interface. ``body`` conforms to the operation's
@@ -86,13 +84,16 @@ class Request:
 
     now: datetime
     seed: str = ""
-    ids: Mapping[str, str] = field(default_factory=dict)
-    query: Mapping[str, str] = field(default_factory=dict)
+    ids: Mapping[str, str] = {}
+    query: Mapping[str, str] = {}
     body: JSON = None
     options: LegacyOptions = LegacyOptions()
     problems: tuple[Problem, ...] = ()
-    api_keys: tuple[str, ...] = field(default=(), repr=False)
-    imported_ids: Mapping[str, str] = field(default_factory=dict)
+    api_keys: tuple[str, ...] = ()
+    imported_ids: Mapping[str, str] = {}
+
+    def __repr__(self) -> str:
+        return "Request(…)"  # it has the caller's keys
 
     def raise_if_invalid(self, problems: Iterable[Problem]) -> None:
         """Raises Invalid if body validation or the flow found any problem.
@@ -118,8 +119,7 @@ def list_enclosing_fields(field: str | None) -> list[str]:
     return [field, *(field[: separator.start()] for separator in re.finditer(r"[.\[]", field))]
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """The body of a successful legacy response (status 200), without ``"ok": true``.
 
     ``notices`` are messages for the operator's log; they contain no personal data.
@@ -132,8 +132,7 @@ class Answer:
 # The steps of a flow.
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, eq=False):
     """One request of the current interface. Yields the body of its 2xx response.
 
     ``path`` is below ``/v1``. ``field_map`` maps each field of ``body`` (``address.city``) to the
@@ -160,32 +159,43 @@ class Call:
     method: str
     path: str
     body: JSON = None
-    query: Mapping[str, str] = field(default_factory=dict)
-    field_map: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = {}
+    field_map: Mapping[str, str] = {}
     probe_ids: tuple[str, ...] | None = None
     is_idempotent: bool = True
     cache_seconds: float = 0
-    # Not compared: a rule is a closure, and a replayed flow builds a new one for the same call.
-    reconcile: OutcomeRule | None = field(default=None, compare=False, repr=False)
+    reconcile: OutcomeRule | None = None
     only_while_client_waits: bool = False
     is_cleanup: bool = False
-    match_fields: JSON = field(default=None, compare=False, repr=False)
-    in_doubt: CompareAndSet | None = field(default=None, compare=False, repr=False)
-    is_read: bool = field(init=False, compare=False, repr=False)
+    match_fields: JSON = None
+    in_doubt: CompareAndSet | None = None
+    is_read: bool = False
+    """Set from the method."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "is_read", self.method == "GET")
+        msgspec.structs.force_setattr(self, "is_read", self.method == "GET")
         # Checked here, so that no flow can send a write whose outcome could stay unknown forever.
         if not self.is_read and self.reconcile is None:
             raise TypeError("a write needs a rule that finds out whether it was executed")
 
+    def __eq__(self, other: object) -> bool:
+        # Without rules, which are closures: a replayed flow builds new ones for the same call.
+        return isinstance(other, Call) and all(
+            getattr(self, name) == getattr(other, name) for name in _COMPARED_FIELDS
+        )
+
+    __hash__ = None  # type: ignore[assignment] # its fields are mappings
+
+
+_COMPARED_FIELDS = tuple(
+    name for name in Call.__struct_fields__ if name not in ("reconcile", "match_fields", "in_doubt")
+)
 
 MAX_PARALLEL_CALLS = 8
 """Concurrent reads of one request."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Parallel:
+class Parallel(msgspec.Struct, frozen=True):
     """Independent reads, sent concurrently. Yields their results in order.
 
     The result of a failed read is the exception that a single ``Call`` would have thrown.
@@ -194,8 +204,7 @@ class Parallel:
     calls: Sequence[Call]
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ListQuery:
+class ListQuery(msgspec.Struct, frozen=True):
     """A filtered, sorted page of a list. Yields a ``ListPage``; the executor chooses the strategy.
 
     ``native_query`` is the query with which the service answers it in one call, or None if the
@@ -223,13 +232,12 @@ class ListQuery:
     excluded_ids: frozenset[str] = frozenset()
     is_indexed: bool = False
     is_sorted_by_id: bool = False
-    scan_sort: Mapping[str, str] = field(
+    scan_sort: Mapping[str, str] = msgspec.field(
         default_factory=lambda: {"orderBy": "createdAt", "sortBy": "asc"}
     )
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ListPage:
+class ListPage(msgspec.Struct, frozen=True):
     """One page of rows, with the total number of pages and rows."""
 
     rows: Sequence[JSON]
@@ -237,8 +245,7 @@ class ListPage:
     records: int
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class LoadFacts:
+class LoadFacts(msgspec.Struct, frozen=True):
     """Loads the facts that the gateway stores about an object of the tenant.
 
     Yields a mapping, empty if nothing is stored. Without ``id`` it yields the facts of all objects
@@ -251,8 +258,7 @@ class LoadFacts:
     ids: tuple[str, ...] | None = None
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class CompareAndSet:
+class CompareAndSet(msgspec.Struct, frozen=True):
     """Updates the stored facts of an object; a fact of None is deleted. Yields None.
 
     If the stored facts differ from ``expected``, nothing is stored and Conflict is thrown: of two
@@ -263,7 +269,7 @@ class CompareAndSet:
     kind: str
     id: str
     facts: Mapping[str, JSON]
-    expected: Mapping[str, JSON] = field(default_factory=dict)
+    expected: Mapping[str, JSON] = {}
     linked: Sequence[CompareAndSet] = ()
 
     @property
@@ -274,8 +280,7 @@ class CompareAndSet:
             yield from member.members
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class AwaitFacts:
+class AwaitFacts(msgspec.Struct, frozen=True):
     """Waits until another request has finished with an object. Yields the object's facts then.
 
     ``condition`` tells from the facts whether it has. Conflict is thrown if it has not within the
@@ -294,8 +299,7 @@ Flow = Generator[Step, Any, Answer]
 # Reconciliation of writes whose outcome is unknown.
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class InDoubtWrite:
+class InDoubtWrite(msgspec.Struct, frozen=True):
     """A write that was sent but not answered, as an outcome rule sees it.
 
     ``not_before`` is the earliest time, by the service's clock, at which it can have been executed.
@@ -312,16 +316,14 @@ class InDoubtWrite:
     is_confirmed_by_operator: bool = False
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Confirmed:
+class Confirmed(msgspec.Struct, frozen=True):
     """The write was executed; ``body`` is the response to assume."""
 
-    body: JSON = field(default_factory=dict)
+    body: JSON = {}
     object_id: str | None = None
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Absent:
+class Absent(msgspec.Struct, frozen=True):
     """The service shows no effect of the write.
 
     This proves that it was not executed only if two reads agree, both made after the time when it
@@ -329,8 +331,7 @@ class Absent:
     """
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class MayExist(Absent):
+class MayExist(Absent, frozen=True):
     """A batch may have been created, but the service lists no batches, so nobody can find it.
 
     Or a write was made that its client itself looks for.
@@ -339,15 +340,13 @@ class MayExist(Absent):
     """
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Inconclusive:
+class Inconclusive(msgspec.Struct, frozen=True):
     """The reads do not decide it; ``reason`` tells the operator, who has to look elsewhere."""
 
     reason: str
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Unreadable(Inconclusive):
+class Unreadable(Inconclusive, frozen=True):
     """The service could not be read, or contradicts an operator; a later attempt may succeed."""
 
 
@@ -361,7 +360,7 @@ OutcomeRule = Callable[[InDoubtWrite], Generator[Step, Any, WriteOutcome]]
 Exactness = Literal["exact", "emulated", "inferred", "lossy"]
 
 
-@frozen_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Operation:
     """One operation of the legacy interface, and the flow that carries it out.
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
+
+from msgspec import structs
 
 from mappings.failures import (
     MAX_ERRORS,
@@ -127,7 +129,9 @@ def truncate_problems(problems: Sequence[Problem], omitted_count: int = 0) -> tu
     omitted_count += len(problems) - len(reported)
     if not omitted_count:
         return reported
-    last = replace(reported[-1], message=f"{reported[-1].message} … and {omitted_count:,} more")
+    last = structs.replace(
+        reported[-1], message=f"{reported[-1].message} … and {omitted_count:,} more"
+    )
     return (*reported[:-1], last)
 
 
@@ -162,7 +166,7 @@ def convert_not_found_to_invalid_field(refusal: Refused) -> Refused:
     A 404 would tell the client that the object in its own path is missing.
     """
     problems = [
-        replace(problem, code="invalid_field") if problem.code == "not_found" else problem
+        structs.replace(problem, code="invalid_field") if problem.code == "not_found" else problem
         for problem in refusal.problems
     ]
     status = 400 if refusal.status == 404 else refusal.status
@@ -232,7 +236,7 @@ def _replace_message_with_service_message(refusal: Refused, default: Problem) ->
     for problem in refusal.problems:
         if problem.message:
             words = _build_field_word_map(refusal.field_map)
-            return replace(
+            return structs.replace(
                 default,
                 message=_translate_field_names_in_message(
                     problem.message, refusal.field_map, words

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from mappings.frozen import frozen_dataclass
+import msgspec
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """One entry of ``errors``. ``code`` is an error code of the legacy interface, section 7."""
 
     code: str

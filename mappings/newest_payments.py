@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import nlargest
 from itertools import chain
 from typing import NamedTuple
+
+from msgspec import structs
 
 from mappings.batch_reads import SUMMARIES_PER_CHUNK, is_missing_batch_failure, load_batches
 from mappings.batch_views import Batch
@@ -123,7 +125,7 @@ class _NewestPaymentsReader:
                 elif not is_missing_batch_failure(batch):
                     raise batch
             if completion_records:
-                yield replace(completion_records[0], linked=tuple(completion_records[1:]))
+                yield structs.replace(completion_records[0], linked=tuple(completion_records[1:]))
 
     def _add_payments(self, batch: Batch) -> SubFlow:
         payments = (

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from msgspec import structs
+
 from mappings import banking, legacy, recipient_outcomes
 from mappings.banking import build_empty_field_problem
 from mappings.effects import JSON, Call, LegacyOptions
@@ -302,6 +304,6 @@ def _update_account(
         )
         return (
             yield from send_account_with_number_retry(
-                replace(call, path=path, reconcile=reconcile), country, options
+                structs.replace(call, path=path, reconcile=reconcile), country, options
             )
         )

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from msgspec import structs
+
 from mappings import banking, current, legacy, recipient_outcomes
 from mappings.banking import build_empty_field_problem, build_invalid_field_problem
 from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, LoadFacts, Step
@@ -297,7 +299,7 @@ def send_account_with_number_retry(call: Call, country: JSON, options: LegacyOpt
     number = _derive_missing_account_number(call.body, options)
     if number is None:
         return (yield call).get("account", {})
-    call_with_number = replace(call, body={**call.body, "accountNum": number})
+    call_with_number = structs.replace(call, body={**call.body, "accountNum": number})
     is_number_required = options.account_number_from_iban == "always" or (
         yield LoadFacts("country", country)
     )

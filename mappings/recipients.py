@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+
+from msgspec import structs
 
 from mappings import (
     government_ids,
@@ -155,7 +156,7 @@ def _undo_recipient_creation(recipient_id: str) -> SubFlow:
     # fails.
     yield CompareAndSet("recipient", recipient_id, {"deleted": True, "still_there": True})
     try:
-        yield replace(_build_recipient_deletion(recipient_id), is_cleanup=True)
+        yield structs.replace(_build_recipient_deletion(recipient_id), is_cleanup=True)
     except Failure:
         return
     yield CompareAndSet("recipient", recipient_id, {"still_there": None})
@@ -229,7 +230,9 @@ def _load_recipient_and_list_page(id_: str, call: Call) -> SubFlow:
             raise
     query = {name: value for name, value in call.query.items() if name != "pageSize"}
     return (
-        yield from recipient_reads.load_recipient_and_call_result(id_, replace(call, query=query))
+        yield from recipient_reads.load_recipient_and_call_result(
+            id_, structs.replace(call, query=query)
+        )
     )
 
 
@@ -378,7 +381,7 @@ def delete_recipients(request: Request) -> Flow:
     first_update, *other_updates = (
         CompareAndSet("recipient", id_, {"deleted": True}) for id_ in ids
     )
-    yield replace(first_update, linked=tuple(other_updates))
+    yield structs.replace(first_update, linked=tuple(other_updates))
     return Answer({"object": "deleted"})
 
 

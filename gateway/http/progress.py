@@ -16,6 +16,8 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, Self
 from weakref import ref
 
+import msgspec
+
 MAX_SHARED_REQUESTS = 20
 """Requests that a process publishes to other processes; the longest running ones."""
 
@@ -119,8 +121,7 @@ class LargeRequestsInProgress:
         self._progress_by_request[request] = replace(progress, step=step, done=done, total=total)
 
 
-@dataclass(slots=True, eq=False)  # not frozen: created for every request, and frozen is slower
-class _Request:
+class _Request(msgspec.Struct, eq=False):
     registry: LargeRequestsInProgress
     build_labels: Callable[[], RequestLabels]
     start_time: float

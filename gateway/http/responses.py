@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from email.utils import formatdate
 from functools import cache
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
 from multidict import CIMultiDict
 
 from gateway.admission.limits import Admission
@@ -23,7 +23,6 @@ from gateway.http.request import HttpRequest
 from gateway.payloads import json_codec
 from mappings.effects import JSON
 from mappings.errors import ErrorAnswer
-from mappings.frozen import frozen_dataclass
 
 SERVER = "payout-gateway"
 
@@ -207,8 +206,7 @@ def _build_status_line(version: str, status: int) -> str:
     return f"HTTP/{version} {status} {phrase}\r\n"
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class LegacyResponse:
+class LegacyResponse(msgspec.Struct, frozen=True):
     """A response to a legacy client: status, body (``ok`` first) and its specific headers.
 
     ``chunks`` is the encoded body, if it is long or was encoded for an earlier try.
@@ -216,9 +214,12 @@ class LegacyResponse:
 
     status: int
     body: Mapping[str, JSON]
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
     closes_connection: bool = False
-    chunks: Sequence[bytes] | None = field(default=None, repr=False)
+    chunks: Sequence[bytes] | None = None
+
+    def __repr__(self) -> str:
+        return f"LegacyResponse({self.status})"  # the body may hold personal data
 
     @property
     def body_bytes(self) -> bytes:
@@ -233,13 +234,15 @@ class LegacyResponse:
         return self.chunks is not None and sum(map(len, self.chunks)) > json_codec.LARGE_BYTES
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class PassedResponse:
+class PassedResponse(msgspec.Struct, frozen=True):
     """The legacy service's response to a forwarded request."""
 
     status: int
     headers: CIMultiDict[str]
-    body: bytes = field(repr=False)
+    body: bytes
+
+    def __repr__(self) -> str:
+        return f"PassedResponse({self.status})"
 
 
 def build_success_response(body: Mapping[str, JSON]) -> LegacyResponse:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from datetime import datetime
 from itertools import chain
 from typing import Any, Literal, cast
 
 import structlog
+from msgspec import structs
 
 from gateway.admission.load import AdmissionSlot
 from gateway.config.settings import Settings
@@ -236,7 +236,7 @@ class LegacyCodec:
         # Encoded once, and the chunks serve the stored copy for retries too.
         chunks = await run_in_thread(json_codec.dumps_chunks, response.body)
         _record_progress(context, "sending_response", sum(map(len, chunks)), is_long=is_long)
-        return replace(response, body={}, chunks=chunks)
+        return structs.replace(response, body={}, chunks=chunks)
 
     async def _map_ids_in_response_to_client_ids(
         self,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from hashlib import sha256
@@ -16,6 +15,7 @@ from typing import cast
 from weakref import ref
 
 import structlog
+from msgspec import structs
 
 from gateway.admission.limits import Admission, RateLimiter
 from gateway.admission.load import AdmissionSlot, LoadShedder, Overloaded
@@ -182,7 +182,7 @@ class LegacyHandler:
             context.log_fields["reason"] = error.reason
             legacy_response = await self._codec.build_failure_response(context, error)
             # The rest of the body is not read, so the connection cannot be used again.
-            return replace(legacy_response, closes_connection=not request.body.is_complete)
+            return structs.replace(legacy_response, closes_connection=not request.body.is_complete)
         if isinstance(error, Failure):
             return await self._codec.build_failure_response(context, error)
         if isinstance(error, request_reader.BodyTooLarge):
@@ -375,7 +375,7 @@ class LegacyHandler:
             has_only_current_ids=context.has_only_current_ids and not current_ids,
         )
         ids = {name: current_ids.get(id_, id_) for name, id_ in inbound.flow_request.ids.items()}
-        flow_request = replace(inbound.flow_request, ids=ids)
+        flow_request = structs.replace(inbound.flow_request, ids=ids)
         flow, problems = inbound.operation.flow(flow_request), flow_request.problems
         try:
             answer = await self._player.execute(flow, caller, problems)

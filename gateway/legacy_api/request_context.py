@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from gateway.admission.limits import Admission
 from gateway.admission.load import AdmissionSlot
@@ -15,8 +16,7 @@ from gateway.writes.caller import Caller
 from mappings.effects import Operation
 
 
-@dataclass(slots=True, weakref_slot=True)
-class RequestContext:
+class RequestContext(msgspec.Struct, weakref=True, eq=False):
     """A request with the results of its checks and calls, for the response and the log.
 
     ``start_time`` is in seconds of the monotonic clock.
@@ -30,13 +30,13 @@ class RequestContext:
     caller: Caller | None = None
     admission: Admission | None = None
     notices: tuple[str, ...] = ()
-    client_ids: dict[str, str] = field(default_factory=dict)
+    client_ids: dict[str, str] = {}
     """Ids as the client sent them, by current id: the response repeats the client's spelling."""
     has_only_current_ids: bool = True
     """Whether the client sent all ids as the service spells them, or none."""
-    current_ids: Mapping[str, str] = field(default_factory=dict)
+    current_ids: Mapping[str, str] = {}
     """Current ids by sent id, of a long request. Only error messages need them."""
-    log_fields: dict[str, Any] = field(default_factory=dict)
+    log_fields: dict[str, Any] = {}
     slot: AdmissionSlot | None = None
     pending_delivery: OperationRecord | None = None
     """The write that ends when the client has acknowledged the response."""

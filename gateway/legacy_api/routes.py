@@ -9,10 +9,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from gateway.http.request_paths import redact_path
 from mappings import OPERATIONS, UNLISTED
 from mappings.effects import Operation, Vocabulary
-from mappings.frozen import frozen_dataclass
 
 ID_PATTERNS = {
     "recipients": "R-[A-Za-z0-9]{1,64}",
@@ -31,8 +32,7 @@ class Route:
     operations: Mapping[str, Operation]
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class RouteMatch:
+class RouteMatch(msgspec.Struct, frozen=True):
     route: Route
     ids: Mapping[str, str]
 

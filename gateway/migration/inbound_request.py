@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import structs
 from multidict import CIMultiDict
 
 from gateway.payloads import json_codec
@@ -52,12 +53,12 @@ async def build_forwarded_request(
     operation: Operation, path_ids: Mapping[str, str], flow_request: Request, body: bytes
 ) -> Request:
     """Builds the request for the legacy service, in the client's ids, which marks are stored by."""
-    forwarded_request = replace(flow_request, ids=path_ids)
+    forwarded_request = structs.replace(flow_request, ids=path_ids)
     if operation.name != "delete_batches":
         return forwarded_request
     # Parsed from the raw body, because that of the flow request has current ids.
     fields = await run_in_thread_if(len(body) > json_codec.LARGE_BYTES, parse_fields, body)
-    return replace(forwarded_request, body=fields or flow_request.body)
+    return structs.replace(forwarded_request, body=fields or flow_request.body)
 
 
 def parse_fields(data: bytes) -> dict[str, JSON]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from gateway.operator.in_doubt_writes import (
     WriteCommandRefused,
@@ -104,7 +105,7 @@ async def _try_close_operation(store: Store, write_id: str) -> bool:
 def _resolve_write_by_operator_verdict(write: Write, store: Store) -> Write:
     state = ABSENT if write.operator_outcome == ABSENT else CONFIRMED
     created_id = None if write.operator_outcome in OPERATOR_OUTCOMES else write.operator_outcome
-    return replace(write, state=state, object_id=created_id, resolved_at=store.clock())
+    return structs.replace(write, state=state, object_id=created_id, resolved_at=store.clock())
 
 
 async def _build_batch_unlock_records(

@@ -7,10 +7,10 @@ scan for this query only (``recipient_cache.scan``).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 
 from cachetools import TTLCache
+from msgspec import structs
 
 from gateway.reads.recipient_cache import CacheUnavailable, RecipientCaches
 from gateway.reads.recipient_cache.scan import (
@@ -103,7 +103,9 @@ class ListReader:
         if not question.is_sorted_by_id:
             return question
         alias_ids = await self._load_aliases(tenant, {str(row["id"]) for row in rows})
-        return replace(question, sort_key=lambda row: alias_ids.get(str(row["id"]), str(row["id"])))
+        return structs.replace(
+            question, sort_key=lambda row: alias_ids.get(str(row["id"]), str(row["id"]))
+        )
 
     def _may_list_have_hidden_rows(
         self, question: ListQuery, cache_key: tuple[Tenant, str]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from gateway.storage import chunks
 from gateway.storage import operation_statements as statements
@@ -77,7 +78,7 @@ class CheckpointWriter:
         # Before the transaction, because it holds locks that others wait for.
         if checkpoint.object_changes:
             encoded = await encode_long_changes(checkpoint.object_changes)
-            checkpoint = replace(checkpoint, object_changes=encoded)
+            checkpoint = structs.replace(checkpoint, object_changes=encoded)
 
         async def save_rows(tx: Transaction) -> None:
             await tx.lock(*locks)

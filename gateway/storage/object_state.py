@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import chain
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import simplejson
+from msgspec import structs
 from sqlalchemy import select, text
 
 from gateway.payloads import json_codec, stored_json
@@ -358,7 +358,9 @@ async def encode_long_changes(records: Sequence[CompareAndSet]) -> Sequence[Comp
 
 def _encode_changes(records: Sequence[CompareAndSet]) -> Sequence[CompareAndSet]:
     return [
-        replace(record, facts=_encode_facts_if_long(record), linked=_encode_linked_changes(record))
+        structs.replace(
+            record, facts=_encode_facts_if_long(record), linked=_encode_linked_changes(record)
+        )
         for record in records
     ]
 

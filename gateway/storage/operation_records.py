@@ -12,16 +12,16 @@ An *operation* is a request that writes, from its first change until its client 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from gateway.payloads.stored_json import StoredText
 from gateway.storage.operation_states import ABSENT, CONFIRMED, OPEN, RUNNING, SENT
 from gateway.storage.tenants import Tenant
 from mappings.effects import CompareAndSet
 from mappings.forwarded_writes import FORWARDED_PREFIX
-from mappings.frozen import frozen_dataclass
 
 OPERATOR_OUTCOMES = (CONFIRMED, ABSENT)
 
@@ -49,8 +49,7 @@ class DuplicateOperationError(Exception):
     """The key has used this Idempotency-Key before, or an identical request is open."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class OperationRecord:
+class OperationRecord(msgspec.Struct, frozen=True):
     """A row of the journal; ``request`` and ``response`` are decrypted."""
 
     id: str
@@ -67,12 +66,15 @@ class OperationRecord:
     instance: str = ""
     fence: int = 0
     is_client_disconnected: bool = False
-    request: StoredText | None = field(default=None, repr=False)
-    response: StoredText | None = field(default=None, repr=False)
+    request: StoredText | None = None
+    response: StoredText | None = None
     ended_at: datetime | None = None
     object_ids: tuple[str, ...] = ()
     fingerprint_before_import: str = ""
     """The fingerprint without imported ids: the first attempt may be older than the import."""
+
+    def __repr__(self) -> str:
+        return f"OperationRecord({self.id}, {self.operation}, {self.state})"
 
     def has_same_request(self, other: OperationRecord) -> bool:
         """Whether ``other``, which is older, may be the first attempt of this request."""
@@ -89,8 +91,7 @@ class OperationRecord:
         return self.state in OPEN
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Write:
+class Write(msgspec.Struct, frozen=True):
     """One call that may change something; ``number`` is that of its step in the flow."""
 
     number: int
@@ -105,8 +106,7 @@ class Write:
     resolved_at: datetime | None = None
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(msgspec.Struct, frozen=True):
     """The changes of an operation that one transaction saves."""
 
     is_first: bool = False
@@ -120,7 +120,7 @@ class Checkpoint:
     resolved_writes: Sequence[Write] = ()
     new_write: Write | None = None
     object_changes: Sequence[CompareAndSet] = ()
-    column_values: Mapping[str, Any] = field(default_factory=dict)
+    column_values: Mapping[str, Any] = {}
     """Columns of the operation: state, reason, response, is_client_disconnected, idempotency."""
     object_ids: Sequence[str] = ()
     drops_payload: bool = False
@@ -129,7 +129,7 @@ class Checkpoint:
     """Whether the marks that only this operation set are deleted: its batches stay unrouted."""
     has_chunks: bool = True
     """Whether any of these may be stored in chunks."""
-    new_aliases: Mapping[str, str] = field(default_factory=dict)
+    new_aliases: Mapping[str, str] = {}
     """New legacy ids of objects: legacy id to current id."""
     audit_action: str = ""
     """The action for the audit log, if an operator makes the change."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from msgspec import structs
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select, update
 
 from gateway.payloads.stored_json import StoredText
@@ -123,7 +123,7 @@ class OperationRepository:
         statement = update(operations).where(is_unchanged).values(**new_values)
         if await self._store.write(lambda tx: tx.execute(statement)) != 1:
             return None
-        return replace(record, fence=record.fence + 1, instance=instance, state=RUNNING)
+        return structs.replace(record, fence=record.fence + 1, instance=instance, state=RUNNING)
 
     async def mark_answered(self, ids: Sequence[str]) -> None:
         """Closes operations whose clients have the responses, and deletes all texts but those.
@@ -215,7 +215,7 @@ class OperationRepository:
         if record.response is None:
             return record
         answer = await self._texts.decrypt(record, "response", record.response)
-        return replace(record, response=answer)
+        return structs.replace(record, response=answer)
 
     async def load_request(self, record: OperationRecord) -> StoredText | None:
         """Loads the request; None if it was deleted because it is no longer needed."""
@@ -279,7 +279,7 @@ class OperationRepository:
         object_ids = _group_object_ids([(row.operation_id, row.object_id) for row in object_rows])
         records = [_parse_record(row) for row in rows]
         return [
-            replace(
+            structs.replace(
                 await self._decrypt_record_response(record),
                 object_ids=object_ids.get(record.id, ()),
                 request=await self._texts.decrypt(record, "request", record.request),
@@ -446,7 +446,7 @@ def _parse_record(row: Any) -> OperationRecord:
 
 
 def _parse_write(row: Any) -> Write:
-    columns = Write.__dataclass_fields__
+    columns = Write.__struct_fields__
     return Write(**{name: value for name, value in row._asdict().items() if name in columns})
 
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
-
-from mappings.frozen import frozen_dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,8 +33,7 @@ MAX_STAMP_AGE_SECONDS = 30.0
 log = structlog.get_logger()
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class SkewSample:
+class SkewSample(msgspec.Struct, frozen=True):
     """A measured skew, in seconds: how far the service's clock is ahead of the local one.
 
     The true value lies within ``uncertainty`` of ``offset``: half the round trip, plus half a
@@ -44,7 +42,7 @@ class SkewSample:
 
     offset: float
     uncertainty: float
-    date: str = field(default="", compare=False)
+    date: str = ""
     """The ``Date`` from which it was measured."""
 
     def is_consistent_with_correction(self, correction: float) -> bool:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 import structlog
+from msgspec import structs
 
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread_if
@@ -149,7 +149,7 @@ class OptionalEndpoints:
         try:
             if call.is_idempotent:
                 return await send(call)
-            await send(replace(call, body={}))
+            await send(structs.replace(call, body={}))
         except Refused as refused:
             if not self._can_mean_missing_endpoint(refused):
                 raise

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import datetime
+
+import msgspec
 
 from gateway.auth.keys import ApiKey
 from gateway.upstream.send_attempt import Fence
@@ -18,8 +19,7 @@ from mappings.effects import (
 from mappings.failures import Unknown
 
 
-@dataclass(slots=True)
-class Caller:
+class Caller(msgspec.Struct, eq=False):
     """The API key and client of the request being executed, and its cost so far."""
 
     key: ApiKey

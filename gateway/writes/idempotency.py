@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from weakref import WeakKeyDictionary
 
+import msgspec
 import structlog
 
 from gateway.http.responses import LegacyResponse
@@ -44,7 +45,6 @@ from gateway.writes.reconciler import WriteReconciler
 from gateway.writes.retry_matching import RetryMatcher, is_blocking
 from mappings.effects import Answer, CompareAndSet, Operation, Request
 from mappings.failures import Failure, Halted, Invalid, Problem, Unknown
-from mappings.frozen import frozen_dataclass
 
 POLL_SECONDS = 0.2
 """Seconds between two checks of an operation that a request waits for."""
@@ -87,8 +87,7 @@ class FirstAttemptTranslatedError(Exception):
     """The request to forward is a retry of one that was translated; nothing was sent."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class WriteRequest:
+class WriteRequest(msgspec.Struct, frozen=True):
     """A request that writes, as the client sent it."""
 
     operation: Operation

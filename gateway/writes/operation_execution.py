@@ -9,10 +9,12 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from gateway.payloads import json_codec
 from gateway.payloads.compressed_buffer import CompressedBuffer
@@ -454,7 +456,7 @@ class OperationExecution:
             encoded_request = await self._encode(
                 partial(step_records.encode_request, self.request), is_long=is_long
             )
-            record = replace(
+            record = structs.replace(
                 record, request=encoded_request, is_client_disconnected=self.is_client_disconnected
             )
         checkpoint = Checkpoint(

@@ -43,7 +43,7 @@ Outcome = Any
 
 
 def encode_request(request: Request) -> StoredText:
-    options = {name: getattr(request.options, name) for name in LegacyOptions.__dataclass_fields__}
+    options = {name: getattr(request.options, name) for name in LegacyOptions.__struct_fields__}
     encoded = {
         "now": request.now.isoformat(),
         # A replay must derive the same ids, so the seed is stored; like the body, it is encrypted.

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from gateway.http.responses import LegacyResponse
 from gateway.payloads import stored_json
@@ -63,7 +64,7 @@ def decode_stored_response(text: StoredText) -> LegacyResponse | Answer:
 
 def add_replayed_header(response: LegacyResponse) -> LegacyResponse:
     """Adds the header that tells a client of a replay (contract, section 7)."""
-    return replace(response, headers={**response.headers, "Idempotent-Replayed": "true"})
+    return structs.replace(response, headers={**response.headers, "Idempotent-Replayed": "true"})
 
 
 async def load_first_attempt_response(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from gateway.signed_api import transitions
 from gateway.storage import checkpoints
@@ -92,7 +93,7 @@ def _unanswered_write_counts_as_refused() -> Iterator[tuple[Any, str, Any]]:
 
     async def close_as_unsent(execution: OperationExecution, _reason: str) -> None:
         for number, write in list(execution.writes.items()):
-            execution.writes[number] = replace(write, state="unsent")
+            execution.writes[number] = structs.replace(write, state="unsent")
             execution._unsaved_outcomes.append(execution.writes[number])
         await execution.close("undone")
 

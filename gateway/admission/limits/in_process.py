@@ -8,7 +8,7 @@ from array import array
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Protocol
 
-from mappings.frozen import frozen_dataclass
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,8 +18,7 @@ RETAINED_SECONDS = WINDOW_SECONDS + 1
 """Seconds for which the count of a second is stored: the window and the current second."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(msgspec.Struct, frozen=True):
     """The decision for a request, and the values of its rate limit headers.
 
     ``reset_seconds`` is the time until ``remaining`` grows again; 0 if nothing is counted.

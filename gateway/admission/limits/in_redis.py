@@ -24,10 +24,11 @@ import hashlib
 import hmac
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import structlog
+from msgspec import structs
 from redis.exceptions import AuthenticationError, ResponseError
 
 from gateway.admission.limits.in_process import Admission, InProcessRateLimiter
@@ -145,7 +146,7 @@ class RedisRateLimiter:
         # At least 1, so that a low limit does not block a key during an outage.
         share = max(1, limit // self._process_count) if limit > 0 else 0
         # The headers still show the configured limit, which holds again when Redis is back.
-        return replace(await self._local_limiter.admit(key, share), limit=limit)
+        return structs.replace(await self._local_limiter.admit(key, share), limit=limit)
 
     async def _ask_redis_for_admission(self, question: AdmissionQuestion) -> AdmissionReply | None:
         if not self._connection:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeVar
+
+from msgspec import structs
 
 from mappings.effects import JSON, Call, ListPage, ListQuery
 from mappings.failures import Refused, Unreachable
@@ -62,7 +64,7 @@ async def fetch_rows_if_single_page(
         if error.status not in (400, 406):
             raise
         return (
-            await fetch_rows_if_single_page(replace(question, prefilter={}), call_service)
+            await fetch_rows_if_single_page(structs.replace(question, prefilter={}), call_service)
             if question.prefilter
             else None
         )
@@ -77,7 +79,7 @@ async def fetch_all_rows(question: ListQuery, call_service: CallService) -> list
     except Refused as error:
         if error.status not in (400, 406) or not question.prefilter:
             raise
-    return await _fetch_stable_rows(replace(question, prefilter={}), call_service)
+    return await _fetch_stable_rows(structs.replace(question, prefilter={}), call_service)
 
 
 async def _fetch_stable_rows(question: ListQuery, call_service: CallService) -> list[Row]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from gateway.reads.listing import ListReader
 from gateway.reads.recipient_cache.scan import MAX_PARALLEL_PAGES, MAX_SCANS, PAGE_SIZE
@@ -44,7 +44,7 @@ def build_query(**changes: Any) -> ListQuery:
         native_query=None,
         prefilter={},
     )
-    return dataclasses.replace(list_query, **changes)
+    return structs.replace(list_query, **changes)
 
 
 @dataclass
@@ -110,7 +110,7 @@ async def test_page_past_the_end_is_empty_even_if_service_repeats_last_page() ->
 
     async def repeat_last_page(call: Call) -> Any:
         last_page_query = {**call.query, "page": str(min(int(call.query["page"]), 3))}
-        return await in_memory_list.answer_call(dataclasses.replace(call, query=last_page_query))
+        return await in_memory_list.answer_call(structs.replace(call, query=last_page_query))
 
     query = {"page": "9", "pageSize": "10"}
     result = await ListReader().query(
@@ -199,7 +199,7 @@ async def test_without_counts_pages_are_read_until_one_has_no_new_row() -> None:
 
     async def repeat_last_page(call: Call) -> Any:
         last = {**call.query, "page": str(min(int(call.query["page"]), 5))}
-        return await in_memory_list.answer_call(dataclasses.replace(call, query=last))
+        return await in_memory_list.answer_call(structs.replace(call, query=last))
 
     assert list_numbers(await ListReader().query(build_query(), repeat_last_page, TENANT)) == list(
         range(30)
@@ -453,9 +453,7 @@ async def test_full_scan_without_hidden_rows_allows_single_calls() -> None:
 async def test_narrowed_scan_without_hidden_rows_proves_nothing() -> None:
     in_memory_list, listing = InMemoryList(build_rows(30)), ListReader()
     list_query = build_query(page_size=10, native_query=PAGE_QUERY, excluded_ids=HIDDEN_IDS)
-    await in_memory_list.query(
-        dataclasses.replace(list_query, prefilter={"country": "US"}), listing
-    )
+    await in_memory_list.query(structs.replace(list_query, prefilter={"country": "US"}), listing)
     in_memory_list.calls.clear()
     await in_memory_list.query(list_query, listing)
     assert [call.query["pageSize"] for call in in_memory_list.calls] == [str(PAGE_SIZE)]

@@ -6,13 +6,13 @@ import ast
 import asyncio
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
+from msgspec import structs
 from sqlalchemy import Table, Text, bindparam, select, text, update
 
 import gateway
@@ -258,7 +258,7 @@ async def test_encrypted_request_is_deleted_after_delivery(state: State) -> None
         steps = Checkpoint(is_first=True, step_results=(0, "[]"), new_write=build_write())
         for id_ in ("whole", "told", "left"):
             await operation_repository.save_checkpoint(
-                replace(build_operation(id_), request="{}"), steps
+                structs.replace(build_operation(id_), request="{}"), steps
             )
         await operation_repository.save_checkpoint(
             build_operation("whole"), Checkpoint(column_values={"state": DONE, "response": None})
@@ -348,13 +348,15 @@ async def use_every_journal_query(store: Store) -> None:
     await begin_operations(store, "a")
     operation_repository = OperationRepository(store, ObjectStateStore(store), lambda *_: False)
     await operation_repository.list_related_open(
-        replace(build_operation("b"), idempotency="i", object_ids=("R-1",))
+        structs.replace(build_operation("b"), idempotency="i", object_ids=("R-1",))
     )
     await operation_repository.list_unfinished_without_requests()
     await operation_repository.save_checkpoint(
         build_operation("c"), Checkpoint(is_first=True, new_write=build_write("/recipients/R-1"))
     )
-    confirmed_write = replace(build_write(), state=CONFIRMED, object_id="R-2", resolved_at=NOW)
+    confirmed_write = structs.replace(
+        build_write(), state=CONFIRMED, object_id="R-2", resolved_at=NOW
+    )
     await operation_repository.save_checkpoint(
         build_operation("c"),
         Checkpoint(

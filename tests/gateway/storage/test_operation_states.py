@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec import structs
 from sqlalchemy import select, update
 
 from gateway.config.settings import State
@@ -60,7 +60,7 @@ async def test_owner_changes_a_state_only_as_the_table_says(
         # To run again an operation has to be taken over.
         if target == RUNNING or (source, target) not in ALLOWED:
             with pytest.raises(OwnershipLostError):
-                await repository.save_checkpoint(replace(RECORD, fence=1), checkpoint)
+                await repository.save_checkpoint(structs.replace(RECORD, fence=1), checkpoint)
             assert await load_state(store) == source
         else:
             await repository.save_checkpoint(RECORD, checkpoint)
@@ -111,7 +111,7 @@ async def test_only_an_unchanged_open_operation_is_taken_over(
     async with open_store(sqlite) as store:
         repository = OperationRepository(store, ObjectStateStore(store))
         await save_in_state(store, repository, source)
-        taken = await repository.take_over(replace(RECORD, state=read), "other")
+        taken = await repository.take_over(structs.replace(RECORD, state=read), "other")
         is_open = source in {"running", "unsettled", "done"}
         assert (taken is not None) == (is_open and read == source)
         assert await load_state(store) == (RUNNING if taken else source)
@@ -125,7 +125,7 @@ async def test_outcome_of_a_write_is_recorded_once(sqlite: State, source: str, t
         repository = OperationRepository(store, ObjectStateStore(store))
         await save_in_state(store, repository, RUNNING)
         await execute(store, update(upstream_writes).values(state=source))
-        outcome = replace(WRITE, state=target)
+        outcome = structs.replace(WRITE, state=target)
         await repository.save_checkpoint(RECORD, Checkpoint(resolved_writes=[outcome]))
         (row,) = await fetch(store, select(upstream_writes.c.state))
         assert row.state == source

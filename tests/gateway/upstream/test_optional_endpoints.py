@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from msgspec import structs
 
 from gateway.simulator import Fault, Service, ServiceOptions
 from gateway.upstream.capability_cache import CapabilityCache
@@ -268,7 +268,7 @@ async def test_additions_are_sent_once(second: Any) -> None:
             bodies.append(call.body)
         return await harness.answer_call(call)
 
-    adding = replace(EDIT_CALL, body={"payments": [{}]}, is_idempotent=False)
+    adding = structs.replace(EDIT_CALL, body={"payments": [{}]}, is_idempotent=False)
     is_missing = isinstance(second, Refused) and second.status == 404
     with pytest.raises(NoSuchOperation if is_missing else Unknown):
         await harness.inferred.send_call_unless_missing(adding, "live", answer_call)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from gateway.http.request_ids import generate_hex_id
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, open_store
@@ -203,7 +204,7 @@ def test_request_fingerprint_is_independent_of_id_import(journal: Journal) -> No
     def build_request(batch: str, payee: str, imported_ids: dict[str, str]) -> Request:
         body = {"recipient": {"id": payee}, "sourceAmount": "8.00"}
         request = Request(datetime.now(UTC), generate_hex_id(), {"id": batch}, body=body)
-        return replace(request, imported_ids=imported_ids)
+        return structs.replace(request, imported_ids=imported_ids)
 
     record_before = journal.build_record(
         API_KEY, add_operation, build_request("B-OURS", "R-OURS", {}), "a-request"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec import structs
 
 from gateway.storage import Tenant
 from gateway.storage.operation_states import OPERATION_STATES
@@ -28,6 +28,6 @@ RECORD = OperationRecord(
 @pytest.mark.parametrize("state", OPERATION_STATES)
 def test_only_unfinished_operations_on_the_same_object_block(state: str) -> None:
     """Also an answered one may be among the related operations, if it ended after the request came."""
-    row = replace(RECORD, id="other", state=state)
+    row = structs.replace(RECORD, id="other", state=state)
     assert is_blocking(row, RECORD) == (state in ("running", "unsettled"))
-    assert not is_blocking(replace(row, object_ids=("B-2",)), RECORD)
+    assert not is_blocking(structs.replace(row, object_ids=("B-2",)), RECORD)
