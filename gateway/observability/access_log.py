@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from gateway.observability import logs, metrics, traces
-from gateway.observability.recent_requests import recorded_requests
+from gateway.observability.recent_requests import RequestSource, recorded_requests
 
 
 @lru_cache(maxsize=1024)
@@ -18,15 +18,18 @@ def _encode_address(address: Hashable) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _encode_identity(
-    endpoint: tuple[str, str | None, str, str | None],
-    tenant: tuple[str, str] | None,
-    key_name: str | None,
-) -> str:
-    """Encodes the fields that many requests have in common."""
-    method, route, api, operation = endpoint
+def find_request_source(
+    api: str,
+    method: str,
+    operation: str | None,
+    route: str | None,
+    tenant: tuple[str, str] | None = None,
+    *,
+    key_name: str | None = None,
+) -> RequestSource:
+    """Finds the source of a request; ``tenant`` is the merchant and environment."""
     merchant, environment = tenant or (None, None)
-    return logs.encode_members(
+    members = logs.encode_members(
         {
             "http.request.method": method,
             "http.route": route,
@@ -37,64 +40,60 @@ def _encode_identity(
             "key": key_name,
         }
     )
+    # Signed requests are counted beside the legacy operations, to show how far a tenant has
+    # migrated.
+    counted_operation = operation or (metrics.SIGNED_OPERATION if api == "signed" else "")
+    usage_key = tenant or ("", ""), key_name or "", counted_operation
+    series = metrics.find_request_series(api, operation, environment or "")
+    return RequestSource(api, operation, tenant, key_name, usage_key, series, members)
 
 
 def log_and_measure_request(
+    source: RequestSource,
     *,
     status: int,
     method: str,
     duration_seconds: float,
     request_id: str,
-    api: str,
-    route: str | None,
     client_address: Hashable,
-    operation: str | None = None,
-    tenant: tuple[str, str] | None = None,
-    key_name: str | None = None,
-    upstream_calls: int = 0,
-    upstream_seconds: float = 0.0,
-    request_bytes: str | None = None,
-    response_bytes: int = 0,
+    upstream_calls: int,
+    upstream_seconds: float,
+    request_bytes: str | None,
+    response_bytes: int,
     extra_fields: Mapping[str, Any],
 ) -> None:
     """Logs a request, and records its metrics and span and for the console, so that all agree.
 
-    ``tenant`` is the merchant and environment; ``request_bytes`` the Content-Length, which the HTTP
-    parser has checked, as ``request_id`` has been; ``extra_fields`` are free of what the client
-    sent.
+    ``request_bytes`` is the Content-Length, which the HTTP parser has checked, as ``request_id``
+    has been; ``extra_fields`` are free of what the client sent.
     """
-    environment = tenant[1] if tenant else ""
     metrics.observe_request(
-        api=api,
-        operation=operation,
-        environment=environment,
-        status=status,
-        duration_seconds=duration_seconds,
-        upstream_seconds=upstream_seconds,
-        request_id=request_id,
+        source.series,
+        status,
+        duration_seconds,
+        upstream_seconds,
+        request_id,
         log_fields=extra_fields,
     )
-    identity = request_id, api, operation, tenant, key_name
     costs = duration_seconds, upstream_calls, upstream_seconds
-    recorded_requests.append((time.time(), identity, status, costs, extra_fields))
+    recorded_requests.append((time.time(), request_id, source, status, costs, extra_fields))
     # Written out: an encoder would look at each name and value of every request.
     members = (
-        f"{_encode_identity((method, route, api, operation), tenant, key_name)}"
-        f',"http.response.status_code":{status},"client.address":{_encode_address(client_address)}'
+        f'{source.members},"http.response.status_code":{status}'
+        f',"client.address":{_encode_address(client_address)}'
         f',"http.request.body.size":{int(request_bytes or 0)}'
         f',"http.response.body.size":{response_bytes},"duration_ms":{duration_seconds * 1000:.3f}'
         f',"request_id":"{request_id}","upstream_calls":{upstream_calls}'
         f',"upstream_duration_ms":{upstream_seconds * 1000:.3f}'
     )
     if traces.active_tracer is not None:
-        outcome = metrics.classify_outcome(status, extra_fields)
         traces.set_request_span_attributes(
-            api=api,
+            api=source.api,
             method=method,
-            operation=operation,
-            environment=environment,
+            operation=source.operation,
+            environment=source.tenant[1] if source.tenant else "",
             status=status,
-            outcome=outcome,
+            outcome=metrics.classify_outcome(status, extra_fields),
         )
         if trace_id := traces.get_trace_id():
             members += f',"trace_id":"{trace_id}"'

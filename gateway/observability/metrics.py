@@ -189,26 +189,29 @@ _FAILURE_OUTCOMES = frozenset(
 """Values of ``error.type`` that are an outcome; each is the ``error_type`` of a Failure."""
 
 
-def observe_request(
-    *,
-    api: str,
-    operation: str | None,
-    environment: str,
-    status: int,
-    duration_seconds: float,
-    upstream_seconds: float,
-    request_id: str,
-    log_fields: Mapping[str, Any],
-) -> None:
-    """Records a request from the fields of its log line. Times are in seconds."""
+def find_request_series(api: str, operation: str | None, environment: str) -> RequestSeries:
     key = api, operation, environment
     if (series := request_series.get(key)) is None:
         label = operation or (SIGNED_OPERATION if api == "signed" else NO_OPERATION)
         series = request_series[key] = RequestSeries((api, label, environment))
-    result = status, "success" if status < 400 else classify_outcome(status, log_fields)
+    return series
+
+
+def observe_request(
+    series: RequestSeries,
+    status: int,
+    duration_seconds: float,
+    upstream_seconds: float,
+    request_id: str,
+    *,
+    log_fields: Mapping[str, Any],
+) -> None:
+    """Records a request from the fields of its log line. Times are in seconds."""
+    outcome = "success" if status < 400 else classify_outcome(status, log_fields)
     # The service's own refusals, which are passed on, took time there.
-    if status in (401, 403) and result[1] == "refused" and not upstream_seconds:
-        traffic.authentication_failure_counts[api] += 1
+    if outcome == "refused" and status in (401, 403) and not upstream_seconds:
+        traffic.authentication_failure_counts[series.labels[0]] += 1
+    result = status, outcome
     series.counts[result] = series.counts.get(result, 0) + 1
     # The times of parallel calls are added up, so they may exceed the duration of the request.
     own_seconds = (

@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from gateway.observability.metrics import SIGNED_OPERATION, classify_outcome
+from gateway.observability.request_series import RequestSeries
 
 MAX_REQUESTS = 5000
 MAX_LISTED_CODES = 3
@@ -21,15 +24,26 @@ SEPARATOR = ", "
 UNMATCHED_ROUTE, UNAUTHENTICATED = "unmatched route", "unauthenticated"
 """Shown instead of an operation and a merchant."""
 
-RecordedRequest = tuple[
-    float,
-    tuple[str, str, str | None, tuple[str, str] | None, str | None],
-    int,
-    tuple[float, int, float],
-    Mapping[str, Any],
-]
-"""The time; request id, interface, operation, tenant and key; status; seconds, upstream calls and
-upstream seconds; further fields of the log line."""
+
+class RequestSource(msgspec.Struct, frozen=True, eq=False):
+    """A key and what it asks for: all that its requests for one operation have in common.
+
+    ``usage_key`` is the tenant, key and operation that a request counts for.
+    """
+
+    api: str
+    operation: str | None
+    tenant: tuple[str, str] | None
+    key_name: str | None
+    usage_key: tuple[tuple[str, str], str, str]
+    series: RequestSeries
+    members: str
+    """The members of the log line."""
+
+
+RecordedRequest = tuple[float, str, RequestSource, int, tuple[float, int, float], Mapping[str, Any]]
+"""The time; request id; source; status; seconds, upstream calls and upstream seconds; further
+fields of the log line."""
 
 recorded_requests: deque[RecordedRequest] = deque(maxlen=MAX_REQUESTS)
 """Plain tuples: appending one is all that a request costs, the work is done when somebody looks."""
@@ -60,16 +74,16 @@ def list_recent_requests() -> list[RecentRequest]:
 
 
 def _build_recent_request(record: RecordedRequest) -> RecentRequest:
-    at, identity, status, (duration_seconds, upstream_calls, upstream_seconds), log_fields = record
-    request_id, api, operation, tenant, key_name = identity
-    merchant, environment = tenant or (UNAUTHENTICATED, "")
+    at, request_id, source, status, costs, log_fields = record
+    duration_seconds, upstream_calls, upstream_seconds = costs
+    merchant, environment = source.tenant or (UNAUTHENTICATED, "")
     return RecentRequest(
         at,
         request_id,
-        operation or (SIGNED_OPERATION if api == "signed" else UNMATCHED_ROUTE),
+        source.operation or (SIGNED_OPERATION if source.api == "signed" else UNMATCHED_ROUTE),
         merchant,
         environment,
-        key_name or "",
+        source.key_name or "",
         status,
         "" if status < 400 else _describe_codes(status, log_fields),
         _join_distinct(

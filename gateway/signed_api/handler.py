@@ -54,7 +54,7 @@ from gateway.signed_api.transitions import (
     is_body_needed,
 )
 from gateway.storage import StoreUnavailable, Tenant
-from gateway.storage.request_counts import NO_TENANT, UsageCounter
+from gateway.storage.request_counts import UsageCounter
 from gateway.upstream import header_filter, instrumentation
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest, PassthroughResponse
 from gateway.upstream.send_attempt import Fence
@@ -146,16 +146,7 @@ class SignedHandler:
         finally:
             if context.slot:
                 context.slot.release()
-            _log_request(request, context)
-            # Counted beside the legacy operations, to show how far a tenant has migrated.
-            self._usage.count(
-                context.tenant or NO_TENANT,
-                "",
-                "signed",
-                context.status,
-                seconds=perf_counter() - context.started_at,
-                service_seconds=context.service_seconds,
-            )
+            _log_and_count_request(self._usage, request, context)
         return response
 
     async def _respond(self, request: HttpRequest, context: SignedRequestContext) -> HttpResponse:
@@ -441,19 +432,24 @@ def _build_failure_response(failure: Failure, context: SignedRequestContext) -> 
     return responses.build_error_response(errors.translate_failure(failure))
 
 
-def _log_request(request: HttpRequest, context: SignedRequestContext) -> None:
+def _log_and_count_request(
+    usage: UsageCounter, request: HttpRequest, context: SignedRequestContext
+) -> None:
+    seconds = perf_counter() - context.started_at
+    source = access_log.find_request_source(
+        "signed", request.method, None, context.route, context.tenant
+    )
     access_log.log_and_measure_request(
+        source,
         status=context.status,
         method=request.method,
-        duration_seconds=perf_counter() - context.started_at,
+        duration_seconds=seconds,
         request_id=context.request_id,
-        api="signed",
-        route=context.route,
         client_address=context.address,
-        tenant=context.tenant,
         upstream_calls=context.calls,
         upstream_seconds=context.service_seconds,
         request_bytes=request.headers.get("Content-Length"),
         response_bytes=context.response_bytes,
         extra_fields=context.log_fields,
     )
+    usage.count(source.usage_key, context.status, seconds, context.service_seconds)

@@ -164,26 +164,23 @@ class UsageCounter:
 
     def count(
         self,
-        tenant: tuple[str, str],
-        key: str,
-        operation: str,
+        usage_key: tuple[tuple[str, str], str, str],
         status: int,
-        *,
-        seconds: float = 0,
-        service_seconds: float = 0,
+        seconds: float,
+        service_seconds: float,
     ) -> None:
-        """Counts one request when its response is sent."""
+        """Counts one request of a tenant, key and operation when its response is sent."""
         now = self._clock()
         # Compared for inequality, because the clock may be set back.
         if not self._minute <= now < self._minute_end:
             self._minute = compute_span_start(now, MINUTE)
             self._minute_end = self._minute + MINUTE
             self._counts_of_minute = {}
-        short_key = tenant, key, operation
-        if (counts := self._counts_of_minute.get(short_key)) is None:
+        if (counts := self._counts_of_minute.get(usage_key)) is None:
+            tenant, key, operation = usage_key
             count_key = CountKey(self._minute, MINUTE, *tenant, key, operation)
             counts = self._counts.setdefault(count_key, RequestCounts(first_at=now))
-            self._counts_of_minute[short_key] = counts
+            self._counts_of_minute[usage_key] = counts
         ms, service_ms = seconds * 1000, service_seconds * 1000
         counts.requests += 1
         if status >= 500:
