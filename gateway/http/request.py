@@ -117,24 +117,22 @@ NO_BODY = RequestBody()
 class HttpRequest:
     """A request whose head is complete. ``headers`` are decoded as UTF-8 with surrogates."""
 
-    __slots__ = (
-        "arrived_at",
-        "body",
-        "connection",
-        "content_length",
-        "has_body",
-        "has_body_timed_out",
-        "headers",
-        "is_keep_alive",
-        "is_response_started",
-        "method",
-        "on_disconnect",
-        "on_reset",
-        "raw_path",
-        "remote",
-        "task",
-        "version",
-    )
+    body = NO_BODY
+    connection: ClientConnection
+    task: asyncio.Task[None]
+    """The task that handles it."""
+    remote: str | None = None
+    """The peer's IP address; None for a Unix socket."""
+    arrived_at = 0.0
+    """Arrival by the monotonic clock; of a write, before it was read if the process was busy."""
+    on_disconnect: Callable[[bool], None] | None = None
+    """Called if the connection ends before the request does, with whether the client has
+    acknowledged everything that was sent to it."""
+    on_reset: Callable[[], None] | None = None
+    """Called if the connection is reset while the response is sent, or soon after."""
+    has_body_timed_out = False
+    """The body did not arrive in time: the connection does not wait for the rest."""
+    is_response_started = False
 
     def __init__(
         self,
@@ -155,22 +153,6 @@ class HttpRequest:
         self.has_body = bool(self.content_length) or "Transfer-Encoding" in headers
         self.is_keep_alive = is_keep_alive
         """Whether another request may follow on the connection."""
-        self.body = NO_BODY
-        self.connection: ClientConnection
-        self.task: asyncio.Task[None]
-        """The task that handles it."""
-        self.remote: str | None = None
-        """The peer's IP address; None for a Unix socket."""
-        self.arrived_at = 0.0
-        """Arrival by the monotonic clock; of a write, before it was read if the process was busy."""
-        self.on_disconnect: Callable[[bool], None] | None = None
-        """Called if the connection ends before the request does, with whether the client has
-        acknowledged everything that was sent to it."""
-        self.on_reset: Callable[[], None] | None = None
-        """Called if the connection is reset while the response is sent, or soon after."""
-        self.has_body_timed_out = False
-        """The body did not arrive in time: the connection does not wait for the rest."""
-        self.is_response_started = False
 
     @property
     def transport(self) -> asyncio.Transport | None:

@@ -61,9 +61,9 @@ class RequestParser:
         self._requests = requests
         self._on_body_read = on_body_read
         self._target = b""
-        self._headers: list[tuple[str, str]] = []
+        self._headers: list[tuple[bytes, bytes]] = []
         self._unfinished_bytes = 0
-        self._is_head_complete = self._is_head_repeated = False
+        self._is_head_repeated = False
         self.body: RequestBody | None = None
         """The body that arrives, if it is incomplete."""
 
@@ -114,22 +114,26 @@ class RequestParser:
             raise MalformedRequest("line_too_long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._is_head_complete:
-            return  # a trailer, which is never a header
         if len(name) > MAX_LINE_BYTES or len(value) > MAX_LINE_BYTES:
             raise MalformedRequest("line_too_long")
-        # httptools leaves the white space after a value, which is no part of it.
-        text = value.rstrip(b" \t").decode("utf-8", "surrogateescape")
-        self._headers.append((name.decode("ascii"), text))
+        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        self._is_head_complete = True
+        # What follows are trailers, which are never headers.
+        lines, self._headers = self._headers, []
         self._unfinished_bytes = 0
         if self._is_head_repeated:
             return
-        if len(self._headers) > MAX_HEADERS:
+        if len(lines) > MAX_HEADERS:
             raise MalformedRequest("too_many_headers")
-        parser, headers = self._parser, CIMultiDict(self._headers)
+        # httptools leaves the white space after a value, which is no part of it.
+        headers = CIMultiDict(
+            [
+                (name.decode("ascii"), value.rstrip(b" \t").decode("utf-8", "surrogateescape"))
+                for name, value in lines
+            ]
+        )
+        parser = self._parser
         version = parser.get_http_version()
         if (version != "1.1" or "Host" not in headers) and version != "1.0":
             raise MalformedRequest("version_or_host")
@@ -168,7 +172,7 @@ class RequestParser:
     def on_message_complete(self) -> None:
         # The next message begins.
         self._unfinished_bytes = 0
-        self._target, self._headers, self._is_head_complete = b"", [], False
+        self._target, self._headers = b"", []
         if self.body is not None and not self._parser.should_upgrade():
             self.body.feed_end()
             self.body = None

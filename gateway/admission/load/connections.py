@@ -53,7 +53,10 @@ class _ConnectionState:
     since: float
     tenant: Hashable = None
     group: dict[Any, float] | None = None
-    """The connections of the same tenant or address, of which one may be closed for others."""
+    """The connections of one tenant or address, of which one may be closed for others."""
+    groups: Any = None
+    holder: Hashable = None
+    """The groups of which this is one, and its key in them."""
 
 
 class ConnectionTable(Generic[ConnectionT]):
@@ -105,9 +108,15 @@ class ConnectionTable(Generic[ConnectionT]):
     def start_request(self, connection: ConnectionT, now: float) -> None:
         """Records a complete header, or more of the body, which counts as progress."""
         state = self._states.get(connection)
-        if state is not None and state.phase is not WORK:
-            tenant = state.tenant if state.phase is REQUEST else None
-            self._change_phase(connection, state, REQUEST, now, tenant)
+        if state is None or state.phase is WORK:
+            return
+        if state.phase is IDLE:
+            # It stays in its group until its request is known to be of a tenant, or is answered:
+            # for most requests that is at once.
+            state.phase, state.since, state.tenant = REQUEST, now, None
+            return
+        tenant = state.tenant if state.phase is REQUEST else None
+        self._change_phase(connection, state, REQUEST, now, tenant)
 
     def assign_tenant(self, connection: ConnectionT, tenant: Hashable, now: float) -> None:
         """Moves a connection to the group of a tenant, once its request is authenticated."""
@@ -206,10 +215,8 @@ class ConnectionTable(Generic[ConnectionT]):
         group = state.group
         if group is not None:
             del group[connection]
-            if not group and state.tenant is None:
-                del self._unauthenticated[state.address]
-            elif not group:
-                del self._authenticated[state.tenant]
+            if not group:
+                del state.groups[state.holder]
         state.phase, state.since, state.tenant = phase, now, tenant
         # A running request may move money, so its connection is in no group and is never replaced.
         if phase is WORK:
@@ -223,5 +230,5 @@ class ConnectionTable(Generic[ConnectionT]):
             group = groups.get(holder)
             if group is None:
                 group = groups[holder] = {}
-            state.group = group
+            state.group, state.groups, state.holder = group, groups, holder
             group[connection] = now

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 NO_WAITERS: Sequence[Waiter] = ()
 
 
@@ -26,8 +28,7 @@ WAITING, RUNNING = WaiterState.WAITING, WaiterState.RUNNING
 SHED, FINISHED = WaiterState.SHED, WaiterState.FINISHED
 
 
-@dataclass(eq=False, slots=True)
-class Waiter:
+class Waiter(msgspec.Struct, eq=False):
     merchant: str
     sequence_number: int
     state: WaiterState = WAITING
