@@ -10,8 +10,10 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import structs
 
 from gateway.auth.keys import ApiKey, ApiKeyStore
 from gateway.config.settings import Settings
@@ -296,7 +298,7 @@ class CutoverImport:
         try:
             if not self._options.dry_run:
                 await self._compare_and_set_record(
-                    replace(
+                    structs.replace(
                         build_batch_record(id_, record_facts, entries),
                         expected=build_unchanged_batch_condition(stored),
                     )

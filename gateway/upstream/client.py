@@ -243,7 +243,9 @@ class UpstreamClient:
         if not is_usual or self.problems.by_credentials or self.problems.failures:
             await self._record_signing_outcome(call, reply)
         elif reply.skew_sample is not None:
-            self.clock.record_accepted(environment, reply.skew_sample)
+            self.clock.record_accepted(
+                environment, reply.skew_sample, date=reply.headers.get("Date", "")
+            )
         return reply
 
     async def _exchange(self, call: _UpstreamCall) -> Reply:

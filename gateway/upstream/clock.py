@@ -42,8 +42,6 @@ class SkewSample(msgspec.Struct, frozen=True):
 
     offset: float
     uncertainty: float
-    date: str = ""
-    """The ``Date`` from which it was measured."""
 
     def is_consistent_with_correction(self, correction: float) -> bool:
         return abs(self.offset - correction) <= max(SKEW_TOLERANCE_SECONDS, self.uncertainty)
@@ -67,13 +65,12 @@ def measure_skew(
     """
     if "Age" in headers:  # a cached response has the date of the original one
         return None
-    date = headers.get("Date", "")
     try:
-        service_time = _parse_http_date(date)
+        service_time = _parse_http_date(headers.get("Date", ""))
     except (ValueError, OverflowError):
         return None
     # ``Date`` is cut to whole seconds, which is half a second on average.
-    return SkewSample(service_time + 0.5 - (received_at - seconds / 2), seconds / 2 + 0.5, date)
+    return SkewSample(service_time + 0.5 - (received_at - seconds / 2), seconds / 2 + 0.5)
 
 
 @lru_cache(maxsize=16)
@@ -120,9 +117,13 @@ class ServiceClock:
         return self._skew_by_environment[environment]
 
     def record_accepted(
-        self, environment: str, sample: SkewSample, stamp_offset: float | None = None
+        self,
+        environment: str,
+        sample: SkewSample,
+        stamp_offset: float | None = None,
+        date: str = "",
     ) -> None:
-        """Records the sample of an accepted call.
+        """Records the sample of an accepted call, and the ``Date`` from which it was measured.
 
         The timestamp was accepted, so a differing sample is used only if the next one confirms it,
         and never if the service would have refused the timestamp at that skew. ``stamp_offset`` is
@@ -131,7 +132,7 @@ class ServiceClock:
         skew = self._skew_by_environment[environment]
         unconfirmed_offset, skew.unconfirmed_offset = skew.unconfirmed_offset, None
         if sample.is_consistent_with_correction(skew.correction):
-            skew.confirmed_date = sample.date
+            skew.confirmed_date = date
             return
         # The sample contradicts the fact that the service accepted the timestamp: a proxy's date.
         if not sample.is_timestamp_acceptable(
