@@ -14,7 +14,7 @@ import contextlib
 import ipaddress
 import json
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 from uuid import uuid4
@@ -34,7 +34,7 @@ from gateway.auth.single_flight import SingleFlight
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.storage import StoreUnavailable
 from gateway.storage.tenants import Tenant
-from mappings.failures import Unknown, Unreachable
+from mappings.failures import CircuitOpen, Unknown, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -52,6 +52,7 @@ _MAX_UNKNOWN_KEYS = 10_000
 _UNKNOWN_TTL_SECONDS = 5.0
 
 _MAX_CONCURRENT_CHECKS = 8
+"""Limits the load on a service."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -332,6 +333,8 @@ async def probe_account(
             request_id=uuid4().hex,
             write=False,
         )
+    except CircuitOpen:
+        return AccountProbe("unreachable", reason="not tried after a call without an answer")
     except (Unreachable, Unknown) as error:
         return AccountProbe("unreachable", reason=f"GET /v1/recipients: {error}")
     if reply.status == 403:
@@ -408,11 +411,13 @@ async def probe_tenant_credentials(
     key_names: dict[Tenant, list[str]] = {}
     for key in listed_keys:
         key_names.setdefault(key.tenant, []).append(key.name)
-    # Concurrency is bounded, to limit the load on the service.
-    semaphore = asyncio.Semaphore(_MAX_CONCURRENT_CHECKS)
+    # By environment, so that one that hangs does not delay the checks of the other.
+    semaphores: defaultdict[str, asyncio.Semaphore] = defaultdict(
+        lambda: asyncio.Semaphore(_MAX_CONCURRENT_CHECKS)
+    )
 
     async def check(tenant: Tenant) -> CredentialCheck:
-        async with semaphore:
+        async with semaphores[tenant.environment]:
             credentials = await load_credentials(store, tenant)
             probe = await probe_account(upstream, tenant.environment, credentials)
         return CredentialCheck(

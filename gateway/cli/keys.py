@@ -223,7 +223,7 @@ async def _verify_same_account(
     from gateway.auth.keys import find_credentials_replacement_problem, probe_account
     from gateway.upstream.client import open_upstream_client
 
-    async with open_upstream_client(settings) as upstream:
+    async with open_upstream_client(settings.limit_calls_of_checks()) as upstream:
         # Both are read now: the account may have changed since the stored ones were imported.
         seen_before, seen_now = await asyncio.gather(
             probe_account(upstream, tenant.environment, old),
