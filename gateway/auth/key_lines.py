@@ -169,9 +169,20 @@ def _escape_unprintable_name(name: str) -> str:
 def _convert_validation_error(number: int, error: ValidationError) -> ImportRefused:
     # Omits the input, which may be a secret.
     problems = error.errors(include_input=False, include_url=False, include_context=False)
-    # A misspelt field comes first: it is why another is missing.
-    first = min(problems, key=lambda problem: problem["type"] != "extra_forbidden")
-    similar = get_close_matches(str(first["loc"][-1]), KeyLine.model_fields, 1)
+    matches = {
+        problem["loc"]: get_close_matches(str(problem["loc"][-1]), KeyLine.model_fields, 1)
+        for problem in problems
+        if problem["type"] == "extra_forbidden"
+    }
+    # A misspelt field comes first. That the right one is missing follows from it.
+    misspelt = {(*loc[:-1], name) for loc, names in matches.items() for name in names}
+    problems = [
+        problem
+        for problem in problems
+        if problem["type"] != "missing" or problem["loc"] not in misspelt
+    ]
+    first = min(problems, key=lambda problem: problem["loc"] not in matches)
+    similar = matches.get(first["loc"])
     unknown_field = "unknown field" + (f"; did you mean {similar[0]}?" if similar else "")
     messages = {"extra_forbidden": unknown_field, "missing": "missing"}
     message = messages.get(first["type"], first["msg"].removeprefix("Value error, "))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self, get_args
@@ -199,8 +199,16 @@ def _format_problem_with_location(key: str, problem: str, config_file: ConfigFil
 def _describe_validation_error(error: ValidationError, config_file: ConfigFile) -> Iterator[str]:
     # Messages omit the input, which may be a secret.
     problems = error.errors(include_input=False, include_url=False, include_context=False)
-    # A misspelt key comes first: it is why another is missing.
-    for problem in sorted(problems, key=lambda item: item["type"] != "extra_forbidden"):
+    matches = {
+        problem["loc"]: _find_similar_keys(problem["loc"])
+        for problem in problems
+        if problem["type"] == "extra_forbidden"
+    }
+    # A misspelt key comes first. That the right one is missing follows from it.
+    misspelt = {(*loc[:-1], name) for loc, names in matches.items() for name in names}
+    for problem in sorted(problems, key=lambda item: item["loc"] not in matches):
+        if problem["type"] == "missing" and problem["loc"] in misspelt:
+            continue
         keys = [str(part) for part in problem["loc"]]
         message = {
             "extra_forbidden": _describe_unknown_key(keys),
@@ -211,9 +219,9 @@ def _describe_validation_error(error: ValidationError, config_file: ConfigFile) 
 
 def _describe_unknown_key(keys: list[str]) -> str:
     """Describes an unknown key, with a similar one or the only ones that exist."""
-    known_keys = list(_map_section_fields_by_key(keys[:-1]))
-    if suggestions := get_close_matches(keys[-1], known_keys, 1):
+    if suggestions := _find_similar_keys(keys):
         return f"unknown key; did you mean {suggestions[0]}?"
+    known_keys = list(_map_section_fields_by_key(keys[:-1]))
     return (
         f"unknown key; valid keys: {', '.join(known_keys)}"
         if 0 < len(known_keys) < 3
@@ -221,10 +229,15 @@ def _describe_unknown_key(keys: list[str]) -> str:
     )
 
 
-def _map_section_fields_by_key(section: list[str]) -> Mapping[str, FieldInfo]:
+def _find_similar_keys(keys: Sequence[int | str]) -> list[str]:
+    """Returns the key that an unknown one is most like, if any."""
+    return get_close_matches(str(keys[-1]), _map_section_fields_by_key(keys[:-1]), 1)
+
+
+def _map_section_fields_by_key(section: Sequence[int | str]) -> Mapping[str, FieldInfo]:
     model: Any = Settings
     for name in section:
-        annotation = model.model_fields[name].annotation
+        annotation = model.model_fields[str(name)].annotation
         model = next(
             (
                 candidate

@@ -108,7 +108,7 @@ def test_import_names_the_misspelt_field_before_the_missing_one(
     line["enviroment"] = line.pop("environment")
     line.pop("access_key")
     result = run_keys_command("import", "-", stdin=json.dumps(line), code=2)
-    assert "line 1: enviroment: unknown field; did you mean environment? (and 2 more)" in (
+    assert "line 1: enviroment: unknown field; did you mean environment? (and 1 more)" in (
         result.stderr
     )
 
@@ -345,6 +345,26 @@ async def test_swapped_credentials_never_show_the_secret(
 def test_verify_reports_unreachable_service(run_keys_command: CommandRunner) -> None:
     run_keys_command("import", "-", stdin=build_key_line())
     assert "Finding: acme live: unreachable" in run_keys_command("verify", code=1).stdout
+
+
+async def test_verify_stops_after_the_calls_that_hang(
+    config_file: Path, run_in_thread: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.config.settings.CHECK_TIMEOUT_SECONDS", 0.3)
+    writers: list[asyncio.StreamWriter] = []
+    hanging = await asyncio.start_server(lambda _r, writer: writers.append(writer), "127.0.0.1", 0)
+    async with hanging:
+        set_service_port(config_file, hanging.sockets[0].getsockname()[1])
+        lines = [build_key_line(f"m{number}") for number in range(20)]
+        await run_in_thread("import", "-", stdin="\n".join(lines))
+        result = json.loads((await run_in_thread("verify", "--json", code=1)).stdout)
+        for writer in writers:
+            writer.close()
+    details = [pair["detail"] for pair in result["pairs"]]
+    hung = "unreachable, GET /v1/recipients: no answer within 0.3 s"
+    not_tried = "unreachable, not tried after a call without an answer"
+    assert set(details) == {hung, not_tried}
+    assert details.count(hung) == len(writers) < 20
 
 
 def test_verify_skips_revoked_keys(run_keys_command: CommandRunner) -> None:

@@ -264,11 +264,9 @@ def test_invalid_toml_is_named_with_its_line() -> None:
 def test_mistyped_key_gets_a_suggestion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    unknown, missing_problem = load_problems(
-        "[environments.live]\nbase_ulr = 'https://service.example'"
-    )
-    assert missing_problem == "gateway.toml:1: environments.live.base_url: missing"
-    assert unknown.endswith("environments.live.base_ulr: unknown key; did you mean base_url?")
+    # Without a second line that says that base_url is missing.
+    problem_text = load_only_problem("[environments.live]\nbase_ulr = 'https://service.example'")
+    assert problem_text.endswith("live.base_ulr: unknown key; did you mean base_url?")
     assert load_only_problem("[server.port]\nx = 1").startswith("gateway.toml:1: server.port: ")
     assert load_only_problem("[limits]\ncolour = 1") == "gateway.toml:2: limits.colour: unknown key"
     monkeypatch.setenv("PAYOUT_GATEWAY_SERVER__PROT", "9000")
