@@ -8,14 +8,17 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from gateway.simulator import Fault
 from gateway.storage import ObjectStateStore, open_store
 from gateway.storage.operations import OperationRepository
+from tests.console import open_console_client
 from tests.gateway.compare.fake_services import PlannedResponse, ReceivedRequest
 from tests.gateway.compare.fake_services import open_fake_service as open_service
+from tests.gateway.console.test_pages import read_page_text
 from tests.legacy_and_current import API_KEY, KEY_NAME, GatewayBetween, open_gateway_between
 from tests.operator_commands import (
     OperatedGateway,
@@ -248,6 +251,21 @@ async def test_unexpectedly_compressed_answer_is_read(tmp_path: Path) -> None:
             assert response.body["batch"]["id"] == "B-LEGACY0000000001"
             report = await setup.run_json_command("modes", "list")
             assert [entry["batches"] for entry in report["begun_at_legacy"]] == [1]
+
+
+async def test_refusal_of_the_legacy_service_is_shown_with_its_code_and_field(
+    tmp_path: Path,
+) -> None:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
+        await setup.set_mode("forward")
+        response = await setup.gateway.request("POST", "/v1/batches", {"sourceCurrency": "nope"})
+        (error,) = response.body["errors"]
+        assert (response.status, error["field"]) == (406, "sourceCurrency")
+        async with open_console_client(setup.gateway.running.admin_url) as console:
+            query = urlencode({name: error[name] for name in ("code", "field")})
+            page = await read_page_text(console, f"/requests?status=406&{query}")
+        assert " 1 request " in page
+        assert error["message"] not in page + read_log(tmp_path)
 
 
 async def test_forwarded_request_is_counted_and_logged(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from gateway.http.request_ids import generate_hex_id
 from gateway.http.responses import LegacyResponse
 from gateway.legacy_api.request_context import RequestContext
 from gateway.observability import metrics
+from gateway.observability.access_log import describe_problems
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.storage import StoreUnavailable
@@ -279,12 +280,7 @@ class LegacyCodec:
         """Builds the error response for a failure, with the field names that the client sent."""
         is_long = context.caller is not None and context.caller.is_long
         answer = await run_in_thread_if(is_long, errors.translate_failure, failure)
-        context.log_fields["error_codes"] = list(
-            dict.fromkeys(problem.code for problem in answer.problems)
-        )
-        if fields := [problem.field for problem in answer.problems if problem.field]:
-            # The number is bounded, because one body may have problems in thousands of fields.
-            context.log_fields["error_fields"] = fields[:10]
+        context.log_fields |= describe_problems(answer.problems)
         # A 4xx of the gateway's own checks is the client's mistake, and its codes say enough.
         if answer.status >= 500 or isinstance(failure, Refused | Halted):
             context.log_fields |= {

@@ -179,7 +179,7 @@ class ForwardedWrite:
         # proxies were raised as Unknown before.
         if response.status >= 400:
             raise Refused(
-                response.status, await run_in_thread_if(is_long, _parse_problems, response.body)
+                response.status, await run_in_thread_if(is_long, parse_problems, response.body)
             )
         created_id = await run_in_thread_if(
             is_long, _parse_created_id, self._inbound, response.body
@@ -220,11 +220,11 @@ def _build_passed_response(response: LegacyResponse) -> PassedResponse:
     return PassedResponse(response.status, headers, response.body_bytes)
 
 
-def _parse_problems(body: bytes) -> list[Problem]:
-    """Parses the error codes of a legacy error response."""
+def parse_problems(body: bytes) -> list[Problem]:
+    """Parses the error codes and fields of a legacy error response."""
     errors = parse_fields(body).get("errors")
     return [
-        Problem(str(error.get("code")), "")
+        Problem(str(error.get("code")), "", str(error.get("field") or "") or None)
         for error in (errors if isinstance(errors, list) else [])
         if isinstance(error, dict)
     ]

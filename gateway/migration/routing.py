@@ -15,9 +15,13 @@ from gateway.migration.forwarding import (
     ForwardedAnswer,
     ForwardedWrite,
     LegacySender,
+    parse_problems,
 )
 from gateway.migration.inbound_request import InboundRequest, parse_fields
 from gateway.migration.modes import Modes, find_mode_group
+from gateway.observability.access_log import describe_problems
+from gateway.payloads import json_codec
+from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage.mode_rows import COMPARE, FORWARD, TRANSLATE
 from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting
 from gateway.writes.idempotency import IdempotencyGuard
@@ -82,6 +86,11 @@ class ServiceRouter:
         except BatchRoutedElsewhereError:
             del inbound.log_fields["mode"]
             raise
+        if answer and answer.response.status >= 400:
+            body = answer.response.body
+            is_long = len(body) > json_codec.LARGE_BYTES
+            problems = await run_in_thread_if(is_long, parse_problems, body)
+            inbound.log_fields.update(describe_problems(problems))
         # A retry of a translated write, or a payment that the legacy service lacks, is translated.
         if answer is None and inbound.log_fields["mode"] == FORWARD:
             del inbound.log_fields["mode"]

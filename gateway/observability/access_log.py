@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from gateway.observability import logs, metrics, traces
-from gateway.observability.recent_requests import RequestSource, recorded_requests
+from gateway.observability.recent_requests import (
+    LIST_INDEX_PATTERN,
+    RequestSource,
+    recorded_requests,
+)
+from mappings.errors import KNOWN_CODES
+from mappings.failures import Problem
+
+MAX_LOGGED_FIELDS = 10
+_FIELD_PATTERN = re.compile(r"[A-Za-z_-]+\d?(\[\d*\]|\.[A-Za-z_-]+\d?)*")
 
 
 @lru_cache(maxsize=1024)
@@ -46,6 +56,25 @@ def find_request_source(
     usage_key = tenant or ("", ""), key_name or "", counted_operation
     series = metrics.find_request_series(api, operation, environment or "")
     return RequestSource(api, operation, tenant, key_name, usage_key, series, members)
+
+
+def describe_problems(problems: Iterable[Problem]) -> dict[str, list[str]]:
+    """Returns the log fields of an error response: its codes and fields, without its messages.
+
+    A service may write anything into its responses, so only known codes and plain names are logged.
+    """
+    codes: set[str] = set()
+    fields: dict[str, str] = {}
+    for problem in problems:
+        codes.add(problem.code if problem.code in KNOWN_CODES else "unknown")
+        if problem.field and _FIELD_PATTERN.fullmatch(problem.field):
+            # One body may have the same problem in thousands of payments.
+            fields.setdefault(LIST_INDEX_PATTERN.sub("[]", problem.field), problem.field)
+    log_fields = {
+        "error_codes": sorted(codes),
+        "error_fields": list(fields.values())[:MAX_LOGGED_FIELDS],
+    }
+    return {name: values for name, values in log_fields.items() if values}
 
 
 def log_and_measure_request(

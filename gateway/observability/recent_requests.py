@@ -17,7 +17,7 @@ from gateway.observability.metrics import SIGNED_OPERATION, classify_outcome
 from gateway.observability.request_series import RequestSeries
 
 MAX_REQUESTS = 5000
-MAX_LISTED_CODES = 3
+LIST_INDEX_PATTERN = re.compile(r"\[\d+\]")
 SEPARATOR = ", "
 """Between the codes of a request, and between its fields."""
 
@@ -88,7 +88,7 @@ def _build_recent_request(record: RecordedRequest) -> RecentRequest:
         "" if status < 400 else _describe_codes(status, log_fields),
         _join_distinct(
             # Without list indexes, so that a mistake in each payment is one group.
-            re.sub(r"\[\d+\]", "[]", name)
+            LIST_INDEX_PATTERN.sub("[]", name)
             for name in log_fields.get("error_fields", ())
         ),
         str(log_fields.get("reason") or ""),
@@ -104,4 +104,4 @@ def _describe_codes(status: int, log_fields: Mapping[str, Any]) -> str:
 
 
 def _join_distinct(names: Any) -> str:
-    return SEPARATOR.join(list(dict.fromkeys(names))[:MAX_LISTED_CODES])
+    return SEPARATOR.join(dict.fromkeys(names))
