@@ -22,7 +22,6 @@ from gateway.admission.limits.in_redis import RedisRateLimiter
 from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
 from gateway.operator.doctor import Finding, run_doctor
-from gateway.operator.rehearsal.report import CAPABILITY_NAME as REHEARSAL
 from gateway.simulator import (
     WALLET_FUNDS,
     Fault,
@@ -30,12 +29,12 @@ from gateway.simulator import (
     ServiceCredentials,
     ServiceOptions,
     Simulator,
+    Vocabulary,
     start_simulator,
 )
 from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.key_file import create_key_file
 from gateway.storage.mode_rows import set_mode
-from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import open_upstream_client
 from mappings.current import ENDPOINTS
 from tests.certificates import Authority
@@ -675,20 +674,32 @@ async def test_vocabulary_of_the_service_is_accepted(tmp_path: Path) -> None:
         assert finding.check_name == "currency word"
         assert 'vocabulary.current.batch_currency to "currency"' in finding.advice
 
-        # A rehearsal creates batches, which proves the word.
-        async with open_store(build_settings(tmp_path, simulator.url).state) as store:
-            capabilities = await load_capabilities(ObjectStateStore(store), ["sandbox"])
-            verdict = {"verdict": "ok", "is_ok": True, "at": int(time.time())}
-            await capabilities.put("sandbox", REHEARSAL, verdict)
-        findings = await examine(tmp_path, simulator.url, vocabulary=settings)
-    assert require_finding(findings, "currency word").state == "ok"
+
+async def test_currency_word_is_proven_by_a_rehearsal_with_it(tmp_path: Path) -> None:
+    """The service takes another word in creates than its answers to reads have."""
+    vocabulary = Vocabulary(batch_currency="sourceCurrency")
+    async with open_simulator(vocabulary=vocabulary) as simulator:
+        await create_batch_at(simulator, tmp_path, "sourceCurrency")
+        word = {"current": {"batch_currency": "sourceCurrency"}}
+        unproven = await examine(tmp_path, simulator.url, vocabulary=word)
+        assert "rehears" not in require_only_error(unproven).result
+        write_configuration(tmp_path, simulator.url)
+        with (tmp_path / "gateway.toml").open("a") as file:
+            file.write('[vocabulary.current]\nbatch_currency = "sourceCurrency"\n')
+        await run_command(tmp_path, "rehearse", "--key", "demo-sandbox")
+        proven = await examine(tmp_path, simulator.url, vocabulary=word)
+        assert require_finding(proven, "currency word").state == "ok"
+        word = {"current": {"batch_currency": "currencyOfTheBatch"}}
+        other = require_only_error(await examine(tmp_path, simulator.url, vocabulary=word))
+    assert other.check_name == "currency word"
+    assert "the last rehearsal used sourceCurrency" in other.result
 
 
-async def create_batch_at(simulator: Simulator, folder: Path) -> None:
+async def create_batch_at(simulator: Simulator, folder: Path, word: str = "currency") -> None:
     credentials = Credentials(KEY["access_key"], KEY["secret_key"])
     async with open_upstream_client(build_settings(folder, simulator.url)) as upstream:
         reply = await upstream.send(
-            "sandbox", credentials, "POST", "/v1/batches", b'{"currency":"USD"}',
+            "sandbox", credentials, "POST", "/v1/batches", json.dumps({word: "USD"}).encode(),
             request_id="test", write=True,
         )  # fmt: skip
     assert reply.status == 200

@@ -64,7 +64,7 @@ async def check_service_per_environment(
         findings += [
             finding
             async for finding in check_vocabulary(
-                probe, settings.vocabulary.current, is_rehearsed=_is_rehearsed(capabilities)
+                probe, settings.vocabulary.current, capabilities.get("sandbox", REHEARSAL)
             )
         ]
         findings += probe.iter_unanswered_read_findings()
@@ -144,11 +144,6 @@ def _describe_skip_reason(probe: ServiceProbe) -> str:
 
 def format_since_suffix(time: datetime | None) -> str:
     return f" since {time:%Y-%m-%d %H:%M} UTC" if time else ""
-
-
-def _is_rehearsed(capabilities: CapabilityCache) -> bool:
-    last = capabilities.get("sandbox", REHEARSAL)
-    return last is not None and last["is_ok"] is True
 
 
 def _iter_rehearsal_findings(name: str, capabilities: CapabilityCache) -> Iterator[Finding]:

@@ -20,11 +20,11 @@ BATCH_LIST_TARGET = "/v1/batches?page=1&pageSize=1"
 
 
 async def check_vocabulary(
-    probe: ServiceProbe, words: CurrentWords, *, is_rehearsed: bool
+    probe: ServiceProbe, words: CurrentWords, rehearsal: Mapping[str, Any] | None
 ) -> AsyncIterator[Finding]:
     """Checks the two configurable paths, and the words that answers to reads contain.
 
-    ``is_rehearsed``: a rehearsal showed that the service takes these words in writes.
+    ``rehearsal``: what is saved of the last one, which shows the words that writes take.
     """
     if probe.accepted_reply is None:
         reason, advice = f"skipped: {probe.failure_reason}", probe.advice_if_skipped
@@ -43,7 +43,7 @@ async def check_vocabulary(
         return
     target = words.summary_path.replace("{id}", batch["id"])
     yield _check_path(probe, SUMMARY_CHECK, words.summary_path, await probe.try_signed_read(target))
-    yield _check_currency_word(probe.name, words.batch_currency, batch, is_rehearsed=is_rehearsed)
+    yield _check_currency_word(probe.name, words.batch_currency, batch, rehearsal or {})
 
 
 def _check_path(probe: ServiceProbe, check_name: str, path: str, reply: Reply | None) -> Finding:
@@ -98,12 +98,13 @@ def _find_first_batch(reply: Reply) -> Mapping[str, Any] | None:
 
 
 def _check_currency_word(
-    name: str, word: str, batch: Mapping[str, Any], *, is_rehearsed: bool
+    name: str, word: str, batch: Mapping[str, Any], rehearsal: Mapping[str, Any]
 ) -> Finding:
     """Compares the word of creates with the word of reads.
 
     A service may use different words. Only a create shows that, and a wrong word is one that it
-    refuses or ignores, which pays in another currency: an error until a rehearsal has created a batch.
+    refuses or ignores, which pays in another currency: an error until a rehearsal with it has created
+    a batch.
     """
     if word in batch:
         return Finding(name, CURRENCY_CHECK, "ok", f"batches have the field {word}, as configured")
@@ -112,10 +113,13 @@ def _check_currency_word(
         description = "skipped: the service's batches show no currency"
         return Finding(name, CURRENCY_CHECK, "skipped", description, "see the service's document")
     description = f"the service's batches have the field {other}, and not {word}"
-    if is_rehearsed:
+    rehearsed_word = rehearsal.get("batch_currency")
+    if rehearsal.get("is_ok") and rehearsed_word == word:
         return Finding(
             name, CURRENCY_CHECK, "ok", f"{description}, which the rehearsal's creates used"
         )
+    if rehearsed_word not in (word, None):
+        description += f"; the last rehearsal used {rehearsed_word}"
     advice = (
         f'set vocabulary.current.batch_currency to "{other}"; if the service\'s document says {word} '
         "for creates, `payout-gateway rehearse` in the sandbox proves it"

@@ -77,6 +77,8 @@ async def run_rehearsal(
 
     async def save_verdict(verdict: str, *, is_ok: bool = False) -> None:
         row = {"verdict": verdict, "is_ok": is_ok, "at": int(time.time())}
+        # Which `doctor` compares with the configured one.
+        row["batch_currency"] = run.settings.vocabulary.current.batch_currency
         await objects.save_capability(ENVIRONMENT, CAPABILITY_NAME, row)
 
     await save_verdict("interrupted")
