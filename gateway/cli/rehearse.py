@@ -96,7 +96,7 @@ async def _rehearse(settings: Settings, store: Store, key_name: str, *, may_star
     clients: list[RecordingClient] = []
 
     def create_client(*parts: Any) -> RecordingClient:
-        clients.append(RecordingClient(*parts))
+        clients.append(RecordingClient(partial(click.echo, err=True), *parts))
         return clients[-1]
 
     check_settings_are_runnable(settings)
@@ -107,16 +107,19 @@ async def _rehearse(settings: Settings, store: Store, key_name: str, *, may_star
         await import_only_key(own_settings.state, tenant, credentials, api_key, "rehearsal")
         async with (
             run_gateway(own_settings, create_client=create_client) as gateway,
-            aiohttp.ClientSession(gateway.url, headers={"X-API-Key": api_key}) as session,
+            # Without a timeout, because a rate limit may delay several calls of a request.
+            aiohttp.ClientSession(
+                gateway.url,
+                headers={"X-API-Key": api_key},
+                timeout=aiohttp.ClientTimeout(),
+            ) as session,
         ):
             parts = (settings, tenant, credentials, session, clients[0], may_start)
             run = RehearsalRun(*parts, is_interrupted=_catch_first_interrupt())
             try:
-                return await run_rehearsal(
-                    run, ObjectStateStore(store), partial(click.echo, err=True)
-                )
+                return await run_rehearsal(run, ObjectStateStore(store))
             except RehearsalStopped as reason:
-                raise CommandError(str(reason)) from None
+                raise CommandError(f"{reason}; `doctor` says what is wrong") from None
 
 
 def _catch_first_interrupt() -> Callable[[], bool]:
@@ -151,6 +154,8 @@ async def _find_sandbox_tenant(settings: Settings, store: Store, key_name: str) 
         raise CommandError("the key is revoked, or [environments.sandbox] is not configured")
     if await store.read(lambda tx: is_frozen(tx, key.tenant)):
         raise CommandError("writes are frozen; run `unfreeze` first")
+    if not await store.database.acquire_lock(f"rehearsal {key.tenant.merchant}"):
+        raise CommandError("a rehearsal of this merchant is running; wait for its end, or stop it")
     return key.tenant
 
 

@@ -12,6 +12,7 @@ Deviation = Literal[
     "documented-paths",
     "edits",
     "edits/deletions",
+    "edits/whole-batches",
     "list-filters",
     "list-filters/no-rows",
     "list-order",

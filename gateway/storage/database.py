@@ -142,6 +142,10 @@ class Database(ABC):
         """Lists the locks that processes hold; None if the database has no such locks."""
         return None
 
+    async def acquire_lock(self, name: str) -> bool:  # noqa: ARG002 - that of processes
+        """Acquires a lock until ``close`` or the end of this process; False if another has it."""
+        return True
+
     async def read_clock(self) -> datetime | None:
         """Reads the database's clock; None if it has only that of this machine."""
         return None

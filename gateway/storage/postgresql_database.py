@@ -236,12 +236,21 @@ class PostgresqlDatabase(Database):
         return self._pool
 
     async def hold_instance_lock(self, key: int) -> None:
+        await self._try_lock("$2", INSTANCE_LOCKS, key)
+
+    async def acquire_lock(self, name: str) -> bool:
+        return await self._try_lock("hashtext($2)", ADVISORY_LOCKS, name)
+
+    async def _try_lock(self, key: str, *arguments: Any) -> bool:
         # A connection of its own: the lock is free as soon as the server sees that it has ended.
         with translate_database_errors(self.location):
             if self._lock_connection is None or self._lock_connection.is_closed():
                 self._lock_connection = await asyncpg.connect(self._dsn, **self._options)
-            lock = "SELECT pg_try_advisory_lock($1, $2)"
-            await self._lock_connection.fetchval(lock, INSTANCE_LOCKS, key, timeout=BEGIN_SECONDS)
+            lock = f"SELECT pg_try_advisory_lock($1, {key})"
+            is_acquired: bool = await self._lock_connection.fetchval(
+                lock, *arguments, timeout=BEGIN_SECONDS
+            )
+            return is_acquired
 
     async def list_instance_locks(self) -> set[int] | None:
         async def fetch_keys(tx: Transaction) -> set[int]:

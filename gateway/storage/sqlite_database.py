@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import fcntl
+import hashlib
 import os
 import queue
 import threading
@@ -122,6 +124,7 @@ class SqliteDatabase(Database):
         """The inodes of the file and its WAL, to which the connection that writes commits."""
         self._thread: threading.Thread | None = None
         self._is_closing = False
+        self._lock_files: list[int] = []
 
     async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:
         try:
@@ -309,8 +312,22 @@ class SqliteDatabase(Database):
                 connection.execute("ROLLBACK TO job")
             connection.execute("RELEASE job")
 
+    async def acquire_lock(self, name: str) -> bool:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        # The file is never deleted: two processes could otherwise lock two files of that name.
+        lock_file = os.open(f"{self.location}.{digest}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock_file)
+            return False
+        self._lock_files.append(lock_file)
+        return True
+
     async def close(self) -> None:
         """Runs the queued jobs, and closes the file, which the next transaction opens again."""
+        while self._lock_files:
+            os.close(self._lock_files.pop())
         if self._read_connection is not None:
             self._read_connection.close()
             self._read_connection = None

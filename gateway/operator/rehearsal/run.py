@@ -30,8 +30,14 @@ REFERENCE_PREFIX = "payout-gateway-rehearsal-"
 UNKNOWN_BATCH = "B-0000000000000000000000"
 UNFUNDED = "the balance of the sandbox may be too low"
 RATE_LIMITED = 429
+FIRST_READ = "/v1/recipients?page=1&pageSize=1"
+AGAIN = "run the same command again to continue"
 MISSING_PATH_STATUSES = {404, 405, 501}
 WAIT_SECONDS = 20
+RATE_LIMIT_SECONDS = 90
+"""How long a request waits at most, because a rate limit may be one by the minute."""
+RETRY_SECONDS = 5
+"""The time between two attempts, if the service gives none."""
 TOO_OLD_SECONDS = 35
 """The age from which the gateway presumes that an unanswered request cannot be carried out."""
 DELAYED = {"update_recipient", "update_payout_method", "list-bank"}
@@ -90,19 +96,23 @@ class RecordingClient(UpstreamClient):
     ``failure`` describes the last failure of the service.
     """
 
-    def __init__(self, *parts: Any) -> None:
+    def __init__(self, show_progress: Callable[[str], None], *parts: Any) -> None:
         super().__init__(*parts)
+        self.show_progress = show_progress
         self.exchanges: list[Exchange] = []
         self.failure = ""
 
     async def send(self, *request: Any, **options: Any) -> Reply:
         _environment, _credentials, method, target, body = request
-        deadline = time.monotonic() + WAIT_SECONDS
+        deadline = time.monotonic() + RATE_LIMIT_SECONDS
         try:
-            reply = await super().send(*request, **options)
-            while reply.status == RATE_LIMITED and time.monotonic() < deadline:
-                await asyncio.sleep(1)
-                reply = await super().send(*request, **options)
+            while (reply := await super().send(*request, **options)).status == RATE_LIMITED:
+                given = reply.headers.get("Retry-After", "")
+                seconds = max(1, int(given)) if given.isdecimal() else RETRY_SECONDS
+                if time.monotonic() + seconds > deadline:
+                    break
+                self.show_progress(f"the service limits the rate of requests: waiting {seconds} s")
+                await asyncio.sleep(seconds)
         except (Unreachable, Unknown) as failure:
             self.failure = f"it does not answer {method} {target.partition('?')[0]}: {failure}"
             raise
@@ -171,7 +181,7 @@ class RehearsalRun:
     async def take_step(self, step: Step) -> None:
         """Sends the request of a step, and records what it shows; raises RehearsalStopped."""
         if self.is_interrupted():
-            raise RehearsalStopped("interrupted; run the same command again to continue")
+            raise RehearsalStopped(f"interrupted; {AGAIN}")
         saves = dict(text.split(" = ") for text in step.saves.split(", ") if text)
         if saves.keys() & self.values.keys():
             return
@@ -189,7 +199,13 @@ class RehearsalRun:
         send = self._send_probe if kind else self._send_legacy
         await asyncio.sleep(1.1 if {step.row, name} & DELAYED else 0)
         self.client.failure = ""
-        status, answer = await send(step.row, method, target, body or None)
+        try:
+            status, answer = await send(step.row, method, target, body or None)
+        except RehearsalStopped:
+            # Stops the run if the service is down, and not this path only.
+            await self.call_service("GET", FIRST_READ)
+            self.record(step.row, is_ok=None, seen=f"it does not answer {method} {target}")
+            return
         difference = find_difference(status, answer, expected) if expected else ""
         # A failure proves nothing, unless it comes again at the same request.
         is_doubtful = self.client.failure and (difference or not expected)
@@ -197,8 +213,8 @@ class RehearsalRun:
         if is_doubtful and (status == RATE_LIMITED or step.request not in self.failed_requests):
             self.failed_requests.append(step.request)
             raise RehearsalStopped(
-                f"the sandbox has failed: {self.client.failure}; run the same command again to "
-                "continue; if it fails there again, that counts as a difference"
+                f"the sandbox has failed: {self.client.failure}; {AGAIN}; if it fails there again, "
+                "that counts as a difference"
             )
         if expected:
             is_list = step.row in ("list filters", "list order")
@@ -253,16 +269,16 @@ class RehearsalRun:
             else:
                 reply = await self.client.send(*request, **options)
         except (Unreachable, Unknown) as failure:
-            raise RehearsalStopped(f"the sandbox does not answer: {failure}") from None
+            raise RehearsalStopped(f"the sandbox does not answer: {failure}; {AGAIN}") from None
         return build_exchange(method, target, data, reply)
 
     def record(self, row: str, *, is_ok: bool | None, seen: str = "") -> None:
-        """Records a result. A row that has failed stays failed, with all that was seen."""
-        was_ok, earlier = self.results.get(row, (None, ""))
-        if was_ok is not False:
+        """Records a result: a difference, or what was not tried, stays, with all that was seen."""
+        was_ok, earlier = self.results.get(row, (True, ""))
+        if was_ok or (was_ok is None and is_ok is False):
             self.results[row] = (is_ok, "as presumed" if is_ok else seen)
         elif not is_ok and seen not in earlier:
-            self.results[row] = (False, f"{earlier}; {seen}")
+            self.results[row] = (was_ok, f"{earlier}; {seen}")
 
     def save_id(self, name: str, legacy_id: str, current_id: str) -> None:
         summary_path = self.settings.vocabulary.current.summary_path

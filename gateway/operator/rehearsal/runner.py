@@ -12,6 +12,7 @@ from gateway.operator.rehearsal.checks import record_checks
 from gateway.operator.rehearsal.report import CAPABILITY_NAME, Report, build_report
 from gateway.operator.rehearsal.run import (
     ENVIRONMENT,
+    FIRST_READ,
     MISSING_PATH_STATUSES,
     REFERENCE_PREFIX,
     RehearsalRun,
@@ -22,37 +23,38 @@ from gateway.operator.rehearsal.run import (
 from gateway.operator.rehearsal.scenario import CHAPTERS, LISTS, START, STEPS
 from gateway.storage import ObjectStateStore
 
-FORMAT = 4
+FORMAT = 5
 """Of the saved progress, which is found by this number."""
 RESUME_SECONDS = 3600
 """How long after an interruption the finished chapters still count."""
 KINDS = {
-    "batches": ("batch", "description", ""),
-    "recipients": ("recipient", "referenceId", f"&search={REFERENCE_PREFIX}"),
+    "batches": ("batch", "description", "", "edits"),
+    "recipients": ("recipient", "referenceId", f"&search={REFERENCE_PREFIX}", "delete_recipient"),
 }
-"""By kind: the name of one, the field with the reference, and how a list is narrowed to it."""
+"""By kind: the name of one, the field with the reference, how a list is narrowed to it, and the row
+that tells whether a deletion is carried out."""
 
 STAYS = "the service does not delete it by this path"
+IGNORED = "the service confirms its deletion, but still has it"
 REUSABLE = "it is open and pays nobody; the next run uses it again"
 STARTED = "it was started, so it stays"
 STARTED_STATUSES = ("processing", "processed", "complete")
 FINAL_STATUSES = (*STARTED_STATUSES, "archived")
 
 
-Leftover = dict[str, str]
-"""An object at the service (``kind``, ``id``, ``reference``), and the ``reason`` why it is there."""
+Leftover = dict[str, Any]
+"""An object at the service (``kind``, ``id``, ``reference``), the ``reason`` why it is there, and
+whether the next run can use it again (``is_reusable``)."""
 
 
-async def run_rehearsal(
-    run: RehearsalRun, objects: ObjectStateStore, show_progress: Callable[[str], None]
-) -> Report:
+async def run_rehearsal(run: RehearsalRun, objects: ObjectStateStore) -> Report:
     """Runs all chapters, or those that an interrupted run has not finished, and cleans up.
 
     Raises RehearsalStopped if the service refuses a first read, and StoreUnavailable.
     """
-    first = await run.call_service("GET", "/v1/recipients?page=1&pageSize=1")
+    first = await run.call_service("GET", FIRST_READ)
     if not first.is_accepted:
-        raise RehearsalStopped(f"the sandbox refuses a first read with {first}; run `doctor`")
+        raise RehearsalStopped(f"the sandbox refuses a first read with {first}")
     base_url = run.settings.environments.map_configured_environments_by_name()[ENVIRONMENT].base_url
     name = f"{CAPABILITY_NAME} {FORMAT} {run.tenant.merchant} {base_url}"
     learned = await objects.load_capabilities(ENVIRONMENT)
@@ -86,11 +88,11 @@ async def run_rehearsal(
     for chapter in CHAPTERS:
         if stop_reason or chapter in done or not _is_possible(run, chapter):
             continue
-        show_progress(f"rehearsing {chapter}")
+        run.client.show_progress(f"rehearsing {chapter}")
         stop_reason = await _take_chapter(run, chapter, save)
         if not stop_reason:
             done.append(chapter)
-    show_progress("cleaning up")
+    run.client.show_progress("cleaning up")
     await save()
     left += _list_created_objects(run)
     with suppress(RehearsalStopped):
@@ -132,11 +134,10 @@ def _take_over_batches(run: RehearsalRun, left: list[Leftover], *, has_added_pay
     """Takes over batches that the service does not delete, so that no run leaves more."""
     for item in left:
         name = item["reference"][len(run.values["reference"]) + 1 :]
-        is_open = item["reason"].endswith(REUSABLE)
-        if is_open or name == START:
+        if item["is_reusable"] or name == START:
             run.save_id(name, item["id"], item["id"])
         # No other one is started, also if the answer to its start was lost.
-        if name == START and not is_open:
+        if name == START and not item["is_reusable"]:
             run.save_id("started", item["id"], item["id"])
     if "read" in run.values and has_added_payment:  # which cannot be removed either
         run.save_id("added", "", "")
@@ -145,7 +146,7 @@ def _take_over_batches(run: RehearsalRun, left: list[Leftover], *, has_added_pay
 def _list_created_objects(run: RehearsalRun) -> list[Leftover]:
     """Lists what the calls have created, also if it is deleted by now."""
     created = []
-    for kind, (one, field, _target) in KINDS.items():
+    for kind, (one, field, *_) in KINDS.items():
         for call in run.client.exchanges:
             if (call.method, call.path) == ("POST", f"/v1/{kind}") and call.is_accepted:
                 id_, reference = find_value(normalize(call.body), f"{one}.id"), call.sent.get(field)
@@ -157,7 +158,7 @@ def _list_created_objects(run: RehearsalRun) -> list[Leftover]:
 async def _find_listed_objects(run: RehearsalRun) -> list[Leftover]:
     """Finds objects of any rehearsal by their reference, also if their creation was not answered."""
     found, ids = list[Leftover](), {"None"}
-    for kind, (_one, field, search) in KINDS.items():
+    for kind, (_one, field, search, _row) in KINDS.items():
         # Up to a page without new rows, because not every service counts them.
         for page in itertools.count(1):
             target = f"/v1/{kind}?pageSize=100&page={page}{search}"
@@ -183,27 +184,32 @@ async def _remove_objects(run: RehearsalRun, objects: list[Leftover]) -> list[Le
     items = {item["id"]: item for item in objects}.values()
     for item in sorted(items, key=lambda item: (item["kind"], item["id"])):
         try:
-            reason = await _remove_object(run, item["kind"], item["id"])
+            reason, is_open = await _remove_object(run, item["kind"], item["id"])
         except RehearsalStopped as stopped:
-            reason = str(stopped)
-        left += [{**item, "reason": reason}] if reason else []
+            reason, is_open = str(stopped), False
+        left += [{**item, "reason": reason, "is_reusable": is_open}] if reason else []
     return left
 
 
-async def _remove_object(run: RehearsalRun, kind: str, id_: str) -> str:
-    """Deletes an object; returns why it is still there, empty if it is not."""
+async def _remove_object(run: RehearsalRun, kind: str, id_: str) -> tuple[str, bool]:
+    """Deletes an object; returns why it is still there, empty if it is not, and if it is open."""
     deletion = await run.call_service("DELETE", f"/v1/{kind}/{id_}")
-    if deletion.is_accepted:
-        return ""
     paths = {"batches": run.settings.vocabulary.current.summary_path.format(id=id_)}
     read = await run.call_service("GET", paths.get(kind, f"/v1/{kind}/{id_}"))
-    status = find_value(normalize(read.body), f"{KINDS[kind][0]}.status")
-    if status == "archived" or (read.reply.status == 404 and read.body):
-        return ""
+    one, *_, row = KINDS[kind]
+    status = find_value(normalize(read.body), f"{one}.status")
+    is_gone = read.reply.status == 404 and (deletion.is_accepted or read.body)
+    if status == "archived" or is_gone:
+        return "", False
     if status in STARTED_STATUSES:
-        return STARTED
+        return STARTED, False
+    if deletion.is_accepted:
+        if not read.is_accepted:
+            return "", False
+        run.record(row, is_ok=False, seen="a DELETE is confirmed and ignored")
     is_missing = deletion.reply.status in MISSING_PATH_STATUSES
-    reason = STAYS if is_missing else f"it was not deleted: {deletion}"
+    not_deleted = STAYS if is_missing else f"it was not deleted: {deletion}"
+    reason = IGNORED if deletion.is_accepted else not_deleted
     if status in ("open", "pending"):
-        return f"{reason}; {REUSABLE}"
-    return reason if read.is_accepted else f"{reason}; it cannot be read: {read}"
+        return f"{reason}; {REUSABLE}", True
+    return reason if read.is_accepted else f"{reason}; it cannot be read: {read}", False

@@ -86,16 +86,27 @@ class RehearsedFolder:
         self, is_reached: Callable[[], bool], signal_number: int, *options: str
     ) -> int:
         """Sends a signal to the command's process; returns its exit code."""
-        self.temporary_folder.mkdir()
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "gateway", "rehearse", "--key", "box", *options,
-            "--config", str(self.folder / "gateway.toml"),
-            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, "TMPDIR": str(self.temporary_folder)},
-        )  # fmt: skip
+        process = await self.start_process("box", *options)
         await wait_until(is_reached)
         process.send_signal(signal_number)
-        return await process.wait()
+        await process.communicate()
+        return process.returncode or 0
+
+    async def start_process(self, key: str, *options: str) -> asyncio.subprocess.Process:
+        self.temporary_folder.mkdir(exist_ok=True)
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "gateway", "rehearse", "--key", key, *options,
+            "--config", str(self.folder / "gateway.toml"),
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "TMPDIR": str(self.temporary_folder)},
+        )  # fmt: skip
+
+    async def import_other_merchant(self) -> None:
+        """Imports the key `other`."""
+        self.service.add_credentials(ServiceCredentials("OTHER", "other-secret", merchant="other"))
+        key = {"merchant": "other", "environment": "sandbox", "api_key": "other-key"}
+        key |= {"name": "other", "access_key": "OTHER", "secret_key": "other-secret"}
+        await import_api_keys(build_settings(self.folder, self.url), [key])
 
     def list_remaining_objects(self) -> list[str]:
         tenant = self.service.find_or_create_tenant()
@@ -170,6 +181,7 @@ async def test_planted_deviation_is_named(rehearsed: RehearsedFolder, deviation:
     report = await rehearsed.run(*options, code=int(row in NOTICED_ROWS or bool(is_variant)))
     # Operations may fail because of it.
     assert select_rows(report, HANDLED, NOTICED) - OPERATION_NAMES == {row}
+    assert {item["id"] for item in report["left"]} >= {*rehearsed.list_remaining_objects()}
 
 
 OPEN_QUESTIONS = {name: value for name, (value, _rows) in HANDLED_OPTIONS.items()}
@@ -262,11 +274,7 @@ async def test_rehearsal_that_is_killed_at_a_start_starts_no_other_batch(
 @pytest.mark.parametrize("rehearsed", [({"inferred": False}, 0)], indirect=True)
 async def test_merchants_keep_their_batches_apart(rehearsed: RehearsedFolder) -> None:
     """The service does not delete batches, so each merchant's next run uses its own again."""
-    credentials = ServiceCredentials("OTHER", "other-secret", merchant="other")
-    rehearsed.service.add_credentials(credentials)
-    key = {"merchant": "other", "environment": "sandbox", "api_key": "other-key", "name": "other"}
-    key |= {"access_key": "OTHER", "secret_key": "other-secret"}
-    await import_api_keys(build_settings(rehearsed.folder, rehearsed.url), [key])
+    await rehearsed.import_other_merchant()
     reports = [await rehearsed.run(key=name) for name in ("box", "other", "box", "other")]
     for report in reports:
         assert select_rows(report, NOTICED) == set()
@@ -310,7 +318,7 @@ async def test_failure_that_comes_again_is_a_difference(rehearsed: RehearsedFold
 async def test_rate_limit_is_never_a_difference(
     rehearsed: RehearsedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.operator.rehearsal.run.WAIT_SECONDS", 0)
+    monkeypatch.setattr("gateway.operator.rehearsal.run.RATE_LIMIT_SECONDS", 0)
     rehearsed.service.faults.append(
         Fault("GET", "/v1/recipients/*/logs", status=429, body=b'{"ok": false}', times=10_000)
     )
@@ -318,6 +326,50 @@ async def test_rate_limit_is_never_a_difference(
         report = await rehearsed.run(code=2)
         assert "/logs with status 429" in report["verdict"]
         assert select_rows(report, HANDLED, NOTICED) == set()
+
+
+async def test_rate_limit_is_waited_for_and_shown(rehearsed: RehearsedFolder) -> None:
+    """Also if it lasts for longer than most limits by the second."""
+    limit = partial(Fault, status=429, body=b'{"ok": false}')
+    rehearsed.service.faults += [
+        limit("POST", "/v1/batches", headers={"Retry-After": "1"}, times=25),
+        limit("GET", "/v1/recipients/*/logs"),
+    ]
+    result = await run_command(rehearsed.folder, "rehearse", "--key", "box")
+    assert "limits the rate of requests: waiting 1 s" in result.stderr
+    assert rehearsed.service.faults == []
+
+
+async def test_call_without_answer_is_one_row_that_is_not_tried(
+    rehearsed: RehearsedFolder,
+) -> None:
+    rehearsed.service.faults.append(dataclasses.replace(SILENCE, path="/v1/payments/*"))
+    report = await rehearsed.run()
+    assert select_rows(report, HANDLED, NOTICED, NOT_TRIED) == {*UNTRIED, "payment fields"}
+    (seen,) = [row["seen"] for row in report["rows"] if row["name"] == "payment fields"]
+    assert "does not answer GET /v1/payments/" in seen
+    rehearsed.service.faults.append(SILENCE)
+    stopped = await rehearsed.run(code=2)
+    assert "does not answer" in stopped
+    assert "run the same command again" in stopped
+
+
+async def test_second_run_of_a_merchant_is_refused_while_one_runs(
+    rehearsed: RehearsedFolder,
+) -> None:
+    """Runs of different merchants do not disturb each other."""
+    await rehearsed.import_other_merchant()
+    first = asyncio.ensure_future(rehearsed.run())
+    await wait_until(lambda: bool(rehearsed.service.list_requests("POST", "/v1/recipients")))
+    other = await rehearsed.start_process("other")
+    second = await rehearsed.start_process("box")
+    _, text = await second.communicate()
+    assert (second.returncode, b"a rehearsal of this merchant is running" in text) == (2, True)
+    _, text = await other.communicate()
+    assert (other.returncode, b"cleaning up" in text) == (0, True)
+    report = await first
+    assert select_rows(report, HANDLED, NOTICED, NOT_TRIED) == UNTRIED
+    assert report["left"] == rehearsed.list_remaining_objects() == []
 
 
 async def test_leftovers_on_later_pages_are_found(rehearsed: RehearsedFolder) -> None:
