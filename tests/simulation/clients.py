@@ -39,7 +39,9 @@ async def request_until_answered(
     random_source: random.Random,
     gateway_index: int = 0,
 ) -> Response | None:
-    """Retries until the response is neither 5xx nor 429; None if the client gives up.
+    """Retries until the response is neither 5xx, 429 nor 403; None if the client gives up.
+
+    403 says that nothing was executed: a clock was set while a refused signature was corrected.
 
     Most attempts go to the gateway at ``gateway_index``.
     """
@@ -58,7 +60,7 @@ async def request_until_answered(
             random_source,
         )
         environment.log(f"{request} was answered {response.status if response else 'nothing'}")
-        if response and response.status != 429 and response.status < 500:
+        if response and response.status not in (403, 429) and response.status < 500:
             return response
         undisturbed_tries += environment.is_undisturbed
         await asyncio.sleep(
