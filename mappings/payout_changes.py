@@ -7,9 +7,9 @@ sent; the remaining ones update the account that was shown, or create a new one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property
 
+import msgspec
 from msgspec import structs
 
 from mappings import banking, legacy, recipient_outcomes
@@ -46,8 +46,7 @@ from mappings.payouts import (
 )
 
 
-@dataclass(frozen=True)
-class PayoutChanges:
+class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
     """The changes of a recipient's accounts that a client's payout requests.
 
     ``is_replacement`` is for a POST: its accounts replace the existing ones, unless they are the
@@ -232,7 +231,7 @@ class PayoutChanges:
             return extract_government_ids(self.payout)
         value = self.bank_changes.get("governmentId")
         bank = {"country": self.bank_answer["country"], "governmentId": value}
-        return extract_government_ids(replace(self.payout, bank=bank))
+        return extract_government_ids(structs.replace(self.payout, bank=bank))
 
 
 def detect_payout_changes(
@@ -255,7 +254,7 @@ def detect_payout_changes(
     if payout.currency == determine_shown_payout_currency(recipient):
         return changes
     bank = {name: value for name, value in payout.bank.items() if name != "currency"}
-    return replace(changes, payout=replace(payout, bank=bank))
+    return structs.replace(changes, payout=structs.replace(payout, bank=bank))
 
 
 def apply_payout_changes(changes: PayoutChanges, options: LegacyOptions) -> SubFlow:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import structs
 
 from mappings import (
     government_ids,
@@ -38,7 +38,7 @@ def create_payout_method(request: Request) -> Flow:
     payout = payouts.drop_masks_sent_back(
         payouts.parse_payout(request.body, "", request.problems), recipient
     )
-    payout = replace(payout, method=payouts.resolve_primary_method(payout))
+    payout = structs.replace(payout, method=payouts.resolve_primary_method(payout))
     changes = payout_changes.detect_payout_changes(payout, recipient, is_replacement=True)
     ids = changes.government_ids
     request.raise_if_invalid(
@@ -56,7 +56,7 @@ def create_payout_method(request: Request) -> Flow:
             **recipient,
             **(yield _build_government_id_update(recipient["id"], ids))["recipient"],
         }
-        changes = replace(changes, recipient=recipient)
+        changes = structs.replace(changes, recipient=recipient)
     recipient = yield from payout_changes.apply_payout_changes(changes, request.options)
     if holds:
         yield CompareAndSet("recipient", recipient["id"], holds)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from mappings import banking, current, legacy, recipient_outcomes
@@ -35,8 +36,7 @@ Recipient = Mapping[str, JSON]
 SubFlow = Generator[Step, Any, Any]
 
 
-@dataclass(frozen=True)
-class Payout:
+class Payout(msgspec.Struct, frozen=True, dict=True):
     """A validated payout object of a client; ``prefix`` is the path of its fields."""
 
     prefix: str
@@ -44,7 +44,7 @@ class Payout:
     currency: str | None
     bank: Mapping[str, JSON] | None
     wallet: Mapping[str, JSON] | None
-    holds: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict)
+    holds: Mapping[str, Mapping[str, JSON]] = {}
     refused_fields: frozenset[str | None] = frozenset()
     """Fields whose values were invalid and therefore removed."""
     has_shown_mask: bool = False
@@ -113,7 +113,7 @@ def drop_masks_sent_back(payout: Payout, recipient: Recipient) -> Payout:
         if is_masked_value(value) and value == answer.get(name)
     }
     bank = {name: value for name, value in payout.bank.items() if name not in shown_masks}
-    return replace(payout, bank=bank, has_shown_mask=bool(shown_masks - {"governmentId"}))
+    return structs.replace(payout, bank=bank, has_shown_mask=bool(shown_masks - {"governmentId"}))
 
 
 def drop_null_fields(fields: Mapping[str, JSON] | None) -> dict[str, JSON] | None:

@@ -13,6 +13,7 @@ from sqlalchemy import (
     bindparam,
     delete,
     func,
+    literal_column,
     or_,
     select,
     text,
@@ -71,10 +72,16 @@ SUMMARY_COLUMNS = tuple(
     column.name for column in operations.c if column.name not in ("request", "number")
 )
 
-IS_DONE = operations.c.state == states.DONE
+
+def _is_in_state(state: str) -> ColumnElement[bool]:
+    """Compares with a constant: for a parameter, SQLite would plan the query anew each time."""
+    return operations.c.state == literal_column(f"'{state}'")
+
+
+IS_DONE = _is_in_state(states.DONE)
 UNFINISHED = and_(
     IS_OPEN_OPERATION,
-    or_(operations.c.state == states.RUNNING, operations.c.state == states.IN_DOUBT),
+    or_(_is_in_state(states.RUNNING), _is_in_state(states.IN_DOUBT)),
 )
 IS_FREEZE_OF_TENANT = and_(
     or_(freezes.c.merchant == "", freezes.c.merchant == bindparam("merchant")),
@@ -132,7 +139,7 @@ def _build_overlap_conditions() -> tuple[ColumnElement[bool], ColumnElement[bool
     """
     has_overlapped = and_(
         _build_fingerprint_condition(),
-        operations.c.state == states.ANSWERED,
+        _is_in_state(states.ANSWERED),
         operations.c.ended_at > bindparam("arrived_at", type_=operations.c.ended_at.type),
     )
     return and_(IS_UNREAD_ANSWER, has_overlapped), and_(HAS_ANY_IDEMPOTENCY_KEY, has_overlapped)
@@ -159,7 +166,7 @@ SELECT_DELIVERING_INSTANCES = Statement(
                 and_(
                     HAS_ANY_IDEMPOTENCY_KEY,
                     _build_fingerprint_condition(),
-                    operations.c.state == states.ANSWERED,
+                    _is_in_state(states.ANSWERED),
                 ),
                 and_(
                     IS_OPEN_OPERATION,
@@ -222,7 +229,7 @@ def build_fenced_update(columns: tuple[str, ...], new_state: str | None) -> Stat
     is_own = and_(
         operations.c.id == bindparam("operation_id"),
         operations.c.fence == bindparam("expected_fence"),
-        or_(*(operations.c.state == source for source in sources or (states.RUNNING,))),
+        or_(*(_is_in_state(source) for source in sources or (states.RUNNING,))),
     )
     return Statement(
         lambda _kind: update(operations).where(is_own).returning(operations.c.id), columns
@@ -259,7 +266,7 @@ REOPEN_OPERATION = Statement(
         update(operations)
         .where(
             operations.c.id == bindparam("operation_id"),
-            operations.c.state == states.ANSWERED,
+            _is_in_state(states.ANSWERED),
             operations.c.response.is_not(None),
         )
         # Marked as disconnected, so that a retry does not wait for another report of its delivery.
@@ -325,7 +332,7 @@ SELECT_RIVALS = Statement(
                 upstream_writes.c.operation_id != bindparam("operation_id"),
             )
         ),
-        operations.c.state == states.RUNNING,
+        _is_in_state(states.RUNNING),
     )
 )
 _batch_services = STATE_TABLES[ROUTING_KIND].table

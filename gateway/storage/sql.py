@@ -10,6 +10,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any, Literal
 
+import msgspec
 from sqlalchemy import JSON, ColumnElement, Dialect, Table, Text, bindparam, func
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
@@ -198,7 +199,7 @@ class _TextList(TypeDecorator[Sequence[str]]):
 
     def process_bind_param(self, value: Sequence[str] | None, dialect: Dialect) -> Any:
         texts = list(value or ())
-        return json.dumps(texts) if dialect.name == "sqlite" else texts
+        return msgspec.json.encode(texts).decode() if dialect.name == "sqlite" else texts
 
 
 class AnyOf(ColumnElement[bool]):

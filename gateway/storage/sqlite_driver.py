@@ -14,6 +14,9 @@ else:
 
 __all__ = ["JOURNAL_MODE", "sqlite3"]
 
+# Without an adapter, the driver searches for one for each NULL, which costs more than the row.
+sqlite3.register_adapter(type(None), lambda none: none)
+
 JOURNAL_MODE = "WAL" if sqlite3.sqlite_version_info >= (3, 51, 3) else "PERSIST"
 """WAL costs one wait for the disk per commit, a rollback journal four. Before SQLite 3.51.3, the
 reset of a WAL could lose writes of several connections. PERSIST invalidates the journal in place,

@@ -120,14 +120,17 @@ class FlowExecutor:
                 _check_may_write(problems, execution)
             if caller is None:
                 raise TypeError("an operation without an API key cannot call the service")
+            # A call measured its response when it arrived; this measures stored values.
+            is_measured = type(step) is not Call or (
+                execution is not None and execution.is_replaying
+            )
             try:
                 result = await (
                     self._perform_step(step, caller)
                     if execution is None
                     else self._perform_or_replay_step(step, caller, execution)
                 )
-                if result and (execution is not None or type(step) is not Call):
-                    # A call measured its response when it arrived; this measures stored values.
+                if result and is_measured:
                     caller.is_long = (
                         caller.is_long or json_codec.has_rows(result) or _has_many_objects(result)
                     )

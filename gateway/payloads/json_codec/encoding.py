@@ -105,9 +105,8 @@ def has_rows(value: Any) -> bool:
     # Without recursion, because this runs several times for a request.
     for item in pending:
         if isinstance(item, dict):
-            for field in item.values():
-                if type(field) not in _SHORT:
-                    pending.append(field)  # noqa: PERF401 - a comprehension is a call here
+            if not _SHORT.issuperset(map(type, item.values())):
+                pending += [field for field in item.values() if type(field) not in _SHORT]
         elif isinstance(item, LazySequence):
             return True
     return False
