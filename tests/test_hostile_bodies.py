@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -26,18 +25,12 @@ async def post_body(
     return await gateway.request("POST", path, data=data, headers=sent_headers)
 
 
-def measure_read_seconds(keys: int) -> float:
-    """Measures the CPU seconds to read an object whose last key is duplicated."""
-    names = [*range(keys), keys - 1]
-    data = b"{" + b",".join(b'"%d":1' % name for name in names) + b"}"
-    start_time = time.process_time()
-    with pytest.raises(json_codec.JsonError, match=f"'{keys - 1}' twice"):
-        json_codec.loads(data)
-    return time.process_time() - start_time
-
-
 def test_duplicate_keys_are_found_in_one_pass():
-    assert measure_read_seconds(40_000) < 50 * max(measure_read_seconds(4_000), 0.002)
+    # To compare each key with all others would take longer than a test may.
+    names = [*range(400_000), 399_999]
+    data = b"{" + b",".join(b'"%d":1' % name for name in names) + b"}"
+    with pytest.raises(json_codec.JsonError, match="'399999' twice"):
+        json_codec.loads(data)
 
 
 async def test_body_of_many_tiny_values_is_refused_before_it_is_parsed(
