@@ -16,6 +16,7 @@ from gateway.operator.brownout_windows import (
     describe_window_state,
     expand_operation_names,
     load_usage_affected_by_windows,
+    resolve_window_key,
 )
 from gateway.operator.freezes import UnknownMerchant, resolve_freeze_scope
 from gateway.operator.key_usage import group_usage_by_key
@@ -194,19 +195,6 @@ async def _execute_unfreeze(dependencies: ConsoleDependencies, fields: Mapping[s
     return f"unfroze {describe_scope(scope)}"
 
 
-async def _check_merchant_and_key_exist(
-    dependencies: ConsoleDependencies, merchant: str, key: str
-) -> None:
-    """Checks that merchant and key exist. Unlike in commands, a prefix of a key is not enough."""
-    keys = await load_listed_keys(dependencies.store)
-    if merchant and merchant not in {listed_key.merchant for listed_key in keys}:
-        raise ActionRefused("There is no such merchant.")
-    if key and key not in {
-        listed_key.name for listed_key in keys if merchant in ("", listed_key.merchant)
-    }:
-        raise ActionRefused("There is no such key, or it belongs to another merchant.")
-
-
 # Modes
 
 
@@ -223,8 +211,15 @@ async def _parse_mode_switch_fields(
     if mode is None or not groups:
         raise ActionRefused("Choose a valid mode and group of operations.")
     key, merchant = fields.get("key", ""), fields.get("merchant", "")
+    keys = [
+        listed
+        for listed in await load_listed_keys(dependencies.store)
+        if merchant in ("", listed.merchant)
+    ]
+    # Unlike in commands, a prefix of a key is not enough.
+    if not keys or (key and key not in {listed.name for listed in keys}):
+        raise ActionRefused("There is no such merchant, or it has no such key.")
     try:
-        await _check_merchant_and_key_exist(dependencies, merchant, key)
         if key:
             targets = await find_switch_scopes(dependencies.store, key, None, None)
         else:
@@ -304,16 +299,18 @@ async def _parse_brownout_window(
     )
     if minutes is None:
         raise ActionRefused("Choose a duration.")
-    merchant, operation = (_require_choice(fields, name) for name in ("merchant", "operation"))
-    key = fields.get("key", "")
-    await _check_merchant_and_key_exist(dependencies, merchant, key)
+    merchant, key, operation = (
+        _require_choice(fields, name) for name in ("merchant", "key", "operation")
+    )
+    keys = await load_listed_keys(dependencies.store)
     # The window begins with the confirmation: executing calls this function again.
     now = dependencies.store.clock()
     try:
         operations = expand_operation_names([operation] if operation else [])
         refuses = not fields.get("counts")
         until = now + timedelta(minutes=minutes)
-        return create_window(now, (now, until), merchant, key, operations, refuses=refuses)
+        window = create_window(now, (now, until), merchant, key, operations, refuses=refuses)
+        return resolve_window_key(window, keys)
     except InvalidWindow as error:
         raise ActionRefused(_format_sentence(str(error))) from None
 

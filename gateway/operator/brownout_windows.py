@@ -70,23 +70,23 @@ def create_window(
 
 
 def resolve_window_key(window: Brownout, keys: Iterable[ListedKey]) -> Brownout:
-    """Returns the window with the key's full name.
+    """Returns the window with the key's full name and, if only one has such a key, its merchant.
 
     Raises InvalidWindow if no key matches, because the window would affect no request.
     """
     merchant_keys = [key for key in keys if window.merchant in ("", key.merchant)]
     if window.merchant and not merchant_keys:
         raise InvalidWindow("merchant: no merchant has this name; `keys list` shows the merchants")
+    if not window.key:
+        return window
+    matches = find_keys_by_name_or_prefix(merchant_keys, window.key)
     # By name, because one name may be used in both environments.
-    names = (
-        {key.name for key in find_keys_by_name_or_prefix(merchant_keys, window.key)}
-        if window.key
-        else {""}
-    )
+    names, merchants = {key.name for key in matches}, {key.merchant for key in matches}
     if len(names) != 1:
         match_count = "several keys" if names else "no key"
         raise InvalidWindow(f"key: matches {match_count}; `keys list` shows the names")
-    return replace(window, key=names.pop())
+    merchant = merchants.pop() if len(merchants) == 1 else window.merchant
+    return replace(window, key=names.pop(), merchant=merchant)
 
 
 async def load_usage_affected_by_windows(store: Store, *windows: Brownout) -> list[UsageSummary]:

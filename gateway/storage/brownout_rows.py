@@ -18,9 +18,6 @@ from gateway.storage.store import Store
 from gateway.storage.tables import brownout_hits, brownouts
 from gateway.storage.tenants import Tenant
 
-SCHEDULED_PREFIX, ENDED_PREFIX = "scheduled brownout", "switched off brownout"
-"""The beginning of their audit log entries."""
-
 CHANGES = "brownouts"
 """The name of their change count."""
 
@@ -67,15 +64,20 @@ def build_brownout_with_new_id(**fields: Any) -> Brownout:
 async def insert_brownout(store: Store, brownout: Brownout) -> None:
     row = {name: getattr(brownout, name) for name in Brownout.__dataclass_fields__}
     statement = insert(brownouts).values({**row, "operations": list(brownout.operations)})
-    of_key = f" of key {brownout.key}" if brownout.key else ""
-    action = f"{SCHEDULED_PREFIX} {brownout.id}{of_key}"
 
     async def insert_row(tx: Transaction) -> None:
         await increment_change_count(tx, CHANGES)
         await tx.execute(statement)
-        await record_audit_event(store, tx, action, Tenant(brownout.merchant, ""))
+        await _record_action(store, tx, "scheduled", brownout)
 
     await store.write(insert_row)
+
+
+async def _record_action(store: Store, tx: Transaction, verb: str, brownout: Brownout) -> None:
+    operations = ", ".join(brownout.operations) or "every operation"
+    keys = f"key {brownout.key}" if brownout.key else "every key"
+    action = f"{verb} brownout {brownout.id} of {keys}: {operations}"
+    await record_audit_event(store, tx, action, Tenant(brownout.merchant, ""))
 
 
 async def list_brownouts(store: Store) -> list[Brownout]:
@@ -105,10 +107,11 @@ async def end_brownouts(store: Store, now: datetime, id_: str | None = None) -> 
 
     async def update_rows(tx: Transaction) -> int:
         await increment_change_count(tx, CHANGES)
-        count = await tx.execute(update(brownouts).where(is_open).values(ended=True))
-        if count:
-            await record_audit_event(store, tx, f"{ENDED_PREFIX}{f' {id_}' if id_ else 's'}")
-        return count
+        rows = await tx.fetch(select(brownouts).where(is_open))
+        await tx.execute(update(brownouts).where(is_open).values(ended=True))
+        for row in rows:
+            await _record_action(store, tx, "switched off", _parse_brownout(row))
+        return len(rows)
 
     return await store.write(update_rows)
 

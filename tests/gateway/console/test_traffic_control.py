@@ -10,6 +10,7 @@ from gateway.storage.brownout_rows import Brownout, list_brownouts
 from gateway.storage.freezes import list_freezes
 from gateway.storage.mode_rows import list_mode_switches
 from tests.console import ConsoleClient, ConsoleUnderTest
+from tests.gateway.console.test_pages import read_page_text
 from tests.operator_commands import wait_until_async
 from tests.payouts import create_recipient
 
@@ -117,6 +118,12 @@ async def test_brownout_is_started_and_cancelled(
         "/switches", {"do": "brownout-off", "id": open_brownout.id}
     )
     assert second_cancellation.status == 409
+    audit_log = await read_page_text(console_client, "/switches")
+    audit_log = audit_log[audit_log.index("Audit log") :]
+    for action in ("scheduled", "switched off"):
+        scope = f"{action} brownout {open_brownout.id} of key demo-sandbox: read_balances"
+        assert scope in audit_log
+    assert "read_wallet_balance merchant demo" in audit_log
     counting_form = {**fields, "operation": "*", "counts": "yes"}
     assert (await console_client.post("/switches", counting_form)).status == 303
     assert [brownout.refuses for brownout in await load_brownouts(console)] == [True, False]
@@ -136,12 +143,14 @@ INVALID_ACTIONS = [
     "do=mode&merchant=nobody&mode=translate",
     "do=mode&key=&mode=translate",
     "do=mode&merchant=nobody&key=demo-sandbox&mode=translate",
-    "do=brownout&minutes=7&merchant=*&operation=*",
-    "do=brownout&minutes=5&operation=*",
-    "do=brownout&minutes=5&merchant=*",
-    "do=brownout&minutes=5&merchant=nobody&operation=*",
+    "do=brownout&minutes=7&merchant=*&key=*&operation=*",
+    "do=brownout&merchant=*&key=*&operation=*",
+    "do=brownout&minutes=5&key=*&operation=*",
+    "do=brownout&minutes=5&merchant=*&key=*",
+    "do=brownout&minutes=5&merchant=*&operation=*",
+    "do=brownout&minutes=5&merchant=nobody&key=*&operation=*",
     "do=brownout&minutes=5&merchant=demo&key=nobody&operation=*",
-    "do=brownout&minutes=5&merchant=*&operation=nothing",
+    "do=brownout&minutes=5&merchant=*&key=*&operation=nothing",
     "do=brownout-off&id=none",
 ]
 
