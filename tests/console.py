@@ -168,10 +168,12 @@ async def fill_history(console: ConsoleUnderTest, folder: Path) -> None:
     recipient = await create_recipient(gateway)
     batch = await create_batch(gateway, recipient, "10.00")
     await gateway.request("DELETE", f"/v1/batches/{batch}")
+    # Before the write is lost: a read after it would settle it. The first read is without a fault.
+    console.simulator.inject_fault(Fault("GET", "/v1/recipients/*"))
+    console.simulator.inject_fault(Fault("GET", "*", status=500, times=2000))
     console.simulator.inject_fault(Fault("POST", "/v1/recipients/*/accounts", close="after"))
     with disable_immediate_read():
         await gateway.request("POST", f"/v1/recipients/{recipient}/payout-methods", BANK)
-    console.simulator.inject_fault(Fault("GET", "*", status=500, times=2000))
 
 
 async def _add_history(store: Store) -> None:
