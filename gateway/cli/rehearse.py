@@ -87,7 +87,6 @@ async def _rehearse(settings: Settings, store: Store, key_name: str, *, may_star
 
     from gateway.auth.key_import import import_only_key
     from gateway.auth.key_rows import load_credentials
-    from gateway.operator.preflight import check_settings_are_runnable
     from gateway.operator.rehearsal.run import RecordingClient, RehearsalRun, RehearsalStopped
     from gateway.operator.rehearsal.runner import run_rehearsal
     from gateway.server.app import run_gateway
@@ -99,7 +98,6 @@ async def _rehearse(settings: Settings, store: Store, key_name: str, *, may_star
         clients.append(RecordingClient(partial(click.echo, err=True), *parts))
         return clients[-1]
 
-    check_settings_are_runnable(settings)
     tenant = await _find_sandbox_tenant(settings, store, key_name)
     credentials, api_key = await load_credentials(store, tenant), secrets.token_hex(16)
     with _open_temporary_folder() as folder:
@@ -108,12 +106,9 @@ async def _rehearse(settings: Settings, store: Store, key_name: str, *, may_star
         async with (
             run_gateway(own_settings, create_client=create_client) as gateway,
             # Without a timeout, because a rate limit may delay several calls of a request.
-            aiohttp.ClientSession(
-                gateway.url,
-                headers={"X-API-Key": api_key},
-                timeout=aiohttp.ClientTimeout(),
-            ) as session,
+            aiohttp.ClientSession(gateway.url, timeout=aiohttp.ClientTimeout()) as session,
         ):
+            session.headers["X-API-Key"] = api_key
             parts = (settings, tenant, credentials, session, clients[0], may_start)
             run = RehearsalRun(*parts, is_interrupted=_catch_first_interrupt())
             try:

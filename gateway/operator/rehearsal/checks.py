@@ -1,7 +1,4 @@
-"""What the translation presumes of a service, and how the calls of a run test it.
-
-Most assumptions are tested by a row of ``scenario.md``; ``CHECKS`` has those that need more.
-"""
+"""What the translation presumes, and the tests of it that need more than a row of a scenario."""
 
 from __future__ import annotations
 
@@ -19,10 +16,7 @@ from mappings.payloads import extract_batch, extract_payment
 
 
 class Assumption(NamedTuple):
-    """A row of ``assumptions.md``. ``noticed`` is "yes", empty, or "if" and what is seen then.
-
-    ``setting`` is offered if the service differs: a line of TOML.
-    """
+    """A row of ``assumptions.md``. ``noticed`` is "yes", empty, or "if" and what is seen then."""
 
     name: str
     statement: str
@@ -33,7 +27,6 @@ class Assumption(NamedTuple):
 
 
 ASSUMPTIONS = [Assumption(*cells) for cells in load_table("assumptions.md")]
-"""In the order of the report."""
 
 IS_OPTIONAL = {f"{endpoint.method} {endpoint.path}": endpoint.is_optional for endpoint in ENDPOINTS}
 UNKNOWN_ID = "-0000000000000000"
@@ -106,13 +99,12 @@ def _check_page_size(run: RehearsalRun) -> bool | str | None:
     return total >= 1000 or None
 
 
-def _check_wallet_account(run: RehearsalRun) -> bool | str | None:
-    """Checks the balances, if the service has started a batch that pays to a wallet."""
-    if "started" not in run.values:
-        return None
+def _check_wallet_account(run: RehearsalRun) -> bool | str:
+    """Checks the balances; raises KeyError if no batch was started that pays to a wallet."""
+    wallet = run.values["started"] and run.values["current_wallet"]
     balances = extract_raw_balances(run.probes["balances"].body)
     names = balances if isinstance(balances, dict) else [entry.get("type") for entry in balances]
-    return run.values["current_wallet"] in names or "the balances have none"
+    return wallet in names or "the balances have none"
 
 
 CHECKS: Mapping[str, Check] = {

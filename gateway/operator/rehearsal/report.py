@@ -24,17 +24,10 @@ COLOURS = {NOTICED: "red", HANDLED: "yellow", NOT_TRIED: "", HOLDS: "green"}
 """The verdicts of a row, most urgent first."""
 COLUMNS = ["assumption", "verdict", "seen", "if it differs, the gateway", "would clients notice"]
 
-ROWS = [
-    *ASSUMPTIONS,
-    *(
-        Assumption(
-            each.name, f"{each.method} /v1{each.path} works", "answers with what was seen", "yes"
-        )
-        for each in OPERATIONS
-    ),
+OPERATION_ROWS = [
+    Assumption(each.name, f"{each.method} /v1{each.path} works", "passes on what was seen", "yes")
+    for each in OPERATIONS
 ]
-"""The rows of a report: the assumptions, and the operations."""
-NOT_SEEN = (None, "no call was made for it, or none shows it")
 START_ROWS = {"wallet account", *(step.row for step in STEPS if step.chapter == START)} - {
     step.row for step in STEPS if step.chapter != START
 }
@@ -47,10 +40,10 @@ def build_report(
 ) -> Report:
     """Builds the report; ``earlier`` has what earlier runs have seen and this one has not."""
     rows = []
-    for row in ROWS:
+    for row in [*ASSUMPTIONS, *OPERATION_ROWS]:
         needs_start = row.name in START_ROWS and not run.may_start
-        default = (None, "needs --start") if needs_start else NOT_SEEN
-        holds, seen = (earlier | run.results).get(row.name, default)
+        reason = "needs --start" if needs_start else "no call was made for it, or none shows it"
+        holds, seen = (earlier | run.results).get(row.name, (None, reason))
         verdict = NOTICED if row.noticed in ("yes", f"if {seen}") else HANDLED
         is_earlier = holds is not None and row.name not in run.results
         rows.append(

@@ -28,16 +28,13 @@ ENVIRONMENT = "sandbox"
 REFERENCE_PREFIX = "payout-gateway-rehearsal-"
 """Begins the referenceId of each recipient, and the description of each batch, of a rehearsal."""
 UNKNOWN_BATCH = "B-0000000000000000000000"
-UNFUNDED = "the balance of the sandbox may be too low"
 RATE_LIMITED = 429
 FIRST_READ = "/v1/recipients?page=1&pageSize=1"
 AGAIN = "run the same command again to continue"
 MISSING_PATH_STATUSES = {404, 405, 501}
 WAIT_SECONDS = 20
-RATE_LIMIT_SECONDS = 90
-"""How long a request waits at most, because a rate limit may be one by the minute."""
-RETRY_SECONDS = 5
-"""The time between two attempts, if the service gives none."""
+RATE_LIMIT_SECONDS, RETRY_SECONDS = 90, 5
+"""How long a request waits at most for a rate limit, and for each attempt if it is not told."""
 TOO_OLD_SECONDS = 35
 """The age from which the gateway presumes that an unanswered request cannot be carried out."""
 DELAYED = {"update_recipient", "update_payout_method", "list-bank"}
@@ -223,7 +220,7 @@ class RehearsalRun:
             is_ok: bool | None = not difference
             # The answer for a batch that is not funded.
             if step.row == "start_batch" and "invalid_status" in difference:
-                is_ok, seen = None, UNFUNDED
+                is_ok, seen = None, "the balance of the sandbox may be too low"
             self.record(step.row, is_ok=is_ok, seen=seen)
         for name, place in saves.items():
             if status < 400 and not difference and (value := find_value(answer, place)):

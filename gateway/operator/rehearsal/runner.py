@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -31,16 +30,9 @@ KINDS = {
     "batches": ("batch", "description", "", "edits"),
     "recipients": ("recipient", "referenceId", f"&search={REFERENCE_PREFIX}", "delete_recipient"),
 }
-"""By kind: the name of one, the field with the reference, how a list is narrowed to it, and the row
-that tells whether a deletion is carried out."""
+"""By kind: the name of one, its field with the reference, how to list it, the row of deletions."""
 
-STAYS = "the service does not delete it by this path"
-IGNORED = "the service confirms its deletion, but still has it"
-REUSABLE = "it is open and pays nobody; the next run uses it again"
-STARTED = "it was started, so it stays"
 STARTED_STATUSES = ("processing", "processed", "complete")
-FINAL_STATUSES = (*STARTED_STATUSES, "archived")
-
 
 Leftover = dict[str, Any]
 """An object at the service (``kind``, ``id``, ``reference``), the ``reason`` why it is there, and
@@ -71,27 +63,31 @@ async def run_rehearsal(run: RehearsalRun, objects: ObjectStateStore) -> Report:
     run.client.exchanges.clear()
     _take_over_batches(run, left, has_added_payment="create_payment" in earlier)
 
-    async def save() -> None:
+    async def save(verdict: str = "interrupted", *, is_ok: bool = False) -> None:
         row = {"at": int(time.time()), "chapters": done, "failed_requests": run.failed_requests}
         row |= {"results": run.results, "earlier": earlier}
         row["left"] = [*left, *_list_created_objects(run)]
         await objects.save_capability(ENVIRONMENT, name, row)
-
-    async def save_verdict(verdict: str, *, is_ok: bool = False) -> None:
-        row = {"verdict": verdict, "is_ok": is_ok, "at": int(time.time())}
+        row = {"at": int(time.time()), "verdict": verdict, "is_ok": is_ok}
         # Which `doctor` compares with the configured one.
         row["batch_currency"] = run.settings.vocabulary.current.batch_currency
         await objects.save_capability(ENVIRONMENT, CAPABILITY_NAME, row)
 
-    await save_verdict("interrupted")
     stop_reason = ""
-    for chapter in CHAPTERS:
-        if stop_reason or chapter in done or not _is_possible(run, chapter):
-            continue
-        run.client.show_progress(f"rehearsing {chapter}")
-        stop_reason = await _take_chapter(run, chapter, save)
-        if not stop_reason:
+    try:
+        for chapter in CHAPTERS:
+            if chapter in done or not _is_possible(run, chapter):
+                continue
+            run.client.show_progress(f"rehearsing {chapter}")
+            for step in (step for step in STEPS if step.chapter == chapter):
+                # Before each request: a run that is killed is continued and cleaned up by the next
+                # one, which looks at what was created, and so at a batch that was perhaps started.
+                await save()
+                await run.take_step(step)
+            record_checks(run)
             done.append(chapter)
+    except RehearsalStopped as reason:
+        stop_reason = str(reason)
     run.client.show_progress("cleaning up")
     await save()
     left += _list_created_objects(run)
@@ -102,25 +98,8 @@ async def run_rehearsal(run: RehearsalRun, objects: ObjectStateStore) -> Report:
     report = build_report(run, earlier, left, stop_reason)
     if not stop_reason:
         done, run.failed_requests = [], []
-    await save()
-    await save_verdict(report["verdict"], is_ok=report["exit_code"] == 0)
+    await save(report["verdict"], is_ok=report["exit_code"] == 0)
     return report
-
-
-async def _take_chapter(
-    run: RehearsalRun, chapter: str, save: Callable[[], Awaitable[None]]
-) -> str:
-    """Sends the requests of a chapter; returns why it has stopped and will be repeated, if so."""
-    try:
-        for step in (step for step in STEPS if step.chapter == chapter):
-            # Before each request: a run that is killed is continued and cleaned up by the next one,
-            # which looks at what was created, and so at a batch that was perhaps started.
-            await save()
-            await run.take_step(step)
-    except RehearsalStopped as reason:
-        return str(reason)
-    record_checks(run)
-    return ""
 
 
 def _is_possible(run: RehearsalRun, chapter: str) -> bool:
@@ -172,7 +151,7 @@ async def _find_listed_objects(run: RehearsalRun) -> list[Leftover]:
                 {"kind": kind, "id": id_, "reference": row[field]}
                 for id_, row in new.items()
                 if str(row.get(field)).startswith(REFERENCE_PREFIX)
-                and row.get("status") not in FINAL_STATUSES
+                and row.get("status") not in (*STARTED_STATUSES, "archived")
             ]
     return found
 
@@ -198,18 +177,18 @@ async def _remove_object(run: RehearsalRun, kind: str, id_: str) -> tuple[str, b
     read = await run.call_service("GET", paths.get(kind, f"/v1/{kind}/{id_}"))
     one, *_, row = KINDS[kind]
     status = find_value(normalize(read.body), f"{one}.status")
-    is_gone = read.reply.status == 404 and (deletion.is_accepted or read.body)
-    if status == "archived" or is_gone:
+    is_refused = deletion.is_accepted or (read.reply.status == 404 and read.body)
+    if status == "archived" or (is_refused and not read.is_accepted):
         return "", False
     if status in STARTED_STATUSES:
-        return STARTED, False
+        return "it was started, so it stays", False
     if deletion.is_accepted:
-        if not read.is_accepted:
-            return "", False
+        reason = "the service confirms its deletion, but still has it"
         run.record(row, is_ok=False, seen="a DELETE is confirmed and ignored")
-    is_missing = deletion.reply.status in MISSING_PATH_STATUSES
-    not_deleted = STAYS if is_missing else f"it was not deleted: {deletion}"
-    reason = IGNORED if deletion.is_accepted else not_deleted
+    elif deletion.reply.status in MISSING_PATH_STATUSES:
+        reason = "the service does not delete it by this path"
+    else:
+        reason = f"it was not deleted: {deletion}"
     if status in ("open", "pending"):
-        return f"{reason}; {REUSABLE}", True
+        return f"{reason}; it is open and pays nobody; the next run uses it again", True
     return reason if read.is_accepted else f"{reason}; it cannot be read: {read}", False
