@@ -201,7 +201,8 @@ class RehearsalRun:
         except RehearsalStopped:
             # Stops the run if the service is down, and not this path only.
             await self.call_service("GET", FIRST_READ)
-            self.record(step.row, is_ok=None, seen=f"it does not answer {method} {target}")
+            path = target.partition("?")[0]
+            self.record(step.row, is_ok=None, seen=f"it does not answer {method} {path}")
             return
         difference = find_difference(status, answer, expected) if expected else ""
         # A failure proves nothing, unless it comes again at the same request.
