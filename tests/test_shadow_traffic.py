@@ -301,10 +301,17 @@ async def test_key_that_writes_becomes_ready_for_cutover(tmp_path: Path) -> None
         switch = ("modes", "set", "--key", KEY_NAME, "translate")
         assert "Nothing is imported of demo" in await setup.run_command(*switch, code=2)
         await run_import(setup)
-        assert "Nothing is imported" not in await setup.run_command(*switch, code=2)
+        assert "import" not in await setup.run_command(*switch, code=2)
         await request_successfully(setup.gateway, "GET", "/payments")
         report = await wait_for_count(setup, "list_payments", 1)
         assert (report["ready"], report["differences"]) == (True, [])
+
+        # The import is older than this batch.
+        await create_batch(setup.gateway, recipient, "11.00")
+        output = await setup.run_command(*switch, code=2)
+        assert "no import has read: 1. `GET /v1/payments` leaves out their payments" in output
+        await run_import(setup)
+        assert "import" not in await setup.run_command(*switch, code=2)
 
 
 async def test_comparison_with_a_forwarding_gateway_is_reported(tmp_path: Path) -> None:

@@ -172,7 +172,8 @@ def _build_confirmation_question(windows: list[Brownout]) -> str:
 
 
 def _describe_scope(window: Brownout) -> str:
-    return "".join(f" of {name}" for name in (window.merchant, window.key) if name)
+    names = [name for name in (window.merchant, window.key and f"key {window.key}") if name]
+    return f" of {', '.join(names)}" if names else ""
 
 
 def _build_usage_row(usage: UsageSummary) -> list[str]:

@@ -9,6 +9,7 @@ from gateway.auth.key_rows import ListedKey, find_keys_by_name_or_prefix, load_l
 from gateway.config.settings import Settings
 from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import AuditEvent, list_audit_events
+from gateway.storage.id_rows import load_current_ids_by_legacy_id
 from gateway.storage.mode_rows import (
     COMPARE,
     FORWARD,
@@ -46,6 +47,11 @@ MISSING_IMPORT = (
     "Nothing is imported of {tenant}: ids that its clients have stored may be answered 404, and "
     "statuses and payout holds of recipients and payments of earlier batches are missing. Run "
     "`payout-gateway cutover import` first."
+)
+
+MISSING_BATCHES = (
+    "Batches of {tenant} that the legacy service has created and no import has read: {count}. `GET "
+    "/v1/payments` leaves out their payments. Run `payout-gateway cutover import` again."
 )
 
 
@@ -89,7 +95,7 @@ async def count_legacy_batches(store: Store, scopes: Iterable[SwitchScope]) -> i
 
 
 async def describe_missing_imports(store: Store, scopes: Iterable[SwitchScope]) -> list[str]:
-    """Says what clients would miss if these scopes were translated now, because nothing is imported.
+    """Says what clients would miss if these scopes were translated now, because it is not imported.
 
     Empty for tenants whose requests the legacy service never answered.
     """
@@ -97,11 +103,21 @@ async def describe_missing_imports(store: Store, scopes: Iterable[SwitchScope]) 
     forwarded = {
         switch.tenant for switch in await list_mode_switches(store) if switch.mode != TRANSLATE
     }
-    return [
-        MISSING_IMPORT.format(tenant=tenant)
-        for tenant in dict.fromkeys(scope.owner for scope in scopes)
-        if tenant in forwarded and not await ledger.load(tenant, *IMPORT_RECORD)
-    ]
+    texts = []
+    for tenant in dict.fromkeys(scope.owner for scope in scopes):
+        if tenant in forwarded and not await ledger.load(tenant, *IMPORT_RECORD):
+            texts.append(MISSING_IMPORT.format(tenant=tenant))
+        elif count := await _count_missing_batches(store, ledger, tenant):
+            texts.append(MISSING_BATCHES.format(tenant=tenant, count=count))
+    return texts
+
+
+async def _count_missing_batches(store: Store, ledger: ObjectStateStore, tenant: Tenant) -> int:
+    legacy_ids = list(await ledger.load_facts_by_id(tenant, ROUTING_KIND))
+    current_ids = await load_current_ids_by_legacy_id(store, tenant, legacy_ids)
+    return sum(
+        [not await ledger.load(tenant, "batch", current_ids.get(id_, id_)) for id_ in legacy_ids]
+    )
 
 
 def _require_key_scope(keys: list[ListedKey], name_or_prefix: str) -> SwitchScope:
