@@ -52,13 +52,18 @@ async def test_refused_credentials_are_reported_everywhere_until_they_are_accept
         code, body = await load_page(gateway, "/readyz")
         assert (code, body["status"]) == (200, "degraded")
         assert expected in body["faults"]["service.sandbox"]
+        assert KEY["merchant"] not in str(body), "it needs no token"
         for page in ("/", "/service"):
-            assert expected in (await load_page(gateway, page))[1]
+            text = (await load_page(gateway, page))[1]
+            assert expected in text
+            assert f"the credentials of {KEY['merchant']}" in text
         scrape = await scrape_gateway(gateway)
         (sample,) = scrape.get_value("payout_gateway_refused_credentials")
         assert sample.value == 1
         output = capfd.readouterr()
         assert "client's API key is valid" in (output.err + output.out)
+        (event,) = re.findall(r".*(?:credentials_refused|access_denied).*", output.err + output.out)
+        assert re.search(f"merchant.{{1,4}}{KEY['merchant']}", event)
         assert KEY["secret_key"] not in output.err + output.out
         answers.append(build_response(200, b'{"ok":true,"recipients":[],"meta":{}}'))
         await gateway.request("GET", "/v1/recipients")
@@ -162,5 +167,11 @@ async def test_lost_forwarded_write_says_wait_while_the_legacy_service_is_down(
             return response.status == 500
 
         await wait_until_async(is_lost)
-        writes = (await load_page(setup.gateway, "/writes"))[1]
+        writes, overview, service, readiness = [
+            (await load_page(setup.gateway, page))[1]
+            for page in ("/writes", "/", "/service", "/readyz")
+        ]
+    for text in (overview, service):
+        assert f"key {KEY_NAME} of {KEY['merchant']}" in text
+    assert KEY_NAME not in str(readiness)
     assert "the legacy service is down: wait; nothing to do yet. When it is back, look in" in writes

@@ -518,7 +518,7 @@ async def test_overview_covers_refusals_of_all_workers(
         async def is_refusal_shown() -> bool:
             url = f"http://127.0.0.1:{gateway.admin_port}/"
             async with aiohttp.ClientSession() as session, session.get(url) as response:
-                return "allow-list" in await response.text()
+                return f"credentials of {KEY['merchant']}" in await response.text()
 
         async def is_overview_clear() -> bool:
             return not await is_refusal_shown()

@@ -162,9 +162,8 @@ async def load_credentials(store: Store, tenant: Tenant) -> Credentials:
 
 def decrypt_credentials(row: AnyRow, tenant: Tenant, encryption: EncryptionKeys) -> Credentials:
     """Decrypts credentials in a row with ``access_key`` and ``secret``; raises StoreUnavailable."""
-    return Credentials(
-        row.access_key, encryption.decrypt(row.secret, build_secret_encryption_context(tenant))
-    )
+    secret_key = encryption.decrypt(row.secret, build_secret_encryption_context(tenant))
+    return Credentials(row.access_key, secret_key, tenant.merchant)
 
 
 async def replace_credentials(store: Store, tenant: Tenant, credentials: Credentials) -> None:

@@ -38,6 +38,8 @@ def shorten_key(key: str) -> str:
 class Credentials:
     access_key: str = field(repr=False)
     secret_key: str = field(repr=False)
+    merchant: str = field(default="", compare=False)
+    """Whose they are, for logs and alerts."""
     keyed: KeyedHmac = field(init=False, repr=False, compare=False)
     """The prepared HMAC of the secret key."""
 

@@ -9,13 +9,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+from aiohttp import web
+
 from gateway.admin.port import find_readiness_problem
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.operator.metrics_page import StateGauges
+from gateway.operator.named_faults import list_forwarded_keys, name_affected_clients
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE
 from gateway.storage.brownout_rows import list_planned_and_active_brownouts
 from gateway.storage.difference_rows import load_comparison_tallies_by_key
 from gateway.storage.request_counts import RequestCounts, sum_request_counts
+from gateway.upstream.service_problems import Refusal
 
 CHECK_CACHE_SECONDS = 2.0
 """Checks are cached this long, however many clients refresh a page."""
@@ -37,6 +42,9 @@ REFUSAL_RATIO = 0.5
 
 MIN_REQUESTS = 3
 """Warn of one merchant's errors after at least as many of its requests."""
+
+
+_REFUSALS_DECODER = msgspec.json.Decoder(dict[str, list[Refusal]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +73,40 @@ class HealthChecks:
             if now() - self._checked_at >= CHECK_CACHE_SECONDS:
                 checks = self._dependencies.checks
                 # Each worker has its own circuit breakers, and sees the answers to its own calls.
-                results, bodies = await asyncio.gather(
+                fetch = self._dependencies.fetch_from_other_workers
+                results, bodies, refusals = await asyncio.gather(
                     asyncio.gather(*map(find_readiness_problem, checks.values())),
-                    self._dependencies.fetch_from_other_workers("/readyz"),
+                    fetch("/readyz"),
+                    fetch("/service/refusals"),
                 )
-                self._problems = dict(zip(checks, results, strict=True))
+                problems = dict(zip(checks, results, strict=True))
                 for body in bodies:
-                    self._problems.update(json.loads(body)["faults"])
+                    problems.update(json.loads(body)["faults"])
+                self._problems = await self._name_affected_clients(problems, refusals)
                 self._checked_at = now()
             return self._problems
+
+    async def list_own_refusals(self, _request: web.Request) -> web.StreamResponse:
+        """Lists the refused merchants of this worker as JSON, for the pages of another worker."""
+        body = msgspec.json.encode(
+            self._dependencies.service_problems.map_refusals_by_environment()
+        )
+        return web.Response(body=body, content_type="application/json")
+
+    async def _name_affected_clients(
+        self, problems: dict[str, str | None], refusals: list[bytes]
+    ) -> dict[str, str | None]:
+        merged = self._dependencies.service_problems.map_refusals_by_environment()
+        for body in refusals:
+            for environment, others in _REFUSALS_DECODER.decode(body).items():
+                merged[environment] = [*{*merged.get(environment, []), *others}]
+        store, compared_answer = (
+            self._dependencies.store,
+            self._dependencies.settings.comparing.answers,
+        )
+        return name_affected_clients(
+            problems, merged, await list_forwarded_keys(store, compared_answer)
+        )
 
 
 def format_check_name(name: str) -> str:

@@ -16,6 +16,7 @@ from gateway.http.progress import LargeRequestsInProgress
 from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import Store
 from gateway.upstream.clock import ServiceClock
+from gateway.upstream.service_problems import ServiceProblems
 from gateway.writes.instance_leases import Heartbeats
 
 WORKER_SECONDS = 5
@@ -34,6 +35,7 @@ class ConsoleDependencies:
     limits: RateLimiter
     clock: ServiceClock
     checks: Mapping[str, Check]
+    service_problems: ServiceProblems
     requests_in_progress: LargeRequestsInProgress
     heartbeats: Heartbeats
     indexes: RecipientCaches

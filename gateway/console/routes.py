@@ -44,6 +44,7 @@ def add_console_routes(application: web.Application, dependencies: ConsoleDepend
             web.get("/compare", view(ComparisonsPage(dependencies, pages))),
             web.get("/compare/key", view(ComparisonPage(dependencies, pages))),
             web.get("/service", view(service)),
+            web.get("/service/refusals", health.list_own_refusals),
             web.post("/service", form_view(service.run_and_show_doctor_checks)),
             web.get("/switches", view(switches)),
             web.post("/switches", form_view(switches.execute)),

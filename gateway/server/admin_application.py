@@ -16,9 +16,9 @@ from gateway.admin.port import CHECK_SECONDS, Check, create_monitoring_applicati
 from gateway.config.settings import Settings
 from gateway.docgen import openapi
 from gateway.operator.metrics_page import MetricsPage
+from gateway.operator.named_faults import list_forwarded_keys
 from gateway.server.assembly import Backends
 from gateway.storage import Store, StoreUnavailable
-from gateway.storage.mode_rows import COMPARE, FORWARD, list_mode_switches
 from gateway.upstream.egress import EgressConfig
 from mappings.effects import JSON
 
@@ -73,13 +73,10 @@ def _build_legacy_openapi_document(settings: Settings, port: int) -> Mapping[str
 
 async def _list_forwarded_environments(settings: Settings, store: Store) -> set[str]:
     """Lists the environments in which the legacy service answers clients."""
-    is_compared_answer_legacy = settings.comparing.answers == "legacy"
-    modes = {FORWARD, COMPARE} if is_compared_answer_legacy else {FORWARD}
     try:
-        switches = await list_mode_switches(store)
+        return set(await list_forwarded_keys(store, settings.comparing.answers))
     except StoreUnavailable:
         return set()  # a fault of its own
-    return {switch.tenant.environment for switch in switches if switch.mode in modes}
 
 
 def create_readiness_checks(settings: Settings, backends: Backends) -> dict[str, Check]:

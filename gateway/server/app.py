@@ -144,6 +144,7 @@ async def run_gateway(
             backends.rate_limiter,
             backends.upstream.clock,
             create_readiness_checks(settings, backends),
+            backends.upstream.problems,
             runtime.requests_in_progress,
             runtime.heartbeats,
             runtime.recipient_caches,

@@ -417,6 +417,7 @@ class UpstreamClient:
         if reply.status in (401, 403):
             log.error(
                 "credentials_refused" if reply.status == 401 else "access_denied",
+                merchant=call.credentials.merchant,
                 environment=environment,
                 access_key=f"{call.credentials.access_key_prefix}…",
                 look_swapped=call.credentials.look_swapped,

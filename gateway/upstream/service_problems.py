@@ -8,9 +8,12 @@ circuit breaker, because it responds.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from gateway.auth.signing import Credentials
+from gateway.observability.plurals import join_names, pluralize
 
 FORGET_SECONDS = 600.0
 """Refusals are forgotten after this time, if no request repeats them."""
@@ -18,6 +21,17 @@ FORGET_SECONDS = 600.0
 FAILURES_IN_A_ROW = 3
 FAILURE_SECONDS = 120.0
 """Failures are forgotten after this time: twice the longest pause of the reconciler's reads."""
+
+
+REFUSAL = "the service refuses the gateway"
+
+
+class Refusal(NamedTuple):
+    """The last refusal of a merchant's credentials."""
+
+    merchant: str
+    status: int
+    look_swapped: bool
 
 
 class ServiceProblems:
@@ -28,7 +42,7 @@ class ServiceProblems:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.by_credentials: dict[tuple[str, str], tuple[int, bool, float]] = {}
+        self.by_credentials: dict[tuple[str, str], tuple[Refusal, float]] = {}
         self.failures: dict[tuple[str, bool], tuple[int, float]] = {}
 
     def record_failure(self, environment: str, *, is_write: bool) -> None:
@@ -46,7 +60,8 @@ class ServiceProblems:
         self.failures.pop((environment, is_write), None)
         key = environment, credentials.access_key
         if status in (401, 403):
-            self.by_credentials[key] = status, credentials.look_swapped, self._clock()
+            refusal = Refusal(credentials.merchant, status, credentials.look_swapped)
+            self.by_credentials[key] = refusal, self._clock()
         # Usually empty, so that an accepted call costs one test.
         elif self.by_credentials and status < 400:
             self.by_credentials.pop(key, None)
@@ -59,30 +74,13 @@ class ServiceProblems:
         self.by_credentials.clear()
 
     def count_refused(self, environment: str) -> int:
-        return len(self._list_refusals(environment))
+        return len(self.map_refusals_by_environment().get(environment, ()))
 
     def describe_problem(self, environment: str) -> str | None:
-        """Returns one line for operators; None if the service serves the gateway."""
-        refusals = self._list_refusals(environment)
-        if not refusals:
-            return self._describe_failures(environment)
-        count = len(refusals)
-        subject = f"{count} merchant{'s' if count > 1 else ''}"
-        if all(status == 403 for status, _ in refusals):
-            return (
-                f"the service refuses the gateway: it denies access (403) for the credentials of {subject}, "
-                "and their clients are refused; check the access key's permissions and the service's "
-                "allow-list"
-            )
-        hint = (
-            "access_key and secret_key look swapped"
-            if any(look_swapped for _, look_swapped in refusals)
-            else "run `payout-gateway doctor`"
-        )
-        return (
-            f"the service refuses the gateway: the credentials of {subject} are not accepted (401), "
-            f"and their clients are refused; {hint}"
-        )
+        """Returns one line that names nobody; None if the service serves the gateway."""
+        if refusals := self.map_refusals_by_environment().get(environment):
+            return describe_refusals(refusals, pluralize(len(refusals), "merchant"))
+        return self._describe_failures(environment)
 
     def _describe_failures(self, environment: str) -> str | None:
         since = self._clock() - FAILURE_SECONDS
@@ -95,15 +93,33 @@ class ServiceProblems:
                 )
         return None
 
-    def _list_refusals(self, environment: str) -> list[tuple[int, bool]]:
+    def map_refusals_by_environment(self) -> dict[str, list[Refusal]]:
         now = self._clock()
         self.by_credentials = {
-            key: refusal
-            for key, refusal in self.by_credentials.items()
-            if now - refusal[2] < FORGET_SECONDS
+            key: (refusal, refused_at)
+            for key, (refusal, refused_at) in self.by_credentials.items()
+            if now - refused_at < FORGET_SECONDS
         }
-        return [
-            (status, look_swapped)
-            for (name, _), (status, look_swapped, _at) in self.by_credentials.items()
-            if name == environment
-        ]
+        refusals = defaultdict(list)
+        for (environment, _), (refusal, _) in self.by_credentials.items():
+            refusals[environment].append(refusal)
+        return dict(refusals)
+
+
+def describe_refusals(refusals: Sequence[Refusal], merchants: str = "") -> str:
+    """Describes refusals in one line; names the merchants unless ``merchants`` stands for them."""
+    merchants = merchants or join_names({refusal.merchant for refusal in refusals})
+    if all(refusal.status == 403 for refusal in refusals):
+        return (
+            f"{REFUSAL}: it denies access (403) for the credentials of {merchants}, and their clients "
+            "are refused; check the access key's permissions and the service's allow-list"
+        )
+    hint = (
+        "access_key and secret_key look swapped"
+        if any(refusal.look_swapped for refusal in refusals)
+        else "run `payout-gateway doctor`"
+    )
+    return (
+        f"{REFUSAL}: the credentials of {merchants} are not accepted (401), and their clients are "
+        f"refused; {hint}"
+    )
