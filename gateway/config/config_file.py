@@ -51,7 +51,8 @@ def _find_key_line_number(text: str, keys: list[str]) -> int | None:
             line_key = re.sub(r"[\"']", "", f"{section}.{assignment[1]}").lstrip(".")
         else:
             continue
-        if line_key == ".".join(keys):
+        # Also the first of its subsections, such as [environments.live] of `environments`.
+        if f"{line_key}.".startswith(f"{'.'.join(keys)}."):
             return number
         if ".".join(keys).startswith(f"{line_key}."):
             section_line = number

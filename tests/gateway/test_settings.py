@@ -148,6 +148,9 @@ def test_unknown_section_is_named_with_its_line() -> None:
     assert load_only_problem("[sever]\nport = 1") == (
         "gateway.toml:1: sever: unknown key; did you mean server?"
     )
+    assert load_only_problem("\n[enviroments.live]\nbase_url = 'https://service.example'") == (
+        "gateway.toml:2: enviroments: unknown key; did you mean environments?"
+    )
 
 
 def test_unknown_environment_is_named_with_its_line() -> None:
