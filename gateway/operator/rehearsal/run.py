@@ -32,9 +32,8 @@ RATE_LIMITED = 429
 FIRST_READ = "/v1/recipients?page=1&pageSize=1"
 AGAIN = "run the same command again to continue"
 MISSING_PATH_STATUSES = {404, 405, 501}
-WAIT_SECONDS = 20
-RATE_LIMIT_SECONDS, RETRY_SECONDS = 90, 5
-"""How long a request waits at most for a rate limit, and for each attempt if it is not told."""
+WAIT_SECONDS, RATE_LIMIT_SECONDS, RETRY_SECONDS = 20, 90, 5
+"""How long to wait at most for a batch and for the end of a rate limit, and for each attempt."""
 TOO_OLD_SECONDS = 35
 """The age from which the gateway presumes that an unanswered request cannot be carried out."""
 DELAYED = {"update_recipient", "update_payout_method", "list-bank"}
@@ -97,19 +96,21 @@ class RecordingClient(UpstreamClient):
         super().__init__(*parts)
         self.show_progress = show_progress
         self.exchanges: list[Exchange] = []
-        self.failure = ""
+        self.failure, self._limited_since = "", 0.0
 
     async def send(self, *request: Any, **options: Any) -> Reply:
         _environment, _credentials, method, target, body = request
-        deadline = time.monotonic() + RATE_LIMIT_SECONDS
         try:
             while (reply := await super().send(*request, **options)).status == RATE_LIMITED:
                 given = reply.headers.get("Retry-After", "")
                 seconds = max(1, int(given)) if given.isdecimal() else RETRY_SECONDS
-                if time.monotonic() + seconds > deadline:
+                self._limited_since = self._limited_since or time.monotonic()
+                if time.monotonic() + seconds > self._limited_since + RATE_LIMIT_SECONDS:
                     break
                 self.show_progress(f"the service limits the rate of requests: waiting {seconds} s")
                 await asyncio.sleep(seconds)
+            else:
+                self._limited_since = 0.0
         except (Unreachable, Unknown) as failure:
             self.failure = f"it does not answer {method} {target.partition('?')[0]}: {failure}"
             raise
@@ -201,8 +202,7 @@ class RehearsalRun:
         except RehearsalStopped:
             # Stops the run if the service is down, and not this path only.
             await self.call_service("GET", FIRST_READ)
-            path = target.partition("?")[0]
-            self.record(step.row, is_ok=None, seen=f"it does not answer {method} {path}")
+            self.record(step.row, is_ok=None, seen=self.client.failure)
             return
         difference = find_difference(status, answer, expected) if expected else ""
         # A failure proves nothing, unless it comes again at the same request.

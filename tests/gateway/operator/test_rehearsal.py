@@ -192,17 +192,19 @@ async def test_open_questions_of_the_document_are_answered(rehearsed: RehearsedF
     """A service that differs in all that the document leaves open: clients notice nothing."""
     report = await rehearsed.run("--start")
     assert select_rows(report, HANDLED) == HANDLED_ROWS | {"clock"}
-    # Without a path to delete batches they stay, and are listed; one was started.
+    # Without a path to delete batches they stay with their payees, and are listed; one was started.
     batches = rehearsed.service.find_or_create_tenant().batches
     payment_count = sum(len(batch.payments) for batch in batches.values())
-    assert {item["id"] for item in report["left"]} == set(batches)
+    left = {item["id"] for item in report["left"]}
+    assert left == {*batches, *rehearsed.list_remaining_objects()}
+    assert len(left) == len(batches) + 2
     assert len(rehearsed.service.batch_starts) == 1
     assert [item["reason"] for item in report["left"]].count("it was started, so it stays") == 1
     again = await rehearsed.run("--start")
     assert len(rehearsed.service.batch_starts) == 1
     assert select_rows(again, HANDLED) == select_rows(report, HANDLED)
     assert select_rows(again, NOT_TRIED) == {"country names"}
-    assert {item["id"] for item in again["left"]} == set(batches)
+    assert {item["id"] for item in again["left"]} == left
     assert sum(len(batch.payments) for batch in batches.values()) == payment_count
     settings = build_settings(rehearsed.folder, rehearsed.url)
     diff = propose_settings(report, settings)
