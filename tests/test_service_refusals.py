@@ -1,4 +1,4 @@
-"""What operators see while a service refuses the gateway or does not respond."""
+"""What operators see while clients are refused: by a service, a limit or a brownout."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from gateway.storage import Tenant, open_store
+from gateway.storage.mode_rows import FORWARD, set_mode
+from tests.gateway.admission.limits.conftest import REDIS_URL
 from tests.legacy_and_current import KEY_NAME, open_gateway_between
 from tests.operator_commands import open_operated_gateway, wait_until_async
 from tests.processes import find_free_port
@@ -83,6 +86,26 @@ async def test_refused_credentials_are_forgotten_once_keys_change(tmp_path: Path
         await wait_until_async(is_ok)
 
 
+async def test_limit_and_brownout_that_refuse_clients_are_named(tmp_path: Path) -> None:
+    limits = {"url": REDIS_URL}
+    async with open_operated_gateway(tmp_path, sections={"limits": limits}) as setup:
+        key = await setup.gateway.import_key(api_key="till-key", name="till", requests_per_hour=1)
+        headers = {"X-API-Key": key}
+        for _ in range(2):
+            response = await setup.gateway.request("GET", "/v1/recipients", headers=headers)
+        assert response.status == 429
+        times = "--from", "2020-01-01T00:00Z", "--until", "2099-12-31T23:59Z"
+        await setup.run_command("brownout", "schedule", *times, "--key", "till", "--yes")
+        with (tmp_path / "gateway.toml").open("a") as file:
+            file.write(f'[limits]\nurl = "{REDIS_URL}"\n')
+        overview = (await load_page(setup.gateway, "/"))[1]
+        doctor = (await setup.run_command("doctor")).output
+    till = f"till of {KEY['merchant']}"
+    assert f"clients are refused (429): {till} {KEY['environment']}" in overview
+    assert "till: active until 2099-12-31 23:59 UTC" in overview
+    assert f"{till} reached the limit of 1 requests an hour" in " ".join(doctor.split())
+
+
 async def test_open_circuit_breaker_is_reported(tmp_path: Path) -> None:
     async with (
         open_raw_service(respond_with(b"", resets_connection=True)) as service,
@@ -90,8 +113,10 @@ async def test_open_circuit_breaker_is_reported(tmp_path: Path) -> None:
     ):
         await gateway.request("GET", "/v1/recipients")
         _, body = await load_page(gateway, "/readyz")
-        assert "circuit breaker is open" in body["faults"]["service.sandbox"]
-        assert "circuit breaker is open" in (await load_page(gateway, "/service"))[1]
+        assert list(body["faults"]) == ["environments.sandbox"], "an outage is one fault"
+        assert body["circuit_breakers"] == {"sandbox": "open"}
+        assert "1 issue<" in (await load_page(gateway, "/"))[1]
+        assert (await load_page(gateway, "/service"))[1].count("the service is down") == 1
         scrape = await scrape_gateway(gateway)
         labels = {"service": "current", "environment": "sandbox"}
         assert scrape.sum("payout_gateway_circuit_breaker_open", **labels) == 1
@@ -111,6 +136,9 @@ async def test_legacy_service_that_is_down_degrades_readiness(hangs: bool, tmp_p
         async with open_gateway(
             tmp_path, service.url, environments={"sandbox": environment}
         ) as gateway:
+            assert (await load_page(gateway, "/readyz"))[1]["status"] == "ok", "nobody needs it"
+            async with open_store(gateway.settings.state) as store:
+                await set_mode(store, Tenant(KEY["merchant"], "sandbox"), "", ["payments"], FORWARD)
             code, body = await load_page(gateway, "/readyz")
             assert (code, body["status"]) == (200, "degraded")
             assert list(body["faults"]) == ["legacy.sandbox"]

@@ -58,7 +58,7 @@ def create_monitoring_application(
             forwarded = await list_forwarded_environments()
             is_ready = _is_ready(checks, _drop_forwarded(faults, forwarded))
         return web.json_response(
-            build_readiness_body(faults, breakers(), is_ready=is_ready),
+            build_readiness_body(drop_consequences(faults), breakers(), is_ready=is_ready),
             status=200 if is_ready else 503,
         )
 
@@ -105,6 +105,17 @@ def _drop_forwarded(faults: Mapping[str, str], environments: Collection[str]) ->
     """Drops the faults of addresses that forwarded clients do not need."""
     unneeded = {f"environments.{name}" for name in environments if f"legacy.{name}" not in faults}
     return {name: fault for name, fault in faults.items() if name not in unneeded}
+
+
+def drop_consequences(faults: Mapping[str, str]) -> dict[str, str]:
+    """Drops the faults that follow from an address that does not answer, so that an outage is one."""
+    return {
+        name: fault
+        for name, fault in faults.items()
+        if not (
+            name.startswith("service.") and name.replace("service", "environments", 1) in faults
+        )
+    }
 
 
 def build_readiness_body(

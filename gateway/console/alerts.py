@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 import msgspec
 from aiohttp import web
 
-from gateway.admin.port import find_readiness_problem
+from gateway.admin.port import drop_consequences, find_readiness_problem
 from gateway.console.dependencies import ConsoleDependencies
+from gateway.observability.plurals import MAX_NAMES, join_names
+from gateway.operator.brownout_windows import describe_window_scope
+from gateway.operator.limit_usage import LimitUse
 from gateway.operator.metrics_page import StateGauges
-from gateway.operator.named_faults import list_forwarded_keys, name_affected_clients
+from gateway.operator.named_faults import list_switched_keys, name_affected_clients
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE
-from gateway.storage.brownout_rows import list_planned_and_active_brownouts
+from gateway.storage.brownout_rows import Brownout, list_planned_and_active_brownouts
 from gateway.storage.difference_rows import load_comparison_tallies_by_key
 from gateway.storage.request_counts import RequestCounts, sum_request_counts
 from gateway.upstream.service_problems import Refusal
@@ -43,6 +47,8 @@ REFUSAL_RATIO = 0.5
 MIN_REQUESTS = 3
 """Warn of one merchant's errors after at least as many of its requests."""
 
+
+MOMENT = "%Y-%m-%d %H:%M UTC"
 
 _REFUSALS_DECODER = msgspec.json.Decoder(dict[str, list[Refusal]])
 
@@ -82,7 +88,15 @@ class HealthChecks:
                 problems = dict(zip(checks, results, strict=True))
                 for body in bodies:
                     problems.update(json.loads(body)["faults"])
-                self._problems = await self._name_affected_clients(problems, refusals)
+                faults = drop_consequences(
+                    {name: fault for name, fault in problems.items() if fault}
+                )
+                named = await self._name_affected_clients(faults, refusals)
+                self._problems = {
+                    name: named.get(name)
+                    for name, fault in problems.items()
+                    if not fault or name in named
+                }
                 self._checked_at = now()
             return self._problems
 
@@ -94,18 +108,19 @@ class HealthChecks:
         return web.Response(body=body, content_type="application/json")
 
     async def _name_affected_clients(
-        self, problems: dict[str, str | None], refusals: list[bytes]
-    ) -> dict[str, str | None]:
+        self, faults: Mapping[str, str], refusals: list[bytes]
+    ) -> dict[str, str]:
         merged = self._dependencies.service_problems.map_refusals_by_environment()
         for body in refusals:
             for environment, others in _REFUSALS_DECODER.decode(body).items():
                 merged[environment] = [*{*merged.get(environment, []), *others}]
-        store, compared_answer = (
-            self._dependencies.store,
-            self._dependencies.settings.comparing.answers,
-        )
         return name_affected_clients(
-            problems, merged, await list_forwarded_keys(store, compared_answer)
+            faults,
+            merged,
+            await list_switched_keys(self._dependencies.store)
+            | await list_switched_keys(
+                self._dependencies.store, self._dependencies.settings.comparing.forwarding_modes
+            ),
         )
 
 
@@ -132,14 +147,13 @@ async def load_alerts(
     faults: Mapping[str, str | None],
     figures: StateGauges,
     recent_by_merchant: Mapping[str, RequestCounts],
-    near_their_limit: int,
+    limited_keys: Sequence[LimitUse],
 ) -> list[Alert]:
     """Loads all alerts, errors first; raises StoreUnavailable."""
+    now = dependencies.store.clock()
     windows = [
         window
-        for window in await list_planned_and_active_brownouts(
-            dependencies.store, dependencies.store.clock()
-        )
+        for window in await list_planned_and_active_brownouts(dependencies.store, now)
         # Brownouts that only count change nothing for clients.
         if window.refuses
     ]
@@ -155,11 +169,15 @@ async def load_alerts(
     refused = recent.refused if recent.refused > REFUSAL_RATIO * recent.requests else 0
     refused_text = f"of {recent.requests:,} requests refused (4xx) in the last 15 minutes"
     # One merchant of many hardly changes the shares of all requests.
-    afflicted = sum(
-        counts.requests >= MIN_REQUESTS
-        and counts.refused + counts.failed > REFUSAL_RATIO * counts.requests
+    afflicted = [
+        merchant
         for merchant, counts in recent_by_merchant.items()
-        if merchant and not failed and not refused
+        if (merchant and not failed and not refused)
+        and counts.requests >= MIN_REQUESTS
+        and counts.refused + counts.failed > REFUSAL_RATIO * counts.requests
+    ]
+    exhausted, nearly_exhausted = (
+        [str(use) for use in limited_keys if use.level == level] for level in ("reached", "near")
     )
     return [
         *(Alert("error", _format_fault(name, fault), "/service") for name, fault in faults.items() if fault),
@@ -168,19 +186,31 @@ async def load_alerts(
         *_iter_error_alert_unless_zero(figures.in_doubt_operations, "write is", "writes are", "in doubt", "/writes"),
         *_iter_error_alert_unless_zero(failed, failed_text, failed_text, "", "/requests?status=5xx"),
         *_iter_warning_alert_unless_zero(refused, refused_text, refused_text, "", "/requests?status=4xx"),
-        *_iter_warning_alert_unless_zero(
-            afflicted, "merchant gets", "merchants get", "errors for most requests of the last 15 minutes", "/requests?status=errors"
+        *_iter_naming_alert(exhausted, "reached the hourly limit, so clients are refused (429)", "/limits"),
+        *_iter_naming_alert(
+            afflicted, "most requests of the last 15 minutes got errors", "/requests?status=errors"
         ),
         *_iter_warning_alert_unless_zero(figures.superseded_batches, "batch is", "batches are", "superseded at the service", "/writes"),
         *_iter_warning_alert_unless_zero(figures.freezes, "write freeze is", "write freezes are", "active", "/switches"),
+        *(Alert("warning", _format_brownout(window, now), "/switches") for window in windows[:MAX_NAMES]),
         *_iter_warning_alert_unless_zero(
-            len(windows), "brownout is", "brownouts are", "active or scheduled", "/switches"
+            len(windows[MAX_NAMES:]), "more brownout is", "more brownouts are", "active or scheduled", "/switches"
         ),
-        *_iter_warning_alert_unless_zero(near_their_limit, "key is at or near its", "keys are at or near their", "limit", "/limits"),
+        *_iter_naming_alert(nearly_exhausted, "near the hourly limit", "/limits"),
         *_iter_warning_alert_unless_zero(
             len(differing_keys), "compared key has", "compared keys have", "answers that differ", "/compare"
         ),
     ]  # fmt: skip
+
+
+def _format_brownout(window: Brownout, now: datetime) -> str:
+    state = "active" if window.begins_at <= now else f"scheduled from {window.begins_at:{MOMENT}}"
+    return f"brownout of {describe_window_scope(window)}: {state} until {window.ends_at:{MOMENT}}"
+
+
+def _iter_naming_alert(names: Collection[str], text: str, href: str) -> Iterator[Alert]:
+    if names:
+        yield Alert("warning", f"{text}: {join_names(names)}", href)
 
 
 def _iter_error_alert_unless_zero(

@@ -13,6 +13,7 @@ from gateway.admin.port import Check
 from gateway.admission.limits import RateLimiter
 from gateway.config.settings import Settings
 from gateway.http.progress import LargeRequestsInProgress
+from gateway.operator.limit_usage import LimitUse, load_limit_usage
 from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import Store
 from gateway.upstream.clock import ServiceClock
@@ -44,6 +45,12 @@ class ConsoleDependencies:
     @property
     def has_parent(self) -> bool:
         return self.admin_socket is not None
+
+    async def load_limit_usage(self) -> list[LimitUse]:
+        """Loads the use of all rate limits; raises StoreUnavailable."""
+        return await load_limit_usage(
+            self.store, self.limits, self.settings.limits.requests_per_hour
+        )
 
     async def fetch_from_other_workers(self, path: str) -> list[bytes]:
         """Fetches a page from each other worker of this gateway that answers."""

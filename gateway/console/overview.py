@@ -9,7 +9,6 @@ from aiohttp import web
 
 from gateway.console.alerts import HealthChecks, format_check_name, load_alerts
 from gateway.console.dependencies import ConsoleDependencies
-from gateway.console.limits import load_limit_usage
 from gateway.console.migration import SunsetProgress, compute_sunset_progress
 from gateway.console.pages import Pages
 from gateway.console.traffic import (
@@ -54,7 +53,7 @@ class OverviewPage:
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         store = self._dependencies.store
         faults = await self._health.find_problems()
-        near_limit = sum(use.level != "ok" for use in await load_limit_usage(self._dependencies))
+        limited = [use for use in await self._dependencies.load_limit_usage() if use.level != "ok"]
         gauges = await load_state_gauges(store)
         plots, _ = await load_traffic_plots(store, DEFAULT_HOURS)
         since = compute_span_start(store.clock() - FIGURES_PERIOD, HOUR)
@@ -68,13 +67,13 @@ class OverviewPage:
             "overview",
             faults={format_check_name(name): fault for name, fault in faults.items()},
             matters=await load_alerts(
-                self._dependencies, faults, gauges, recent_by_merchant, near_limit
+                self._dependencies, faults, gauges, recent_by_merchant, limited
             ),
             plots=plots,
             day=sum_request_counts(day.values()),
             recent=sum_request_counts(recent_by_merchant.values()),
             figures=gauges,
-            near=near_limit,
+            near=len(limited),
             # Requests without a known key are one row, which is not a key.
             left=sum(bool(usage.key) for usage in week),
             keys=sum(gauges.keys.values()),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Collection, Mapping, Sequence
 
 from gateway.observability.plurals import join_names
 from gateway.storage import Store
@@ -12,14 +11,10 @@ from gateway.storage.mode_rows import COMPARE, FORWARD, list_mode_switches
 from gateway.upstream.service_problems import REFUSAL, Refusal, describe_refusals
 
 
-async def list_forwarded_keys(
-    store: Store, compared_answer: Literal["legacy", "current"]
+async def list_switched_keys(
+    store: Store, modes: Collection[str] = (FORWARD, COMPARE)
 ) -> dict[str, set[str]]:
-    """Lists the keys that the legacy service answers, by environment; raises StoreUnavailable.
-
-    ``compared_answer`` is the service that answers keys in mode ``compare``.
-    """
-    modes = {FORWARD, COMPARE} if compared_answer == "legacy" else {FORWARD}
+    """Lists the keys in these modes by environment, for operators; raises StoreUnavailable."""
     keys = defaultdict(set)
     for switch in await list_mode_switches(store):
         if switch.mode in modes:
@@ -32,18 +27,16 @@ async def list_forwarded_keys(
 
 
 def name_affected_clients(
-    faults: Mapping[str, str | None],
+    faults: Mapping[str, str],
     refusals: Mapping[str, Sequence[Refusal]],
-    forwarded_keys: Mapping[str, set[str]],
-) -> dict[str, str | None]:
+    switched_keys: Mapping[str, set[str]],
+) -> dict[str, str]:
     """Returns the faults of `/readyz` with names; the other arguments are by environment."""
     named = dict(faults)
     for name, fault in faults.items():
         kind, _, environment = name.partition(".")
-        if not fault:
-            continue
         if kind == "service" and fault.startswith(REFUSAL) and environment in refusals:
             named[name] = describe_refusals(refusals[environment])
-        elif kind == "legacy" and environment in forwarded_keys:
-            named[name] = f"{fault} ({join_names(forwarded_keys[environment])})"
+        elif kind == "legacy" and environment in switched_keys:
+            named[name] = f"{fault} ({join_names(switched_keys[environment])})"
     return named

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -16,14 +16,15 @@ from gateway.admin.port import CHECK_SECONDS, Check, create_monitoring_applicati
 from gateway.config.settings import Settings
 from gateway.docgen import openapi
 from gateway.operator.metrics_page import MetricsPage
-from gateway.operator.named_faults import list_forwarded_keys
+from gateway.operator.named_faults import list_switched_keys
 from gateway.server.assembly import Backends
 from gateway.storage import Store, StoreUnavailable
+from gateway.storage.mode_rows import COMPARE, FORWARD
 from gateway.upstream.egress import EgressConfig
 from mappings.effects import JSON
 
 OPEN_BREAKER = (
-    "the {service} is down: it does not respond, and the circuit breaker is open; {clients} get 500, "
+    "the {service} is down: it does not respond, and the circuit breaker is open; {effect}, "
     "and the next request tries it again"
 )
 
@@ -73,8 +74,12 @@ def _build_legacy_openapi_document(settings: Settings, port: int) -> Mapping[str
 
 async def _list_forwarded_environments(settings: Settings, store: Store) -> set[str]:
     """Lists the environments in which the legacy service answers clients."""
+    return await _list_switched_environments(store, settings.comparing.forwarding_modes)
+
+
+async def _list_switched_environments(store: Store, modes: Collection[str]) -> set[str]:
     try:
-        return set(await list_forwarded_keys(store, settings.comparing.answers))
+        return set(await list_switched_keys(store, modes))
     except StoreUnavailable:
         return set()  # a fault of its own
 
@@ -98,7 +103,8 @@ def create_readiness_checks(settings: Settings, backends: Backends) -> dict[str,
             return (
                 None
                 if await _find_origin_status(origin, egress.build_request_options(name))
-                else "the service is down: base_url does not answer; see network and TLS"
+                else "the service is down: base_url does not answer, and clients get 500; see network "
+                "and TLS"
             )
 
         return find_environment_problem
@@ -119,27 +125,29 @@ def _create_service_checks(
     settings: Settings, backends: Backends, egress: EgressConfig
 ) -> dict[str, Check]:
     """Creates checks of what the services do with the gateway's requests."""
+    store = backends.store
 
     def create_service_check(name: str) -> Check:
         async def find_service_problem() -> str | None:
             if backends.breakers.map_environments_to_states()[name] != "closed":
-                return OPEN_BREAKER.format(service="service", clients="clients")
+                return OPEN_BREAKER.format(service="service", effect="clients get 500")
             return backends.upstream.problems.describe_problem(name)
 
         return find_service_problem
 
     def create_legacy_check(name: str, origin: str) -> Check:
         async def find_legacy_problem() -> str | None:
+            if name not in await _list_switched_environments(store, (FORWARD, COMPARE)):
+                return None
+            if name not in await _list_forwarded_environments(settings, store):
+                effect = "no answers are compared"
+            else:
+                effect = "the keys that it answers (`payout-gateway modes list`) get 500"
             if backends.legacy_breakers.map_environments_to_states()[name] != "closed":
-                return OPEN_BREAKER.format(
-                    service="legacy service", clients="the keys that it answers"
-                )
+                return OPEN_BREAKER.format(service="legacy service", effect=effect)
             if await _find_origin_status(origin, egress.build_request_options(name)):
                 return None
-            return (
-                "the legacy service is down: legacy_base_url does not answer; the keys that it answers "
-                "(`payout-gateway modes list`) get 500"
-            )
+            return f"the legacy service is down: legacy_base_url does not answer; {effect}"
 
         return find_legacy_problem
 

@@ -23,6 +23,7 @@ from gateway.admin.port import (
     CHECK_SECONDS,
     build_readiness_body,
     create_metrics_handler,
+    drop_consequences,
     hide_server_version,
 )
 from gateway.server.workers.metrics_aggregation import OPENMETRICS_CONTENT_TYPE, MetricsAggregator
@@ -167,6 +168,7 @@ def _merge_readiness(pages: Sequence[WorkerPage | None]) -> dict[str, Any]:
     elif silent_count := len(pages) - len(reports):
         faults["workers"] = f"{silent_count} of {len(pages)} do not answer"
     is_ready = bool(reports) and all(report["status"] != "error" for report in reports)
+    faults = drop_consequences(faults)
     return build_readiness_body(faults, _find_worst_breaker_states(reports), is_ready=is_ready)
 
 

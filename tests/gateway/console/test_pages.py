@@ -95,10 +95,10 @@ async def test_overview_lists_alerts_first(console_client: ConsoleClient) -> Non
     alerts_text = page_text[page_text.index("issues") : page_text.index("Requests last 24 h")]
     assert "requests failed (5xx)" in alerts_text
     assert "1 write is in doubt" in alerts_text, "at once, as the page of writes says"
-    assert "1 key is at or near its limit" in alerts_text
+    assert "near the hourly limit: nightly of demo sandbox" in alerts_text
     assert "1 batch is superseded at the service" in alerts_text
     assert "1 compared key has answers that differ" in alerts_text
-    assert alerts_text.index("failed (5xx)") < alerts_text.index("near its limit")
+    assert alerts_text.index("failed (5xx)") < alerts_text.index("near the hourly limit")
     assert "31 days to the sunset" in page_text
 
 
@@ -342,7 +342,7 @@ async def test_overview_warns_of_one_merchant_among_many(tmp_path: Path) -> None
 
         async def is_merchant_reported() -> bool:
             page = await read_page_text(client, "/")
-            return "1 merchant gets errors for most requests" in page
+            return "requests of the last 15 minutes got errors: other" in page
 
         await wait_until_async(is_merchant_reported)
 

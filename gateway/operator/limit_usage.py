@@ -1,0 +1,67 @@
+"""Current use of the rate limit of each key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.admission.limits import RateLimiter
+from gateway.auth.key_rows import ListedKey, load_listed_keys
+from gateway.storage import Store, Tenant
+
+NEAR_LIMIT_RATIO = 0.8
+"""A key is near its limit from this share on."""
+
+SIGNED_REQUESTS = "signed requests"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitUse:
+    """Current use of a rate limit. ``used`` is None if the counter is unavailable."""
+
+    tenant: Tenant
+    name: str
+    limit: int
+    used: int | None
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.tenant}"
+
+    @property
+    def ratio(self) -> float:
+        return (self.used or 0) / self.limit if self.limit else 0.0
+
+    @property
+    def level(self) -> str:
+        if self.used is not None and self.used >= self.limit:
+            return "reached"
+        return "near" if self.ratio >= NEAR_LIMIT_RATIO else "ok"
+
+
+async def load_limit_usage(store: Store, limits: RateLimiter, default_limit: int) -> list[LimitUse]:
+    """Loads the use of all active keys, and of each merchant's signed requests if there are any.
+
+    The highest share comes first. Raises StoreUnavailable.
+    """
+    keys = [key for key in await load_listed_keys(store) if key.revoked_at is None]
+    tenants = sorted({key.tenant for key in keys})
+    # The names that the legacy and the signed interface count by.
+    counter_names = [
+        *(key.id for key in keys),
+        *(f"signed {signed_tenant}" for signed_tenant in tenants),
+    ]
+    counts = await limits.list_window_request_counts(counter_names)
+    # Without counts the backend cannot be reached: unknown, which is not zero.
+    key_counts = counts[: len(keys)] if counts else [None] * len(keys)
+    uses = [
+        _build_limit_use(key, default_limit, used)
+        for key, used in zip(keys, key_counts, strict=True)
+    ]
+    signed = zip(tenants, counts[len(keys) :] if counts else [], strict=False)
+    uses += [
+        LimitUse(tenant, SIGNED_REQUESTS, default_limit, used) for tenant, used in signed if used
+    ]
+    return sorted(uses, key=lambda use: (-use.ratio, use.tenant, use.name))
+
+
+def _build_limit_use(key: ListedKey, default_limit: int, used: int | None) -> LimitUse:
+    return LimitUse(key.tenant, key.name, key.requests_per_hour or default_limit, used)
