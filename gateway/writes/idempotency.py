@@ -244,8 +244,10 @@ class IdempotencyGuard:
             )
             await execution.close(ANSWERED if is_final else UNDONE, stored)
             return response
-        response = self._responses[execution] = await render_answer(answer)
+        response = await render_answer(answer)
         await self._finish(execution, response, key_digest, has_key=has_key)
+        # Not before: what a process that was paused has done may belong to another one by now.
+        self._responses[execution] = response
         # The first attempt's process had ended: this is its response, and nothing was done twice.
         return stored_responses.add_replayed_header(response) if execution.is_resumed else response
 
