@@ -242,6 +242,17 @@ async def test_failure_of_the_compared_service_is_no_difference(tmp_path: Path) 
             for difference in report["differences"]
             if difference["operation"] == "list_recipients"
         ] == []
+        await setup.gateway.request("GET", "/v1/recipients")
+        report = await wait_for_count(setup, "list_recipients", 1)
+        assert (report["ready"], report["mostly_not_comparable"]) == (False, ["list_recipients"])
+        url = f"{setup.gateway.running.admin_url}/compare/key?key={KEY_NAME}"
+        async with setup.gateway.session.get(url) as page:
+            text = await page.text()
+        assert "Not ready for cutover" in text
+        assert "Mostly not comparable: list_recipients (1 of 7 compared)" in text
+        for _ in range(5):
+            await setup.gateway.request("GET", "/v1/recipients")
+        assert (await wait_for_count(setup, "list_recipients", 6))["ready"]
 
 
 async def test_writes_and_batches_of_one_service_are_not_compared(tmp_path: Path) -> None:

@@ -176,6 +176,7 @@ def _build_key_readiness_json(readiness: KeyReadiness) -> dict[str, Any]:
         # The names of some JSON keys are older than those in the code; scripts read them.
         "never_seen": readiness.never_seen,
         "used_and_never_compared": readiness.missing_reads,
+        "mostly_not_comparable": readiness.mostly_incomparable_reads,
         "last_at": format_time(readiness.last_at),
         "operations": [
             {"operation": name, **{count: getattr(tally, count) for count in _COUNTS}}
@@ -214,6 +215,6 @@ def _print_key_readiness(readiness: KeyReadiness) -> None:
         click.echo(UNKNOWN_OBJECT_HINT)
     if readiness.never_seen:
         click.echo(f"Never compared: {', '.join(readiness.never_seen)}")
-    if readiness.missing_reads:
-        click.echo(readiness.missing_reads_sentence)
+    for obstacle in readiness.obstacles:
+        click.echo(obstacle)
     click.echo("")

@@ -68,7 +68,28 @@ class KeyReadiness:
         return [name for name in self.never_seen if name in self.used]
 
     @property
-    def missing_reads_sentence(self) -> str:
+    def mostly_incomparable_reads(self) -> list[str]:
+        """Reads of which more answers could not be compared than could."""
+        return [name for name, tally in self.operations.items() if tally.failed > tally.compared]
+
+    @property
+    def obstacles(self) -> list[str]:
+        """Sentences that say what is missing before the key is ready, other than differences."""
+        sentences = [self._missing_reads_sentence] if self.missing_reads else []
+        if counts := [
+            f"{name} ({self.operations[name].compared} of "
+            f"{self.operations[name].compared + self.operations[name].failed} compared)"
+            for name in self.mostly_incomparable_reads
+        ]:
+            sentences.append(
+                f"Mostly not comparable: {', '.join(counts)}. A service did not answer, or batches "
+                "are not imported yet (`payout-gateway cutover import`). When that is mended, reset "
+                f"the statistics: `payout-gateway compare report --key {shlex.quote(self.key)} --forget`."
+            )
+        return sentences
+
+    @property
+    def _missing_reads_sentence(self) -> str:
         hint = (
             "The payments of all batches are compared once every batch is imported: run "
             f"`payout-gateway cutover import --key {shlex.quote(self.key)}` with the key itself in "
@@ -90,7 +111,7 @@ class KeyReadiness:
 
     @property
     def is_ready(self) -> bool:
-        return self.answer_count > 0 and not self.open_difference_count and not self.missing_reads
+        return self.answer_count > 0 and not (self.open_difference_count or self.obstacles)
 
     @property
     def last_at(self) -> datetime | None:
@@ -103,6 +124,7 @@ class KeyReadiness:
         ready = "ready for cutover" if self.is_ready else "not ready for cutover"
         return (
             f"{ready}. {pluralize(self.answer_count, 'answer')} compared, "
+            f"{sum(tally.failed for tally in self.operations.values())} not comparable, "
             f"{pluralize(self.open_difference_count, 'unexplained difference')}, "
             f"{pluralize(len(self.never_seen), 'read')} never compared."
         )
