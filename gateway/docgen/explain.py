@@ -102,7 +102,9 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
     # The same routing, vocabulary and flow as for traffic, so that the explanation cannot differ from it.
     vocabulary = settings.vocabulary.build_vocabulary()
     path, _, query = target.partition("?")
-    route_match = Routes(vocabulary).match(path)
+    routes = Routes(vocabulary)
+    # The document of the legacy interface leaves out the prefix too.
+    route_match = routes.match(path) or routes.match(f"/v1{path}")
     operation = route_match.route.operations.get(method) if route_match else None
     if route_match is None or operation is None:
         raise UnknownOperation(

@@ -252,7 +252,7 @@ def test_signed_text_equals_text_of_the_signer() -> None:
             '{"sourceCurrency":"USD"}',
         ],
         [
-            "/v1/batches",
+            "/batches",
             "-H",
             "X-API-Key: never-shown",
             "-s",
