@@ -148,8 +148,13 @@ async def load_alerts(
     figures: StateGauges,
     recent_by_merchant: Mapping[str, RequestCounts],
     limited_keys: Sequence[LimitUse],
+    *,
+    last_failure_at: datetime | None,
 ) -> list[Alert]:
-    """Loads all alerts, errors first; raises StoreUnavailable."""
+    """Loads all alerts, errors first; ``last_failure_at`` is set if failures have ended.
+
+    Raises StoreUnavailable.
+    """
     now = dependencies.store.clock()
     windows = [
         window
@@ -166,6 +171,10 @@ async def load_alerts(
     # A share, because a few failures among many requests are normal.
     failed = recent.failed if recent.failed > FAILURE_RATIO * recent.requests else 0
     failed_text = f"of {recent.requests:,} requests failed (5xx) in the last 15 minutes"
+    iter_failure_alert = _iter_error_alert_unless_zero
+    if last_failure_at:
+        iter_failure_alert = _iter_warning_alert_unless_zero
+        failed_text += f", the last at {last_failure_at:%H:%M} UTC"
     refused = recent.refused if recent.refused > REFUSAL_RATIO * recent.requests else 0
     refused_text = f"of {recent.requests:,} requests refused (4xx) in the last 15 minutes"
     # One merchant of many hardly changes the shares of all requests.
@@ -184,7 +193,7 @@ async def load_alerts(
         *(_RESTORED_ALERTS if figures.is_restored else ()),
         *(() if any(figures.keys.values()) else _NO_KEY_ALERTS),
         *_iter_error_alert_unless_zero(figures.in_doubt_operations, "write is", "writes are", "in doubt", "/writes"),
-        *_iter_error_alert_unless_zero(failed, failed_text, failed_text, "", "/requests?status=5xx"),
+        *iter_failure_alert(failed, failed_text, failed_text, "", "/requests?status=5xx"),
         *_iter_warning_alert_unless_zero(refused, refused_text, refused_text, "", "/requests?status=4xx"),
         *_iter_naming_alert(exhausted, "reached the hourly limit, so clients are refused (429)", "/limits"),
         *_iter_naming_alert(

@@ -13,6 +13,7 @@ from gateway.console.migration import SunsetProgress, compute_sunset_progress
 from gateway.console.pages import Pages
 from gateway.console.traffic import (
     DEFAULT_HOURS,
+    find_last_failure,
     load_recent_traffic,
     load_traffic_plots,
 )
@@ -67,7 +68,12 @@ class OverviewPage:
             "overview",
             faults={format_check_name(name): fault for name, fault in faults.items()},
             matters=await load_alerts(
-                self._dependencies, faults, gauges, recent_by_merchant, limited
+                self._dependencies,
+                faults,
+                gauges,
+                recent_by_merchant,
+                limited,
+                last_failure_at=await find_last_failure(store),
             ),
             plots=plots,
             day=sum_request_counts(day.values()),

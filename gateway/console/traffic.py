@@ -155,6 +155,19 @@ async def load_recent_traffic(store: Store) -> dict[str, RequestCounts]:
     return {merchant: count for (merchant,), count in counts.items()}
 
 
+async def find_last_failure(store: Store) -> datetime | None:
+    """Finds the minute of the last failure; None if failures may still happen.
+
+    That is the case until a minute has passed without one, and with other requests. Raises
+    StoreUnavailable.
+    """
+    now = store.clock()
+    minutes = await load_request_counts(store, MINUTE, now - RECENT_PERIOD - MINUTE, "began_at")
+    failed_at = max((minute for (minute,), counts in minutes.items() if counts.failed), default=now)
+    has_requests_since = any(minute > failed_at for (minute,) in minutes)
+    return failed_at if has_requests_since and now - failed_at >= 2 * MINUTE else None
+
+
 class TrafficPage:
     def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
         self._store = dependencies.store

@@ -17,6 +17,13 @@ from sqlalchemy import text
 from gateway.cli import gateway
 from gateway.simulator import Fault
 from gateway.storage import open_store
+from gateway.storage.request_counts import (
+    MINUTE,
+    CountKey,
+    RequestCounts,
+    add_request_counts,
+    compute_span_start,
+)
 from gateway.storage.restore_detection import NO_MARK, set_restored_flag
 from tests.console import (
     OTHER_MERCHANTS,
@@ -325,6 +332,32 @@ async def test_overview_warns_of_refusals_without_a_faulty_service(
             return "1 of 1 requests refused (4xx)" in await read_page_text(client, "/")
 
         await wait_until_async(is_refusal_reported)
+
+
+async def test_failures_are_no_error_once_requests_succeed_again(tmp_path: Path) -> None:
+    async with (
+        open_console(tmp_path) as console,
+        open_store(console.gateway.settings.state) as store,
+        open_console_client(console.url) as client,
+    ):
+        minute = compute_span_start(store.clock(), MINUTE) - 5 * MINUTE
+
+        async def count(began_at: datetime, requests: int, failed: int) -> None:
+            key = CountKey(began_at, MINUTE, "demo", "sandbox", "demo-sandbox", "list_batches")
+            await add_request_counts(
+                store,
+                {key: RequestCounts(requests, 0, failed, first_at=began_at, last_at=began_at)},
+            )
+
+        await count(minute, 9000, 8000)
+        text = "requests failed (5xx) in the last 15 minutes"
+        page = await read_page_text(client, "/")
+        assert re.search(f"error: [0-9,]+ of [0-9,]+ {re.escape(text)}", page)
+        assert "the last at" not in page, "nobody knows: no request came since"
+        await count(minute + MINUTE, 10, 0)
+        page = await read_page_text(client, "/")
+        last_failure = f"{re.escape(text)}, the last at {minute:%H:%M} UTC"
+        assert re.search(f"warning: [0-9,]+ of [0-9,]+ {last_failure}", page)
 
 
 async def test_overview_warns_of_one_merchant_among_many(tmp_path: Path) -> None:
