@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from aiohttp import web
 
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.operator.readiness import Difference, KeyReadiness, load_cutover_readiness
+from gateway.storage.difference_rows import Tally
 
 MAX_KEYS = 200
 """Keys on the page; `compare report` lists all."""
-
-
-@dataclass(frozen=True, slots=True)
-class OperationComparison:
-    """Counts and differences of an operation of a key."""
-
-    operation: str
-    compared: int
-    different: int
-    failed: int
-    dropped: int
-    differences: list[Difference]
 
 
 class ComparisonsPage:
@@ -64,27 +51,19 @@ class ComparisonPage:
             request,
             "comparison",
             standing=standings[0],
-            operations=_build_operation_comparisons(standings[0]),
+            operations=_sort_operations(standings[0]),
         )
 
 
-def _build_operation_comparisons(standing: KeyReadiness) -> list[OperationComparison]:
-    """Builds the operations of a key, most differences first."""
-    operations = [
-        OperationComparison(
-            name,
-            tally.compared,
-            tally.different,
-            tally.failed,
-            tally.dropped,
-            sorted(
-                (difference for difference in standing.differences if difference.operation == name),
-                key=lambda difference: (difference.why is not None, -difference.answers),
-            ),
-        )
-        for name, tally in standing.operations.items()
-    ]
-    return sorted(
-        operations,
-        key=lambda operation: (-operation.different, -operation.compared, operation.operation),
+def _sort_operations(standing: KeyReadiness) -> list[tuple[str, Tally, list[Difference]]]:
+    """Returns each operation with its differences, most differences first."""
+    differences = sorted(
+        standing.differences, key=lambda each: (each.why is not None, -each.answers)
     )
+    return [
+        (name, tally, [each for each in differences if each.operation == name])
+        for name, tally in sorted(
+            standing.operations.items(),
+            key=lambda item: (-item[1].different, -item[1].compared, item[0]),
+        )
+    ]

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import simplejson
@@ -40,63 +39,14 @@ PUBLIC_PATH_PARTS = frozenset(
 """All path parts of both interfaces, except ids."""
 
 
-@dataclass(frozen=True, slots=True)
-class SentField:
-    """A field of the legacy request.
-
-    ``mark`` is its number in the calls; 0 if no call contains it, and ``why`` is the reason.
-    """
-
-    name: str
-    value: str
-    mark: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallField:
-    """A field of a call. ``mark`` is the number of the legacy field that it comes from."""
-
-    name: str
-    value: str
-    mark: int
-    rule: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallView:
-    made: ExplainedCall
-    target: str
-    fields: Sequence[CallField]
-    signed: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class ExplanationPage:
-    """Both columns of the page. ``request_line`` is the method and path of the legacy request."""
-
-    explained: Explanation
-    request_line: str
-    sent: Sequence[SentField]
-    calls: Sequence[CallView]
-    refusal: str
-    answered: Sequence[tuple[str, str, str]]
-
-
 class ExplainPage:
     def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
         self._settings = dependencies.settings
         self._pages = pages
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        operation = next(
-            (
-                candidate
-                for candidate in OPERATIONS
-                if candidate.name == request.query.get("example")
-            ),
-            None,
-        )
+        name = request.query.get("example")
+        operation = next((each for each in OPERATIONS if each.name == name), None)
         example = build_request_example(self._settings, operation) if operation else None
         text = format_curl_command(example.method, example.target, example.body) if example else ""
         return self._render(request, text)
@@ -105,28 +55,25 @@ class ExplainPage:
         text, is_unmasked = fields.get("request", ""), bool(fields.get("values"))
         try:
             # In a thread: a long request takes a while and must not delay payments.
-            explanation = await asyncio.to_thread(
-                self._explain, text, Redactor(is_unmasked=is_unmasked)
-            )
+            sides = await asyncio.to_thread(self._explain, text, Redactor(is_unmasked=is_unmasked))
         except (InvalidCurlCommand, UnknownOperation) as error:
             return self._render(request, text, error=str(error), is_unmasked=is_unmasked)
         except Invalid as invalid:
-            return self._render(
-                request, text, error=invalid.problems[0].message, is_unmasked=is_unmasked
-            )
-        return self._render(request, text, explanation=explanation, is_unmasked=is_unmasked)
+            message = invalid.problems[0].message
+            return self._render(request, text, error=message, is_unmasked=is_unmasked)
+        return self._render(request, text, sides=sides, is_unmasked=is_unmasked)
 
-    def _explain(self, text: str, redactor: Redactor) -> ExplanationPage:
+    def _explain(self, text: str, redactor: Redactor) -> dict[str, Any]:
         parsed = parse_request_text(text)
         explained = explain_request(self._settings, parsed.method, parsed.target, parsed.body)
-        return _build_explanation(explained, parsed, redactor)
+        return _describe_sides(explained, parsed, redactor)
 
     def _render(
         self,
         request: web.Request,
         text: str,
         *,
-        explanation: ExplanationPage | None = None,
+        sides: Mapping[str, Any] | None = None,
         error: str = "",
         is_unmasked: bool = False,
     ) -> web.StreamResponse:
@@ -135,7 +82,7 @@ class ExplainPage:
             "explain",
             422 if error else 200,
             text=text,
-            sides=explanation,
+            sides=sides,
             why=error,
             shows=is_unmasked,
             operations=[operation for operation in OPERATIONS if operation.body_shape is not None],
@@ -168,9 +115,13 @@ def _format_json(value: JSON, indent: int | None = None) -> str:
     return simplejson.dumps(value, use_decimal=True, ensure_ascii=False, indent=indent, default=str)
 
 
-def _build_explanation(
+def _describe_sides(
     explained: Explanation, parsed: CurlRequest, redactor: Redactor
-) -> ExplanationPage:
+) -> dict[str, Any]:
+    """Returns both columns of the page. A field's mark is the number of the legacy field.
+
+    It is 0 for legacy fields that no call contains, and for fields that come from none.
+    """
     # Only fields that a call contains get a number; the others have a reason instead.
     used = {origin.sent_in for made in explained.calls for origin in made.fields if origin.sent_in}
     names = [
@@ -183,23 +134,42 @@ def _build_explanation(
             # An object gets the number of the first field in it.
             marks.setdefault(container, number)
     reasons = dict(explained.kept)
-    sent = [
-        SentField(
-            name,
-            _redact_value(redactor, name, value),
-            number_by_name.get(name, 0),
-            _find_unsent_reason(reasons, name),
-        )
-        for name, value in explained.sent
-    ]
-    return ExplanationPage(
-        explained,
-        f"{parsed.method} {_redact_target(redactor, parsed.target)}",
-        sent,
-        [_build_call_view(made, marks, redactor) for made in explained.calls],
-        _format_refusal(explained),
-        explained.answered,
-    )
+
+    def find_unsent_reason(name: str) -> str:
+        containers = _iter_enclosing_field_names(name)
+        return next((reasons[each] for each in containers if each in reasons), "")
+
+    return {
+        "explained": explained,
+        "request_line": f"{parsed.method} {_redact_target(redactor, parsed.target)}",
+        "sent": [
+            (
+                name,
+                _redact_value(redactor, name, value),
+                number_by_name.get(name, 0),
+                find_unsent_reason(name),
+            )
+            for name, value in explained.sent
+        ],
+        "calls": [
+            (
+                made,
+                _redact_target(redactor, made.target),
+                [
+                    (
+                        origin,
+                        _format_call_field_value(redactor, origin),
+                        marks.get(origin.sent_in or "", 0),
+                    )
+                    for origin in made.fields
+                ],
+                _list_signed_lines(made, redactor),
+            )
+            for made in explained.calls
+        ],
+        # Its messages contain field names only, no values.
+        "refusal": explained.refusal and _format_json(explained.refusal.build_body(), indent=2),
+    }
 
 
 def _iter_enclosing_field_names(name: str) -> Iterator[str]:
@@ -209,33 +179,13 @@ def _iter_enclosing_field_names(name: str) -> Iterator[str]:
         name = name[: max(name.rfind("."), name.rfind("["), 0)]
 
 
-def _find_unsent_reason(reasons: Mapping[str, str], name: str) -> str:
-    return next(
-        (
-            reasons[container]
-            for container in _iter_enclosing_field_names(name)
-            if container in reasons
-        ),
-        "",
-    )
-
-
-def _build_call_view(made: ExplainedCall, marks: Mapping[str, int], redactor: Redactor) -> CallView:
-    fields = [
-        CallField(
-            origin.field,
-            _format_call_field_value(redactor, origin),
-            marks.get(origin.sent_in or "", 0),
-            origin.rule,
-        )
-        for origin in made.fields
-    ]
+def _list_signed_lines(made: ExplainedCall, redactor: Redactor) -> list[str]:
     signed = made.signed.split("\n")[:-1]
+    if redactor.is_unmasked:
+        return signed
     # The string to sign contains the path and the body, which the columns beside it mask.
-    if not redactor.is_unmasked:
-        path, body = _redact_target(redactor, signed[2]), signed[3:]
-        signed = [*signed[:2], path, *("(the body as sent)" for body_line in body if body_line)]
-    return CallView(made, _redact_target(redactor, made.target), fields, signed)
+    path, body = _redact_target(redactor, signed[2]), signed[3:]
+    return [*signed[:2], path, *("(the body as sent)" for body_line in body if body_line)]
 
 
 def _format_call_field_value(redactor: Redactor, origin: FieldOrigin) -> str:
@@ -276,8 +226,3 @@ def _redact_value(redactor: Redactor, name: str, value: Any, sent_in: str | None
 
 def _split_field_name(name: str) -> tuple[str, ...]:
     return tuple(part.partition("[")[0] for part in name.split("."))
-
-
-def _format_refusal(explained: Explanation) -> str:
-    """Returns the error response as JSON. Its messages contain field names only, no values."""
-    return _format_json(explained.refusal.build_body(), indent=2) if explained.refusal else ""

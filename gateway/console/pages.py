@@ -92,7 +92,6 @@ class Pages:
             "share": format_percentage,
             "mb": format_megabytes,
             "moment": format_page_datetime,
-            "clock_time": format_clock_time,
             "ago": self._format_time_since,
             "scope": describe_scope,
             "wrappable": make_name_wrappable,
@@ -217,10 +216,6 @@ def format_megabytes(size: int) -> str:
 
 def format_page_datetime(moment: datetime | None) -> str:
     return f"{moment:%Y-%m-%d %H:%M}" if moment else "\N{EN DASH}"
-
-
-def format_clock_time(moment: datetime) -> str:
-    return f"{moment:%H:%M}"
 
 
 def format_age(age: timedelta) -> str:
