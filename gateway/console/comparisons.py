@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from gateway.console.dependencies import ConsoleDependencies
-from gateway.console.pages import Pages
+from gateway.console.pages import Page
 from gateway.operator.readiness import Difference, KeyReadiness, load_cutover_readiness
 from gateway.storage.difference_rows import Tally
 
@@ -13,12 +12,8 @@ MAX_KEYS = 200
 """Keys on the page; `compare report` lists all."""
 
 
-class ComparisonsPage:
+class ComparisonsPage(Page):
     """Lists the compared keys."""
-
-    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
-        self._store = dependencies.store
-        self._pages = pages
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         standings = await load_cutover_readiness(self._store)
@@ -36,12 +31,8 @@ class ComparisonsPage:
         )
 
 
-class ComparisonPage:
+class ComparisonPage(Page):
     """Shows one key, by its unique name."""
-
-    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
-        self._store = dependencies.store
-        self._pages = pages
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         standings = await load_cutover_readiness(self._store, request.query.get("key", ""))

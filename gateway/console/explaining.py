@@ -14,8 +14,7 @@ import simplejson
 from aiohttp import web
 
 from gateway.compare.masking import Redactor
-from gateway.console.dependencies import ConsoleDependencies
-from gateway.console.pages import Pages
+from gateway.console.pages import Page
 from gateway.docgen.curl import CurlRequest, InvalidCurlCommand, parse_curl
 from gateway.docgen.examples import build_request_example
 from gateway.docgen.explain import (
@@ -39,15 +38,13 @@ PUBLIC_PATH_PARTS = frozenset(
 """All path parts of both interfaces, except ids."""
 
 
-class ExplainPage:
-    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
-        self._settings = dependencies.settings
-        self._pages = pages
-
+class ExplainPage(Page):
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         name = request.query.get("example")
         operation = next((each for each in OPERATIONS if each.name == name), None)
-        example = build_request_example(self._settings, operation) if operation else None
+        example = (
+            build_request_example(self._dependencies.settings, operation) if operation else None
+        )
         text = format_curl_command(example.method, example.target, example.body) if example else ""
         return self._render(request, text)
 
@@ -65,7 +62,9 @@ class ExplainPage:
 
     def _explain(self, text: str, redactor: Redactor) -> dict[str, Any]:
         parsed = parse_request_text(text)
-        explained = explain_request(self._settings, parsed.method, parsed.target, parsed.body)
+        explained = explain_request(
+            self._dependencies.settings, parsed.method, parsed.target, parsed.body
+        )
         return _describe_sides(explained, parsed, redactor)
 
     def _render(

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from gateway.console.dependencies import ConsoleDependencies
-from gateway.console.pages import Pages
+from gateway.console.pages import Page
 from gateway.operator.limit_usage import NEAR_LIMIT_RATIO
 
 MAX_ROWS = 200
 
 
-class LimitsPage:
-    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
-        self._dependencies = dependencies
-        self._pages = pages
-
+class LimitsPage(Page):
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         uses = await self._dependencies.load_limit_usage()
         return self._pages.render_page(

@@ -9,8 +9,7 @@ from aiohttp import web
 
 from gateway.auth.key_rows import load_listed_keys
 from gateway.console.charts import Plot, build_stacked_bar_plot, format_axis_time_labels
-from gateway.console.dependencies import ConsoleDependencies
-from gateway.console.pages import Pages
+from gateway.console.pages import Page
 from gateway.operator.key_usage import (
     KeyUsage,
     group_usage_by_key,
@@ -62,13 +61,9 @@ class KeyMigration:
     operations: list[UsageSummary]
 
 
-class MigrationPage:
-    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
-        self._dependencies = dependencies
-        self._pages = pages
-
+class MigrationPage(Page):
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        store, now = self._dependencies.store, self._dependencies.store.clock()
+        store, now = self._store, self._store.clock()
         today = now.date()
         since = today - timedelta(days=PERIOD_DAYS - 1)
         keys = group_usage_by_key(await load_usage_summaries(store, since))

@@ -7,10 +7,9 @@ from datetime import timedelta
 
 from aiohttp import web
 
-from gateway.console.alerts import HealthChecks, format_check_name, load_alerts
-from gateway.console.dependencies import ConsoleDependencies
+from gateway.console.alerts import format_check_name, load_alerts
 from gateway.console.migration import SunsetProgress, compute_sunset_progress
-from gateway.console.pages import Pages
+from gateway.console.pages import Page
 from gateway.console.traffic import (
     DEFAULT_HOURS,
     find_last_failure,
@@ -43,16 +42,9 @@ STEP_LABELS: Mapping[str, tuple[str, str]] = {
 """Label of each step of a large request: during the transfer, and after its last byte."""
 
 
-class OverviewPage:
-    def __init__(
-        self, dependencies: ConsoleDependencies, pages: Pages, health: HealthChecks
-    ) -> None:
-        self._dependencies = dependencies
-        self._pages = pages
-        self._health = health
-
+class OverviewPage(Page):
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        store = self._dependencies.store
+        store = self._store
         faults = await self._health.find_problems()
         limited = [use for use in await self._dependencies.load_limit_usage() if use.level != "ok"]
         gauges = await load_state_gauges(store)
@@ -100,5 +92,5 @@ class OverviewPage:
 
     def _compute_sunset_progress(self) -> SunsetProgress:
         deprecation = self._dependencies.settings.deprecation
-        today = self._dependencies.store.clock().date()
+        today = self._store.clock().date()
         return compute_sunset_progress(deprecation.announced, deprecation.sunset_date, today)

@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
 from gateway.admin.session import COOKIE, Sessions
 from gateway.console import static_files
+from gateway.console.alerts import HealthChecks
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.forms import (
     CsrfForms,
@@ -160,6 +161,18 @@ class Pages:
 
     def _format_time_since(self, moment: datetime | None) -> str:
         return "never" if moment is None else format_age(self._dependencies.store.clock() - moment)
+
+
+class Page:
+    """Base of the pages: subclasses are views. ``health`` is shared, because it caches."""
+
+    def __init__(
+        self, dependencies: ConsoleDependencies, pages: Pages, health: HealthChecks
+    ) -> None:
+        self._dependencies = dependencies
+        self._store = dependencies.store
+        self._pages = pages
+        self._health = health
 
 
 def build_requests_url(**filters: str | int) -> str:

@@ -11,8 +11,7 @@ import msgspec
 from aiohttp import web
 
 from gateway.auth.key_rows import load_listed_keys
-from gateway.console.dependencies import ConsoleDependencies
-from gateway.console.pages import Pages, build_requests_url, redirect_see_other
+from gateway.console.pages import Page, build_requests_url, redirect_see_other
 from gateway.observability.recent_requests import (
     MAX_REQUESTS,
     SEPARATOR,
@@ -47,11 +46,7 @@ class ErrorGroup:
     newest: RecentRequest
 
 
-class RequestsPage:
-    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
-        self._dependencies = dependencies
-        self._pages = pages
-
+class RequestsPage(Page):
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         # An empty field of the form filters by nothing.
         filters = {name: request.query[name] for name in FILTERS if request.query.get(name)}
@@ -79,7 +74,7 @@ class RequestsPage:
 
     async def trace(self, request: web.Request) -> web.StreamResponse:
         """Shows everything known about an id, or the requests of a key."""
-        id_, store = request.query.get("id", "").strip(), self._dependencies.store
+        id_, store = request.query.get("id", "").strip(), self._store
         if any(key.name == id_ for key in await load_listed_keys(store)):
             return redirect_see_other(build_requests_url(key=id_))
         tenants = await find_object_tenants(store, id_) if id_ else []

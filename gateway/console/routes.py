@@ -25,24 +25,23 @@ def add_console_routes(application: web.Application, dependencies: ConsoleDepend
     """Adds the routes of the console to the application of the admin port."""
     pages = Pages(dependencies)
     health = HealthChecks(dependencies)
-    service = ServicePage(dependencies, pages, health)
-    switches = TrafficControlPage(dependencies, pages)
-    requests = RequestsPage(dependencies, pages)
-    explain, login = ExplainPage(dependencies, pages), LoginPage(pages)
+    parts = dependencies, pages, health
+    service, switches = ServicePage(*parts), TrafficControlPage(*parts)
+    requests, explain, login = RequestsPage(*parts), ExplainPage(*parts), LoginPage(pages)
     # Only POST changes something, and only through `form_view`, which checks the token.
     view, form_view = pages.wrap_view_with_unavailable_page, pages.wrap_form_view_with_csrf_check
     application.add_routes(
         [
-            web.get("/", view(OverviewPage(dependencies, pages, health))),
-            web.get("/traffic", view(TrafficPage(dependencies, pages))),
+            web.get("/", view(OverviewPage(*parts))),
+            web.get("/traffic", view(TrafficPage(*parts))),
             web.get("/requests", view(requests)),
             web.get("/requests/own", requests.list_own_requests),
             web.get("/trace", view(requests.trace)),
-            web.get("/limits", view(LimitsPage(dependencies, pages))),
-            web.get("/migration", view(MigrationPage(dependencies, pages))),
-            web.get("/writes", view(WritesPage(dependencies, pages, health))),
-            web.get("/compare", view(ComparisonsPage(dependencies, pages))),
-            web.get("/compare/key", view(ComparisonPage(dependencies, pages))),
+            web.get("/limits", view(LimitsPage(*parts))),
+            web.get("/migration", view(MigrationPage(*parts))),
+            web.get("/writes", view(WritesPage(*parts))),
+            web.get("/compare", view(ComparisonsPage(*parts))),
+            web.get("/compare/key", view(ComparisonPage(*parts))),
             web.get("/service", view(service)),
             web.get("/service/refusals", health.list_own_refusals),
             web.post("/service", form_view(service.run_and_show_doctor_checks)),

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from aiohttp import web
 
-from gateway.console.alerts import HealthChecks
-from gateway.console.dependencies import ConsoleDependencies
-from gateway.console.pages import Pages
+from gateway.console.pages import Page
 from gateway.operator.rehearsal.report import CAPABILITY_NAME as REHEARSAL
 from gateway.reads.recipient_cache import CacheFigures
 from gateway.storage import ObjectStateStore
@@ -62,14 +60,7 @@ class ServiceStatus:
     problems: list[str]
 
 
-class ServicePage:
-    def __init__(
-        self, dependencies: ConsoleDependencies, pages: Pages, health: HealthChecks
-    ) -> None:
-        self._dependencies = dependencies
-        self._pages = pages
-        self._health = health
-
+class ServicePage(Page):
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         return await self._render(request, None)
 
@@ -91,7 +82,7 @@ class ServicePage:
     async def _render(
         self, request: web.Request, findings: list[Finding] | None
     ) -> web.StreamResponse:
-        ledger = ObjectStateStore(self._dependencies.store)
+        ledger = ObjectStateStore(self._store)
         names = self._dependencies.settings.environments.map_configured_environments_by_name()
         problems = await self._health.find_problems()
         services = [

@@ -17,8 +17,7 @@ from gateway.console.charts import (
     format_axis_time_labels,
     list_time_span_starts,
 )
-from gateway.console.dependencies import ConsoleDependencies
-from gateway.console.pages import Pages, build_requests_url
+from gateway.console.pages import Page, build_requests_url
 from gateway.observability.recent_requests import UNAUTHENTICATED, UNMATCHED_ROUTE
 from gateway.storage import Store
 from gateway.storage.request_counts import (
@@ -168,11 +167,7 @@ async def find_last_failure(store: Store) -> datetime | None:
     return failed_at if has_requests_since and now - failed_at >= 2 * MINUTE else None
 
 
-class TrafficPage:
-    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
-        self._store = dependencies.store
-        self._pages = pages
-
+class TrafficPage(Page):
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         view = _parse_view(request.query)
         hours = int(view["hours"])

@@ -9,8 +9,7 @@ from aiohttp import web
 
 from gateway.auth.key_rows import load_listed_keys
 from gateway.console.actions import ACTIONS, DURATION_MINUTES, ENVIRONMENTS, Action, ActionRefused
-from gateway.console.dependencies import ConsoleDependencies
-from gateway.console.pages import Pages, redirect_see_other
+from gateway.console.pages import Page, redirect_see_other
 from gateway.operator.brownout_windows import (
     describe_window_scope,
     describe_window_state,
@@ -33,13 +32,9 @@ MAX_AUDIT_ENTRIES = 30
 MAX_BROWNOUTS = 20
 
 
-class TrafficControlPage:
-    def __init__(self, dependencies: ConsoleDependencies, pages: Pages) -> None:
-        self._dependencies = dependencies
-        self._pages = pages
-
+class TrafficControlPage(Page):
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        store, now = self._dependencies.store, self._dependencies.store.clock()
+        store, now = self._store, self._store.clock()
         keys = [key for key in await load_listed_keys(store) if key.revoked_at is None]
         hits = await load_hit_counts_by_brownout_id(store)
         brownouts = [

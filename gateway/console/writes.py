@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from gateway.console.alerts import HealthChecks
-from gateway.console.dependencies import ConsoleDependencies
-from gateway.console.pages import Pages
+from gateway.console.pages import Page
 from gateway.operator.in_doubt_writes import advise_to_wait, load_in_doubt_writes
 from gateway.storage.superseded_batches import list_superseded_batches
 
@@ -14,14 +12,7 @@ MAX_ROWS = 100
 """Rows of each list; the commands list all."""
 
 
-class WritesPage:
-    def __init__(
-        self, dependencies: ConsoleDependencies, pages: Pages, health: HealthChecks
-    ) -> None:
-        self._store = dependencies.store
-        self._pages = pages
-        self._health = health
-
+class WritesPage(Page):
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         writes = await load_in_doubt_writes(self._store)
         if writes:
