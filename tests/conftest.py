@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import gc
+import os
+
+import pytest
 
 YOUNG_OBJECTS = 10_000
 """As the product sets it for itself, see ``gateway.server.memory_tuning``."""
@@ -11,3 +14,22 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
+
+
+@pytest.fixture
+def require_redis() -> None:
+    """Skips the test without Redis; the key file makes the names of counters unique."""
+    # Not imported by every run of tests.
+    import redis
+
+    from tests.gateway.admission.limits.conftest import REDIS_URL
+
+    client = redis.Redis.from_url(REDIS_URL)
+    try:
+        client.ping()
+    except redis.RedisError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"no Redis: {error}")
+    finally:
+        client.close()

@@ -98,22 +98,6 @@ def write_configuration(
     return write_file
 
 
-@pytest.fixture
-def require_redis() -> None:
-    """Skips the test without Redis; the key file makes the names of counters unique."""
-    import redis
-
-    client = redis.Redis.from_url(REDIS_URL)
-    try:
-        client.ping()
-    except redis.RedisError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"no Redis: {error}")
-    finally:
-        client.close()
-
-
 async def import_api_key(folder: Path, database: str, **fields: Any) -> None:
     state = State(url=database, encryption_key_file=folder / "gateway.key")
     async with open_store(state) as store:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -15,7 +15,7 @@ from aiohttp import web
 
 from gateway.admin.port import drop_consequences, find_readiness_problem
 from gateway.console.dependencies import ConsoleDependencies
-from gateway.observability.plurals import MAX_NAMES, join_names
+from gateway.observability.plurals import join_names, pluralize
 from gateway.operator.brownout_windows import describe_window_scope
 from gateway.operator.limit_usage import LimitUse
 from gateway.operator.metrics_page import StateGauges
@@ -134,14 +134,6 @@ def _format_fault(name: str, fault: str) -> str:
     return f"{name.partition('.')[2] or format_check_name(name)}: {fault}"
 
 
-_NO_KEY_ALERTS = (
-    Alert("error", "no API key is imported: every client is refused; run `keys import`", "/limits"),
-)
-_RESTORED_ALERTS = (
-    Alert("error", f"{RESTORED_MESSAGE}, so no batch is started: {RESTORED_ADVICE}", "/service"),
-)
-
-
 async def load_alerts(
     dependencies: ConsoleDependencies,
     faults: Mapping[str, str | None],
@@ -169,70 +161,51 @@ async def load_alerts(
     }
     recent = sum_request_counts(recent_by_merchant.values())
     # A share, because a few failures among many requests are normal.
-    failed = recent.failed if recent.failed > FAILURE_RATIO * recent.requests else 0
-    failed_text = f"of {recent.requests:,} requests failed (5xx) in the last 15 minutes"
-    iter_failure_alert = _iter_error_alert_unless_zero
-    if last_failure_at:
-        iter_failure_alert = _iter_warning_alert_unless_zero
-        failed_text += f", the last at {last_failure_at:%H:%M} UTC"
-    refused = recent.refused if recent.refused > REFUSAL_RATIO * recent.requests else 0
-    refused_text = f"of {recent.requests:,} requests refused (4xx) in the last 15 minutes"
+    is_failing = recent.failed > FAILURE_RATIO * recent.requests
+    last_failure = f", the last at {last_failure_at:%H:%M} UTC" if last_failure_at else ""
+    is_refusing = recent.refused > REFUSAL_RATIO * recent.requests
+    requests = f"of {recent.requests:,} requests"
     # One merchant of many hardly changes the shares of all requests.
     afflicted = [
         merchant
         for merchant, counts in recent_by_merchant.items()
-        if (merchant and not failed and not refused)
+        if (merchant and not is_failing and not is_refusing)
         and counts.requests >= MIN_REQUESTS
         and counts.refused + counts.failed > REFUSAL_RATIO * counts.requests
     ]
     exhausted, nearly_exhausted = (
         [str(use) for use in limited_keys if use.level == level] for level in ("reached", "near")
     )
-    return [
-        *(Alert("error", _format_fault(name, fault), "/service") for name, fault in faults.items() if fault),
-        *(_RESTORED_ALERTS if figures.is_restored else ()),
-        *(() if any(figures.keys.values()) else _NO_KEY_ALERTS),
-        *_iter_error_alert_unless_zero(figures.in_doubt_operations, "write is", "writes are", "in doubt", "/writes"),
-        *iter_failure_alert(failed, failed_text, failed_text, "", "/requests?status=5xx"),
-        *_iter_warning_alert_unless_zero(refused, refused_text, refused_text, "", "/requests?status=4xx"),
-        *_iter_naming_alert(exhausted, "reached the hourly limit, so clients are refused (429)", "/limits"),
-        *_iter_naming_alert(
-            afflicted, "most requests of the last 15 minutes got errors", "/requests?status=errors"
+    brownouts = [_format_brownout(window, now) for window in windows]
+    in_doubt, superseded, freezes = (
+        figures.in_doubt_operations,
+        figures.superseded_batches,
+        figures.freezes,
+    )
+    # What must be true, or how many there are; and the alert.
+    candidates: list[tuple[object, Literal["error", "warning"], str, str]] = [
+        *((fault, "error", _format_fault(name, fault or ""), "/service") for name, fault in faults.items()),
+        (figures.is_restored, "error", f"{RESTORED_MESSAGE}, so no batch is started: {RESTORED_ADVICE}", "/service"),
+        (not any(figures.keys.values()), "error", "no API key is imported: every client is refused; run `keys import`", "/limits"),
+        (in_doubt, "error", f"{pluralize(in_doubt, 'write is', 'writes are')} in doubt", "/writes"),
+        (
+            is_failing,
+            "warning" if last_failure else "error",
+            f"{recent.failed:,} {requests} failed (5xx) in the last 15 minutes{last_failure}",
+            "/requests?status=5xx",
         ),
-        *_iter_warning_alert_unless_zero(figures.superseded_batches, "batch is", "batches are", "superseded at the service", "/writes"),
-        *_iter_warning_alert_unless_zero(figures.freezes, "write freeze is", "write freezes are", "active", "/switches"),
-        *(Alert("warning", _format_brownout(window, now), "/switches") for window in windows[:MAX_NAMES]),
-        *_iter_warning_alert_unless_zero(
-            len(windows[MAX_NAMES:]), "more brownout is", "more brownouts are", "active or scheduled", "/switches"
-        ),
-        *_iter_naming_alert(nearly_exhausted, "near the hourly limit", "/limits"),
-        *_iter_warning_alert_unless_zero(
-            len(differing_keys), "compared key has", "compared keys have", "answers that differ", "/compare"
-        ),
+        (is_refusing, "warning", f"{recent.refused:,} {requests} refused (4xx) in the last 15 minutes", "/requests?status=4xx"),
+        (exhausted, "warning", f"reached the hourly limit, so clients are refused (429): {join_names(exhausted)}", "/limits"),
+        (afflicted, "warning", f"most requests of the last 15 minutes got errors: {join_names(afflicted)}", "/requests?status=errors"),
+        (superseded, "warning", f"{pluralize(superseded, 'batch is', 'batches are')} superseded at the service", "/writes"),
+        (freezes, "warning", f"{pluralize(freezes, 'write freeze is', 'write freezes are')} active", "/switches"),
+        (brownouts, "warning", f"{pluralize(len(brownouts), 'brownout')}: {join_names(brownouts)}", "/switches"),
+        (nearly_exhausted, "warning", f"near the hourly limit: {join_names(nearly_exhausted)}", "/limits"),
+        (differing_keys, "warning", f"{pluralize(len(differing_keys), 'compared key has', 'compared keys have')} answers that differ", "/compare"),
     ]  # fmt: skip
+    return [Alert(level, text, href) for condition, level, text, href in candidates if condition]
 
 
 def _format_brownout(window: Brownout, now: datetime) -> str:
     state = "active" if window.begins_at <= now else f"scheduled from {window.begins_at:{MOMENT}}"
-    return f"brownout of {describe_window_scope(window)}: {state} until {window.ends_at:{MOMENT}}"
-
-
-def _iter_naming_alert(names: Collection[str], text: str, href: str) -> Iterator[Alert]:
-    if names:
-        yield Alert("warning", f"{text}: {join_names(names)}", href)
-
-
-def _iter_error_alert_unless_zero(
-    number: int, singular: str, plural: str, rest: str, href: str
-) -> Iterator[Alert]:
-    if number:
-        yield Alert(
-            "error", f"{number:,} {singular if number == 1 else plural} {rest}".rstrip(), href
-        )
-
-
-def _iter_warning_alert_unless_zero(
-    number: int, singular: str, plural: str, rest: str, href: str
-) -> Iterator[Alert]:
-    for alert in _iter_error_alert_unless_zero(number, singular, plural, rest, href):
-        yield Alert("warning", alert.text, alert.href)
+    return f"{describe_window_scope(window)} ({state} until {window.ends_at:{MOMENT}})"
