@@ -885,7 +885,10 @@ async def test_active_freezes_and_brownouts_are_listed_and_no_error(
         (brownout,) = [
             finding for finding in report["findings"] if finding["looked_at"] == "brownout"
         ]
-        assert "requests are refused until 2099-01-01 00:00 UTC: demo-sandbox" in brownout["said"]
+        assert (
+            "requests are refused until 2099-01-01 00:00 UTC: demo, demo-sandbox"
+            in brownout["said"]
+        )
         output = (await run_command(tmp_path, "doctor")).stdout
         assert "writes have been frozen since" in output
         assert max(map(len, output.splitlines())) <= 160
