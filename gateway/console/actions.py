@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 from gateway.auth.key_rows import load_listed_keys
@@ -42,6 +42,11 @@ DURATION_MINUTES = (5, 15, 60, 240)
 ENVIRONMENTS = ("live", "sandbox")
 
 MAX_ROWS = 50
+"""Affected keys that are shown."""
+
+KEY_COLUMNS = {"merchant": "", "environment": "", "key": "", "requests in 7 days": "number"}
+
+Fields = Mapping[str, str]
 
 
 class ActionRefused(Exception):
@@ -52,16 +57,15 @@ class ActionRefused(Exception):
 class Plan:
     """An action to confirm. ``fields`` are the form fields that execute it.
 
-    ``rows`` are the affected keys; ``omitted_rows`` counts those that are not shown.
+    ``columns`` has the class of each column of ``rows``, which are what the action affects.
     """
 
     title: str
     effects: Sequence[str]
     button: str
-    fields: Mapping[str, str]
-    columns: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    omitted_rows: int = 0
+    fields: Fields
+    columns: Mapping[str, str]
+    rows: Sequence[Sequence[str]]
     is_disruptive: bool = False
     """Whether clients lose something that they could do before."""
 
@@ -70,15 +74,15 @@ class Plan:
 class Action:
     """An action. Both functions raise ActionRefused; ``execute`` returns the text for the log."""
 
-    plan: Callable[[ConsoleDependencies, Mapping[str, str]], Awaitable[Plan]]
-    execute: Callable[[ConsoleDependencies, Mapping[str, str]], Awaitable[str]]
+    plan: Callable[[ConsoleDependencies, Fields], Awaitable[Plan]]
+    execute: Callable[[ConsoleDependencies, Fields], Awaitable[str]]
 
 
 EVERYTHING = "*"
 """Chosen in a form for every merchant, environment or operation; nothing is chosen at first."""
 
 
-def _require_choice(fields: Mapping[str, str], name: str) -> str:
+def _require_choice(fields: Fields, name: str) -> str:
     """Returns the chosen value, empty for everything. Raises ActionRefused without a choice."""
     if not (value := fields.get(name, "")):
         raise ActionRefused(f"Choose the {name}.")
@@ -88,15 +92,20 @@ def _require_choice(fields: Mapping[str, str], name: str) -> str:
 # Freezes
 
 
-FREEZE_EFFECT = (
-    "From your confirmation on, every running gateway answers writes (creates, changes, deletions "
-    "and starts) with 500, a message that says so, and Retry-After."
+FREEZE_EFFECTS = (
+    (
+        "From your confirmation on, every running gateway answers writes (creates, changes, "
+        "deletions and starts) with 500, a message that says so, and Retry-After."
+    ),
+    "Reads continue. Writes in progress that take several calls are finished, except starts.",
+)
+UNFREEZE_EFFECTS = (
+    "Writes are accepted again immediately.",
+    "Only this freeze ends: merchants that another freeze covers stay frozen.",
 )
 
 
-async def _parse_freeze_scope(
-    dependencies: ConsoleDependencies, fields: Mapping[str, str]
-) -> Tenant:
+async def _parse_freeze_scope(dependencies: ConsoleDependencies, fields: Fields) -> Tenant:
     environment = _require_choice(fields, "environment")
     if environment not in ("", *ENVIRONMENTS):
         raise ActionRefused("There is no such environment.")
@@ -108,53 +117,33 @@ async def _parse_freeze_scope(
         raise ActionRefused(_format_sentence(str(error))) from None
 
 
-async def _plan_freeze(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Plan:
+async def _plan_freeze(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
     scope = await _parse_freeze_scope(dependencies, fields)
-    effects = [
-        FREEZE_EFFECT,
-        "Reads continue. Writes in progress that take several calls are finished, except starts.",
-    ]
     title = f"Freeze writes of {describe_scope(scope)}"
-    return replace(
-        await _build_common_freeze_plan(dependencies, scope, "freeze"),
-        title=title,
-        effects=effects,
-        is_disruptive=True,
-    )
+    return await _build_freeze_plan(dependencies, scope, "freeze", title, FREEZE_EFFECTS)
 
 
-async def _plan_unfreeze(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Plan:
+async def _plan_unfreeze(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
     scope = await _parse_freeze_scope(dependencies, fields)
-    effects = [
-        "Writes are accepted again immediately.",
-        "Only this freeze ends: merchants that another freeze covers stay frozen.",
-    ]
     title = f"End the freeze of {describe_scope(scope)}"
-    return replace(
-        await _build_common_freeze_plan(dependencies, scope, "unfreeze"),
-        title=title,
-        effects=effects,
-    )
+    return await _build_freeze_plan(dependencies, scope, "unfreeze", title, UNFREEZE_EFFECTS)
 
 
-async def _build_common_freeze_plan(
-    dependencies: ConsoleDependencies, scope: Tenant, action_name: str
+async def _build_freeze_plan(
+    dependencies: ConsoleDependencies, scope: Tenant, name: str, title: str, effects: Sequence[str]
 ) -> Plan:
-    """Returns the common part of the plans to freeze and unfreeze: the affected keys."""
     rows = await _load_affected_key_rows(
         dependencies, lambda owner, _key: is_tenant_in_scope(scope, owner)
     )
+    fields = {part: value or EVERYTHING for part, value in scope._asdict().items()}
     return Plan(
-        "",
-        (),
-        action_name.title(),
-        {
-            "do": action_name,
-            **{name: value or EVERYTHING for name, value in scope._asdict().items()},
-        },
-        ("merchant", "environment", "key", "requests in 7 days"),
-        rows[:MAX_ROWS],
-        max(len(rows) - MAX_ROWS, 0),
+        title,
+        effects,
+        name.title(),
+        {"do": name, **fields},
+        KEY_COLUMNS,
+        rows,
+        is_disruptive=name == "freeze",
     )
 
 
@@ -167,20 +156,15 @@ async def _load_affected_key_rows(
         (usage.owner, usage.key): usage.requests
         for usage in group_usage_by_key(await load_usage_summaries(dependencies.store, since))
     }
-    keys = [
-        (
-            requests_by_key.get((listed_key.tenant, listed_key.name), 0),
-            listed_key.tenant,
-            listed_key.name,
-        )
-        for listed_key in await load_listed_keys(dependencies.store)
-        if listed_key.revoked_at is None and is_affected(listed_key.tenant, listed_key.name)
-    ]
-    keys.sort(key=lambda row: (-row[0], row[1:]))
-    return [[*owner, name, f"{requests:,}"] for requests, owner, name in keys]
+    keys = sorted(
+        (-requests_by_key.get((key.tenant, key.name), 0), key.tenant, key.name)
+        for key in await load_listed_keys(dependencies.store)
+        if key.revoked_at is None and is_affected(key.tenant, key.name)
+    )
+    return [[*owner, name, f"{-requests:,}"] for requests, owner, name in keys]
 
 
-async def _execute_freeze(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> str:
+async def _execute_freeze(dependencies: ConsoleDependencies, fields: Fields) -> str:
     scope = await _parse_freeze_scope(dependencies, fields)
     # Between the plan and the confirmation another operator may have done the same.
     if not await freeze_writes(dependencies.store, scope):
@@ -188,7 +172,7 @@ async def _execute_freeze(dependencies: ConsoleDependencies, fields: Mapping[str
     return f"froze {describe_scope(scope)}"
 
 
-async def _execute_unfreeze(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> str:
+async def _execute_unfreeze(dependencies: ConsoleDependencies, fields: Fields) -> str:
     scope = await _parse_freeze_scope(dependencies, fields)
     if not await unfreeze_writes(dependencies.store, scope):
         raise ActionRefused("Nothing changed: writes were not frozen.")
@@ -199,7 +183,7 @@ async def _execute_unfreeze(dependencies: ConsoleDependencies, fields: Mapping[s
 
 
 async def _parse_mode_switch_fields(
-    dependencies: ConsoleDependencies, fields: Mapping[str, str]
+    dependencies: ConsoleDependencies, fields: Fields
 ) -> tuple[list[SwitchScope], tuple[Group, ...], Mode]:
     # Selected from the known ones instead of cast: a client can send anything.
     mode = next((choice for choice in MODES if choice == fields.get("mode")), None)
@@ -211,34 +195,29 @@ async def _parse_mode_switch_fields(
     if mode is None or not groups:
         raise ActionRefused("Choose a valid mode and group of operations.")
     key, merchant = fields.get("key", ""), fields.get("merchant", "")
+    if not key and not merchant:
+        raise ActionRefused("Choose a key or a merchant.")
     keys = [
-        listed
+        listed.name
         for listed in await load_listed_keys(dependencies.store)
         if merchant in ("", listed.merchant)
     ]
     # Unlike in commands, a prefix of a key is not enough.
-    if not keys or (key and key not in {listed.name for listed in keys}):
+    if not keys or (key and key not in keys):
         raise ActionRefused("There is no such merchant, or it has no such key.")
     try:
-        if key:
-            targets = await find_switch_scopes(dependencies.store, key, None, None)
-        else:
-            targets = (
-                await find_switch_scopes(dependencies.store, None, merchant, None)
-                if merchant
-                else []
-            )
+        targets = await find_switch_scopes(
+            dependencies.store, key or None, None if key else merchant, None
+        )
         # Translating needs no legacy service: it may be the one that was switched off.
         if mode != TRANSLATE:
             check_legacy_base_url_is_set(dependencies.settings, targets)
     except ModeSwitchRefused as error:
         raise ActionRefused(_format_sentence(str(error))) from None
-    if not targets:
-        raise ActionRefused("Choose a key or a merchant.")
     return targets, groups, mode
 
 
-async def _plan_mode_switch(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Plan:
+async def _plan_mode_switch(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
     targets, groups, mode = await _parse_mode_switch_fields(dependencies, fields)
     effects = [
         f"{', '.join(groups)} of {'; '.join(target.description for target in targets)}: "
@@ -261,19 +240,17 @@ async def _plan_mode_switch(dependencies: ConsoleDependencies, fields: Mapping[s
             owner == target.owner and target.key in ("", key) for target in targets
         ),
     )
-    names = ("merchant", "key", "group", "mode")
     return Plan(
         f"Switch to {mode}",
         effects,
         f"Switch to {mode}",
-        {"do": "mode", **{name: fields.get(name, "") for name in names}},
-        ("merchant", "environment", "key", "requests in 7 days"),
-        rows[:MAX_ROWS],
-        max(len(rows) - MAX_ROWS, 0),
+        {name: fields.get(name, "") for name in ("do", "merchant", "key", "group", "mode")},
+        KEY_COLUMNS,
+        rows,
     )
 
 
-async def _execute_mode_switch(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> str:
+async def _execute_mode_switch(dependencies: ConsoleDependencies, fields: Fields) -> str:
     targets, groups, mode = await _parse_mode_switch_fields(dependencies, fields)
     await switch_mode(dependencies.store, targets, groups, mode)
     return f"switched to {mode}: {', '.join(groups)} of {'; '.join(target.description for target in targets)}"
@@ -291,9 +268,7 @@ COUNTING_EFFECT = (
 )
 
 
-async def _parse_brownout_window(
-    dependencies: ConsoleDependencies, fields: Mapping[str, str]
-) -> Brownout:
+async def _parse_brownout_window(dependencies: ConsoleDependencies, fields: Fields) -> Brownout:
     minutes = next(
         (choice for choice in DURATION_MINUTES if str(choice) == fields.get("minutes")), None
     )
@@ -315,9 +290,7 @@ async def _parse_brownout_window(
         raise ActionRefused(_format_sentence(str(error))) from None
 
 
-async def _plan_brownout_start(
-    dependencies: ConsoleDependencies, fields: Mapping[str, str]
-) -> Plan:
+async def _plan_brownout_start(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
     window = await _parse_brownout_window(dependencies, fields)
     minutes = fields["minutes"]
     effects = [
@@ -334,29 +307,29 @@ async def _plan_brownout_start(
         [user.merchant, user.environment, user.key, user.operation, f"{user.requests:,}"]
         for user in users
     ]
-    names = ("minutes", "merchant", "key", "operation", "counts")
+    names = ("do", "minutes", "merchant", "key", "operation", "counts")
     return Plan(
         "Start a brownout" if window.refuses else "Start a dry-run brownout",
         effects,
         "Start",
-        {"do": "brownout", **{name: fields.get(name, "") for name in names}},
-        ("merchant", "environment", "key", "operation", "requests in 7 days"),
-        rows[:MAX_ROWS],
-        max(len(rows) - MAX_ROWS, 0),
+        {name: fields.get(name, "") for name in names},
+        {
+            **dict.fromkeys(("merchant", "environment", "key", "operation"), ""),
+            "requests in 7 days": "number",
+        },
+        rows,
         window.refuses,
     )
 
 
-async def _execute_brownout_start(
-    dependencies: ConsoleDependencies, fields: Mapping[str, str]
-) -> str:
+async def _execute_brownout_start(dependencies: ConsoleDependencies, fields: Fields) -> str:
     window = await _parse_brownout_window(dependencies, fields)
     await insert_brownout(dependencies.store, window)
     effect = "refuses" if window.refuses else "only counts"
     return f"began brownout {window.id} until {window.ends_at:%Y-%m-%dT%H:%M:%SZ}, {effect}: {describe_window_scope(window)}"
 
 
-async def _plan_brownout_end(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Plan:
+async def _plan_brownout_end(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
     now, id_ = dependencies.store.clock(), fields.get("id", "")
     open_windows = [
         window
@@ -370,7 +343,7 @@ async def _plan_brownout_end(dependencies: ConsoleDependencies, fields: Mapping[
         ["Running gateways answer these requests again within a second."],
         "Switch off",
         {"do": "brownout-off", "id": id_},
-        ("brownout", "scope", "state", "until"),
+        dict.fromkeys(("brownout", "scope", "state", "until"), ""),
         [
             [
                 window.id,
@@ -383,9 +356,7 @@ async def _plan_brownout_end(dependencies: ConsoleDependencies, fields: Mapping[
     )
 
 
-async def _execute_brownout_end(
-    dependencies: ConsoleDependencies, fields: Mapping[str, str]
-) -> str:
+async def _execute_brownout_end(dependencies: ConsoleDependencies, fields: Fields) -> str:
     id_ = fields.get("id", "")
     if not await end_brownouts(dependencies.store, dependencies.store.clock(), id_ or None):
         raise ActionRefused("It has ended or was already switched off.")

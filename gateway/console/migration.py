@@ -18,7 +18,6 @@ from gateway.operator.key_usage import (
 from gateway.storage import Store
 from gateway.storage.request_counts import (
     DAY,
-    UsageSummary,
     load_request_counts,
     load_usage_summaries,
 )
@@ -52,24 +51,17 @@ def compute_sunset_progress(
     return SunsetProgress(announced, sunset, (sunset - today).days, elapsed)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyMigration:
-    """Legacy usage of a key in the period; ``is_recent``: also in the last days."""
-
-    use: KeyUsage
-    is_recent: bool
-    operations: list[UsageSummary]
-
-
 class MigrationPage(Page):
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         store, now = self._store, self._store.clock()
         today = now.date()
         since = today - timedelta(days=PERIOD_DAYS - 1)
         keys = group_usage_by_key(await load_usage_summaries(store, since))
-        left = [_build_key_migration(usage, now) for usage in keys if usage.key]
+        left = [usage for usage in keys if usage.key]
+        recent_since = now - RECENT_PERIOD
+        recent = sum(usage.last_at > recent_since for usage in left)
         # Keys that are still in use come first.
-        left.sort(key=lambda migration: (not migration.is_recent, -migration.use.requests))
+        left.sort(key=lambda usage: (usage.last_at <= recent_since, -usage.requests))
         active = sum(key.revoked_at is None for key in await load_listed_keys(store))
         deprecation = self._dependencies.settings.deprecation
         return self._pages.render_page(
@@ -81,8 +73,9 @@ class MigrationPage(Page):
             refuses=deprecation.after_sunset == "refuse",
             left=left[:MAX_KEYS],
             more=len(left) - MAX_KEYS,
-            quiet=sum(not migration.is_recent for migration in left),
-            recent=sum(migration.is_recent for migration in left),
+            quiet=len(left) - recent,
+            recent=recent,
+            recent_since=recent_since,
             keys=active,
             signed=sorted(
                 filter(_is_usage_of_signed_interface, keys), key=lambda usage: -usage.requests
@@ -98,11 +91,6 @@ def _is_usage_of_signed_interface(use: KeyUsage) -> bool:
     return not use.key and any(
         operation.operation == SIGNED_OPERATION for operation in use.operations
     )
-
-
-def _build_key_migration(use: KeyUsage, now: datetime) -> KeyMigration:
-    operations = sorted(use.operations, key=lambda operation: -operation.requests)
-    return KeyMigration(use, now - use.last_at < RECENT_PERIOD, operations)
 
 
 async def _load_usage_plot(store: Store, since: date, today: date) -> Plot:

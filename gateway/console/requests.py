@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -34,16 +33,6 @@ MAX_GROUPS = 30
 MAX_FILTER_CHOICES = 200
 
 _DECODER = msgspec.json.Decoder(list[RecentRequest])
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorGroup:
-    """Requests with the same status, code and field; ``newest`` is the last of them."""
-
-    count: int
-    merchants: Sequence[tuple[str, int]]
-    first: RecentRequest
-    newest: RecentRequest
 
 
 class RequestsPage(Page):
@@ -123,25 +112,19 @@ def _list_choices(requests: Iterable[RecentRequest], name: str) -> list[str]:
     return [*classes, *values[:MAX_FILTER_CHOICES]]
 
 
-def _group_errors(requests: Iterable[RecentRequest]) -> list[ErrorGroup]:
-    """Groups errors by status, code and field, the most frequent first."""
+def _group_errors(
+    requests: Iterable[RecentRequest],
+) -> list[tuple[list[RecentRequest], list[tuple[str, int]]]]:
+    """Groups errors by status, code and field, the most frequent first, with the top merchants."""
     groups: dict[tuple[int, str, str], list[RecentRequest]] = {}
     for request in requests:
         if request.status >= 400:
             key = request.status, request.code, request.field
             groups.setdefault(key, []).append(request)
-    return sorted(
-        (
-            ErrorGroup(
-                len(members),
-                Counter(member.merchant for member in members).most_common(3),
-                members[-1],
-                members[0],
-            )
-            for members in groups.values()
-        ),
-        key=lambda group: (-group.count, -group.newest.at),
-    )
+    return [
+        (members, Counter(member.merchant for member in members).most_common(3))
+        for members in sorted(groups.values(), key=lambda group: (-len(group), -group[0].at))
+    ]
 
 
 def _parse_time(at: float) -> datetime:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ from aiohttp import web
 
 from gateway.console.pages import Page
 from gateway.operator.rehearsal.report import CAPABILITY_NAME as REHEARSAL
-from gateway.reads.recipient_cache import CacheFigures
 from gateway.storage import ObjectStateStore
 from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
 from gateway.upstream.optional_endpoints import describe_endpoint_finding
@@ -25,39 +23,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 STATE_ORDER = ("error", "warning", "skipped", "ok")
-
-
-@dataclass(frozen=True, slots=True)
-class OptionalEndpoint:
-    """An optional endpoint. ``present`` is None if no request has needed it yet."""
-
-    name: str
-    present: bool | None
-    state: str
-    found_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceStatus:
-    """An environment's service.
-
-    ``offset`` is how far its clock is ahead, in seconds; ``index`` the recipient cache, None if it is
-    off. Both are this worker's own.
-    """
-
-    name: str
-    base_url: str
-    legacy_base_url: str
-    offset: float
-    is_off: bool
-    form: str | None
-    form_found_at: datetime | None
-    form_is_set: bool
-    operations: list[OptionalEndpoint]
-    index: CacheFigures | None
-    rehearsal: Mapping[str, Any] | None
-    rehearsed_at: datetime | None
-    problems: list[str]
 
 
 class ServicePage(Page):
@@ -83,67 +48,64 @@ class ServicePage(Page):
         self, request: web.Request, findings: list[Finding] | None
     ) -> web.StreamResponse:
         ledger = ObjectStateStore(self._store)
-        names = self._dependencies.settings.environments.map_configured_environments_by_name()
+        settings = self._dependencies.settings
+        environments = settings.environments.map_configured_environments_by_name()
         problems = await self._health.find_problems()
-        services = [
-            self._build_status(name, await ledger.load_capabilities(name), problems)
-            for name in names
-        ]
-        upstream = self._dependencies.settings.upstream
         return self._pages.render_page(
             request,
             "service",
-            services=services,
+            services=[
+                {
+                    "name": name,
+                    "environment": environment,
+                    # In the order of the checks.
+                    "problems": [
+                        problem
+                        for kind in ("environments", "service", "legacy")
+                        if (problem := problems.get(f"{kind}.{name}"))
+                    ],
+                    **self._describe_worker_state(name),
+                    **_describe_findings(await ledger.load_capabilities(name)),
+                }
+                for name, environment in environments.items()
+            ],
             findings=findings,
-            inferred=upstream.inferred_operations,
+            inferred=settings.upstream.inferred_operations,
+            scope_setting=settings.upstream.signed_target,
         )
 
-    def _build_status(
-        self,
-        name: str,
-        learned: Mapping[str, tuple[Any, datetime]],
-        problems: Mapping[str, str | None],
-    ) -> ServiceStatus:
-        environment = (
-            self._dependencies.settings.environments.map_configured_environments_by_name()[name]
-        )
-        setting = self._dependencies.settings.upstream.signed_target
-        form, found_at = learned.get(CAPABILITY_NAME, (None, None))
+    def _describe_worker_state(self, name: str) -> dict[str, Any]:
+        """Returns how far the service's clock is ahead, in seconds, and the cache if it is on."""
         offset = self._dependencies.clock.offset(name)
-        rehearsal, rehearsed_at = learned.get(REHEARSAL, (None, None))
-        return ServiceStatus(
-            name,
-            environment.base_url,
-            environment.legacy_base_url,
-            offset,
-            abs(offset) >= NOTEWORTHY_SKEW_SECONDS,
-            form if setting == "auto" else setting,
-            found_at if setting == "auto" else None,
-            setting != "auto",
-            [
-                _build_endpoint(f"{endpoint.method} {endpoint.path}", learned)
-                for endpoint in ENDPOINTS
-                if endpoint.is_optional
-            ],
-            self._dependencies.indexes.calculate_cache_statistics(name)
-            if self._dependencies.settings.lists.index
-            else None,
-            rehearsal,
-            rehearsed_at,
-            [
-                problem
-                for kind in ("environments", "service", "legacy")
-                if (problem := problems.get(f"{kind}.{name}"))
-            ],
-        )
+        is_on = self._dependencies.settings.lists.index
+        indexes = self._dependencies.indexes
+        return {
+            "offset": offset,
+            "is_off": abs(offset) >= NOTEWORTHY_SKEW_SECONDS,
+            "index": indexes.calculate_cache_statistics(name) if is_on else None,
+        }
 
 
-def _build_endpoint(name: str, learned: Mapping[str, tuple[Any, datetime]]) -> OptionalEndpoint:
+def _describe_findings(learned: Mapping[str, tuple[Any, datetime]]) -> dict[str, Any]:
+    """Returns what was detected of a service, each with its time."""
+    return {
+        "scope": learned.get(CAPABILITY_NAME, (None, None)),
+        "rehearsal": learned.get(REHEARSAL, (None, None)),
+        "endpoints": [
+            _describe_endpoint(f"{endpoint.method} {endpoint.path}", learned)
+            for endpoint in ENDPOINTS
+            if endpoint.is_optional
+        ],
+    }
+
+
+def _describe_endpoint(
+    name: str, learned: Mapping[str, tuple[Any, datetime]]
+) -> tuple[str, bool | None, str, datetime | None]:
+    """Returns an endpoint's name, presence (None if not needed yet), finding, and its time."""
     value, _ = learned.get(f"inferred {name}", (None, None))
     if not isinstance(value, Mapping):
-        return OptionalEndpoint(name, None, "not needed yet", None)
+        return name, None, "not needed yet", None
     timestamp = value.get("at")
     found_at = datetime.fromtimestamp(timestamp, UTC) if isinstance(timestamp, int) else None
-    return OptionalEndpoint(
-        name, bool(value.get("present")), describe_endpoint_finding(value), found_at
-    )
+    return name, bool(value.get("present")), describe_endpoint_finding(value), found_at

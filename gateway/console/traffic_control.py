@@ -8,7 +8,14 @@ import structlog
 from aiohttp import web
 
 from gateway.auth.key_rows import load_listed_keys
-from gateway.console.actions import ACTIONS, DURATION_MINUTES, ENVIRONMENTS, Action, ActionRefused
+from gateway.console.actions import (
+    ACTIONS,
+    DURATION_MINUTES,
+    ENVIRONMENTS,
+    MAX_ROWS,
+    Action,
+    ActionRefused,
+)
 from gateway.console.pages import Page, redirect_see_other
 from gateway.operator.brownout_windows import (
     describe_window_scope,
@@ -76,7 +83,7 @@ class TrafficControlPage(Page):
             plan = await _require_action(request.query).plan(self._dependencies, request.query)
         except ActionRefused as error:
             return self._render_refusal(request, error)
-        return self._pages.render_page(request, "confirm", plan=plan)
+        return self._pages.render_page(request, "confirm", plan=plan, max_rows=MAX_ROWS)
 
     async def execute(self, request: web.Request, fields: Mapping[str, str]) -> web.StreamResponse:
         client_address = self._pages.find_client_address(request)
