@@ -53,6 +53,10 @@ class ActionRefused(Exception):
     """The action is invalid or would change nothing. The message is one sentence."""
 
 
+REFUSALS = (ActionRefused, InvalidWindow, ModeSwitchRefused, UnknownMerchant)
+"""Raised by actions. The messages are shown on a page."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """An action to confirm. ``fields`` are the form fields that execute it.
@@ -72,7 +76,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An action. Both functions raise ActionRefused; ``execute`` returns the text for the log."""
+    """An action. Both functions raise REFUSALS; ``execute`` returns the text for the log."""
 
     plan: Callable[[ConsoleDependencies, Fields], Awaitable[Plan]]
     execute: Callable[[ConsoleDependencies, Fields], Awaitable[str]]
@@ -109,12 +113,8 @@ async def _parse_freeze_scope(dependencies: ConsoleDependencies, fields: Fields)
     environment = _require_choice(fields, "environment")
     if environment not in ("", *ENVIRONMENTS):
         raise ActionRefused("There is no such environment.")
-    try:
-        return await resolve_freeze_scope(
-            dependencies.store, _require_choice(fields, "merchant"), environment
-        )
-    except UnknownMerchant as error:
-        raise ActionRefused(_format_sentence(str(error))) from None
+    merchant = _require_choice(fields, "merchant")
+    return await resolve_freeze_scope(dependencies.store, merchant, environment)
 
 
 async def _plan_freeze(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
@@ -136,15 +136,9 @@ async def _build_freeze_plan(
         dependencies, lambda owner, _key: is_tenant_in_scope(scope, owner)
     )
     fields = {part: value or EVERYTHING for part, value in scope._asdict().items()}
-    return Plan(
-        title,
-        effects,
-        name.title(),
-        {"do": name, **fields},
-        KEY_COLUMNS,
-        rows,
-        is_disruptive=name == "freeze",
-    )
+    fields |= {"do": name}
+    is_disruptive = name == "freeze"
+    return Plan(title, effects, name.title(), fields, KEY_COLUMNS, rows, is_disruptive)
 
 
 async def _load_affected_key_rows(
@@ -205,15 +199,11 @@ async def _parse_mode_switch_fields(
     # Unlike in commands, a prefix of a key is not enough.
     if not keys or (key and key not in keys):
         raise ActionRefused("There is no such merchant, or it has no such key.")
-    try:
-        targets = await find_switch_scopes(
-            dependencies.store, key or None, None if key else merchant, None
-        )
-        # Translating needs no legacy service: it may be the one that was switched off.
-        if mode != TRANSLATE:
-            check_legacy_base_url_is_set(dependencies.settings, targets)
-    except ModeSwitchRefused as error:
-        raise ActionRefused(_format_sentence(str(error))) from None
+    store = dependencies.store
+    targets = await find_switch_scopes(store, key or None, None if key else merchant, None)
+    # Translating needs no legacy service: it may be the one that was switched off.
+    if mode != TRANSLATE:
+        check_legacy_base_url_is_set(dependencies.settings, targets)
     return targets, groups, mode
 
 
@@ -280,14 +270,11 @@ async def _parse_brownout_window(dependencies: ConsoleDependencies, fields: Fiel
     keys = await load_listed_keys(dependencies.store)
     # The window begins with the confirmation: executing calls this function again.
     now = dependencies.store.clock()
-    try:
-        operations = expand_operation_names([operation] if operation else [])
-        refuses = not fields.get("counts")
-        until = now + timedelta(minutes=minutes)
-        window = create_window(now, (now, until), merchant, key, operations, refuses=refuses)
-        return resolve_window_key(window, keys)
-    except InvalidWindow as error:
-        raise ActionRefused(_format_sentence(str(error))) from None
+    operations = expand_operation_names([operation] if operation else [])
+    refuses = not fields.get("counts")
+    until = now + timedelta(minutes=minutes)
+    window = create_window(now, (now, until), merchant, key, operations, refuses=refuses)
+    return resolve_window_key(window, keys)
 
 
 async def _plan_brownout_start(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
@@ -361,10 +348,6 @@ async def _execute_brownout_end(dependencies: ConsoleDependencies, fields: Field
     if not await end_brownouts(dependencies.store, dependencies.store.clock(), id_ or None):
         raise ActionRefused("It has ended or was already switched off.")
     return f"switched off brownout {id_}" if id_ else "switched off every brownout"
-
-
-def _format_sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 # Executing parses the fields again, because keys may have changed since the plan was shown.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 WIDTH, HEIGHT = 1000, 200
@@ -46,24 +46,17 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A line. ``kind`` is its CSS class, ``path`` an SVG path, with gaps if values are missing."""
-
-    kind: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
 class Plot:
     """A plot. ``ticks`` are the values at the upper edge, in the middle and at the lower edge.
 
-    ``labels`` are evenly spaced below.
+    ``labels`` are evenly spaced below. ``lines`` are SVG paths by CSS class, with gaps if values are
+    missing.
     """
 
     bars: tuple[Bar, ...]
     ticks: tuple[float, float, float]
     labels: tuple[str, ...]
-    lines: tuple[Line, ...] = ()
+    lines: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -122,15 +115,12 @@ def build_line_plot(rows: Sequence[tuple[str, Mapping[str, float]]], labels: Seq
         ),
         (10.0**high, 10.0 ** ((high + low) / 2), 10.0**low),
         tuple(labels),
-        tuple(Line(kind, build_path(kind)) for kind in (rows[0][1] if rows else ())),
+        {kind: build_path(kind) for kind in (rows[0][1] if rows else ())},
     )
 
 
 def _build_stacked_bar(
-    x: float,
-    slot_width: float,
-    row: tuple[str, Mapping[str, float]],
-    top: float,
+    x: float, slot_width: float, row: tuple[str, Mapping[str, float]], top: float
 ) -> Bar:
     label, values = row
     segments, y = [], float(HEIGHT)

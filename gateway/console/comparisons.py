@@ -19,12 +19,7 @@ class ComparisonsPage(Page):
         standings = await load_cutover_readiness(self._store)
         # Keys that need attention come first.
         standings.sort(
-            key=lambda standing: (
-                standing.is_ready,
-                -standing.open_difference_count,
-                standing.owner,
-                standing.key,
-            )
+            key=lambda each: (each.is_ready, -each.open_difference_count, each.owner, each.key)
         )
         return self._pages.render_page(
             request, "comparisons", standings=standings[:MAX_KEYS], more=len(standings) - MAX_KEYS

@@ -6,6 +6,7 @@ The request is not sent, stored or logged, and no file is read for it.
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
@@ -216,12 +217,8 @@ def _redact_value(redactor: Redactor, name: str, value: Any, sent_in: str | None
     if redactor.is_unmasked or value is None or isinstance(value, bool):
         return text
     redacted = [
-        redactor.redact_value(_split_field_name(field_name), text)["text"]
-        for field_name in (name, sent_in)
-        if field_name
+        redactor.redact_value(tuple(re.sub(r"\[[^.]*", "", each).split(".")), text)["text"]
+        for each in (name, sent_in)
+        if each
     ]
     return next((redacted_text for redacted_text in redacted if redacted_text != text), text)
-
-
-def _split_field_name(name: str) -> tuple[str, ...]:
-    return tuple(part.partition("[")[0] for part in name.split("."))

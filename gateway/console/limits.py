@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from aiohttp import web
 
 from gateway.console.pages import Page
@@ -20,8 +22,6 @@ class LimitsPage(Page):
             more=len(uses) - MAX_ROWS,
             fault=await self._dependencies.limits.find_limiter_problem(),
             is_known=all(use.used is not None for use in uses),
-            levels={
-                level: sum(use.level == level for use in uses) for level in ("reached", "near")
-            },
+            levels=Counter(use.level for use in uses),
             near=int(NEAR_LIMIT_RATIO * 100),
         )

@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from aiohttp import web
 
 from gateway.auth.key_rows import load_listed_keys
+from gateway.config.migration_settings import Deprecation
 from gateway.console.charts import Plot, build_stacked_bar_plot, format_axis_time_labels
 from gateway.console.pages import Page
 from gateway.operator.key_usage import (
@@ -40,9 +41,8 @@ class SunsetProgress:
     elapsed: float
 
 
-def compute_sunset_progress(
-    announced: date | None, sunset: date | None, today: date
-) -> SunsetProgress:
+def compute_sunset_progress(deprecation: Deprecation, today: date) -> SunsetProgress:
+    announced, sunset = deprecation.announced, deprecation.sunset_date
     if announced is None or sunset is None:
         return SunsetProgress(announced, sunset, 0, 0.0)
     # 1 if both are on the same day, to avoid a division by zero.
@@ -69,7 +69,7 @@ class MigrationPage(Page):
             "migration",
             days=PERIOD_DAYS,
             recent_days=RECENT_PERIOD.days,
-            progress=compute_sunset_progress(deprecation.announced, deprecation.sunset_date, today),
+            progress=compute_sunset_progress(deprecation, today),
             refuses=deprecation.after_sunset == "refuse",
             left=left[:MAX_KEYS],
             more=len(left) - MAX_KEYS,

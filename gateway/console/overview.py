@@ -8,7 +8,7 @@ from datetime import timedelta
 from aiohttp import web
 
 from gateway.console.alerts import format_check_name, load_alerts
-from gateway.console.migration import SunsetProgress, compute_sunset_progress
+from gateway.console.migration import compute_sunset_progress
 from gateway.console.pages import Page
 from gateway.console.traffic import (
     DEFAULT_HOURS,
@@ -75,22 +75,16 @@ class OverviewPage(Page):
             # Requests without a known key are one row, which is not a key.
             left=sum(bool(usage.key) for usage in week),
             keys=sum(gauges.keys.values()),
-            progress=self._compute_sunset_progress(),
+            progress=compute_sunset_progress(
+                self._dependencies.settings.deprecation, store.clock().date()
+            ),
             large=await self._list_large_requests(),
             steps=STEP_LABELS,
         )
 
     async def _list_large_requests(self) -> list[RequestProgress]:
         """Returns the large requests of all workers, the longest running first."""
+        own = self._dependencies.requests_in_progress.list_running_requests()
         # Through the database, because this worker cannot ask the others.
-        other_workers = await self._dependencies.heartbeats.list_remote_large_requests()
-        requests = [
-            *self._dependencies.requests_in_progress.list_running_requests(),
-            *other_workers,
-        ]
-        return sorted(requests, key=lambda request: request.began_at)
-
-    def _compute_sunset_progress(self) -> SunsetProgress:
-        deprecation = self._dependencies.settings.deprecation
-        today = self._store.clock().date()
-        return compute_sunset_progress(deprecation.announced, deprecation.sunset_date, today)
+        others = await self._dependencies.heartbeats.list_remote_large_requests()
+        return sorted([*own, *others], key=lambda request: request.began_at)

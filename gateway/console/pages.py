@@ -88,7 +88,8 @@ class Pages:
             lstrip_blocks=True,
         )
         self._templates.filters |= {
-            "number": format_number,
+            "number": "{:,.0f}".format,
+            "sentence": format_sentence,
             "ms": format_milliseconds,
             "share": format_percentage,
             "mb": format_megabytes,
@@ -195,8 +196,9 @@ def make_name_wrappable(name: str) -> Markup:
     return escape(name).replace("_", Markup("_<wbr>"))
 
 
-def format_number(value: float) -> str:
-    return f"{value:,.0f}"
+def format_sentence(text: str) -> str:
+    """Begins a text with a capital letter and ends it with a full stop."""
+    return f"{text[:1].upper()}{text[1:].removesuffix('.')}."
 
 
 def format_milliseconds(value: float | None) -> str:
@@ -207,9 +209,7 @@ def format_milliseconds(value: float | None) -> str:
         return f">\N{NO-BREAK SPACE}{BUCKET_BOUNDS_MS[-1] / 1000:,.0f}\N{NO-BREAK SPACE}s"
     if value >= 10_000:
         return f"{value / 1000:,.0f}\N{NO-BREAK SPACE}s"
-    return (
-        f"{value:,.1f}\N{NO-BREAK SPACE}ms" if value < 100 else f"{value:,.0f}\N{NO-BREAK SPACE}ms"
-    )
+    return f"{value:,.{1 if value < 100 else 0}f}\N{NO-BREAK SPACE}ms"
 
 
 def format_percentage(part: float, whole: float) -> str:
@@ -218,9 +218,7 @@ def format_percentage(part: float, whole: float) -> str:
     percent = 100 * part / whole
     if 0 < percent < 0.1:
         return "<0.1\N{NO-BREAK SPACE}%"
-    return (
-        f"{percent:.1f}\N{NO-BREAK SPACE}%" if percent < 10 else f"{percent:.0f}\N{NO-BREAK SPACE}%"
-    )
+    return f"{percent:.{1 if percent < 10 else 0}f}\N{NO-BREAK SPACE}%"
 
 
 def format_megabytes(size: int) -> str:

@@ -44,6 +44,8 @@ PERCENTILES: Mapping[str, int] = {"p50": 50, "p95": 95, "p99": 99}
 MAX_ROWS = 50
 """Rows of the table; the others are added up in one."""
 
+Row = tuple[str, str, str, str, RequestCounts]
+
 GROUPINGS: Mapping[str, tuple[str, ...]] = {
     "operation": ("operation",),
     "merchant": ("merchant", "environment"),
@@ -61,17 +63,6 @@ COLUMNS: Mapping[str, tuple[str, Callable[[RequestCounts], float]]] = {
     "slowest": ("slowest", lambda counts: counts.slowest_ms),
 }
 """The heading of each column of figures, and what it is sorted by."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A table row. ``href`` filters by it, ``requests_href`` lists its newest requests."""
-
-    name: str
-    detail: str
-    href: str
-    requests_href: str
-    traffic: RequestCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +114,15 @@ def _build_traffic_plots(
     ]
 
     def build_percentile_plot(part: Part) -> Plot:
-        percentiles = [_compute_duration_percentiles(traffic, part) for traffic in bars]
-        rows = list(zip(names, percentiles, strict=True))
-        return build_line_plot(rows, labels)
+        # Capped at the highest bucket bound, because infinity cannot be drawn.
+        percentiles = [
+            {
+                name: min(traffic.percentile(part, percent) or 0.0, BUCKET_BOUNDS_MS[-1])
+                for name, percent in PERCENTILES.items()
+            }
+            for traffic in bars
+        ]
+        return build_line_plot(list(zip(names, percentiles, strict=True)), labels)
 
     return TrafficPlots(
         build_stacked_bar_plot(list(zip(names, counts, strict=True)), labels),
@@ -133,14 +130,6 @@ def _build_traffic_plots(
         build_percentile_plot("gateway"),
         bar_size,
     )
-
-
-def _compute_duration_percentiles(traffic: RequestCounts, part: Part) -> dict[str, float]:
-    """Returns percentiles, capped at the highest bucket bound: infinity cannot be drawn."""
-    return {
-        name: min(traffic.percentile(part, percent) or 0.0, BUCKET_BOUNDS_MS[-1])
-        for name, percent in PERCENTILES.items()
-    }
 
 
 async def load_recent_traffic(store: Store) -> dict[str, RequestCounts]:
@@ -213,10 +202,11 @@ def _parse_view(query: Mapping[str, str]) -> dict[str, str]:
 def _build_rows(
     counts: Mapping[tuple[Any, ...], RequestCounts], view: Mapping[str, str]
 ) -> list[Row]:
+    """Returns each row's name, detail, traffic page, newest requests and figures."""
     rows = [_build_row(values, traffic, view) for values, traffic in counts.items()]
-    rows.sort(key=lambda row: COLUMNS[view["sort"]][1](row.traffic), reverse=True)
-    if others := [row.traffic for row in rows[MAX_ROWS:]]:
-        rows[MAX_ROWS:] = [Row(f"{len(others)} others", "", "", "", sum_request_counts(others))]
+    rows.sort(key=lambda row: COLUMNS[view["sort"]][1](row[-1]), reverse=True)
+    if others := [row[-1] for row in rows[MAX_ROWS:]]:
+        rows[MAX_ROWS:] = [(f"{len(others)} others", "", "", "", sum_request_counts(others))]
     return rows
 
 
@@ -226,7 +216,7 @@ def _build_row(values: tuple[str, ...], traffic: RequestCounts, view: Mapping[st
     by = "merchant" if view["by"] == "operation" else "operation"
     shown = {name: view[name] for name in FILTERS if name in view} | columns
     labels = {"operation": UNMATCHED_ROUTE, "merchant": UNAUTHENTICATED}
-    return Row(
+    return (
         values[0] or labels[view["by"]],
         columns.get("environment", ""),
         f"/traffic?{urlencode({**view, **columns, 'by': by})}",

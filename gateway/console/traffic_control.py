@@ -13,6 +13,7 @@ from gateway.console.actions import (
     DURATION_MINUTES,
     ENVIRONMENTS,
     MAX_ROWS,
+    REFUSALS,
     Action,
     ActionRefused,
 )
@@ -81,7 +82,7 @@ class TrafficControlPage(Page):
         """Shows the effect of an action and asks for confirmation; changes nothing."""
         try:
             plan = await _require_action(request.query).plan(self._dependencies, request.query)
-        except ActionRefused as error:
+        except REFUSALS as error:
             return self._render_refusal(request, error)
         return self._pages.render_page(request, "confirm", plan=plan, max_rows=MAX_ROWS)
 
@@ -91,13 +92,13 @@ class TrafficControlPage(Page):
             # Operators share one token, so the audit log can only name the address.
             with attribute_events_to_operator(f"console, from {client_address}"):
                 description = await _require_action(fields).execute(self._dependencies, fields)
-        except ActionRefused as error:
+        except REFUSALS as error:
             return self._render_refusal(request, error)
         # A warning, because it changes what clients get; the audit log has it too.
         log.warning("console_change", change=description, **{"client.address": client_address})
         return redirect_see_other(f"{PATH}?done={fields['do']}")
 
-    def _render_refusal(self, request: web.Request, error: ActionRefused) -> web.StreamResponse:
+    def _render_refusal(self, request: web.Request, error: Exception) -> web.StreamResponse:
         return self._pages.render_page(request, "not_done", 409, why=str(error))
 
 

@@ -55,9 +55,9 @@ def test_bars_are_stacked_inside_the_chart(values_by_span: list[dict[str, float]
 def test_lines_are_inside_the_chart_with_gaps(values_by_span: list[dict[str, float]]) -> None:
     rows = [(str(index), span_values) for index, span_values in enumerate(values_by_span)]
     plot = build_line_plot(rows, [])
-    for line in plot.lines:
-        values = [span_values[line.kind] for span_values in values_by_span]
-        points = re.findall(r"([ML])([\d.]+) ([\d.]+)", line.path)
+    for kind, path in plot.lines.items():
+        values = [span_values[kind] for span_values in values_by_span]
+        points = re.findall(r"([ML])([\d.]+) ([\d.]+)", path)
         assert len(points) == sum(value > 0 for value in values)
         starts = sum(
             value > 0 >= before for before, value in zip([0.0, *values], values, strict=False)
