@@ -115,11 +115,12 @@ def _list_choices(requests: Iterable[RecentRequest], name: str) -> list[str]:
 def _group_errors(
     requests: Iterable[RecentRequest],
 ) -> list[tuple[list[RecentRequest], list[tuple[str, int]]]]:
-    """Groups errors by status, code and field, the most frequent first, with the top merchants."""
+    """Groups errors by status, code and field or reason, with the top merchants."""
     groups: dict[tuple[int, str, str], list[RecentRequest]] = {}
     for request in requests:
         if request.status >= 400:
-            key = request.status, request.code, request.field
+            # Different causes are different groups, also if the client is told the same.
+            key = request.status, request.code, request.field or request.reason
             groups.setdefault(key, []).append(request)
     return [
         (members, Counter(member.merchant for member in members).most_common(3))

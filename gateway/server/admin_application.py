@@ -103,8 +103,8 @@ def create_readiness_checks(settings: Settings, backends: Backends) -> dict[str,
             return (
                 None
                 if await _find_origin_status(origin, egress.build_request_options(name))
-                else "the service is down: base_url does not answer, and clients get 500; see network "
-                "and TLS"
+                else "the service is down: base_url does not answer, and clients get 500; check "
+                "the network and TLS"
             )
 
         return find_environment_problem

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+from gateway.simulator import Fault
 from tests.console import ConsoleClient, ConsoleUnderTest
 from tests.gateway.console.test_pages import read_page_text
 from tests.payouts import create_recipient
@@ -79,3 +80,19 @@ async def test_red_figures_lead_to_requests(console_client: ConsoleClient) -> No
     page = await console_client.get("/")
     assert '<a href="/requests?status=5xx">' in page.text
     assert '<a href="/requests?status=4xx">' in page.text
+
+
+async def test_causes_with_the_same_code_are_apart(
+    console: ConsoleUnderTest, console_client: ConsoleClient
+) -> None:
+    name, gateway = f"key-{uuid4().hex[:8]}", console.gateway
+    headers = {"X-API-Key": await gateway.import_key(api_key=f"api-{name}", name=name)}
+    closed = Fault("GET", "/v1/balance", close="before", times=2)  # a read is sent again once
+    for fault in (closed, Fault("GET", "/v1/balance", status=200, body=b"<html>")):
+        console.simulator.inject_fault(fault)
+        answer = await gateway.request("GET", "/v1/profile/balances", headers=headers)
+        assert answer.status == 500
+    page = await read_page_text(console_client, f"/requests?key={name}")
+    errors = page[page.index("by code and field") : page.index("2 requests")]
+    assert errors.count("internal_server_error") == 2
+    assert "the response is unreadable" in errors
