@@ -50,8 +50,9 @@ class OverviewPage(Page):
         gauges = await load_state_gauges(store)
         plots, _ = await load_traffic_plots(store, DEFAULT_HOURS)
         since = compute_span_start(store.clock() - FIGURES_PERIOD, HOUR)
-        day = await load_request_counts(store, HOUR, since, has_durations=True)
+        # In this order: the day shows at least what the last minutes do.
         recent_by_merchant = await load_recent_traffic(store)
+        day = await load_request_counts(store, HOUR, since, has_durations=True)
         week = group_usage_by_key(
             await load_usage_summaries(store, (store.clock() - USAGE_PERIOD).date())
         )
