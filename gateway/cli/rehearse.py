@@ -139,12 +139,12 @@ async def _find_sandbox_tenant(settings: Settings, store: Store, key_name: str) 
 
     key = await require_single_key(store, key_name)
     # Some services tell the environments apart by their keys alone.
-    others = [other for other in await load_listed_keys(store) if other.environment != SANDBOX]
-    if key.environment != SANDBOX or key.access_key in {other.access_key for other in others}:
-        raise CommandError(
-            f"the key is of the {key.environment} environment or has its credentials; a rehearsal "
-            "writes, so it runs in the sandbox only"
-        )
+    for other in await load_listed_keys(store):
+        if other.environment != SANDBOX and other.access_key == key.access_key:
+            raise CommandError(
+                f"{key_name} has the credentials of {other.name}, a key of the {other.environment} "
+                "environment; a rehearsal writes, so it runs in the sandbox only"
+            )
     if key.revoked_at or settings.environments.sandbox is None:
         raise CommandError("the key is revoked, or [environments.sandbox] is not configured")
     if await store.read(lambda tx: is_frozen(tx, key.tenant)):

@@ -121,6 +121,11 @@ class Settings(BaseSettings):
         return self.model_copy(update={"upstream": self.upstream.model_copy(update=limits)})
 
     @property
+    def config_text(self) -> str:
+        """The text of the configuration file; empty without one."""
+        return self._config_file.text
+
+    @property
     def has_config_file(self) -> bool:
         """Whether a configuration file was read."""
         return self._config_file.path is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,7 +46,10 @@ def build_report(
         needs_start = row.name in START_ROWS and not run.may_start
         reason = "needs --start" if needs_start else "no call was made for it, or none shows it"
         holds, seen = (earlier | run.results).get(row.name, (None, reason))
-        verdict = NOTICED if row.noticed in ("yes", f"if {seen}") else HANDLED
+        is_noticed = row.noticed in ("yes", f"if {seen}")
+        # With the setting that is offered for it, clients do not notice it any more.
+        is_noticed = is_noticed and not _is_in_effect(row.setting, run.settings)
+        verdict = NOTICED if is_noticed else HANDLED
         is_earlier = holds is not None and row.name not in run.results
         rows.append(
             {
@@ -73,17 +78,34 @@ def build_report(
 
 
 def propose_settings(report: Report, settings: Settings) -> str:
-    """Returns a diff of the configuration with the settings that suit the service, or nothing."""
+    """Returns a diff of the configuration file with the settings that suit the service, if any."""
     verdicts = {row["name"]: row["verdict"] for row in report["rows"]}
     offered = [row.setting for row in ASSUMPTIONS if verdicts[row.name] in (HANDLED, NOTICED)]
     if all(verdicts[path] == HANDLED for path in IS_OPTIONAL if IS_OPTIONAL[path]):
         offered.append('upstream.inferred_operations = "avoid"')
-    lines = []
-    for place, _, value in (text.partition(" = ") for text in offered if text):
-        section, key = place.split(".")
-        if (old := json.dumps(getattr(getattr(settings, section), key))) != value:
-            lines += [f"@@ [{section}] @@", f"-{key} = {old}", f"+{key} = {value}"]
-    return "\n".join(["--- gateway.toml", "+++ gateway.toml", *lines]) if lines else ""
+    text = old_text = settings.config_text
+    for setting in offered:
+        if setting and not _is_in_effect(setting, settings):
+            text = _set_in_toml(text, setting)
+    old, new = (each.splitlines(keepends=True) for each in (old_text, text))
+    return "".join(difflib.unified_diff(old, new, "gateway.toml", "gateway.toml"))
+
+
+def _is_in_effect(setting: str, settings: Settings) -> bool:
+    place, _, value = setting.partition(" = ")
+    section, _, key = place.partition(".")
+    return bool(setting) and json.dumps(getattr(getattr(settings, section), key)) == value
+
+
+def _set_in_toml(text: str, setting: str) -> str:
+    """Sets a key (``section.key = value``) in the text of a TOML file."""
+    section, line = setting.split(".", 1)
+    header = re.search(rf"(?m)^\[{section}\].*\n", text)
+    if header is None:
+        return f"{text}\n[{section}]\n{line}\n"
+    key, rest = line.partition(" ")[0], text[header.end() :]
+    rest = re.sub(rf"\A((?:(?!\[).*\n)*?){key} *=.*\n", r"\1", rest)
+    return f"{text[: header.end()]}{line}\n{rest}"
 
 
 def render_rehearsal_page(report: Report) -> str:

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -17,6 +18,7 @@ from typing import Any, get_args
 import pytest
 import pytest_asyncio
 
+from gateway.config.settings import load_settings
 from gateway.operator.doctor import run_doctor
 from gateway.operator.rehearsal.checks import ASSUMPTIONS, IS_OPTIONAL
 from gateway.operator.rehearsal.report import HANDLED, HOLDS, NOT_TRIED, NOTICED, propose_settings
@@ -206,11 +208,17 @@ async def test_open_questions_of_the_document_are_answered(rehearsed: RehearsedF
     assert select_rows(again, NOT_TRIED) == {"country names"}
     assert {item["id"] for item in again["left"]} == left
     assert sum(len(batch.payments) for batch in batches.values()) == payment_count
-    settings = build_settings(rehearsed.folder, rehearsed.url)
-    diff = propose_settings(report, settings)
-    assert '@@ [upstream] @@\n-signed_target = "auto"\n+signed_target = "path-and-query"\n' in diff
-    assert '+inferred_operations = "avoid"' in diff
-    assert "@@ [legacy] @@" in diff
+    # The diff can be applied, and then nothing more is offered.
+    config = rehearsed.folder / "gateway.toml"
+    diff = report["settings_diff"]
+    apply = ["git", "apply", "-p0", "-"]
+    run = partial(subprocess.run, apply, cwd=rehearsed.folder, input=diff, text=True, check=True)
+    await asyncio.to_thread(run)
+    settings = load_settings(config)
+    assert settings.upstream.signed_target == "path-and-query"
+    assert settings.upstream.inferred_operations == "avoid"
+    assert settings.legacy.account_number_from_iban == "always"
+    assert propose_settings(report, settings) == ""
 
 
 def test_each_assumption_has_a_row_and_a_switch() -> None:
