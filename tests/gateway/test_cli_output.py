@@ -170,7 +170,7 @@ def test_brownout_asks_for_confirmation_on_terminal_only(
 ) -> None:
     shutil.copytree(configured_folder, tmp_path, dirs_exist_ok=True)
     arguments = ["brownout", "schedule", "--until", "2099-01-01T00:00:00Z", "--key", "shop"]
-    success_text = "refuses requests of shop"
+    success_text = "refuses requests of acme, key shop"
     declined_output = run_on_terminal(200, *arguments, folder=tmp_path, types=b"n\n")
     assert "Refuse requests of key shop from " in declined_output
     assert "nothing was changed" in declined_output
