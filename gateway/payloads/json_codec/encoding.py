@@ -126,6 +126,7 @@ def _encode_custom_value(value: Any) -> msgspec.Raw:
 
 
 _DECIMALS = {Decimal, ExactDecimal}
+_TEXT = {str}
 _SIMPLE = {str, int, bool, type(None)}
 _PLAIN = _SIMPLE | {CompressedSequence, MappedSequence}
 """Types that need no check before they are encoded."""
@@ -153,10 +154,11 @@ def _find_encoding_problem(values: Iterable[Any], max_depth: int) -> str:
         if kind in _NESTS:
             if not max_depth:
                 return f"nested deeper than {MAX_DEPTH}"
-            if kind is dict and _has_non_text_key(item):
+            if kind is dict and not _TEXT.issuperset(map(type, item)):
                 return "a key that is not text"
-            if flaw := _find_encoding_problem(
-                item.values() if kind is dict else item, max_depth - 1
+            items = item.values() if kind is dict else item
+            if not _PLAIN.issuperset(map(type, items)) and (
+                flaw := _find_encoding_problem(items, max_depth - 1)
             ):
                 return flaw
         elif kind not in _DECIMALS:
@@ -164,13 +166,6 @@ def _find_encoding_problem(values: Iterable[Any], max_depth: int) -> str:
         elif not item.is_finite():
             return "not a JSON value: NaN or an infinite number"
     return ""
-
-
-def _has_non_text_key(value: dict[Any, Any]) -> bool:
-    for key in value:  # noqa: SIM110 - any() would add a generator
-        if type(key) is not str:
-            return True
-    return False
 
 
 _ENCODER = msgspec.json.Encoder(decimal_format="number", enc_hook=_encode_custom_value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from codecs import BOM_UTF8
 from decimal import Decimal
+from itertools import chain, compress
 from typing import Any
 
 import msgspec
@@ -68,14 +69,16 @@ def decode_strictly_with_refusal_reason(data: bytes) -> tuple[str, Any]:
 
 def is_nested_deeper_than(value: Any, max_depth: int) -> bool:
     """Whether a decoded value is nested deeper than ``max_depth``."""
-    if type(value) not in _NESTS:
-        return False
-    if not max_depth:
-        return True
-    for item in value.values() if type(value) is dict else value:
-        if type(item) in _NESTS and is_nested_deeper_than(item, max_depth - 1):
-            return True
-    return False
+    level = [value] if type(value) in _NESTS else []
+    # Level by level, because most values are no containers: these are not looked at one by one.
+    for _ in range(max_depth):
+        dicts = [item for item in level if type(item) is dict]
+        lists = [item for item in level if type(item) is list]
+        items = [*chain.from_iterable(map(dict.values, dicts)), *chain.from_iterable(lists)]
+        level = list(compress(items, map(_NESTS.__contains__, map(type, items))))
+        if not level:
+            return False
+    return bool(level)
 
 
 class DuplicateKeyError(Exception):
