@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
+from itertools import chain, compress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -137,35 +138,36 @@ _SHORT = _SIMPLE | _DECIMALS | {list, tuple}
 
 def _check_encodable(value: Any) -> None:
     """Raises TypeError if the value cannot be encoded as JSON."""
-    if flaw := _find_encoding_problem((value,), MAX_DEPTH):
+    if flaw := _find_encoding_problem(value):
         raise TypeError(flaw)
 
 
-def _find_encoding_problem(values: Iterable[Any], max_depth: int) -> str:
-    """Returns the reason that values cannot be encoded as JSON, or an empty string.
+def _find_encoding_problem(value: Any) -> str:
+    """Returns the reason that a value cannot be encoded as JSON, or an empty string.
 
     msgspec silently encodes floats, bytes, dates, NaN and numeric keys, and has no option against
     it.
     """
-    for item in values:
-        kind = type(item)
-        if kind is str or kind in _PLAIN:  # nearly all values are strings
-            continue
-        if kind in _NESTS:
-            if not max_depth:
-                return f"nested deeper than {MAX_DEPTH}"
-            if kind is dict and not _TEXT.issuperset(map(type, item)):
-                return "a key that is not text"
-            items = item.values() if kind is dict else item
-            if not _PLAIN.issuperset(map(type, items)) and (
-                flaw := _find_encoding_problem(items, max_depth - 1)
-            ):
-                return flaw
-        elif kind not in _DECIMALS:
-            return f"not a JSON value: {kind.__name__}"
-        elif not item.is_finite():
+    level: list[Any] = [value]
+    # Level by level, because most values are plain: these are not looked at one by one.
+    for _ in range(MAX_DEPTH + 1):
+        kinds = {*map(type, level)}
+        if others := kinds - _PLAIN - _NESTS - _DECIMALS:
+            return f"not a JSON value: {others.pop().__name__}"
+        if not (
+            kinds.isdisjoint(_DECIMALS)
+            or all(item.is_finite() for item in level if type(item) in _DECIMALS)
+        ):
             return "not a JSON value: NaN or an infinite number"
-    return ""
+        if kinds.isdisjoint(_NESTS):
+            return ""
+        nested = list(compress(level, map(_NESTS.__contains__, map(type, level))))
+        dicts = [item for item in nested if type(item) is dict]
+        lists = [item for item in nested if type(item) is not dict]
+        if not _TEXT.issuperset(map(type, chain.from_iterable(dicts))):
+            return "a key that is not text"
+        level = [*chain.from_iterable(map(dict.values, dicts)), *chain.from_iterable(lists)]
+    return f"nested deeper than {MAX_DEPTH}"
 
 
 _ENCODER = msgspec.json.Encoder(decimal_format="number", enc_hook=_encode_custom_value)
