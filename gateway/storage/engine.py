@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +14,11 @@ from sqlalchemy import URL, Connection, NullPool, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 
 from gateway.storage.database import Database
-from gateway.storage.errors import StoreUnavailable, translate_database_errors
+from gateway.storage.errors import (
+    StoreUnavailable,
+    find_sqlite_code,
+    translate_database_errors,
+)
 from gateway.storage.postgresql_database import PostgresqlDatabase
 from gateway.storage.sqlite_database import BUSY_SECONDS, SqliteDatabase
 from gateway.storage.sqlite_driver import JOURNAL_MODE, sqlite3
@@ -22,6 +27,8 @@ Result = TypeVar("Result")
 
 _CONNECT_SECONDS = 5
 _COMMAND_SECONDS = 30
+LOCK_POLL_SECONDS = 0.005
+
 _STATEMENTS = 256
 """Number of statements that a driver keeps prepared."""
 CACHE_KIB = 16 * 1024
@@ -117,12 +124,27 @@ def open_sqlite_connection(path: Path, seconds: float) -> sqlite3.Connection:
         cached_statements=_STATEMENTS,
     )
     connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute(f"PRAGMA journal_mode = {JOURNAL_MODE}")
+    _set_journal_mode(connection, seconds)
     connection.execute(f"PRAGMA journal_size_limit = {_JOURNAL_BYTES}")
     # On disk before it is acknowledged: a write to the service leaves only after its record.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA cache_size = -{CACHE_KIB if seconds else READ_CACHE_KIB}")
     return connection
+
+
+def _set_journal_mode(connection: sqlite3.Connection, seconds: float) -> None:
+    """Sets the mode of the file, with a wait of our own: SQLite waits for no lock to change it."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            connection.execute(f"PRAGMA journal_mode = {JOURNAL_MODE}")
+        except sqlite3.OperationalError as error:
+            is_locked = find_sqlite_code(error) == sqlite3.SQLITE_BUSY
+            if not is_locked or time.monotonic() > deadline:
+                raise
+            time.sleep(LOCK_POLL_SECONDS)
+        else:
+            return
 
 
 def open_database(address: URL) -> Database:
