@@ -115,9 +115,9 @@ async def describe_missing_imports(store: Store, scopes: Iterable[SwitchScope]) 
 async def _count_missing_batches(store: Store, ledger: ObjectStateStore, tenant: Tenant) -> int:
     legacy_ids = list(await ledger.load_facts_by_id(tenant, ROUTING_KIND))
     current_ids = await load_current_ids_by_legacy_id(store, tenant, legacy_ids)
-    return sum(
-        [not await ledger.load(tenant, "batch", current_ids.get(id_, id_)) for id_ in legacy_ids]
-    )
+    ids = [current_ids.get(id_, id_) for id_ in legacy_ids]
+    facts_by_id = await ledger.load_facts_by_id(tenant, "batch", ids)
+    return sum(not facts_by_id.get(id_) for id_ in ids)
 
 
 def _require_key_scope(keys: list[ListedKey], name_or_prefix: str) -> SwitchScope:
