@@ -106,11 +106,6 @@ class SignedClient:
         assert answer.status == 200, answer.text
         return answer.json["batch"]
 
-    async def add_payment(self, batch, payment):
-        answer = await self.call("POST", f"/v1/batches/{batch['id']}/payments", payment)
-        assert answer.status == 200, answer.text
-        return answer.json["payment"]
-
     async def generate_quote(self, batch):
         return await self.call("POST", f"/v1/batches/{batch['id']}/generate-quote")
 
@@ -121,11 +116,6 @@ class SignedClient:
         answer = await self.call("GET", f"/v1/batch/{batch['id']}/summary")
         assert answer.status == 200, answer.text
         return answer.json["batchSummary"]
-
-    async def list_amounts(self, batch):
-        """List (source, target) amounts of each payment."""
-        payments = (await self.read_summary(batch))["payments"]
-        return [(payment["sourceAmount"], payment["targetAmount"]) for payment in payments]
 
 
 @pytest.fixture
@@ -197,10 +187,3 @@ async def german_payee(client, german_bank, us_address):
     """A payee in euros by bank transfer: minimum 2, fee 1.00."""
     address = {**us_address, "country": "DE"}
     return await client.create_recipient(name="Zoë", address=address, account=german_bank)
-
-
-@pytest.fixture
-async def wallet_holder(client, wallet, us_address):
-    return await client.create_recipient(
-        address=us_address, account={**wallet, "currency": "EUR"}, email="wallet@example.com"
-    )

@@ -1,58 +1,12 @@
 """Creating batches, adding payments to them, and reading them back."""
 
-import re
-
 import pytest
 
-from gateway.simulator import ServiceCredentials, ServiceOptions, Vocabulary
-
-BATCH_FIELDS = {
-    "id", "status", "amount", "totalPayments", "currency", "description", "sentAt", "completedAt",
-    "createdAt", "updatedAt", "quoteExpiredAt",
-}  # fmt: skip
-PAYMENT_FIELDS = {
-    "id", "recipient", "status", "sourceAmount", "targetAmount", "exchangeRate", "fxRate", "fees",
-    "recipientFees", "merchantFees", "memo", "sourceCurrency", "sourceCurrencyName",
-    "targetCurrency", "targetCurrencyName", "compliance", "processedAt", "createdAt", "updatedAt",
-    "batch",
-}  # fmt: skip
-LISTED_PAYMENT_FIELDS = PAYMENT_FIELDS | {"method", "methodDisplay", "isSupplyPayment"}
-UNKNOWN_PAYEE_PAYMENT = {"recipient": {"id": "R-nobody"}, "amount": "1.00", "currency": "USD"}
+from gateway.simulator import ServiceCredentials, ServiceOptions
 
 
 async def count_created(client):
     return {name: client.service.creation_counts[name] for name in ("batch", "payment")}
-
-
-async def test_batch_is_created_with_payments(client, payee, german_payee):
-    batch = await client.create_batch(
-        client.build_payment(payee, "10.10", memo="née"), client.build_payment(german_payee, "7")
-    )
-    assert (batch["amount"], batch["totalPayments"]) == ("17.10", 2)
-    assert await count_created(client) == {"batch": 1, "payment": 2}
-    summary = await client.read_summary(batch)
-    first, second = summary.pop("payments")
-    assert summary == batch
-    assert set(first) == LISTED_PAYMENT_FIELDS
-    assert re.fullmatch(r"P-[A-Za-z0-9]{22}", first["id"])
-    assert first["recipient"] == {
-        "id": payee["id"],
-        "referenceId": None,
-        "email": "zoe@example.com",
-        "name": "Zoë Peña",
-        "status": "active",
-        "country": "US",
-    }
-    assert (first["status"], first["memo"], second["memo"]) == ("pending", "née", "")
-    assert (first["method"], first["methodDisplay"]) == ("bank-transfer", "Bank Transfer")
-    assert (first["fees"], first["merchantFees"], first["recipientFees"]) == (
-        "1.00",
-        "1.00",
-        "0.00",
-    )
-    assert first["batch"] == {
-        name: batch[name] for name in ("id", "sentAt", "completedAt", "createdAt", "updatedAt")
-    }
 
 
 @pytest.mark.parametrize(
@@ -130,39 +84,6 @@ async def test_all_errors_of_a_create_are_listed(client, body, errors):
     assert client.service.find_or_create_tenant().batches == {}
 
 
-async def test_validation_status_can_be_406(connect_client):
-    client = await connect_client(options=ServiceOptions(validation_status=406))
-    assert (await client.call("POST", "/v1/batches", {})).status == 406
-    batch = await client.create_batch()
-    assert (await client.start_batch(batch)).status == 400
-
-
-async def test_unknown_recipient_can_be_an_invalid_field(connect_client):
-    client = await connect_client(options=ServiceOptions(unknown_recipient=400))
-    body = {
-        "currency": "USD",
-        "payments": [UNKNOWN_PAYEE_PAYMENT, {**UNKNOWN_PAYEE_PAYMENT, "amount": ""}],
-    }
-    answer = await client.call("POST", "/v1/batches", body)
-    assert (answer.status, answer.errors) == (
-        400,
-        [
-            ("invalid_field", "payments[0].recipient.id"),
-            ("invalid_field", "payments[1].recipient.id"),
-            ("empty_field", "payments[1].amount"),
-        ],
-    )
-
-
-async def test_archived_recipient_can_be_unknown(connect_client):
-    client = await connect_client(options=ServiceOptions(reads_archived=False))
-    archived_recipient = await client.create_recipient()
-    await client.call("DELETE", f"/v1/recipients/{archived_recipient['id']}")
-    body = {"currency": "USD", "payments": [client.build_payment(archived_recipient)]}
-    answer = await client.call("POST", "/v1/batches", body)
-    assert (answer.status, answer.errors) == (404, [("not_found", "payments[0].recipient.id")])
-
-
 async def test_batch_is_invisible_to_another_merchant(client, payee):
     batch = await client.create_batch(client.build_payment(payee))
     (payment,) = (await client.read_summary(batch))["payments"]
@@ -181,54 +102,71 @@ async def test_batch_is_invisible_to_another_merchant(client, payee):
     assert answer.errors == [("not_found", "payments[0].recipient.id")]
 
 
-async def test_writes_can_answer_with_id_only(connect_client, us_bank, us_address):
-    client = await connect_client(options=ServiceOptions(answers="bare"))
+async def test_expired_quote_cannot_be_started_and_can_be_renewed(
+    connect_client, clock, us_bank, us_address
+):
+    client = await connect_client(options=ServiceOptions(quote_seconds=60))
     payee = await client.create_recipient(address=us_address, account=us_bank)
     batch = await client.create_batch(client.build_payment(payee))
-    assert set(batch) == {"id"}
-    added_payment = await client.add_payment(batch, client.build_payment(payee, "1"))
-    assert set(added_payment) == {"id"}
-    path = f"/v1/batches/{batch['id']}"
-    bare_answer = {"ok": True}
-    assert (await client.call("PATCH", path, {"description": "x"})).json == bare_answer
-    target = f"{path}/payments/{added_payment['id']}"
-    assert (await client.call("PATCH", target, {"memo": "x"})).json == bare_answer
-    assert (await client.generate_quote(batch)).json == bare_answer
-    payment = (await client.call("GET", f"/v1/payments/{added_payment['id']}")).json["payment"]
-    assert (set(payment), payment["memo"]) == (PAYMENT_FIELDS, "x")
-    assert (await client.call("DELETE", target)).json == bare_answer
-    summary = await client.read_summary(batch)
-    assert set(summary) == BATCH_FIELDS | {"payments"}
-    assert set(summary["payments"][0]) == LISTED_PAYMENT_FIELDS
-    assert (await client.start_batch(batch)).json == bare_answer
-    other_batch = await client.create_batch()
-    assert (await client.call("DELETE", f"/v1/batches/{other_batch['id']}")).json == bare_answer
+    await client.generate_quote(batch)
+    clock.now += 60
+    answer = await client.start_batch(batch)
+    assert (answer.status, answer.errors) == (400, [("expired_quote", None)])
+    assert client.service.batch_starts == []
+    await client.generate_quote(batch)
+    clock.now += 59
+    assert (await client.start_batch(batch)).status == 200
 
 
-async def test_vocabulary_and_id_lengths_are_configurable(connect_client, us_bank, us_address):
-    client = await connect_client(
-        vocabulary=Vocabulary(
-            batch_currency="sourceCurrency",
-            summary_path="/v1/batches/{id}/summary",
-            summary="digest",
-        ),
-        options=ServiceOptions(batch_id_length=16, payment_id_length=20),
+@pytest.fixture
+async def batch(client, payee, german_payee):
+    return await client.create_batch(
+        client.build_payment(payee, "10.00", memo="one"),
+        client.build_payment(german_payee, "20.00", memo="two"),
     )
-    answer = await client.call("POST", "/v1/batches", {"currency": "USD"})
-    assert answer.errors == [("empty_field", "sourceCurrency")]
-    payee = await client.create_recipient(address=us_address, account=us_bank)
-    batch = await client.create_batch(client.build_payment(payee), sourceCurrency="USD")
-    assert (len(batch["id"]), batch["currency"]) == (len("B-") + 16, "USD")
-    answer = await client.call("GET", f"/v1/batches/{batch['id']}/summary")
-    assert len(answer.json["digest"]["payments"][0]["id"]) == len("P-") + 20
-    assert (await client.call("GET", f"/v1/batch/{batch['id']}/summary")).status == 404
 
 
-async def test_fields_of_answers_can_be_overridden(client, payee):
-    batch = await client.create_batch(client.build_payment(payee))
-    client.service.require_batch(batch["id"]).overrides = {"status": "accepted", "dealId": "D-1"}
-    (payment,) = (await client.read_summary(batch))["payments"]
-    client.service.require_payment(payment["id"]).overrides = {"status": "held"}
-    summary = await client.read_summary(batch)
-    assert (summary["status"], summary["dealId"]) == ("accepted", "D-1")
-    assert summary["payments"][0]["status"] == "held"
+@pytest.fixture
+async def batch_path(batch):
+    return f"/v1/batches/{batch['id']}"
+
+
+@pytest.fixture
+async def payments(client, batch):
+    return (await client.read_summary(batch))["payments"]
+
+
+async def test_edit_is_all_or_nothing(client, batch, batch_path, payments, payee):
+    summary_before = await client.read_summary(batch)
+    first_item, second_item = ({"id": payment["id"]} for payment in payments)
+    body = {
+        "description": 5,
+        "currency": "EUR",
+        "payments": [client.build_payment(payee), {}],
+        "update_payments": [{**first_item, "amount": "0"}, {}, {"id": "P-none"}, {"id": 7}, 3],
+        "remove_payments": [first_item, second_item, second_item],
+    }
+    answer = await client.call("PATCH", batch_path, body)
+    assert (answer.status, answer.errors) == (
+        400,
+        [
+            ("invalid_field", "currency"),
+            ("invalid_field", "description"),
+            ("empty_field", "payments[1].recipient.id"),
+            ("empty_field", "payments[1].amount"),
+            ("empty_field", "payments[1].currency"),
+            ("invalid_field", "update_payments[0].amount"),
+            ("empty_field", "update_payments[1].id"),
+            ("invalid_field", "update_payments[2].id"),
+            ("invalid_field", "update_payments[3].id"),
+            ("invalid_field", "update_payments[4]"),
+            ("invalid_field", "remove_payments[0].id"),
+            ("invalid_field", "remove_payments[2].id"),
+        ],
+    )
+    unknown_payee_payment = {"recipient": {"id": "R-nobody"}, "amount": "1", "currency": "USD"}
+    answer = await client.call(
+        "PATCH", batch_path, {"payments": [unknown_payee_payment], "remove_payments": [first_item]}
+    )
+    assert (answer.status, answer.errors) == (404, [("not_found", "payments[0].recipient.id")])
+    assert await client.read_summary(batch) == summary_before

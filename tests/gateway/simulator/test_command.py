@@ -104,55 +104,6 @@ def test_command_accepts_credentials_and_options():
         assert list_recipients(url, "AK1", "one", "?orderBy=id", "?orderBy=id")[0] == 400
 
 
-def test_command_can_disable_optional_endpoints_and_give_bare_answers():
-    with run_simulator("--no-inferred", "--bare", "--processing-seconds", "0", line_count=2) as (
-        _,
-        url,
-        _,
-    ):
-        recipient_json = (
-            '{"type": "individual", "firstName": "A", "lastName": "B", "email": "a@example.com",'
-        )
-        recipient_json += '"address": {"country": "US"},'
-        recipient_json += '"account": {"type": "wallet", "emailAddress": "a@example.com"}}'
-        _, answer = send_signed(url, "POST", "/v1/recipients", recipient_json)
-        payment = {"recipient": {"id": answer["recipient"]["id"]}, "amount": "1", "currency": "USD"}
-        body = json.dumps({"currency": "USD", "payments": [payment]})
-        status, answer = send_signed(url, "POST", "/v1/batches", body)
-        assert (status, set(answer["batch"])) == (200, {"id"})
-        path = f"/v1/batches/{answer['batch']['id']}"
-        assert send_signed(url, "GET", path)[0] == send_signed(url, "GET", "/v1/batches")[0] == 404
-        assert send_signed(url, "POST", f"{path}/start-processing") == (200, {"ok": True})
-        status, answer = send_signed(url, "GET", f"/v1/batch/{path[12:]}/summary")
-        assert (status, answer["batchSummary"]["status"]) == (200, "processed")
-
-
-def list_legacy_recipients(url, api_key):
-    request = urllib.request.Request(f"{url}/v1/recipients", headers={"X-API-Key": api_key})
-    try:
-        with urllib.request.urlopen(request, timeout=10) as response:
-            return response.status, json.load(response)
-    except urllib.error.HTTPError as refused:
-        with refused:
-            return refused.status, json.load(refused)
-
-
-def test_command_serves_both_interfaces_over_one_state():
-    with run_simulator("--legacy-port", "0", line_count=3) as (_, url, printed_lines):
-        legacy = re.search(r"http://\S+", printed_lines[1])[0]
-        assert "legacy" in printed_lines[1]
-        assert legacy != url
-        line = json.loads(re.search(r"\{.*\}", printed_lines[2])[0])
-        assert list_legacy_recipients(legacy, line["api_key"])[1]["meta"]["records"] == 0
-        recipient_json = '{"type": "business", "name": "Acme", "email": "acme@example.com"}'
-        _, created = send_signed(url, "POST", "/v1/recipients", recipient_json)
-        _status, answer = list_legacy_recipients(legacy, line["api_key"])
-        assert [recipient["id"] for recipient in answer["recipients"]] == [
-            created["recipient"]["id"]
-        ]
-        assert list_legacy_recipients(legacy, "wrong")[0] == 403
-
-
 VOCABULARY_TOML = """
 [vocabulary.legacy]
 wallet = "paypal"
@@ -209,41 +160,6 @@ def send_legacy(url, method, path, body=None):
     except urllib.error.HTTPError as refused:
         with refused:
             return refused.status, json.load(refused)
-
-
-def test_invalid_vocabulary_is_reported_in_one_line(tmp_path):
-    (tmp_path / "gateway.toml").write_text('[vocabulary.legacy]\nwallet = "bank"\n')
-    result = subprocess.run(
-        [*build_command(), "simulate", "--config", str(tmp_path / "gateway.toml")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (result.returncode, result.stdout) == (2, "")
-    assert "vocabulary.legacy.wallet: is the name of another payout method" in result.stderr
-
-
-def test_legacy_interface_accepts_api_keys_of_file():
-    keys = [
-        {"merchant": "acme", "environment": "live", "access_key": "AK1", "secret_key": "one"},
-        {"merchant": "zeta", "environment": "live", "access_key": "AK3", "secret_key": "three"},
-    ]
-    text = "\n".join(
-        json.dumps({**key, "api_key": api_key})
-        for key, api_key in zip(keys, ("first", "second"), strict=True)
-    )
-    arguments = ("--keys", "-", "--seed", "1", "--recipients", "9", "--legacy-port", "0")
-    with run_simulator(*arguments, line_count=2, stdin=text) as (_, _, printed_lines):
-        legacy = re.search(r"http://\S+", printed_lines[1])[0]
-        responses = [list_legacy_recipients(legacy, key) for key in ("first", "second")]
-        assert [status for status, _ in responses] == [200, 200]
-        ids = [{recipient["id"] for recipient in answer["recipients"]} for _, answer in responses]
-        assert not ids[0] & ids[1]
-        assert (
-            list_legacy_recipients(legacy, "simulator-api-key")[0]
-            == list_legacy_recipients(legacy, "")[0]
-            == 403
-        )
 
 
 KEY_LINE = json.dumps(

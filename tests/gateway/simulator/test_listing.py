@@ -1,8 +1,4 @@
-import itertools
-
 import pytest
-
-from gateway.simulator import ServiceOptions
 
 
 async def list_recipients(client, query=""):
@@ -65,12 +61,6 @@ async def recipients(client, clock, account_sets, us_address):
     return recipient
 
 
-async def test_list_contains_full_recipients(client, recipients):
-    answer = await list_recipients(client, "?orderBy=createdAt&sortBy=asc")
-    assert answer["recipients"] == recipients
-    assert answer["meta"] == {"page": 1, "pages": 1, "records": 4}
-
-
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
@@ -127,17 +117,6 @@ async def test_date_filters_use_update_date(client, recipients, query, expected)
     assert await list_email_names(client, query) == expected
 
 
-async def test_compliance_filter_has_no_review_status(client, recipients):
-    for recipient, status in zip(
-        recipients, ("pending", "review", "verified", "blocked"), strict=True
-    ):
-        client.service.set_compliance(recipient["id"], status)
-    assert await list_email_names(client, "complianceStatus=pending") == ["ana"]
-    assert await list_email_names(client, "complianceStatus=verified") == ["cy"]
-    assert await list_email_names(client, "complianceStatus=blocked") == ["dot"]
-    assert (await client.call("GET", "/v1/recipients?complianceStatus=review")).status == 400
-
-
 @pytest.mark.parametrize(
     ("query", "errors"),
     [
@@ -169,69 +148,3 @@ async def test_compliance_filter_has_no_review_status(client, recipients):
 async def test_invalid_query_is_refused(client, query, errors):
     answer = await client.call("GET", f"/v1/recipients?{query}")
     assert (answer.status, answer.errors) == (400, errors)
-
-
-@pytest.mark.parametrize(
-    ("order", "expected"),
-    [
-        ("name", ["ana", "cy", "bob", "dot"]),
-        ("email", ["ana", "bob", "cy", "dot"]),
-        ("referenceId", ["cy", "dot", "ana", "bob"]),
-        ("payoutMethod", ["dot", "ana", "bob", "cy"]),
-        ("createdAt", ["ana", "bob", "cy", "dot"]),
-        ("updatedAt", ["bob", "cy", "dot", "ana"]),
-    ],
-)
-async def test_list_has_six_orders_and_two_directions(client, recipients, order, expected):
-    await client.call("PATCH", f"/v1/recipients/{recipients[0]['id']}", {"placeOfBirth": "Łódź"})
-
-    async def in_order(query):
-        answer = await list_recipients(client, f"?{query}")
-        return [recipient["email"].split("@")[0] for recipient in answer["recipients"]]
-
-    def ties_by_id(emails, key):
-        """Equal recipients are in the order of their ids, in either direction."""
-        ids = {name["email"].split("@")[0]: name["id"] for name in recipients}
-        groups = [list(group) for _, group in itertools.groupby(emails, key)]
-        return [name for group in groups for name in sorted(group, key=ids.__getitem__)]
-
-    equal_values = {"cy": "", "dot": ""} if order == "referenceId" else {}
-    equal_values = {"ana": "bank", "bob": "bank"} if order == "payoutMethod" else equal_values
-
-    def key(email):
-        return equal_values.get(email, email)
-
-    assert await in_order(f"orderBy={order}&sortBy=asc") == ties_by_id(expected, key)
-    descending = ties_by_id(expected[::-1], key)
-    assert await in_order(f"orderBy={order}&sortBy=desc") == descending
-    assert await in_order(f"orderBy={order}") == descending
-
-
-async def test_default_order_is_last_updated_first(client, recipients):
-    await client.call("PATCH", f"/v1/recipients/{recipients[0]['id']}", {"placeOfBirth": "Łódź"})
-    answer = (await list_recipients(client))["recipients"]
-    assert [recipient["id"] for recipient in answer] == [recipients[i]["id"] for i in (0, 3, 2, 1)]
-
-
-async def test_default_page_size_is_ten(client):
-    for number in range(23):
-        await client.create_recipient(email=f"p{number:02d}@example.com")
-    pages = [
-        await list_recipients(client, f"?orderBy=email&sortBy=asc&page={n}") for n in (1, 2, 3, 4)
-    ]
-    assert [len(page["recipients"]) for page in pages] == [10, 10, 3, 0]
-    assert [page["meta"] for page in pages] == [
-        {"page": n, "pages": 3, "records": 23} for n in (1, 2, 3, 4)
-    ]
-    emails = [recipient["email"] for page in pages for recipient in page["recipients"]]
-    assert emails == [f"p{number:02d}@example.com" for number in range(23)]
-    assert (await list_recipients(client, "?pageSize=5"))["meta"]["pages"] == 5
-
-
-async def test_page_size_is_limited(connect_client):
-    client = await connect_client(options=ServiceOptions(max_page_size=2))
-    for _ in range(3):
-        await client.create_recipient()
-    answer = await list_recipients(client, "?pageSize=1000")
-    assert len(answer["recipients"]) == 2
-    assert answer["meta"] == {"page": 1, "pages": 2, "records": 3}

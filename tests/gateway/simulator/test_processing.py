@@ -3,10 +3,9 @@
 import asyncio
 from decimal import Decimal
 
-import aiohttp
 import pytest
 
-from gateway.simulator import BatchStart, Fault, ServiceCredentials, ServiceOptions
+from gateway.simulator import BatchStart
 
 
 async def test_started_batch_is_processed_after_delay(client, clock, payee, german_payee):
@@ -32,18 +31,6 @@ async def test_started_batch_is_processed_after_delay(client, clock, payee, germ
         assert payment["status"] == "processed"
         assert payment["processedAt"] == payment["batch"]["completedAt"] == summary["completedAt"]
         assert payment["batch"]["sentAt"] == started_batch["sentAt"]
-
-
-async def test_processing_time_and_final_status_are_configurable(
-    connect_client, us_bank, us_address
-):
-    client = await connect_client(
-        options=ServiceOptions(processing_seconds=0, processed_word="complete")
-    )
-    payee = await client.create_recipient(address=us_address, account=us_bank)
-    batch = await client.create_batch(client.build_payment(payee))
-    assert (await client.start_batch(batch)).json["batch"]["status"] == "processing"
-    assert (await client.read_summary(batch))["status"] == "complete"
 
 
 async def test_balance_is_debited_once(client, clock, payee, german_payee):
@@ -101,34 +88,3 @@ async def test_failed_payment_is_refunded(client, clock, payee, german_payee, ou
     assert client.service.read_balance("demo", "USD") == Decimal("999988.00")
     await client.read_summary(batch)
     assert client.service.read_balance("demo", "USD") == Decimal("999988.00")
-
-
-@pytest.mark.parametrize(("close_time", "expected_start_count"), [("before", 0), ("after", 1)])
-async def test_start_can_lose_its_answer(client, payee, close_time, expected_start_count):
-    batch = await client.create_batch(client.build_payment(payee))
-    client.simulator.inject_fault(Fault("POST", "/v1/batches/*/start-processing", close=close_time))
-    with pytest.raises(aiohttp.ClientConnectionError):
-        await client.start_batch(batch)
-    assert len(client.service.batch_starts) == expected_start_count
-    assert (await client.read_summary(batch))["status"] == (
-        "processing" if expected_start_count else "open"
-    )
-
-
-async def test_records_cover_all_merchants(client, payee, us_bank, us_address):
-    await client.start_batch(await client.create_batch(client.build_payment(payee)))
-    client.service.add_credentials(ServiceCredentials("AK2", "two", "other", "live"))
-    client.access_key, client.secret_key = "AK2", "two"
-    payee = await client.create_recipient(address=us_address, account=us_bank)
-    batch = await client.create_batch(client.build_payment(payee))
-    await client.start_batch(batch)
-    assert [(batch_start.merchant, batch_start.environment) for batch_start in client.service.batch_starts] == [
-        ("demo", "sandbox"), ("other", "live"),
-    ]  # fmt: skip
-    assert client.service.creation_counts == {
-        "recipient": 2,
-        "account": 2,
-        "batch": 2,
-        "payment": 2,
-    }
-    assert client.service.read_balance("other", "USD", environment="live") == Decimal("999989.00")

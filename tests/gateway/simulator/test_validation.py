@@ -151,14 +151,6 @@ async def test_body_must_be_a_json_object(client, body):
     assert (answer.status, answer.errors) == (400, [("invalid_field", None)])
 
 
-async def test_content_type_must_be_json(client):
-    for kind, status in [("text/plain", 400), ("Application/JSON; charset=utf-8", 200)]:
-        answer = await client.call(
-            "POST", "/v1/recipients", RECIPIENT_BODY, headers={"Content-Type": kind}
-        )
-        assert answer.status == status
-
-
 JUNK_VALUES = [
     None,
     True,
@@ -186,39 +178,3 @@ ACCOUNT_FIELDS = [
     "branchId", "bankAddress", "bankCity", "bankRegion", "bankPostalCode", "primary",
     "emailAddress", "phone", "phoneNumber", "mailing",
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "invalid_value", JUNK_VALUES, ids=lambda invalid_value: repr(invalid_value)[:20]
-)
-async def test_random_input_is_never_an_internal_error(client, us_bank, invalid_value):
-    recipient = await client.create_recipient()
-    path = f"/v1/recipients/{recipient['id']}"
-    bank = us_bank | {"country": "CO"}
-    ids = {"country": "CO", "type": "other", "value": "1"}
-    writes = [
-        ("POST", "/v1/recipients", {**RECIPIENT_BODY, "account": bank, field_name: invalid_value})
-        for field_name in RECIPIENT_FIELDS
-    ]
-    writes += [("PATCH", path, {field_name: invalid_value}) for field_name in RECIPIENT_FIELDS]
-    writes += [
-        ("PATCH", path, {"governmentIds": [{**ids, field_name: invalid_value}]})
-        for field_name in ("country", *ids)
-    ]
-    writes += [
-        ("PATCH", path, {"address": {field_name: invalid_value}})
-        for field_name in ("street1", "country", "phone")
-    ]
-    writes += [
-        ("POST", f"{path}/accounts", {**us_bank, "type": kind, field_name: invalid_value})
-        for kind in ("bank-transfer", "wallet", "check", "mobile-wallet")
-        for field_name in ACCOUNT_FIELDS
-    ]
-    writes += [
-        ("POST", f"{path}/accounts", {"type": "check", "mailing": {field_name: invalid_value}})
-        for field_name in ("name", "country", "postal")
-    ]
-    for method, target, body in writes:
-        answer = await client.call(method, target, body)
-        assert answer.status in (200, 400), (method, target, body, answer.text)
-    assert (await client.call("GET", "/v1/recipients?pageSize=1000")).status == 200
