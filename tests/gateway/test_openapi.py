@@ -15,14 +15,12 @@ from hypothesis import strategies as st
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 from pydantic import TypeAdapter, ValidationError
-from typing_extensions import is_typeddict
 
 from gateway.cli.openapi import openapi
 from gateway.docgen.examples import EXAMPLE_BODIES, EXAMPLE_IDS
-from gateway.docgen.openapi import build_openapi_document, descriptions
-from gateway.docgen.openapi.document import _DocumentBuilder
+from gateway.docgen.openapi import FIELDS, SHAPES, TABLES, build_openapi_document
 from gateway.simulator import Service
-from mappings import OPERATIONS, UNLISTED, errors, field_types, geography, legacy
+from mappings import OPERATIONS, UNLISTED, errors, field_types
 from mappings.effects import Vocabulary
 from tests.payouts import (
     create_batch,
@@ -34,8 +32,7 @@ from tests.payouts import (
 from tests.running_gateway import GatewayUnderTest
 
 CUSTOM_VOCABULARY = Vocabulary("paypal", "acme", "AcmeTotal", "gravatarUrl")
-BUILDER = _DocumentBuilder(Vocabulary())
-DOCUMENT = BUILDER.build(("https://payouts.example.com",))
+DOCUMENT = build_openapi_document(Vocabulary(), ("https://payouts.example.com",))
 OPERATIONS_BY_NAME = {
     listed_operation.name: listed_operation for listed_operation in (*OPERATIONS, *UNLISTED)
 }
@@ -72,8 +69,8 @@ def test_every_operation_is_described_once_with_its_key() -> None:
 
 
 def test_every_field_of_every_shape_is_described() -> None:
-    for name, typed_dict in BUILDER._schemas.shapes.items():
-        fields = set(get_type_hints(typed_dict))
+    for name in SCHEMAS.keys() & SHAPES.keys():
+        fields = set(get_type_hints(SHAPES[name]))
         described_fields = set(SCHEMAS[name]["properties"]) - (
             {"ok"} if name.endswith("Answer") else set()
         )
@@ -81,12 +78,7 @@ def test_every_field_of_every_shape_is_described() -> None:
 
 
 def test_every_legacy_shape_is_described() -> None:
-    shapes = [typed_dict for typed_dict in vars(legacy).values() if is_typeddict(typed_dict)]
-    shapes += [geography.Country, geography.Currency]
-    queries = {legacy.RecipientsQuery, legacy.SearchQuery, legacy.FilteredQuery, legacy.PageQuery}
-    assert {
-        typed_dict.__name__ for typed_dict in shapes if typed_dict not in queries
-    } <= SCHEMAS.keys()
+    assert {name for name in SHAPES if not name.endswith("Query")} <= SCHEMAS.keys()
 
 
 def test_every_parameter_is_described() -> None:
@@ -105,30 +97,27 @@ def test_every_parameter_is_described() -> None:
 
 
 def test_every_name_in_description_tables_exists_in_shapes() -> None:
-    shapes = {**BUILDER._schemas.shapes, "BatchRecipient": legacy.BatchRecipient}
     fields = {
         f"{name}.{field}"
-        for name, typed_dict in shapes.items()
+        for name, typed_dict in SHAPES.items()
         for field in get_type_hints(typed_dict)
     }
     names = fields | {qualified_name.partition(".")[2] for qualified_name in fields}
-    for table in (descriptions.FIELDS, descriptions.ENUM_VALUES, descriptions.REPLACED_SHAPES):
+    for table in (FIELDS, TABLES["enums"]):
         assert set(table) <= names, set(table) - names
     queries = {
         name
         for operation in OPERATIONS
         for name in (get_type_hints(operation.query_shape) if operation.query_shape else ())
     }
-    assert set(descriptions.PARAMETERS) == queries
+    assert set(TABLES["parameters"]) == queries
     searchable_operations = {
         operation.name
         for operation in OPERATIONS_BY_NAME.values()
         if operation.query_shape and "search" in get_type_hints(operation.query_shape)
     }
-    assert searchable_operations <= set(descriptions.SEARCH_DESCRIPTIONS) <= set(OPERATIONS_BY_NAME)
-    assert set(descriptions.BODY_CONSTRAINTS) | set(descriptions.ADDITIONAL_STATUSES) <= set(
-        OPERATIONS_BY_NAME
-    )
+    assert searchable_operations <= set(TABLES["searches"]) <= set(OPERATIONS_BY_NAME)
+    assert set(TABLES["bodies"]) | set(TABLES["statuses"]) <= set(OPERATIONS_BY_NAME)
     assert set(EXAMPLE_BODIES) == {
         operation.name for operation in OPERATIONS_BY_NAME.values() if operation.body_shape
     }
