@@ -22,7 +22,6 @@ import pytest
 from gateway.auth.key_import import import_keys
 from gateway.auth.key_lines import parse_key_lines
 from gateway.config.settings import State
-from gateway.server.workers.pool import assign_queues
 from gateway.simulator import Fault, Service, Simulator, start_simulator
 from gateway.storage import open_store
 from gateway.storage.key_file import create_key_file
@@ -252,13 +251,6 @@ def test_port_in_use_is_a_one_line_error(
     assert "in use" in output
 
 
-def test_queues_are_assigned_evenly() -> None:
-    assert assign_queues(2, 2) == [[0], [1]]
-    assert assign_queues(2, 5) == [[0, 2, 4], [1, 3]]
-    assert assign_queues(5, 2) == [[0], [1], [0], [1], [0]]
-    assert assign_queues(3, 1) == [[0], [0], [0]]
-
-
 # Ending.
 
 
@@ -332,60 +324,10 @@ async def test_killed_worker_is_replaced(
         assert await gateway.stop() == 0
 
 
-# Rolling restarts.
+# Reloading.
 
 
-async def test_rolling_restart_under_load_drops_no_request(
-    tmp_path: Path, database: str, write_configuration: Configure, simulator: Simulator
-) -> None:
-    async with run_workers(tmp_path) as gateway:
-        await import_api_key(tmp_path, database)
-        old = list_children(gateway)
-        async with run_load(gateway) as load:
-            await wait_until(lambda: set(count_served(gateway)) == old, START_SECONDS)
-            gateway.process.send_signal(signal.SIGHUP)
-            await wait_until(lambda: bool(list_events(gateway, "restart_complete")), START_SECONDS)
-            await wait_until(lambda: not list_children(gateway) & old, START_SECONDS)
-            new = list_children(gateway)
-            await wait_until(
-                lambda: load.answered_count > 300 and new < set(count_served(gateway)),
-                START_SECONDS,
-            )
-        assert len(new) == 2
-        assert load.errors == []
-        assert set(load.statuses) == {200}
-        assert len(simulator.service.list_requests("POST", "/v1/recipients")) == load.answered_count
-        assert not list_events(gateway, "worker_exited")
-        assert await gateway.stop() == 0
-
-
-async def test_rolling_restart_applies_a_valid_configuration_only(
-    tmp_path: Path, write_configuration: Configure
-) -> None:
-    async with run_workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
-        old = list_children(gateway)
-        (tmp_path / "gateway.toml").write_text("[server]\nprot = 1")
-        gateway.process.send_signal(signal.SIGHUP)
-        await wait_until(lambda: len(list_events(gateway, "restart_failed")) == 1, START_SECONDS)
-        write_configuration(3, requests_per_hour=77)
-        (tmp_path / "gateway.key").rename(tmp_path / "lost.key")
-        gateway.process.send_signal(signal.SIGHUP)
-        await wait_until(lambda: len(list_events(gateway, "restart_failed")) == 2, START_SECONDS)
-        unreadable, without_key = list_events(gateway, "restart_failed")
-        assert "server.prot: unknown key" in unreadable["reason"]
-        assert "gateway.key" in without_key["reason"]
-        await wait_until(lambda: list_children(gateway) == old, START_SECONDS)
-        assert await _load_limit(session, gateway) == "10000"
-        (tmp_path / "lost.key").rename(tmp_path / "gateway.key")
-        gateway.process.send_signal(signal.SIGHUP)
-        await wait_until(lambda: bool(list_events(gateway, "restart_complete")), START_SECONDS)
-        await wait_until(lambda: len(list_children(gateway) - old) == 3, START_SECONDS)
-        await wait_until(lambda: not list_children(gateway) & old, START_SECONDS)
-        assert await _load_limit(session, gateway) == "77"
-        assert await gateway.stop() == 0
-
-
-async def test_rolling_restart_reloads_the_tls_certificate(
+async def test_sighup_reloads_the_certificate_of_every_worker(
     tmp_path: Path, write_configuration: Configure
 ) -> None:
     (tmp_path / "tls").mkdir()
@@ -417,13 +359,13 @@ async def test_rolling_restart_reloads_the_tls_certificate(
             )
 
     async with run_workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
-        old = list_children(gateway)
         assert {await load_common_name() for _ in range(6)} == {"first"}
         shutil.copy(second_pair.certificate, first_pair.certificate)
         shutil.copy(second_pair.key, first_pair.key)
         gateway.process.send_signal(signal.SIGHUP)
-        await wait_until(lambda: bool(list_events(gateway, "restart_complete")), START_SECONDS)
-        await wait_until(lambda: not list_children(gateway) & old, START_SECONDS)
+        await wait_until(
+            lambda: len(list_events(gateway, "certificate_reloaded")) >= 2, START_SECONDS
+        )
         assert {await load_common_name() for _ in range(6)} == {"second"}
         page = f"http://127.0.0.1:{gateway.admin_port}/openapi.json"
         async with session.get(page) as response:
@@ -432,13 +374,6 @@ async def test_rolling_restart_reloads_the_tls_certificate(
         async with session.get(page, headers=headers) as response:
             assert response.status == 200
         assert await gateway.stop() == 0
-
-
-async def _load_limit(session: aiohttp.ClientSession, gateway: Process) -> str:
-    path, headers = "/v1/geography/countries/US", {"Connection": "close"}
-    async with session.get(gateway.url + path, headers=headers) as response:
-        assert response.status == 200
-        return response.headers["RateLimit-Limit"]
 
 
 # What they have in common.
@@ -567,13 +502,7 @@ async def test_metrics_cover_all_workers_and_never_decrease(
         await wait_until(lambda: bool(list_events(gateway, "worker_exited")), START_SECONDS)
         metrics = await fetch_metrics(session, f"http://127.0.0.1:{gateway.admin_port}")
         assert metrics.sum(metric_name) == count_before
-        gateway.process.send_signal(signal.SIGHUP)
-        await wait_until(lambda: bool(list_events(gateway, "restart_complete")), START_SECONDS)
-        metrics = await fetch_metrics(session, f"http://127.0.0.1:{gateway.admin_port}")
-        assert metrics.sum(metric_name) == count_before
-        assert metrics.sum("payout_gateway_workers") == 2
-        # Responses of old workers while they exit are not counted, so wait for their exit.
-        await wait_until(lambda: len(list_children(gateway)) == 2, START_SECONDS)
+        await wait_until(lambda: bool(list_events(gateway, "worker_started")), START_SECONDS)
         async with run_load(gateway) as second_load:
             await wait_until(lambda: second_load.answered_count > 10, START_SECONDS)
         metrics = await fetch_metrics(session, f"http://127.0.0.1:{gateway.admin_port}")

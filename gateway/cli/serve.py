@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import click
 
@@ -20,11 +19,7 @@ from gateway.config.settings import (
     ConfigurationError,
     LogLevel,
     Settings,
-    load_settings,
 )
-
-if TYPE_CHECKING:
-    from gateway.server.app import RunningGateway
 
 NO_CONFIGURATION = (
     "no configuration: there is no gateway.toml in this directory, and no PAYOUT_GATEWAY_… "
@@ -56,12 +51,12 @@ def serve(
 ) -> int:
     """Run the gateway until it receives SIGTERM or SIGINT.
 
-    SIGHUP reloads: with several workers, it replaces them without dropping requests; with a single
-    worker, it reloads the TLS certificate.
+    SIGHUP reloads the TLS certificate.
     """
     import uvloop
 
     from gateway.observability import logs
+    from gateway.storage import StoreUnavailable
 
     if traffic and not demo:
         raise click.UsageError("--traffic is for --demo only")
@@ -83,14 +78,17 @@ def serve(
             settings, config or (DEFAULT_CONFIG_FILE if DEFAULT_CONFIG_FILE.exists() else None)
         )
     # A single process; the demo ignores server.workers.
-    uvloop.run(
-        _serve_demo(settings, has_traffic=traffic) if demo else _serve_single_process(settings)
-    )
+    try:
+        uvloop.run(
+            _serve_demo(settings, has_traffic=traffic) if demo else _serve_single_process(settings)
+        )
+    except (ConfigurationError, StoreUnavailable) as error:
+        raise CommandError(str(error)) from None
     return 0
 
 
 def _override_settings(options: Mapping[str, object]) -> None:
-    """Sets the environment variables of options, which workers and a reload then read as well."""
+    """Sets the environment variables of options, which workers then read as well."""
     for name, value in options.items():
         if value is not None:
             os.environ[f"{ENVIRONMENT_PREFIX}{name}"] = str(value)
@@ -98,15 +96,13 @@ def _override_settings(options: Mapping[str, object]) -> None:
 
 def _serve_with_workers(settings: Settings, config: Path | None) -> int:
     from gateway.server.workers.supervisor import supervise_workers
-    from gateway.server.workers.worker_process import WorkerStartError
+    from gateway.server.workers.worker import WorkerStartError
 
     def announce_addresses(url: str, admin_url: str) -> None:
         print(format_start_message(url, admin_url), flush=True)
 
     try:
-        return asyncio.run(
-            supervise_workers(settings, config, lambda: load_settings(config), announce_addresses)
-        )
+        return asyncio.run(supervise_workers(settings, config, announce_addresses))
     except (ConfigurationError, WorkerStartError) as error:
         raise CommandError(str(error)) from None
 
@@ -116,48 +112,24 @@ def format_start_message(url: str, admin_url: str) -> str:
 
 
 async def _serve_single_process(settings: Settings) -> None:
-    from gateway.server.http_server import SHUTDOWN_IDLE_SECONDS
-    from gateway.server.memory_tuning import tune_garbage_collector_and_malloc
-    from gateway.server.shutdown import ProcessLifetime, install_shutdown_event
+    from gateway.server.app import run_process
 
-    stop_event, lifetime = install_shutdown_event(), ProcessLifetime()
-    async with AsyncExitStack() as stack:
-        running = await _start_gateway(stack, settings)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, running.reload_certificate)
-        # After the start, whose objects live as long as the process.
-        tune_garbage_collector_and_malloc()
-        lifetime.log_startup_complete(url=running.url, admin_url=running.admin_url)
+    async with run_process(settings) as (running, stop_event):
         # Scripts and tests wait for this line, and stdout is buffered if it is a pipe.
         print(format_start_message(running.url, running.admin_url), flush=True)
         await stop_event.wait()
-        lifetime.record_shutdown_start(requests_left=running.pending_request_count)
-        await running.retire(SHUTDOWN_IDLE_SECONDS)
-    lifetime.log_shutdown_complete()
 
 
 async def _serve_demo(settings: Settings, *, has_traffic: bool) -> None:
+    from gateway.server.app import run_process
     from gateway.server.demo import DEMO_API_KEY, format_demo_instructions, open_demo_settings
     from gateway.server.demo_traffic import send_sample_traffic
-    from gateway.server.shutdown import ProcessLifetime, install_shutdown_event
 
-    stop_event, lifetime = install_shutdown_event(), ProcessLifetime()
-    async with AsyncExitStack() as stack:
-        ready = await stack.enter_async_context(open_demo_settings(settings))
-        running = await _start_gateway(stack, ready)
-        lifetime.log_startup_complete(url=running.url, admin_url=running.admin_url)
+    async with (
+        open_demo_settings(settings) as demo_settings,
+        run_process(demo_settings) as (running, stop_event),
+    ):
         print(format_demo_instructions(running), flush=True)
-        if has_traffic:
-            await stack.enter_async_context(send_sample_traffic(running.url, DEMO_API_KEY))
-        await stop_event.wait()
-        lifetime.record_shutdown_start(requests_left=running.pending_request_count)
-    lifetime.log_shutdown_complete()
-
-
-async def _start_gateway(stack: AsyncExitStack, settings: Settings) -> RunningGateway:
-    from gateway.server.app import run_gateway
-    from gateway.storage import StoreUnavailable
-
-    try:
-        return await stack.enter_async_context(run_gateway(settings))
-    except (ConfigurationError, StoreUnavailable) as error:
-        raise CommandError(str(error)) from None
+        traffic = send_sample_traffic(running.url, DEMO_API_KEY) if has_traffic else nullcontext()
+        async with traffic:
+            await stop_event.wait()

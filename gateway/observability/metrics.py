@@ -4,7 +4,7 @@ Label values come only from fixed sets: interfaces, operations, endpoints, envir
 No key, merchant, path or id is a label, so no client can add a series. An exemplar has the request
 id that is in the access log too (only in the OpenMetrics format).
 
-With several workers, the supervisor adds their metrics up; see
+With several workers, their parent adds the metrics up; see
 ``gateway.server.workers.metrics_aggregation``.
 """
 
@@ -49,8 +49,12 @@ REFRESHED, FAILED, CANCELLED = "success", "failed", "cancelled"
 """Outcomes of a full refresh of a recipient cache."""
 
 
-def _prefix_metric_name(name: str) -> str:
-    return f"payout_gateway_{name}"
+def _create_gauge(name: str, description: str, *labels: str) -> Gauge:
+    return Gauge(f"payout_gateway_{name}", description, labels, registry=REGISTRY)
+
+
+def _create_counter(name: str, description: str, *labels: str) -> Counter:
+    return Counter(f"payout_gateway_{name}", description, labels, registry=REGISTRY)
 
 
 # Plain numbers, which the scrape reads: the library's own metrics cost a tenth of a read.
@@ -58,130 +62,93 @@ traffic = TrafficCollector()
 request_series, upstream_series = traffic.request_series, traffic.upstream_series
 legacy_call_counts = traffic.legacy_call_counts
 REGISTRY.register(traffic)
-invalid_http = Counter(
-    _prefix_metric_name("invalid_http_requests"),
-    "Connections or requests that are not valid HTTP.",
-    registry=REGISTRY,
+invalid_http = _create_counter(
+    "invalid_http_requests", "Connections or requests that are not valid HTTP."
 )
-ignored_parameters = Counter(
-    _prefix_metric_name("ignored_parameters"),
-    "Unknown query parameters, which are ignored.",
-    ("operation",),
-    registry=REGISTRY,
+ignored_parameters = _create_counter(
+    "ignored_parameters", "Unknown query parameters, which are ignored.", "operation"
 )
-breaker_open = Gauge(
-    _prefix_metric_name("circuit_breaker_open"),
+breaker_open = _create_gauge(
+    "circuit_breaker_open",
     "Whether the circuit breaker of a service is open or half open, so that calls are not sent.",
-    ("service", "environment"),
-    registry=REGISTRY,
+    "service",
+    "environment",
 )
-refused_credentials = Gauge(
-    _prefix_metric_name("refused_credentials"),
+refused_credentials = _create_gauge(
+    "refused_credentials",
     "Merchants whose credentials the service refuses (401) or denies access (403).",
-    ("environment",),
-    registry=REGISTRY,
+    "environment",
 )
-upstream_connections = Gauge(
-    _prefix_metric_name("upstream_connections"),
+upstream_connections = _create_gauge(
+    "upstream_connections",
     "Connections to the service; each process may have `upstream.connections` of them.",
-    ("environment", "state"),
-    registry=REGISTRY,
+    "environment",
+    "state",
 )
-queued_requests = Gauge(
-    _prefix_metric_name("requests_queued"), "Requests that wait for admission.", registry=REGISTRY
+queued_requests = _create_gauge("requests_queued", "Requests that wait for admission.")
+database_errors = _create_counter("database_errors", "Failed accesses to the database.")
+database_up = _create_gauge("database_up", "Whether the database can be read and written.")
+rate_limiter_up = _create_gauge(
+    "rate_limiter_backend_up", "Whether requests are counted in the configured backend."
 )
-database_errors = Counter(
-    _prefix_metric_name("database_errors"), "Failed accesses to the database.", registry=REGISTRY
-)
-database_up = Gauge(
-    _prefix_metric_name("database_up"),
-    "Whether the database can be read and written.",
-    registry=REGISTRY,
-)
-rate_limiter_up = Gauge(
-    _prefix_metric_name("rate_limiter_backend_up"),
-    "Whether requests are counted in the configured backend.",
-    registry=REGISTRY,
-)
-in_doubt_writes = Gauge(
-    _prefix_metric_name("in_doubt_writes"),
+in_doubt_writes = _create_gauge(
+    "in_doubt_writes",
     "Writes sent more than a minute ago whose outcome is unknown, or whose request cannot go on.",
-    registry=REGISTRY,
 )
-in_doubt_age_seconds = Gauge(
-    _prefix_metric_name("in_doubt_writes_oldest_age_seconds"),
-    "Time since the oldest write in doubt was sent.",
-    registry=REGISTRY,
+in_doubt_age_seconds = _create_gauge(
+    "in_doubt_writes_oldest_age_seconds", "Time since the oldest write in doubt was sent."
 )
-open_writes = Gauge(
-    _prefix_metric_name("open_write_requests"),
-    "Requests that write and are not finished, in doubt or in progress.",
-    registry=REGISTRY,
+open_writes = _create_gauge(
+    "open_write_requests", "Requests that write and are not finished, in doubt or in progress."
 )
-superseded_batches = Gauge(
-    # "Abandoned" is an older word for "superseded"; dashboards and alerts use the name.
-    _prefix_metric_name("abandoned_batches"),
-    "Batches at the service that must not be started.",
-    registry=REGISTRY,
+# "Abandoned" is an older word for "superseded"; dashboards and alerts use the name.
+superseded_batches = _create_gauge(
+    "abandoned_batches", "Batches at the service that must not be started."
 )
-freezes = Gauge(_prefix_metric_name("write_freezes"), "Write freezes in force.", registry=REGISTRY)
-database_restored = Gauge(
-    _prefix_metric_name("database_restored"),
-    "Whether the database was restored from a backup and is not reconciled yet; no batch is started.",
-    registry=REGISTRY,
+freezes = _create_gauge("write_freezes", "Write freezes in force.")
+database_restored = _create_gauge(
+    "database_restored",
+    "Whether the database was restored from a backup and is not reconciled yet; no batch is "
+    "started.",
 )
-api_keys = Gauge(
-    _prefix_metric_name("api_keys"),
-    "API keys that are not revoked.",
-    ("environment",),
-    registry=REGISTRY,
+api_keys = _create_gauge("api_keys", "API keys that are not revoked.", "environment")
+clock_offset = _create_gauge(
+    "clock_offset_seconds", "How far the service's clock is ahead of this machine's.", "environment"
 )
-clock_offset = Gauge(
-    _prefix_metric_name("clock_offset_seconds"),
-    "How far the service's clock is ahead of this machine's.",
-    ("environment",),
-    registry=REGISTRY,
-)
-recipient_caches = Gauge(
-    _prefix_metric_name("recipient_caches"),
+recipient_caches = _create_gauge(
+    "recipient_caches",
     "Recipient caches in memory, one for each merchant in each process.",
-    ("environment",),
-    registry=REGISTRY,
+    "environment",
 )
-cache_entries = Gauge(
-    _prefix_metric_name("recipient_cache_entries"),
-    "Recipients in the recipient caches.",
-    ("environment",),
-    registry=REGISTRY,
+cache_entries = _create_gauge(
+    "recipient_cache_entries", "Recipients in the recipient caches.", "environment"
 )
-cache_age = Gauge(
-    _prefix_metric_name("recipient_cache_oldest_age_seconds"),
+cache_age = _create_gauge(
+    "recipient_cache_oldest_age_seconds",
     "Time since the last full refresh of the cache that was refreshed longest ago.",
-    ("environment",),
-    registry=REGISTRY,
+    "environment",
 )
-cache_refreshes = Counter(
-    _prefix_metric_name("recipient_cache_refreshes"),
+cache_refreshes = _create_counter(
+    "recipient_cache_refreshes",
     "Full refreshes of a recipient cache, by outcome.",
-    ("environment", "outcome"),
-    registry=REGISTRY,
+    "environment",
+    "outcome",
 )
 cache_calls = Histogram(
-    _prefix_metric_name("recipient_cache_upstream_calls"),
+    "payout_gateway_recipient_cache_upstream_calls",
     "Calls of the service for a list served from a recipient cache, including those of a full "
     "refresh that the request waited for.",
     ("environment",),
     buckets=CALL_COUNT_BUCKETS,
     registry=REGISTRY,
 )
-cache_stale = Counter(
-    _prefix_metric_name("recipient_cache_stale_entries"),
-    "Recipients that a full refresh found changed although their update date was the same; lists "
-    "may have shown their old values.",
-    ("environment",),
-    registry=REGISTRY,
+cache_stale = _create_counter(
+    "recipient_cache_stale_entries",
+    "Recipients that a full refresh found changed although their update date was the same; "
+    "lists may have shown their old values.",
+    "environment",
 )
-build_info = Info(_prefix_metric_name("build"), "The running version.", registry=REGISTRY)
+build_info = Info("payout_gateway_build", "The running version.", registry=REGISTRY)
 
 _FAILURE_OUTCOMES = frozenset(
     {"in_doubt", "unreachable", "blocked", "overloaded", "refused_by_service"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -35,15 +37,19 @@ from gateway.server.assembly import (
     open_signed_handler,
 )
 from gateway.server.event_loop_lag import EventLoopLagMonitor
-from gateway.server.http_server import RETIRE_IDLE_SECONDS, HttpServer
+from gateway.server.http_server import HttpServer
 from gateway.server.listener import (
-    InheritedSockets,
     Listener,
+    WorkerPorts,
     start_admin_listener,
     start_client_listener,
 )
-from gateway.server.memory_tuning import create_trim_task
-from gateway.server.shutdown import calculate_max_shutdown_seconds
+from gateway.server.memory_tuning import create_trim_task, tune_garbage_collector_and_malloc
+from gateway.server.shutdown import (
+    ProcessLifetime,
+    calculate_max_shutdown_seconds,
+    install_shutdown_event,
+)
 from gateway.signed_api.routing import InterfaceRouter
 from gateway.storage import Store
 from gateway.storage.request_counts import UsageCounter
@@ -74,10 +80,10 @@ class RunningGateway:
         if self.server.certificate:
             self.server.certificate.reload()
 
-    async def retire(self, seconds: float = RETIRE_IDLE_SECONDS) -> None:
+    async def retire(self) -> None:
         """Stops accepting connections, and closes each open one after its next response."""
-        await self.listener.close()
-        await self.server.drain_connections(seconds)
+        self.listener.close()
+        await self.server.drain_connections()
 
     @property
     def pending_request_count(self) -> int:
@@ -98,7 +104,7 @@ class RunningGateway:
 @asynccontextmanager
 async def run_gateway(
     settings: Settings,
-    inherited_sockets: InheritedSockets | None = None,
+    worker_ports: WorkerPorts | None = None,
     *,
     clock: ServiceClock | None = None,
     monotonic: Callable[[], float] = time.monotonic,
@@ -107,7 +113,7 @@ async def run_gateway(
 ) -> AsyncIterator[RunningGateway]:
     """Runs a gateway; on exit, requests in flight are finished first.
 
-    ``inherited_sockets`` is set for one of several workers; see Clocks for the others.
+    ``worker_ports`` is set for one of several workers; see Clocks for the others.
     Raises ConfigurationError, also if a port cannot be bound, and StoreUnavailable.
     """
     check_c_extensions()
@@ -137,7 +143,7 @@ async def run_gateway(
         for periodic_task in _create_periodic_tasks(settings, backends, runtime):
             await stack.enter_async_context(periodic_task)
         server = await stack.enter_async_context(_create_server(settings, interface_router))
-        listener = await start_client_listener(stack, settings, server, inherited_sockets)
+        listener = await start_client_listener(stack, settings, server, worker_ports)
         console_parts = console.ConsoleDependencies(
             settings,
             backends.store,
@@ -148,16 +154,37 @@ async def run_gateway(
             runtime.requests_in_progress,
             runtime.heartbeats,
             runtime.recipient_caches,
-            admin_socket=inherited_sockets.admin_socket if inherited_sockets else None,
+            admin_socket=worker_ports.admin_socket if worker_ports else None,
         )
         admin_application = create_admin_application(
             console_parts, backends, lambda: runtime.load.limiter.waiting_count, listener.port
         )
         admin_server = await stack.enter_async_context(AdminServer(admin_application))
-        admin_port = await start_admin_listener(stack, settings, admin_server, inherited_sockets)
+        admin_port = await start_admin_listener(stack, settings, admin_server, worker_ports)
         await _warn_about_database_without_keys(backends.store)
         ports = listener.port, admin_port
         yield RunningGateway(settings.server, *ports, listener, server, runtime.load)
+
+
+@asynccontextmanager
+async def run_process(
+    settings: Settings, worker_ports: WorkerPorts | None = None
+) -> AsyncIterator[tuple[RunningGateway, asyncio.Event]]:
+    """Runs the gateway of this process; yields it and the event of a shutdown.
+
+    Raises the errors of ``run_gateway``.
+    """
+    stop_event, lifetime = install_shutdown_event(), ProcessLifetime()
+    async with run_gateway(settings, worker_ports) as gateway:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, gateway.reload_certificate)
+        # After the start, whose objects live as long as the process.
+        tune_garbage_collector_and_malloc()
+        admin_address = {} if worker_ports else {"admin_url": gateway.admin_url}
+        lifetime.log_startup_complete(url=gateway.url, **admin_address)
+        yield gateway, stop_event
+        lifetime.record_shutdown_start(requests_left=gateway.pending_request_count)
+        await gateway.retire()
+    lifetime.log_shutdown_complete()
 
 
 def _create_periodic_tasks(

@@ -15,11 +15,8 @@ from gateway.server.connection import Connection, RequestHandler
 TLS_SHUTDOWN_SECONDS = 5
 """Seconds to wait for the client's TLS close_notify."""
 
-RETIRE_IDLE_SECONDS = 5
-"""Seconds that a replaced worker waits for the next requests on its connections."""
-
 SHUTDOWN_IDLE_SECONDS = 1
-"""The same for a worker that is not replaced."""
+"""Seconds that a shutdown waits for the next requests on open connections."""
 
 
 class HttpServer:
@@ -82,7 +79,7 @@ class HttpServer:
         for connection in list(self.connections):
             connection.abort()
 
-    async def drain_connections(self, seconds: float) -> None:
+    async def drain_connections(self, seconds: float = SHUTDOWN_IDLE_SECONDS) -> None:
         """Makes each response its connection's last; returns when no connection is left.
 
         Returns after ``seconds`` in any case: connections without a request until then can be

@@ -1,4 +1,4 @@
-"""A worker: ``python -m gateway.server.workers CONFIG``, started only by the supervisor."""
+"""A worker: ``python -m gateway.server.workers``, started only by the parent process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,9 @@ import uvloop
 from gateway.admin.session import adopt_session_secret
 from gateway.config.settings import ConfigurationError, load_settings
 from gateway.observability import logs
-from gateway.server.app import RunningGateway, run_gateway
-from gateway.server.http_server import SHUTDOWN_IDLE_SECONDS
-from gateway.server.listener import InheritedSockets
-from gateway.server.memory_tuning import tune_garbage_collector_and_malloc
-from gateway.server.shutdown import ProcessLifetime, install_shutdown_event
-from gateway.server.workers.worker_config import WorkerConfig, encode_message
+from gateway.server.app import run_process
+from gateway.server.listener import WorkerPorts
+from gateway.server.workers.worker import WorkerStart
 from gateway.storage import StoreUnavailable
 
 log = structlog.get_logger()
@@ -33,77 +30,44 @@ LOG_FIELDS: dict[str, Any] = {"process.pid": os.getpid()}
 """The fields of every log line of this worker."""
 
 
-async def run_worker(worker_config: WorkerConfig) -> int:
-    """Serves until a signal or the supervisor's message; returns the exit code."""
-    shutdown_requested, lifetime = install_shutdown_event(), ProcessLifetime()
-    parent_socket = socket.socket(fileno=worker_config.parent_fd)
-    reader, writer = await asyncio.open_connection(sock=parent_socket)
-    accept_queues = [
-        [socket.socket(fileno=socket_fd) for socket_fd in queue_fds]
-        for queue_fds in worker_config.socket_fds
-    ]
-    adopt_session_secret(bytes.fromhex(json.loads(await reader.readline())["session_secret"]))
+async def run_worker() -> int:
+    """Serves until a signal or the parent's exit; returns the exit code."""
+    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=sys.stdin.fileno()))
+    start = WorkerStart(**json.loads(await reader.readline()))
+    adopt_session_secret(bytes.fromhex(start.session_secret))
     try:
-        settings = load_settings(worker_config.config_path)
+        settings = load_settings(Path(start.config_file) if start.config_file else None)
         logs.configure_logging(
             level=settings.logs.level, line_format=settings.logs.format, **LOG_FIELDS
         )
-        async with run_gateway(
-            settings,
-            InheritedSockets(
-                accept_queues, worker_config.queue_numbers, Path(worker_config.admin_socket)
-            ),
-        ) as gateway:
-            # Done before the worker is announced, because freezing the objects of the start takes
-            # time.
-            tune_garbage_collector_and_malloc()
-            writer.write(encode_message(accepts=True))
-            lifetime.log_startup_complete(url=gateway.url)
-            await _serve_until_stopped(shutdown_requested, reader, gateway, lifetime)
+        ports = WorkerPorts(start.port, Path(start.admin_socket))
+        async with run_process(settings, ports) as (_gateway, stop_event):
+            writer.write(b"null\n")
+            parent_task = asyncio.ensure_future(_stop_if_parent_exits(reader, stop_event))
+            await stop_event.wait()
+            parent_task.cancel()
     except (ConfigurationError, StoreUnavailable) as error:
-        writer.write(encode_message(failed=str(error)))
+        writer.write(json.dumps(str(error)).encode() + b"\n")
         return START_FAILED_EXIT_CODE
     finally:
         writer.close()
-    lifetime.log_shutdown_complete()
     return 0
 
 
-async def _serve_until_stopped(
-    shutdown_requested: asyncio.Event,
-    reader: asyncio.StreamReader,
-    gateway: RunningGateway,
-    lifetime: ProcessLifetime,
-) -> None:
-    """Waits for a signal, the supervisor's exit, or the end of a retirement; drains connections."""
-    shutdown_task = asyncio.ensure_future(shutdown_requested.wait())
-    message_task = asyncio.ensure_future(_handle_supervisor_messages(reader, gateway))
-    try:
-        await asyncio.wait({shutdown_task, message_task}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        shutdown_task.cancel()
-        message_task.cancel()
-    lifetime.record_shutdown_start(requests_left=gateway.pending_request_count)
-    await gateway.retire(SHUTDOWN_IDLE_SECONDS)
-
-
-async def _handle_supervisor_messages(
-    reader: asyncio.StreamReader, gateway: RunningGateway
-) -> None:
-    while line := await reader.readline():
-        message = json.loads(line)
-        if message.get("retire"):
-            await gateway.retire()
-            return
-        await gateway.listener.set_accepted_queues(message["queues"])
-    log.error("parent_process_lost", reason="this worker shuts down after its requests in flight")
+async def _stop_if_parent_exits(reader: asyncio.StreamReader, stop_event: asyncio.Event) -> None:
+    await reader.read()
+    if not stop_event.is_set():
+        log.error(
+            "parent_process_lost", reason="this worker shuts down after its requests in flight"
+        )
+        stop_event.set()
 
 
 def main() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # only the supervisor handles it
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a certificate to load again
     # Until the settings are read, for a crash before that.
     logs.configure_logging(**LOG_FIELDS)
-    sys.exit(uvloop.run(run_worker(WorkerConfig.parse_json(sys.argv[1]))))
+    sys.exit(uvloop.run(run_worker()))
 
 
 if __name__ == "__main__":

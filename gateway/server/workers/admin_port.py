@@ -53,19 +53,11 @@ SCRAPE_SECONDS = 8
 """Less than Prometheus's default scrape timeout of ten seconds."""
 
 
-def create_metrics_aggregator(list_workers: ListWorkers) -> MetricsAggregator:
-    async def scrape_workers(worker_sockets: Sequence[Path]) -> list[str | None]:
-        pages = await fetch_from_each_worker(
-            worker_sockets, "/metrics", SCRAPE_SECONDS, {"Accept": OPENMETRICS_CONTENT_TYPE}
-        )
-        return [page.body.decode() if page and page.status == 200 else None for page in pages]
-
-    return MetricsAggregator(list_workers, scrape_workers)
-
-
 def create_workers_admin_application(
-    list_workers: ListWorkers, aggregator: MetricsAggregator, middlewares: Sequence[Middleware] = ()
+    list_workers: ListWorkers, middlewares: Sequence[Middleware] = ()
 ) -> web.Application:
+    aggregator = MetricsAggregator(list_workers, _scrape_workers)
+
     async def answer_liveness(_request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 
@@ -103,6 +95,13 @@ def create_workers_admin_application(
     application.router.add_get("/metrics", create_metrics_handler(aggregator.render_page))
     application.router.add_route("*", "/{path:.*}", forward_to_worker)
     return application
+
+
+async def _scrape_workers(worker_sockets: Sequence[Path]) -> list[str | None]:
+    pages = await fetch_from_each_worker(
+        worker_sockets, "/metrics", SCRAPE_SECONDS, {"Accept": OPENMETRICS_CONTENT_TYPE}
+    )
+    return [page.body.decode() if page and page.status == 200 else None for page in pages]
 
 
 async def fetch_from_each_worker(

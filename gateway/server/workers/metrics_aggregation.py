@@ -1,8 +1,6 @@
 """`/metrics` of several workers, aggregated to one series each.
 
-Counters never decrease: the values of a worker that exited are kept, as of its last scrape. The
-supervisor scrapes workers before it retires them, so that only the counts of a retiring worker, or
-of the time between the last scrape and a crash, are lost.
+Counters never decrease: the values of a worker that died are kept, as of its last scrape.
 
 The multiprocess mode of prometheus_client (files mapped by all processes) supports neither
 exemplars nor process metrics.
@@ -76,19 +74,17 @@ class MetricsAggregator:
             asyncio.Lock()
         )  # otherwise a worker that exits during a scrape might be counted twice
 
-    async def scrape(self, workers: Sequence[Path]) -> None:
-        """Updates the stored metrics of these workers."""
-        for worker, page in zip(workers, await self._scrape_workers(workers), strict=True):
-            if page is not None:
-                families = text_string_to_metric_families(page)  # type: ignore[no-untyped-call] # the library's own
-                self._last_scrapes[worker] = list(families)
-
     async def render_page(self, accept_header: str) -> tuple[bytes, str]:
         async with self._scrape_lock:
             return await self._scrape_and_render(accept_header)
 
     async def _scrape_and_render(self, accept_header: str) -> tuple[bytes, str]:
-        await self.scrape(self._list_workers())
+        scraped_workers = self._list_workers()
+        pages = await self._scrape_workers(scraped_workers)
+        for worker, page in zip(scraped_workers, pages, strict=True):
+            if page is not None:
+                families = text_string_to_metric_families(page)  # type: ignore[no-untyped-call] # the library's own
+                self._last_scrapes[worker] = list(families)
         # Listed again: a worker that exited during the scrape must count as exited.
         workers = set(self._list_workers())
         for worker in self._last_scrapes.keys() - workers:

@@ -21,9 +21,8 @@ from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
 from gateway.admin.authentication import create_auth_middleware as admin_door
 from gateway.admin.session import COOKIE, SESSION_SECONDS, Sessions
 from gateway.server.app import run_gateway
-from gateway.server.listener import InheritedSockets, bind_accept_queues
+from gateway.server.listener import WorkerPorts
 from gateway.server.workers.admin_port import (
-    create_metrics_aggregator,
     create_workers_admin_application,
 )
 from gateway.simulator import Service, ServiceCredentials, start_simulator
@@ -336,13 +335,10 @@ async def test_worker_behind_parent_accepts_login_and_sees_client_address(tmp_pa
         tmp_path, "http://127.0.0.1:9", server={"port": 0, "admin_port": 0, "admin_token": TOKEN}
     )
     await import_api_keys(settings, [KEY])
-    accept_queues = bind_accept_queues("127.0.0.1", 0, "SERVER__PORT")
-    inherited_sockets = InheritedSockets(accept_queues, [0], tmp_path / "admin")
-    async with run_gateway(settings, inherited_sockets):
+    async with run_gateway(settings, WorkerPorts(0, tmp_path / "admin")):
         workers = [tmp_path / "admin"]
         parent_application = create_workers_admin_application(
             lambda: workers,
-            create_metrics_aggregator(lambda: workers),
             [admin_door(settings.server)],
         )
         async with (
