@@ -29,18 +29,22 @@ def _load_migration_scripts() -> ScriptDirectory:
 
 
 def upgrade_schema(connection: Connection, location: str) -> None:
-    """Runs the missing migrations; raises StoreUnavailable if a newer version has run its own."""
+    """Runs the missing migrations; raises StoreUnavailable if the tables are too old or too new."""
     current_heads = MigrationContext.configure(connection).get_current_heads()
     scripts = _load_migration_scripts()
     known_revisions = {script.revision for script in scripts.walk_revisions()}
-    if newer_revisions := [
-        revision for revision in current_heads if revision not in known_revisions
-    ]:
+    for revision in current_heads:
+        if revision in known_revisions:
+            continue
+        is_old = revision < min(known_revisions)
         raise StoreUnavailable(
-            f"the database at {location} is at revision {', '.join(newer_revisions)}, "
-            "unknown to this version",
-            means="a newer version of the gateway has upgraded it",
-            do="run that version, or restore a backup from before the upgrade",
+            f"the database at {location} is at revision {revision}, unknown to this version",
+            means="a development version of before 24 November 2026 has created it"
+            if is_old
+            else "a newer version of the gateway has upgraded it",
+            do="start a version of 24 November 2026 once, which upgrades it, and then this one"
+            if is_old
+            else "run that version, or restore a backup from before the upgrade",
         )
 
     def list_missing_migrations(current: Any, _context: MigrationContext) -> Any:

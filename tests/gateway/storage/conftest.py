@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from typing import Any
 import asyncpg
 import pytest
 from alembic import command
-from sqlalchemy import Connection, make_url
+from sqlalchemy import Connection, make_url, text
 
 from gateway.config.settings import State
 from gateway.storage.engine import (
@@ -33,6 +34,9 @@ from tests.state import create_database
 POSTGRES_URL = os.environ.get(
     "PAYOUT_GATEWAY_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/postgres"
 )
+
+OLDEST_SCHEMA = Path(__file__).with_name("schema_0017.sql")
+"""The tables of revision 0017, the oldest that are upgraded, as SQLite names their types."""
 
 
 def run_statements(dsn: str, *statements: str) -> None:
@@ -91,12 +95,19 @@ def state(request: pytest.FixtureRequest) -> State:
 
 @asynccontextmanager
 async def open_store_at_revision(state: State, revision: str) -> AsyncIterator[Store]:
-    """Open a store on the schema of an earlier revision."""
+    """Open a store on the schema of an earlier revision, from 0017 on."""
     address = parse_state_url(state.url)
     if file := find_sqlite_file(address):
         file.unlink(missing_ok=True)
 
     def upgrade(connection: Connection) -> None:
+        script = OLDEST_SCHEMA.read_text()
+        if file is None:
+            script = re.sub(r" DATETIME\b", " TIMESTAMP WITH TIME ZONE", script)
+            script = script.replace(" BLOB ", " BYTEA ") + "CREATE SEQUENCE journal_numbers;\n"
+        for statement in script.split(";\n")[:-1]:
+            connection.execute(text(statement))
+        command.stamp(build_alembic_config(connection), "0017")
         command.upgrade(build_alembic_config(connection), revision)
 
     await run_in_sqlalchemy_transaction(address, upgrade)

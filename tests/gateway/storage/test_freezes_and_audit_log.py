@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 from msgspec import structs
-from sqlalchemy import Table, Text, bindparam, select, text, update
+from sqlalchemy import Table, select, text, update
 
 import gateway
 from gateway.config.settings import Retention, State
@@ -48,7 +48,6 @@ from gateway.storage.restore_detection import (
 )
 from gateway.storage.sqlite_driver import sqlite3
 from gateway.storage.tables import audit_events, operations, upstream_writes
-from tests.gateway.storage.conftest import open_store_at_revision
 from tests.state import execute, fetch, record_statements
 
 ACME = Tenant("acme", "live")
@@ -308,7 +307,6 @@ def test_only_retention_deletes_from_audit_log() -> None:
             "operation_steps",
             "text_chunks",
             "table",  # of the state of objects, in state_tables.py
-            "remembered",  # the name of the table in the first migrations
             "instances",
             "freezes",
             "counters",
@@ -396,28 +394,3 @@ async def test_finished_operations_are_read_by_index(sqlite: State) -> None:
             plan_line for plan_line in plan if plan_line in tables or "ix_writes_merch" in plan_line
         ]
         assert not scans, (statement, plan)
-
-
-# Tables of the previous version.
-
-
-async def test_migration_numbers_operations_in_order(state: State) -> None:
-    async with open_store_at_revision(state, "0003") as store:
-        for number, id_ in enumerate(["late", "early", "later"]):
-            started_at = NOW + timedelta(seconds=[5, 0, 9][number])
-            await execute(
-                store,
-                text(
-                    "INSERT INTO journal (id, merchant, environment, key_id, key_name, operation,"
-                    " request_id, fingerprint, state, instance, turn, deserted, began_at) VALUES"
-                    " (:id, 'acme', 'live', 'k', 'n', 'o', 'r', 'f', 'answered', 'i', 0, false, :at)"
-                ).bindparams(
-                    bindparam("id", id_, Text),
-                    bindparam("at", started_at, operations.c.started_at.type),
-                ),
-            )
-    async with open_store(state) as store:
-        await begin_operations(store, "new")
-        query = select(operations.c.id, operations.c.number).order_by(operations.c.number)
-        numbered_rows = [tuple(row) for row in await fetch(store, query)]
-        assert numbered_rows == [("early", 1), ("late", 2), ("later", 3), ("new", 4)]

@@ -204,21 +204,10 @@ async def test_newer_database_is_refused_and_not_touched(state: State) -> None:
     assert "newer version" in message
 
 
-OLD_OBJECT_STATE = text(
-    "INSERT INTO remembered (merchant, environment, kind, id, facts, updated_at)"
-    " VALUES ('acme', 'live', :kind, 'B-1', :facts, :at)"
-)
-
-
-async def test_migration_drops_unnamed_counts_of_signed_changes(state: State) -> None:
-    async with open_store_at_revision(state, "0016") as store:
-        for kind in ("signed", "alias"):
-            await execute(
-                store, OLD_OBJECT_STATE.bindparams(AT, kind=kind, facts='{"n":1,"id":"B-0"}')
-            )
+async def test_database_of_earlier_development_version_is_refused(state: State) -> None:
     async with open_store(state) as store:
-        assert await ObjectStateStore(store).load(ACME, "signed", "B-1") == {}
-        assert await ObjectStateStore(store).load(ACME, "alias", "B-1") == {"id": "B-0"}
+        await execute(store, text("UPDATE alembic_version SET version_num = '0016'"))
+    assert "start a version of 24 November 2026 once" in await open_and_describe_failure(state)
 
 
 async def test_open_operations_survive_renamed_tables(state: State) -> None:

@@ -1,0 +1,15 @@
+"""The tables of 23 November 2026, the oldest that are upgraded.
+
+Nothing creates them any more: a new database gets the newest tables (``gateway.storage.migrate``).
+"""
+
+from __future__ import annotations
+
+revision = "0017"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    raise NotImplementedError
