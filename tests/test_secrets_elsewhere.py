@@ -47,7 +47,7 @@ from tests.canaries import (
     list_requests,
 )
 from tests.gateway.storage.conftest import database, postgres  # noqa: F401 - fixtures
-from tests.processes import build_configuration, build_environment, run_installed_command, run_serve
+from tests.processes import build_configuration, build_environment, run_serve
 from tests.running_gateway import GatewayUnderTest, build_settings, import_api_keys, open_gateway
 from tests.sockets import exchange
 
@@ -256,24 +256,6 @@ def test_crash_is_logged_without_its_message(crash: str) -> None:
         assert json.loads(line)["level"] in ("error", "warning")
 
 
-def test_crashing_command_prints_one_line_without_its_input() -> None:
-    breaks = (
-        "import gateway.docgen.openapi as one\n"
-        f"def build(*_): raise RuntimeError('{SECRET_KEY} {SSN}')\n"
-        "one.build_openapi_document = build\n"
-        "import sys; sys.argv = ['payout-gateway', 'openapi']\n"
-        "from gateway.cli import main; main()\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", breaks],
-        capture_output=True, text=True, check=False, timeout=20, env=build_environment(),
-    )  # fmt: skip
-    assert result.returncode == 70
-    assert len(result.stderr.splitlines()) == 1
-    assert "RuntimeError at " in result.stderr
-    assert_no_canary(result.stdout + result.stderr)
-
-
 # In what commands print.
 
 
@@ -329,28 +311,6 @@ def run_main(
     return int(exit_info.value.code or 0), output.getvalue()
 
 
-INVALID_INPUTS: dict[str, tuple[list[str], str]] = {
-    "a line that is no JSON": (["keys", "import", "-"], f'{{"api_key": "{API_KEY}", {SECRET_KEY}'),
-    "a line with a field too many": (["keys", "import", "-"], json.dumps(KEY | {"api-key": SECRET_KEY})),
-    "a line of wrong values": (["keys", "import", "-"], json.dumps({name: [SECRET_KEY] for name in KEY})),
-    "an address that is none": (["keys", "import", "-"], json.dumps(KEY | {"allowed_ips": [SECRET_KEY]})),
-    "an environment that is none": (["keys", "import", "-"], json.dumps(KEY | {"environment": API_KEY})),
-    "a pair that is none": (["keys", "rotate-secret", "first"], f"{ACCESS_KEY} {SECRET_KEY}"),
-    "ids that are none": (["ids", "import", "-"], f"{SSN},{EMAIL}\n"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("arguments", "stdin"), INVALID_INPUTS.values(), ids=INVALID_INPUTS)
-def test_import_error_does_not_repeat_the_input(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], stdin: str
-) -> None:
-    (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:1"))
-    code, output = run_main(arguments, stdin, tmp_path, monkeypatch)
-    assert code == 2
-    assert len(output.splitlines()) == 1, output
-    assert_no_canary(output)
-
-
 LIVE_ENVIRONMENT = '[environments.live]\nbase_url = "http://127.0.0.1:1"\n'
 CONFIGURATIONS = {
     "a password in an address that cannot be reached": (
@@ -386,17 +346,6 @@ def test_configuration_error_contains_no_secrets(
         _code, output = run_main(arguments, "", tmp_path, monkeypatch)
         assert_no_canary(output)
         assert "Traceback" not in output
-
-
-@pytest.mark.parametrize(
-    "name", ["a password in an address that cannot be reached", "TOML that is none"]
-)
-def test_startup_error_contains_no_secrets(tmp_path: Path, name: str) -> None:
-    (tmp_path / "gateway.toml").write_text(CONFIGURATIONS[name])
-    result = run_installed_command("serve", folder=tmp_path)
-    assert result.returncode == 2, result.stderr
-    assert "Traceback" not in result.stderr
-    assert_no_canary(result.stdout + result.stderr)
 
 
 # On the admin port.

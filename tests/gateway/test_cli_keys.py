@@ -83,11 +83,6 @@ def test_import_reports_count_and_tenants(run_keys_command: CommandRunner) -> No
     )
 
 
-def test_import_reads_a_file(run_keys_command: CommandRunner, tmp_path: Path) -> None:
-    (tmp_path / "keys.jsonl").write_text(build_key_line())
-    assert "Imported 1 key" in run_keys_command("import", str(tmp_path / "keys.jsonl")).stdout
-
-
 def test_import_of_invalid_line_names_it_and_imports_nothing(
     run_keys_command: CommandRunner,
 ) -> None:
@@ -170,30 +165,6 @@ def test_piped_list_is_aligned_text(run_keys_command: CommandRunner) -> None:
     assert acme.rstrip().endswith("Z")
     assert bolt.startswith("a [red]long[/red] name ")
     assert bolt.endswith("-")
-
-
-def test_list_on_terminal_is_a_table(run_keys_command: CommandRunner, config_file: Path) -> None:
-    run_keys_command("import", "-", stdin=build_key_line(name="[red]x"))
-    parent_end, child_end = pty.openpty()
-    command = [*build_command(), "keys", "list", "--config", str(config_file)]
-    subprocess.run(
-        command,
-        stdout=child_end,
-        stderr=child_end,
-        check=True,
-        env={**os.environ, "COLUMNS": "200"},
-    )
-    terminal_output = os.read(parent_end, 65536).decode()
-    os.close(parent_end)
-    os.close(child_end)
-    assert "┃" in terminal_output
-    assert "[red]x" in terminal_output
-
-
-def test_empty_list_is_a_list(run_keys_command: CommandRunner) -> None:
-    run_keys_command("import", "-", stdin="\n", code=2)
-    run_keys_command("import", "-", stdin=build_key_line())
-    assert run_keys_command("list").stdout.count("\n") == 2
 
 
 def test_commands_in_wrong_folder_create_no_database(
@@ -340,11 +311,6 @@ async def test_swapped_credentials_never_show_the_secret(
     for run_result in result:
         assert "secret-in-the-wrong" not in run_result.output
     assert "look swapped" in result[-2].output
-
-
-def test_verify_reports_unreachable_service(run_keys_command: CommandRunner) -> None:
-    run_keys_command("import", "-", stdin=build_key_line())
-    assert "Finding: acme live: unreachable" in run_keys_command("verify", code=1).stdout
 
 
 async def test_verify_stops_after_the_calls_that_hang(
@@ -521,21 +487,6 @@ def test_new_encryption_key_creates_file_once_and_adds_on_request(
 
 def test_adding_encryption_key_without_file_is_an_error(run_keys_command: CommandRunner) -> None:
     assert "there is no key file" in run_keys_command("new-encryption-key", "--add", code=2).stderr
-
-
-def test_invalid_configuration_is_reported_in_one_line(
-    run_keys_command: CommandRunner, config_file: Path
-) -> None:
-    config_file.write_text("[stat]\nx = 1\n")
-    assert "stat: unknown key" in run_keys_command("list", code=2).stderr
-
-
-def test_missing_key_file_is_reported_in_one_line(
-    run_keys_command: CommandRunner, tmp_path: Path
-) -> None:
-    run_keys_command("import", "-", stdin=build_key_line())
-    (tmp_path / "gateway.key").unlink()
-    assert "there is no key file" in run_keys_command("list", code=2).stderr
 
 
 def test_default_configuration_is_gateway_toml_or_environment(

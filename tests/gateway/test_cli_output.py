@@ -104,16 +104,6 @@ def test_check_reports_invalid_configuration_as_json(
     )
 
 
-def test_doctor_reports_unrunnable_configuration_as_json(tmp_path: Path) -> None:
-    (tmp_path / "gateway.toml").write_text("[server]\nworkers = 2")
-    result = run_installed_command("doctor", "--json", folder=tmp_path)
-    assert result.returncode == 1
-    report = json.loads(result.stdout)["findings"]
-    assert {"configuration", "state"} <= {
-        outcome["looked_at"] for outcome in report if outcome["do"]
-    }
-
-
 def test_missing_configuration_is_reported_with_folder(tmp_path: Path) -> None:
     result = run_installed_command("doctor", "--json", folder=tmp_path)
     (error_finding,) = (

@@ -288,12 +288,6 @@ async def test_example_base_url_is_reported(tmp_path: Path) -> None:
     assert "replace it with the address of your service" in finding.advice
 
 
-async def test_unresolvable_host_is_reported(tmp_path: Path) -> None:
-    finding = require_only_error(await examine(tmp_path, "https://service.invalid"))
-    assert finding.result.startswith("cannot connect to service.invalid:443: ")
-    assert "ssl" not in finding.result
-
-
 async def test_missing_tls_is_reported(tmp_path: Path) -> None:
     async with open_simulator() as simulator:
         finding = require_only_error(
@@ -331,17 +325,6 @@ async def test_full_disk_is_reported(tmp_path: Path) -> None:
             finding = require_only_error(await run_doctor(settings))
     assert finding.check_name == "state"
     assert "free space" in finding.advice or "owner" in finding.advice
-
-
-async def test_new_state_is_reported_as_unused(
-    tmp_path: Path,
-) -> None:
-    async with open_simulator() as simulator:
-        findings = await examine(tmp_path, simulator.url)
-    assert (
-        require_finding(findings, "state").result
-        == "writable; no write to the service is recorded yet, so an older copy could not be recognised"
-    )
 
 
 async def test_missing_state_is_reported(tmp_path: Path) -> None:
@@ -461,18 +444,6 @@ def test_missing_c_extensions_are_reported(tmp_path: Path) -> None:
     )
     assert report["looked_at"] == "program"
     assert "binary wheel" in report["do"]
-
-
-async def test_several_workers_on_sqlite_are_reported_with_other_findings(
-    tmp_path: Path,
-) -> None:
-    async with open_simulator() as simulator:
-        findings = await examine(tmp_path, simulator.url, server={"workers": 2})
-    error_findings = [finding for finding in findings if finding.state == "error"]
-    assert {finding.check_name for finding in error_findings} == {"configuration"}
-    assert "postgresql://" in error_findings[0].advice
-    assert "redis://" in error_findings[1].advice
-    assert require_finding(findings, "credentials").state == "ok"
 
 
 # 10. Optional endpoints
@@ -806,16 +777,6 @@ async def test_legacy_base_url_of_another_server_is_reported(tmp_path: Path) -> 
         finding = require_only_error(await examine_forwarded_key(tmp_path, simulator.url, url))
     assert "status 502" in finding.result
     assert url in finding.advice
-
-
-async def test_refused_connection_to_legacy_service_is_reported(tmp_path: Path) -> None:
-    async with open_simulator() as simulator:
-        finding = require_only_error(
-            await examine_forwarded_key(
-                tmp_path, simulator.url, f"http://127.0.0.1:{find_free_port()}"
-            )
-        )
-    assert finding.check_name == "legacy service"
 
 
 async def test_port_of_another_program_is_an_error_and_of_the_running_gateway_is_not(

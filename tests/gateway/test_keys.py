@@ -11,16 +11,13 @@ from typing import Any
 
 import pytest
 
-from gateway.auth.key_rows import load_listed_keys, replace_credentials, revoke_key
+from gateway.auth.key_rows import load_listed_keys, revoke_key
 from gateway.auth.keys import (
     FORBIDDEN_ADVICE,
     AccountProbe,
     ApiKey,
     ApiKeyStore,
-    CredentialCheck,
-    describe_credential_problems,
     find_credentials_replacement_problem,
-    find_tenant_pairs_sharing_account,
     probe_account,
 )
 from gateway.auth.signing import Credentials
@@ -110,10 +107,6 @@ def build_api_key(*networks: str) -> ApiKey:
 def test_repr_of_key_hides_credentials() -> None:
     assert "hunter2" not in repr(build_api_key())
     assert "access" not in repr(build_api_key())
-
-
-def test_key_belongs_to_its_merchant_and_environment() -> None:
-    assert build_api_key().tenant == ("acme", "live")
 
 
 def test_key_without_networks_admits_any_address() -> None:
@@ -253,34 +246,6 @@ async def test_key_revoked_by_another_process_is_refused_within_two_seconds(
         assert await keyring.find_active_key(API_KEY)
         await revoke_only_key(second_store)
         await wait_until(is_refused, 2)
-
-
-async def test_unknown_key_imported_by_another_process_is_found(
-    store: Store, second_store: Store
-) -> None:
-    async def is_found() -> bool:
-        return await keyring.find_active_key(OTHER_API_KEY) is not None
-
-    async with open_polling_key_store(store) as keyring:
-        assert not await is_found()
-        await import_keys_into(second_store, build_key_line("bolt", OTHER_API_KEY))
-        await wait_until(is_found)
-
-
-async def test_credentials_replaced_by_another_process_are_used_without_query(
-    store: Store, second_store: Store
-) -> None:
-    new_credentials = Credentials("new-access", "new-secret")
-
-    async with ApiKeyStore(store) as keyring:
-        assert await keyring.find_active_key(API_KEY)
-        await replace_credentials(second_store, ACME, new_credentials)
-        await keyring.refresh()
-        async with count_queries() as queries:
-            api_key = await keyring.find_active_key(API_KEY)
-    assert api_key
-    assert api_key.credentials == new_credentials
-    assert queries == []
 
 
 async def test_limit_changed_by_another_process_applies_to_cached_keys(
@@ -454,52 +419,8 @@ async def test_answer_of_service_about_credentials_is_reported(
     assert probe.description == "unreachable, GET /v1/recipients: connection refused"
 
 
-async def test_credentials_that_look_swapped_are_reported_as_such() -> None:
-    service = FakeUpstream(**{"a secret": PlannedReply(401, b"")})
-    probe = await probe_account(service, "live", Credentials("a secret", "mine"))
-    assert probe.description == (
-        "refused, the service answered 401: access_key and secret_key look swapped"
-    )
-
-
-async def test_credentials_are_checked_by_one_read() -> None:
-    service = FakeUpstream(mine=build_listing("R-1"))
-    await probe_account(service, "live", Credentials("mine", "s"))
-    target = "/v1/recipients?orderBy=createdAt&sortBy=asc&page=1&pageSize=10"
-    assert service.calls == [("GET", target, None, False)]
-
-
 def build_visible_account(*ids: str) -> AccountProbe:
     return AccountProbe("accepted", ids)
-
-
-def test_merchants_with_the_same_recipient_share_an_account() -> None:
-    bolt, acme_too = Tenant("bolt", "live"), Tenant("acme-too", "live")
-    probes_by_tenant = {
-        ACME: build_visible_account("R-1", "R-2"),
-        bolt: build_visible_account("R-3"),
-        acme_too: build_visible_account("R-2", "R-1"),
-        Tenant("acme", "sandbox"): build_visible_account("R-1"),
-    }
-    assert find_tenant_pairs_sharing_account(probes_by_tenant) == [(ACME, acme_too)]
-    credential_checks = [
-        CredentialCheck(tenant, "", (), probe) for tenant, probe in probes_by_tenant.items()
-    ]
-    assert describe_credential_problems(credential_checks) == [
-        "same account under two merchant names: acme live and acme-too live"
-    ]
-
-
-def test_refused_and_unreachable_credentials_are_findings_and_empty_accounts_are_not() -> None:
-    credential_checks = [
-        CredentialCheck(ACME, "", (), AccountProbe("refused", reason="w")),
-        CredentialCheck(Tenant("bolt", "live"), "", (), AccountProbe("unreachable", reason="v")),
-        CredentialCheck(Tenant("core", "live"), "", (), build_visible_account()),
-    ]
-    assert describe_credential_problems(credential_checks) == [
-        "acme live: refused, w",
-        "bolt live: unreachable, v",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,8 @@ from gateway.config.settings import Retention, State
 from gateway.operator.operation_closing import close_in_doubt_operation
 from gateway.operator.retention import delete_expired_data
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store, operation_statements
-from gateway.storage.audit_log import list_audit_events
 from gateway.storage.engine import find_sqlite_file, parse_state_url
-from gateway.storage.freezes import freeze_writes, list_freezes, unfreeze_writes
+from gateway.storage.freezes import freeze_writes, unfreeze_writes
 from gateway.storage.operations import (
     ABSENT,
     ANSWERED,
@@ -36,7 +35,6 @@ from gateway.storage.operations import (
     OperationRepository,
     RestoreUncheckedError,
     Write,
-    WritesFrozenError,
 )
 from gateway.storage.restore_detection import (
     HighWaterMark,
@@ -119,23 +117,6 @@ async def test_operations_have_increasing_numbers(state: State) -> None:
         assert sorted(numbers) == [1, 2, 3, 4, 5, 6, 7]
 
 
-async def test_restored_state_becomes_the_latest_after_reconciliation(
-    state: State,
-) -> None:
-    async with open_store(state) as store:
-        await begin_operations(store, "a")
-        own_mark, another_machine = HighWaterMark(3, 90), HighWaterMark(3, 95)
-        assert await set_restored_flag(store, own_mark) is True
-        assert await set_restored_flag(store, own_mark) is False
-        assert (await load_restore_state(store)).is_restored
-        cleared_mark = await clear_restored_flag(store, own_mark)
-        state_mark = await load_restore_state(store)
-        assert (state_mark.mark, state_mark.is_restored) == (cleared_mark, False)
-        assert state_mark.mark > another_machine > own_mark
-        audited_actions = [event.action for event in await list_audit_events(store)]
-        assert audited_actions == ["noticed an older state", "reconciled a restored state"]
-
-
 async def test_reconciliation_without_mark_continues_from_detected_number(
     state: State,
 ) -> None:
@@ -173,30 +154,6 @@ def test_mark_is_never_replaced_by_a_smaller_one(tmp_path: Path) -> None:
 
 
 # Freezes.
-
-
-async def test_frozen_tenant_begins_nothing(state: State) -> None:
-    async with open_store(state) as store:
-        operation_repository = OperationRepository(store, ObjectStateStore(store))
-        assert await freeze_writes(store, Tenant("acme", "")) is True
-        assert await freeze_writes(store, Tenant("acme", "")) is False
-        with pytest.raises(WritesFrozenError):
-            await operation_repository.save_checkpoint(
-                build_operation("a"), Checkpoint(is_first=True, refuses_if_frozen=True)
-            )
-        other_operation = build_operation("b", Tenant("other", "live"))
-        await operation_repository.save_checkpoint(
-            other_operation, Checkpoint(is_first=True, refuses_if_frozen=True)
-        )
-        assert [freeze_entry.scope for freeze_entry in await list_freezes(store)] == [
-            Tenant("acme", "")
-        ]
-        assert await unfreeze_writes(store, Tenant("", "")) is False
-        assert await unfreeze_writes(store, Tenant("acme", "")) is True
-        await operation_repository.save_checkpoint(
-            build_operation("a"), Checkpoint(is_first=True, refuses_if_frozen=True)
-        )
-        assert [event.action for event in await list_audit_events(store)] == ["froze", "unfroze"]
 
 
 async def test_freeze_waits_for_writers_that_missed_it(postgres: State) -> None:

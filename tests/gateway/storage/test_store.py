@@ -33,7 +33,7 @@ from sqlalchemy import (
 from gateway.config.settings import State
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
-from gateway.storage.database import Transaction, UniqueViolation
+from gateway.storage.database import Transaction
 from gateway.storage.encryption import EncryptionContext, build_key_line
 from gateway.storage.engine import parse_state_url, run_in_sqlalchemy_transaction
 from gateway.storage.key_file import add_encryption_key, create_key_file, read_key_file
@@ -164,13 +164,6 @@ def test_latest_migration_is_found_by_file_name() -> None:
     assert ScriptDirectory.from_config(build_alembic_config()).get_heads() == [
         find_newest_revision()
     ]
-
-
-async def test_reopening_changes_nothing(state: State) -> None:
-    async with open_store(state) as store:
-        await ObjectStateStore(store).compare_and_set(ACME, "batch", "B-1", {"n": 1})
-    async with open_store(state) as store:
-        assert await ObjectStateStore(store).load(ACME, "batch", "B-1") == {"n": 1}
 
 
 async def test_instances_started_together_create_tables_once(postgres: State) -> None:
@@ -306,18 +299,6 @@ async def _fetch_value(statement: Any, tx: Transaction) -> Any:
     return await tx.fetch_value(statement)
 
 
-async def write_with_failure(store: Store) -> None:
-    duplicate_insert = insert(counters).values(name="keys", value=1)
-    await execute(store, update(counters).values(value=7), duplicate_insert)
-
-
-async def test_failed_write_leaves_nothing(state: State) -> None:
-    async with open_store(state) as store:
-        with pytest.raises(UniqueViolation):
-            await write_with_failure(store)
-        assert await fetch(store, select(counters.c.value)) == [(0,)]
-
-
 async def test_timestamps_are_utc_and_require_a_time_zone(state: State) -> None:
     capability_row = {"environment": "live", "name": "x", "value": "1"}
     async with open_store(state) as store:
@@ -329,26 +310,6 @@ async def test_timestamps_are_utc_and_require_a_time_zone(state: State) -> None:
         ((learned_at,),) = await fetch(store, select(capabilities.c.learned_at))
     assert learned_at == offset
     assert learned_at.tzinfo is UTC
-
-
-async def test_cancelled_write_leaves_store_usable(
-    state: State,
-) -> None:
-    async with open_store(state) as store:
-        object_states = ObjectStateStore(store)
-        for number in range(30):
-            write_tasks = [
-                asyncio.create_task(
-                    object_states.compare_and_set(ACME, "batch", "B-1", {f"fact {n}": n})
-                )
-                for n in range(4)
-            ]
-            await asyncio.sleep(number / 10_000)
-            for task in write_tasks:
-                task.cancel()
-            await asyncio.gather(*write_tasks, return_exceptions=True)
-        await object_states.compare_and_set(ACME, "batch", "B-2", {"n": 1})
-        assert await object_states.load(ACME, "batch", "B-2") == {"n": 1}
 
 
 # The key file.
@@ -380,12 +341,6 @@ async def test_different_key_under_same_id_is_detected_at_start(state: State) ->
     assert f"another key under the id {key_id}" in await open_and_describe_failure(state)
 
 
-async def test_key_file_open_to_others_is_refused_at_start(state: State) -> None:
-    assert await open_and_describe_failure(state) == ""
-    locate_key_file(state).chmod(0o644)
-    assert "chmod 600" in await open_and_describe_failure(state)
-
-
 async def test_key_may_be_added_but_not_removed(state: State) -> None:
     assert await open_and_describe_failure(state) == ""
     add_encryption_key(locate_key_file(state))
@@ -393,15 +348,6 @@ async def test_key_may_be_added_but_not_removed(state: State) -> None:
     last_key_line = locate_key_file(state).read_text().splitlines()[-1]
     locate_key_file(state).write_text(last_key_line + "\n")
     assert "has no key" in await open_and_describe_failure(state)
-
-
-async def test_wrong_key_file_leaves_database_unchanged(state: State) -> None:
-    assert await open_and_describe_failure(state) == ""
-    correct_key_text = locate_key_file(state).read_text()
-    locate_key_file(state).write_text(build_key_line())
-    assert await open_and_describe_failure(state)
-    locate_key_file(state).write_text(correct_key_text)
-    assert await open_and_describe_failure(state) == ""
 
 
 async def test_check_value_cannot_be_moved_to_another_key(state: State) -> None:
@@ -436,19 +382,6 @@ async def test_invalid_url_error_shows_valid_form(url: str, expected_text: str) 
     assert expected_text in message
     assert "sqlite:////absolute/path.db" in message
     assert "hunter2" not in message
-
-
-async def test_missing_folder_is_named(tmp_path: Path) -> None:
-    message = await open_and_describe_failure(State(url=f"sqlite:///{tmp_path}/nowhere/gateway.db"))
-    assert f"{tmp_path}/nowhere/gateway.db" in message
-    assert "directory exists" in message
-
-
-async def test_file_that_is_no_database_is_named(sqlite: State) -> None:
-    extract_sqlite_path(sqlite).write_text(
-        "certainly not a database, and long enough to be read as one" * 9
-    )
-    assert "not a database" in await open_and_describe_failure(sqlite)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become a user without rights")
@@ -487,29 +420,12 @@ async def test_unusable_server_is_named_without_password(
     assert "hunter" not in message
 
 
-async def test_command_does_not_create_a_database(sqlite: State) -> None:
-    with pytest.raises(StoreUnavailable, match="--config"):
-        async with open_store(sqlite, create=False):
-            pass
-    assert not extract_sqlite_path(sqlite).exists()
-    assert not locate_key_file(sqlite).exists()
-
-
 async def test_missing_database_is_reported(postgres: State) -> None:
     failure_text = await open_and_describe_failure(
         postgres.model_copy(update={"url": f"{postgres.url}_nobody_made"})
     )
     assert "does not exist" in failure_text
     assert "create that database" in failure_text
-
-
-async def test_lost_database_is_unavailable_and_recovers(postgres: State, database: str) -> None:
-    async with open_store(postgres) as store:
-        object_states = ObjectStateStore(store)
-        await object_states.compare_and_set(ACME, "batch", "B-1", {"n": 1})
-        with pytest.raises(StoreUnavailable):
-            await execute(store, text("SELECT pg_terminate_backend(pg_backend_pid())"))
-        assert await object_states.load(ACME, "batch", "B-1") == {"n": 1}
 
 
 SHUTDOWN_FIELDS = (
