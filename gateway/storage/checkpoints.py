@@ -115,7 +115,8 @@ class CheckpointWriter:
         """Saves the rows besides the operation's own: step results, writes, object ids."""
         operation = {"operation_id": record.id}
         if checkpoint.drops_payload:
-            await tx.execute(statements.DELETE_STEPS, operation)
+            if checkpoint.has_step_rows:
+                await tx.execute(statements.DELETE_STEPS, operation)
             if checkpoint.has_chunks:
                 await chunks.delete_chunks(tx, record.id)
         elif checkpoint.step_results is not None:
@@ -168,7 +169,7 @@ class CheckpointWriter:
         if record.request is not None:
             row["request"] = await self._texts.encrypt(tx, record, "request", record.request)
         # The only conflict is that of the Idempotency-Key, which another operation has.
-        if not await tx.fetch(statements.INSERT_OPERATION, row):
+        if not await tx.execute(statements.INSERT_OPERATION, row):
             raise DuplicateOperationError
 
     async def _update_operation(
@@ -187,7 +188,7 @@ class CheckpointWriter:
         update = statements.build_fenced_update(tuple(sorted(values)), values.get("state"))
         fence = {"operation_id": record.id, "expected_fence": record.fence}
         # No row has this id, token and state: another instance has taken the operation over.
-        if not await tx.fetch(update, {**values, **fence}):
+        if not await tx.execute(update, {**values, **fence}):
             raise OwnershipLostError
 
 

@@ -113,7 +113,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     refuses_if_frozen: bool = False
     refuses_if_restored: bool = False
     step_results: tuple[int, StoredText] | None = None
-    """The number of the last step, and the results of the steps since the last checkpoint."""
+    """The number of the last step, and the results of the steps since the last checkpoint; those
+    of the first checkpoint are in the request."""
     unrelated_ids: frozenset[str] | None = None
     """Open operations that are known not to be an earlier attempt of a new one; None skips the
     check."""
@@ -127,6 +128,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """Whether the stored request and step results are no longer needed."""
     deletes_routing_marks: bool = False
     """Whether the marks that only this operation set are deleted: its batches stay unrouted."""
+    has_step_rows: bool = True
+    """Whether there may be rows of step results."""
     has_chunks: bool = True
     """Whether any of these may be stored in chunks."""
     new_aliases: Mapping[str, str] = {}

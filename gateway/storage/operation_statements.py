@@ -196,7 +196,8 @@ SELECT_BY_OBJECT = Statement(
     )
 )
 SELECT_FREEZE = Statement(
-    lambda _kind: select(freezes.c.merchant).where(IS_FREEZE_OF_TENANT).limit(1)
+    # Without LIMIT: SQLite would plan the statement again each time.
+    lambda _kind: select(freezes.c.merchant).where(IS_FREEZE_OF_TENANT)
 )
 SELECT_RESTORED = Statement(
     lambda _kind: select(counters.c.value).where(counters.c.name == RESTORED)
@@ -214,9 +215,8 @@ INSERT_OPERATION = Statement(
     lambda kind: (
         kind.insert(operations)
         .values(number=build_next_operation_number_expression(kind))
+        # Inserts no row if the Idempotency-Key is used, without failing the transaction.
         .on_conflict_do_nothing()
-        # Returns no row if the Idempotency-Key is used, without failing the transaction.
-        .returning(operations.c.id)
     ),
     (*NEW_OPERATION_COLUMNS, *TENANT_COLUMNS, "request"),
 )
@@ -231,9 +231,7 @@ def build_fenced_update(columns: tuple[str, ...], new_state: str | None) -> Stat
         operations.c.fence == bindparam("expected_fence"),
         or_(*(_is_in_state(source) for source in sources or (states.RUNNING,))),
     )
-    return Statement(
-        lambda _kind: update(operations).where(is_own).returning(operations.c.id), columns
-    )
+    return Statement(lambda _kind: update(operations).where(is_own), columns)
 
 
 UPSERT_STEPS = build_upsert_statement(operation_steps, ("results",))

@@ -111,7 +111,7 @@ class FlowExecutor:
         reconciled and never compensated. The flow is replayed up to that write later.
         """
         answer: Answer | None
-        if caller and execution and execution.has_long_checkpoint:
+        if caller and execution and execution.is_long:
             caller.is_long = True
         is_long = caller is not None and caller.is_long
         step, answer = await run_in_thread(_advance_flow, flow) if is_long else _advance_flow(flow)
@@ -157,6 +157,7 @@ class FlowExecutor:
         self, step: Step, caller: Caller, execution: OperationExecution
     ) -> Any:
         """Performs a step, or returns the recorded result while the execution is replaying."""
+        execution.is_long = caller.is_long
         if execution.is_replaying:
             outcome = await run_in_thread_if(caller.is_long, execution.replay_step, step)
             if isinstance(outcome, Failure):
@@ -256,6 +257,7 @@ class FlowExecutor:
                 raise refused from None
             if outcome is None:
                 raise
+            execution.is_long = caller.is_long  # the reads have shown it
             await execution.record_reconciled_outcome(call, outcome)
             return outcome.body
         except Failure as failure:
@@ -313,6 +315,7 @@ class FlowExecutor:
         ):
             # Another write of the request was executed: it is completed rather than undone.
             return await self._save_and_send_write(call, caller, execution)
+        execution.is_long = caller.is_long  # the reads have shown it
         # The service may have executed it at any time since, so cached reads may be stale.
         self._invalidate_recipient_cache(call, caller.key.tenant)
         await execution.record_reconciled_outcome(call, outcome)
@@ -417,6 +420,7 @@ class FlowExecutor:
             )
         tenant = caller.key.tenant
         if call.cache_seconds and (cached := self._recent_reads.get(tenant, call)) is not None:
+            caller.is_long = caller.is_long or json_codec.has_rows(cached)
             return cached
         # The response may be older than a write that ends meanwhile, and must then not be cached.
         cache_generation = self._recent_reads.count_changes(tenant)

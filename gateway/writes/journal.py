@@ -156,6 +156,7 @@ class Journal:
         execution = OperationExecution(
             self, record, operation, request, received_at=self.read_clocks()
         )
+        execution.is_long = json_codec.has_rows(request.body)
         self.executions[record.id] = execution
         return execution
 
@@ -175,10 +176,9 @@ class Journal:
         owned_record: OperationRecord | None = None
         try:
             if stored_request := await self.operations.load_request(record):
-                execution.request = await run_in_thread_if(
-                    stored_json.is_large(stored_request),
-                    step_records.decode_request,
-                    stored_request,
+                execution.is_long = stored_json.is_large(stored_request)
+                execution.request, execution.recorded_steps = await run_in_thread_if(
+                    execution.is_long, step_records.decode_request, stored_request
                 )
                 execution.has_chunks = isinstance(stored_request, CompressedBuffer)
                 owned_record = await self.operations.take_over(record, self.instance)
@@ -203,9 +203,12 @@ class Journal:
     async def _load_steps_and_writes(self, execution: OperationExecution, fence: int) -> None:
         """Loads the step results and the writes of an operation."""
         for text in await self.operations.load_step_results(execution.operation_record):
+            is_long = stored_json.is_large(text)
             execution.recorded_steps += await run_in_thread_if(
-                stored_json.is_large(text), step_records.decode_steps, text
+                is_long, step_records.decode_steps, text
             )
+            execution.is_long = execution.is_long or is_long
+            execution.has_step_rows = True
             execution.has_chunks = execution.has_chunks or isinstance(text, CompressedBuffer)
         execution.mark_steps_saved()
         writes = (await self.operations.load_writes(execution.operation_record.id))[
@@ -217,9 +220,8 @@ class Journal:
             # had the operation since, and has determined them by reads.
             unsaved := self.unsaved_executions.get(execution.operation_record.id)
         ) and unsaved.operation_record.fence == fence:
-            await run_in_thread_if(
-                unsaved.has_long_checkpoint, execution.take_over_unsaved_steps, unsaved
-            )
+            execution.is_long = execution.is_long or unsaved.is_long
+            await run_in_thread_if(execution.is_long, execution.take_over_unsaved_steps, unsaved)
 
     def _may_be_sending(self, operation_id: str, instance: str) -> bool:
         """Whether a write may be in flight; true for every operation of another instance."""

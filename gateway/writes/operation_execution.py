@@ -11,12 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from gateway.payloads import json_codec
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.stored_json import StoredText
 from gateway.payloads.worker_thread import run_in_thread_if
@@ -116,6 +114,10 @@ class OperationExecution:
     """Whether that response was delivered meanwhile."""
     new_aliases: dict[str, str] = field(default_factory=dict)
     """New aliases in the response, legacy to current id; saved when the operation is finished."""
+    is_long: bool = False
+    """Whether its values are so long that they are encoded in a worker thread."""
+    has_step_rows: bool = False
+    """Whether there may be rows of step results."""
     has_chunks: bool = False
     """Whether any of its stored texts may be in chunks."""
     _pending_changes: list[CompareAndSet] = field(default_factory=list)
@@ -127,8 +129,6 @@ class OperationExecution:
     """Number of unsaved steps up to the last that changed something."""
     _unsaved_steps: list[tuple[Step | str, step_records.Outcome]] = field(default_factory=list)
     """Steps since the last checkpoint; their fingerprints are computed when they are saved."""
-    _has_long_steps: bool = False
-    """Whether any of them takes long to be encoded."""
     _unsaved_outcomes: list[Write] = field(default_factory=list)
 
     # Steps
@@ -153,21 +153,8 @@ class OperationExecution:
             if isinstance(step, LoadFacts) and step.ids
             else step
         )
-        self._append_unsaved_step(recorded, outcome)
+        self._unsaved_steps.append((recorded, outcome))
         self._position += 1
-
-    def _append_unsaved_step(self, step: Step | str, outcome: step_records.Outcome) -> None:
-        self._unsaved_steps.append((step, outcome))
-        self._has_long_steps = (
-            self._has_long_steps
-            or step_records.is_slow_to_fingerprint(step)
-            or json_codec.has_rows(outcome)
-        )
-
-    @property
-    def has_long_checkpoint(self) -> bool:
-        """Whether a checkpoint takes so long that it is encoded in a worker thread."""
-        return self._has_long_steps or json_codec.has_rows(self.request.body)
 
     @property
     def current_write(self) -> Write | None:
@@ -197,10 +184,9 @@ class OperationExecution:
             previous._unsaved_steps,
             previous._unsaved_outcomes,
         )
-        self._unsaved_change_end, self._pending_changes, self._has_long_steps = (
+        self._unsaved_change_end, self._pending_changes = (
             previous._unsaved_change_end,
             previous._pending_changes,
-            previous._has_long_steps,
         )
         if self._unsaved_outcomes and self._unsaved_outcomes[-1].state == CONFIRMED:
             # That outcome comes from reads, so it is read again: another write may have claimed
@@ -220,11 +206,7 @@ class OperationExecution:
     async def save_write(self, call: Call, stamped_at: datetime | None = None) -> None:
         """Saves a write before it is sent; a client's ``stamped_at`` may be ahead of our clock."""
         journal = self.journal
-        call_digest = await run_in_thread_if(
-            self.has_long_checkpoint or step_records.is_slow_to_fingerprint(call),
-            journal.digest_call,
-            call,
-        )
+        call_digest = await run_in_thread_if(self.is_long, journal.digest_call, call)
         now = self.journal.service_time(self.operation_record.tenant.environment)
         now = max(now, stamped_at or now)
         write = Write(self._position, call.method, call.path, call_digest, now)
@@ -279,7 +261,7 @@ class OperationExecution:
             self._pending_changes.append(step)
             self._append_changing_step(step, None)
             return
-        self._append_unsaved_step(step, None)
+        self._unsaved_steps.append((step, None))
         has_checks = self.operation.method != "GET" and self.has_changed_nothing
         try:
             await self._save_checkpoint(
@@ -444,21 +426,19 @@ class OperationExecution:
         started_at = self.journal.read_clocks()
         saved_steps, outcomes = self._unsaved_steps[:], self._unsaved_outcomes[:]
         pending_changes = self._pending_changes[:]
-        is_long, is_first = self.has_long_checkpoint, not self.is_saved
-        step_results = None
-        if saved_steps and not drops_payload:
-            encoded_steps = await self._encode(
-                partial(step_records.encode_steps, saved_steps), is_long=is_long
-            )
-            step_results = self._saved_step_count + len(saved_steps) - 1, encoded_steps
-        record = self.operation_record
+        is_first, step_results, record = not self.is_saved, None, self.operation_record
         if is_first:
             encoded_request = await self._encode(
-                partial(step_records.encode_request, self.request), is_long=is_long
+                step_records.encode_request, self.request, saved_steps
             )
             record = structs.replace(
                 record, request=encoded_request, is_client_disconnected=self.is_client_disconnected
             )
+        elif saved_steps and not drops_payload:
+            encoded_steps = await self._encode(step_records.encode_steps, saved_steps)
+            step_results = self._saved_step_count + len(saved_steps) - 1, encoded_steps
+            # Before the commit, which may succeed although it seems to fail.
+            self.has_step_rows = True
         checkpoint = Checkpoint(
             is_first,
             step_results=step_results,
@@ -466,6 +446,7 @@ class OperationExecution:
             object_ids=[write.object_id for write in outcomes if write.object_id],
             object_changes=[*pending_changes, *object_changes],
             drops_payload=drops_payload,
+            has_step_rows=self.has_step_rows,
             has_chunks=self.has_chunks,
             unrelated_ids=self.unrelated_ids,
             **parts,
@@ -478,7 +459,6 @@ class OperationExecution:
         self._saved_step_count += len(saved_steps)
         self._unsaved_change_end = 0
         del self._unsaved_steps[: len(saved_steps)]
-        self._has_long_steps = bool(self._unsaved_steps) and self._has_long_steps
         del self._unsaved_outcomes[: len(outcomes)]
         del self._pending_changes[: len(pending_changes)]
         # It has disconnected while the transaction ran.
@@ -486,8 +466,8 @@ class OperationExecution:
             with suppress(StoreUnavailable):
                 await self.journal.record_disconnect(self)
 
-    async def _encode(self, encode: Callable[[], StoredText], *, is_long: bool) -> StoredText:
-        encoded = await run_in_thread_if(is_long, encode)
+    async def _encode(self, encode: Callable[..., StoredText], *values: Any) -> StoredText:
+        encoded = await run_in_thread_if(self.is_long, encode, *values)
         self.has_chunks = self.has_chunks or isinstance(encoded, CompressedBuffer)
         return encoded
 

@@ -1,5 +1,6 @@
 """The stored request of an operation, and the results of its steps, from which it is replayed.
 
+The results up to the first checkpoint are stored with the request, later ones in rows of their own.
 Each result is stored with a fingerprint of its step. If a replay yields a step with another
 fingerprint, the program has changed since the interruption, and the replay stops.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -42,7 +43,9 @@ Outcome = Any
 """The result of a step, or the Failure that it raised."""
 
 
-def encode_request(request: Request) -> StoredText:
+def encode_request(
+    request: Request, results: Sequence[tuple[Step | str, Outcome]] = ()
+) -> StoredText:
     options = {name: getattr(request.options, name) for name in LegacyOptions.__struct_fields__}
     encoded = {
         "now": request.now.isoformat(),
@@ -53,13 +56,15 @@ def encode_request(request: Request) -> StoredText:
         "body": request.body,
         # Named as by older versions, whose requests may still have to be replayed.
         "manners": options,
+        "steps": _list_encodable_steps(results),
     }
     return stored_json.encode_value(encoded)
 
 
-def decode_request(text: StoredText) -> Request:
+def decode_request(text: StoredText) -> tuple[Request, list[tuple[str, Outcome]]]:
+    """Decodes a request, and the results of its first steps."""
     encoded = stored_json.decode_value(text)
-    return Request(
+    request = Request(
         now=datetime.fromisoformat(encoded["now"]),
         seed=encoded["seed"],
         ids=encoded["ids"],
@@ -67,6 +72,8 @@ def decode_request(text: StoredText) -> Request:
         body=encoded["body"],
         options=LegacyOptions(**encoded["manners"]),
     )
+    # Older versions stored them in rows.
+    return request, _decode_results(encoded.get("steps", ()))
 
 
 def fingerprint_step(step: Step | str) -> str:
@@ -98,11 +105,13 @@ def _build_step_key(step: Step) -> JSON:
             return ["record", kind, id_, dict(facts)]
 
 
-def encode_steps(results: list[tuple[Step | str, Outcome]]) -> StoredText:
+def encode_steps(results: Sequence[tuple[Step | str, Outcome]]) -> StoredText:
     """Encodes the results of steps as JSON, each with the fingerprint of its step."""
-    return stored_json.encode_value(
-        [[fingerprint_step(step), _encode_outcome(outcome)] for step, outcome in results]
-    )
+    return stored_json.encode_value(_list_encodable_steps(results))
+
+
+def _list_encodable_steps(results: Sequence[tuple[Step | str, Outcome]]) -> list[JSON]:
+    return [[fingerprint_step(step), _encode_outcome(outcome)] for step, outcome in results]
 
 
 def replace_steps_with_fingerprints(
@@ -112,22 +121,12 @@ def replace_steps_with_fingerprints(
     return [(fingerprint_step(step), outcome) for step, outcome in results]
 
 
-def is_slow_to_fingerprint(step: Step | str) -> bool:
-    """Whether the fingerprint takes long enough to be computed in a worker thread."""
-    match step:
-        case Call():
-            return json_codec.has_rows(step.body)
-        case CompareAndSet():
-            return json_codec.has_rows(step.facts)
-        case _:
-            return False
-
-
 def decode_steps(text: StoredText) -> list[tuple[str, Outcome]]:
-    return [
-        (fingerprint, _decode_outcome(encoded))
-        for fingerprint, encoded in stored_json.decode_value(text)
-    ]
+    return _decode_results(stored_json.decode_value(text))
+
+
+def _decode_results(encoded_results: Iterable[Any]) -> list[tuple[str, Outcome]]:
+    return [(fingerprint, _decode_outcome(encoded)) for fingerprint, encoded in encoded_results]
 
 
 def _encode_outcome(outcome: Outcome) -> JSON:

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 from click.testing import CliRunner
-from sqlalchemy import select, update
+from sqlalchemy import update
 
 from gateway.cli import gateway
 from gateway.operator.in_doubt_writes import CHANGE_DESCRIPTIONS, CREATED_OBJECTS
@@ -22,7 +22,7 @@ from gateway.storage import ObjectStateStore
 from gateway.storage.audit_log import find_operator_name
 from gateway.storage.operation_texts import build_text_encryption_context
 from gateway.storage.operations import OperationRepository
-from gateway.storage.tables import operation_steps
+from gateway.storage.tables import operations
 from gateway.writes import reconciler
 from mappings.current import ENDPOINTS
 from tests.operator_commands import (
@@ -36,7 +36,7 @@ from tests.payouts import WALLET, create_batch, create_recipient
 from tests.processes import build_configuration, run_installed_command, run_serve
 from tests.running_gateway import KEY, build_settings, import_api_keys
 from tests.sockets import wait_until
-from tests.state import execute, fetch
+from tests.state import execute
 
 SETTLE_COMMAND = ("writes", "settle")
 RECIPIENT_BODY = {
@@ -478,25 +478,15 @@ async def change_recorded_steps(operated_gateway: OperatedGateway) -> None:
     async with operated_gateway.open_store() as store:
         operation_repository = OperationRepository(store, ObjectStateStore(store))
         (operation,) = await operation_repository.list_unfinished()
-        for number, text in enumerate(await operation_repository.load_step_results(operation)):
-            changed_results = [
-                ["0" * 16, outcome]
-                for _mark, outcome in json.loads(stored_json.decompress_text(text))
-            ]
-            ciphertext = store.encryption.encrypt(
-                json.dumps(changed_results), build_text_encryption_context(operation, "results")
-            )
-            step_query = select(operation_steps.c.number).where(
-                operation_steps.c.operation_id == operation.id
-            )
-            numbers = sorted(step_row.number for step_row in await fetch(store, step_query))
-            step_condition = (
-                operation_steps.c.operation_id == operation.id,
-                operation_steps.c.number == numbers[number],
-            )
-            await execute(
-                store, update(operation_steps).where(*step_condition).values(results=ciphertext)
-            )
+        request = json.loads(stored_json.decompress_text(operation.request))
+        request["steps"] = [["0" * 16, outcome] for _fingerprint, outcome in request["steps"]]
+        ciphertext = store.encryption.encrypt(
+            json.dumps(request), build_text_encryption_context(operation, "request")
+        )
+        await execute(
+            store,
+            update(operations).where(operations.c.id == operation.id).values(request=ciphertext),
+        )
 
 
 async def test_operation_of_another_version_can_be_closed_once_its_writes_are_settled(
