@@ -288,7 +288,6 @@ async def test_metrics_queries_do_not_scan_finished_rows(tmp_path: Path) -> None
                     is_small = entry.endswith(
                         (
                             " ix_operations_open",
-                            " ix_upstream_writes_sent",
                             " ix_upstream_writes_may_exist",
                         )
                     )

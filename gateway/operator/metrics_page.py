@@ -16,12 +16,12 @@ from gateway.observability import metrics
 from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.database import Transaction
+from gateway.storage.operation_statements import IS_SENT_WRITE
 from gateway.storage.operations import IN_DOUBT, RUNNING
 from gateway.storage.restore_detection import RESTORED
 from gateway.storage.state_tables import IS_SUPERSEDED, id_redirects
 from gateway.storage.tables import (
     IS_OPEN,
-    IS_SENT,
     UNSEEN_BATCH_CONDITION,
     api_keys,
     counters,
@@ -43,11 +43,7 @@ READ_TIMEOUT_SECONDS = 3.0
 IN_FLIGHT_PERIOD = timedelta(seconds=60)
 """A write that was sent longer ago is no longer in flight."""
 
-IS_SENT_CONDITION, IS_OPEN_CONDITION, IS_SUPERSEDED_CONDITION = (
-    text(f"upstream_writes.{IS_SENT}"),
-    text(f"operations.{IS_OPEN}"),
-    text(IS_SUPERSEDED),
-)
+IS_OPEN_CONDITION, IS_SUPERSEDED_CONDITION = text(f"operations.{IS_OPEN}"), text(IS_SUPERSEDED)
 """The exact conditions of the partial indexes; with others, a database scans the whole table."""
 
 UNKNOWN_VALUE = math.nan
@@ -81,8 +77,10 @@ async def load_state_gauges(store: Store) -> StateGauges:
         func.min(upstream_writes.c.recorded_at, type_=upstream_writes.c.recorded_at.type),
     )
     # Newer writes are usually still in flight.
-    late_writes = sent_writes.where(
-        IS_SENT_CONDITION, upstream_writes.c.recorded_at < now - IN_FLIGHT_PERIOD
+    late_writes = sent_writes.join_from(
+        operations, upstream_writes, upstream_writes.c.operation_id == operations.c.id
+    ).where(
+        IS_OPEN_CONDITION, IS_SENT_WRITE, upstream_writes.c.recorded_at < now - IN_FLIGHT_PERIOD
     )
     stuck_count = _build_stuck_operations_query(now)
     in_doubt_count = (
@@ -135,7 +133,7 @@ def _has_late_write(now: datetime) -> ColumnElement[bool]:
         select(upstream_writes.c.number)
         .where(
             upstream_writes.c.operation_id == operations.c.id,
-            IS_SENT_CONDITION,
+            IS_SENT_WRITE,
             upstream_writes.c.recorded_at < now - IN_FLIGHT_PERIOD,
         )
         .correlate(operations)
@@ -165,7 +163,7 @@ def _build_stuck_operations_query(now: datetime) -> Select[int, Any]:
         .where(IS_OPEN_CONDITION, operations.c.reason.is_not(None))
         .where(
             ~select(upstream_writes.c.number)
-            .where(is_of_operation, IS_SENT_CONDITION)
+            .where(is_of_operation, IS_SENT_WRITE)
             .correlate(operations)
             .exists()
         )

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import and_, delete, exists, func, or_, select, tuple_
+from sqlalchemy import and_, delete, exists, func, select, tuple_
 
 from gateway.config.settings import Retention
 from gateway.storage import ObjectStateStore, Store, Tenant
@@ -156,7 +156,7 @@ async def _delete_old_operations(store: Store, before: datetime) -> int:
         operations.c.id.in_(select(oldest.c.id)),
         operations.c.state.in_((ANSWERED, UNDONE)),
         operations.c.started_at < before,
-        or_(operations.c.number.is_(None), operations.c.number != newest_number),
+        operations.c.number != newest_number,
         ~has_open_write,
     )
     expired = select(operations.c.id).where(is_expired).limit(MAX_ROWS_PER_TRANSACTION)

@@ -12,6 +12,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     delete,
+    exists,
     func,
     literal_column,
     or_,
@@ -33,7 +34,6 @@ from gateway.storage.state_tables import STATE_TABLES
 from gateway.storage.tables import (
     HAS_IDEMPOTENCY_KEY_CONDITION,
     IS_OPEN,
-    IS_SENT,
     UNREAD_ANSWER_CONDITION,
     audit_events,
     counters,
@@ -46,8 +46,9 @@ from gateway.storage.tables import (
 )
 from mappings.forwarded_writes import ROUTING_KIND
 
+IS_SENT_WRITE = upstream_writes.c.state == literal_column(f"'{states.SENT}'")
+"""Has no index of its own: a sent write is found by its operation, which is open."""
 IS_OPEN_OPERATION = text(f"operations.{IS_OPEN}")
-IS_SENT_WRITE = text(f"upstream_writes.{IS_SENT}")
 IS_UNREAD_ANSWER = text(UNREAD_ANSWER_CONDITION)
 """Conditions in the exact text of the partial indexes: otherwise a database would read the whole
 table, which only grows."""
@@ -204,20 +205,15 @@ SELECT_RESTORED = Statement(
 )
 
 
-def build_next_operation_number_expression(kind: ModuleType) -> Any:
-    if kind is postgresql:
-        return operation_numbers.next_value()
-    # SQLite has one writer at a time, so that no number is used twice.
-    return select(func.coalesce(func.max(operations.c.number), 0) + 1).scalar_subquery()
+def _build_operation_insert(kind: ModuleType) -> Any:
+    # Inserts no row if the Idempotency-Key is used, without failing the transaction.
+    insert = kind.insert(operations).on_conflict_do_nothing().inline()
+    # SQLite numbers the rows itself.
+    return insert.values(number=operation_numbers.next_value()) if kind is postgresql else insert
 
 
 INSERT_OPERATION = Statement(
-    lambda kind: (
-        kind.insert(operations)
-        .values(number=build_next_operation_number_expression(kind))
-        # Inserts no row if the Idempotency-Key is used, without failing the transaction.
-        .on_conflict_do_nothing()
-    ),
+    _build_operation_insert,
     (*NEW_OPERATION_COLUMNS, *TENANT_COLUMNS, "request"),
 )
 
@@ -322,15 +318,15 @@ SELECT_CLAIM_OF_OTHERS = Statement(
 )
 SELECT_RIVALS = Statement(
     lambda _kind: select(operations.c.id, operations.c.instance).where(
-        operations.c.id.in_(
-            select(upstream_writes.c.operation_id).where(
-                build_tenant_condition(upstream_writes),
-                upstream_writes.c.call_digest == bindparam("call_digest"),
-                IS_SENT_WRITE,
-                upstream_writes.c.operation_id != bindparam("operation_id"),
-            )
-        ),
+        build_tenant_condition(operations),
+        IS_OPEN_OPERATION,
         _is_in_state(states.RUNNING),
+        operations.c.id != bindparam("operation_id"),
+        exists().where(
+            upstream_writes.c.operation_id == operations.c.id,
+            upstream_writes.c.call_digest == bindparam("call_digest"),
+            IS_SENT_WRITE,
+        ),
     )
 )
 _batch_services = STATE_TABLES[ROUTING_KIND].table

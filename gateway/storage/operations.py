@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from msgspec import structs
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, update
 
 from gateway.payloads.stored_json import StoredText
 from gateway.storage import checkpoints, chunks
@@ -329,9 +329,14 @@ class OperationRepository:
         """Lists the other unfinished operations with an identical write that is unresolved."""
         return await self._list_operations_where(
             and_(
-                statements.IS_OPEN_OPERATION,
-                operations.c.id.in_(_build_identical_writes_query(record, write)),
-                operations.c.state.in_((RUNNING, IN_DOUBT)),
+                _build_tenant_condition(operations, record.tenant),
+                statements.UNFINISHED,
+                operations.c.id != record.id,
+                exists().where(
+                    upstream_writes.c.operation_id == operations.c.id,
+                    upstream_writes.c.call_digest == write.call_digest,
+                    statements.IS_SENT_WRITE,
+                ),
             )
         )
 
@@ -426,16 +431,6 @@ def _parse_summary(
     values = dict(zip(statements.SUMMARY_COLUMNS, row, strict=True))
     tenant = Tenant(values.pop("merchant"), values.pop("environment"))
     return OperationRecord(tenant=tenant, object_ids=object_ids.get(values["id"], ()), **values)
-
-
-def _build_identical_writes_query(record: OperationRecord, write: Write) -> Any:
-    """Builds a query for other operations with an identical write that is unresolved."""
-    return select(upstream_writes.c.operation_id).where(
-        _build_tenant_condition(upstream_writes, record.tenant),
-        upstream_writes.c.call_digest == write.call_digest,
-        statements.IS_SENT_WRITE,
-        upstream_writes.c.operation_id != record.id,
-    )
 
 
 def _parse_record(row: Any) -> OperationRecord:

@@ -73,7 +73,8 @@ _UPSERT_COUNTER = build_upsert_statement(counters, ("value",))
 def _build_restore_state(rows: Iterable[tuple[str, int | None]]) -> RestoreState:
     values = dict(rows)
     return RestoreState(
-        HighWaterMark(values.get(GENERATION) or 0, values["number"] or 0),
+        # Operations of the first versions have negative numbers.
+        HighWaterMark(values.get(GENERATION) or 0, max(values["number"] or 0, 0)),
         bool(values.get(RESTORED)),
     )
 

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from gateway.payloads import json_codec
 from gateway.storage.database import FEW
 from gateway.storage.sql import AnyOf, Statement, build_upsert_statement
-from gateway.storage.tables import UTCDateTime, metadata
+from gateway.storage.tables import KEY_ORDERED, UTCDateTime, metadata
 
 _KEY = ("merchant", "environment", "id")
 
@@ -115,6 +115,7 @@ class StateTable:
             Column("updated_at", UTCDateTime, nullable=False),
             PrimaryKeyConstraint(*_KEY),
             *constraints,
+            **({} if is_encrypted else KEY_ORDERED),
         )
         is_own = and_(*(table.c[key] == bindparam(key) for key in _KEY[:2]))
         is_this = and_(is_own, table.c.id == bindparam("id"))

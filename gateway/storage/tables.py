@@ -46,6 +46,9 @@ metadata = MetaData(
     }
 )
 
+KEY_ORDERED: Mapping[str, Any] = {"sqlite_with_rowid": False}
+"""Options of a table whose key is most of a row: SQLite stores the row in the index of the key."""
+
 
 class UTCDateTime(TypeDecorator[datetime]):
     """A time with a zone in Python, stored as UTC."""
@@ -179,6 +182,7 @@ legacy_ids = Table(
     Column("created_at", UTCDateTime, nullable=False),
     PrimaryKeyConstraint("merchant", "environment", "legacy_id"),
     Index(None, "merchant", "environment", "current_id"),
+    **KEY_ORDERED,
 )
 
 operation_numbers = Sequence("operation_numbers", metadata=metadata)
@@ -189,7 +193,15 @@ operations = Table(
     # Personal data is encrypted, and deleted as soon as it is not needed.
     "operations",
     metadata,
-    Column("id", Text, primary_key=True),
+    # Increases; a smaller maximum means that the database was restored. The key, so that SQLite
+    # adds new rows to the last page of the table.
+    Column(
+        "number",
+        BigInteger().with_variant(Integer, "sqlite"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    Column("id", Text, nullable=False, unique=True),
     *_build_tenant_columns(),
     Column("key_id", Text, nullable=False),
     Column("key_name", Text, nullable=False),
@@ -208,10 +220,6 @@ operations = Table(
     Column("response", Text),
     Column("started_at", UTCDateTime, nullable=False),
     Column("ended_at", UTCDateTime),
-    # Increases; a smaller maximum means that the database was restored.
-    Column("number", BigInteger),
-    UniqueConstraint("key_id", "idempotency", name="uq_journal_key_id_idempotency"),
-    Index(None, "number"),
 )
 IS_OPEN = "state in ('running', 'unsettled', 'done')"
 Index(
@@ -222,6 +230,14 @@ Index(
     postgresql_where=text(IS_OPEN),
 )
 HAS_IDEMPOTENCY_KEY_CONDITION = "idempotency IS NOT NULL"
+Index(
+    None,
+    operations.c.key_id,
+    operations.c.idempotency,
+    unique=True,
+    sqlite_where=text(HAS_IDEMPOTENCY_KEY_CONDITION),
+    postgresql_where=text(HAS_IDEMPOTENCY_KEY_CONDITION),
+)
 Index(
     # Operations with an Idempotency-Key, until it is deleted.
     "ix_operations_named",
@@ -255,6 +271,7 @@ operation_objects = Table(
     Column("operation_id", Text, nullable=False),
     PrimaryKeyConstraint("merchant", "environment", "object_id", "operation_id"),
     Index(None, "operation_id"),
+    **KEY_ORDERED,
 )
 
 operation_steps = Table(
@@ -265,6 +282,7 @@ operation_steps = Table(
     Column("number", Integer, nullable=False),
     Column("results", Text, nullable=False),  # encrypted
     PrimaryKeyConstraint("operation_id", "number"),
+    **KEY_ORDERED,
 )
 
 text_chunks = Table(
@@ -298,14 +316,7 @@ upstream_writes = Table(
     Column("resolved_at", UTCDateTime),
     PrimaryKeyConstraint("operation_id", "number"),
     Index(None, "merchant", "environment", "recorded_at"),
-)
-IS_SENT = "state = 'sent'"
-Index(
-    "ix_upstream_writes_sent",
-    upstream_writes.c.merchant,
-    upstream_writes.c.environment,
-    sqlite_where=text(IS_SENT),
-    postgresql_where=text(IS_SENT),
+    **KEY_ORDERED,
 )
 
 UNSEEN_BATCH_CONDITION = "state = 'may exist'"
