@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from gateway.auth.key_rows import AnyRow, ListedKey
+    from gateway.observability.request_series import RequestSource
     from gateway.storage import Store
     from gateway.storage.change_poller import ChangeCounts
     from gateway.storage.database import Transaction
@@ -86,6 +87,10 @@ class ApiKey:
     tenant: Tenant = field(init=False, repr=False, compare=False)
     tenant_name: str = field(init=False, repr=False, compare=False)
     """The tenant as text, precomputed because every request uses it."""
+    request_sources: dict[str, RequestSource] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+    """What the requests of the key have in common, by operation."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tenant", Tenant(self.merchant, self.environment))

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from functools import lru_cache
-from typing import Any
 
 from gateway.observability import logs, metrics, traces
-from gateway.observability.recent_requests import (
-    LIST_INDEX_PATTERN,
-    RequestSource,
-    recorded_requests,
-)
+from gateway.observability.recent_requests import LIST_INDEX_PATTERN, recorded_requests
+from gateway.observability.request_series import RequestRecord, RequestSource
 from mappings.errors import KNOWN_CODES
 from mappings.failures import Problem
 
@@ -55,7 +50,7 @@ def find_request_source(
     counted_operation = operation or (metrics.SIGNED_OPERATION if api == "signed" else "")
     usage_key = tenant or ("", ""), key_name or "", counted_operation
     series = metrics.find_request_series(api, operation, environment or "")
-    return RequestSource(api, operation, tenant, key_name, usage_key, series, members)
+    return RequestSource(api, method, operation, tenant, key_name, usage_key, series, members)
 
 
 def describe_problems(problems: Iterable[Problem]) -> dict[str, list[str]]:
@@ -77,56 +72,41 @@ def describe_problems(problems: Iterable[Problem]) -> dict[str, list[str]]:
     return {name: values for name, values in log_fields.items() if values}
 
 
-def log_and_measure_request(
-    source: RequestSource,
-    *,
-    status: int,
-    method: str,
-    duration_seconds: float,
-    request_id: str,
+def log_and_record_request(
+    request: RequestRecord,
     client_address: Hashable,
-    upstream_calls: int,
-    upstream_seconds: float,
     request_bytes: str | None,
     response_bytes: int,
-    extra_fields: Mapping[str, Any],
 ) -> None:
-    """Logs a request, and records its metrics and span and for the console, so that all agree.
+    """Logs a request, and records it for metrics, span and console, so that all agree.
 
-    ``request_bytes`` is the Content-Length, which the HTTP parser has checked, as ``request_id``
-    has been; ``extra_fields`` are free of what the client sent.
+    ``request_bytes`` is the Content-Length, which the HTTP parser has checked, as the request id
+    has been; the further fields are free of what the client sent.
     """
-    metrics.observe_request(
-        source.series,
-        status,
-        duration_seconds,
-        upstream_seconds,
-        request_id,
-        log_fields=extra_fields,
-    )
-    costs = duration_seconds, upstream_calls, upstream_seconds
-    recorded_requests.append((time.time(), request_id, source, status, costs, extra_fields))
+    _, request_id, source, status, seconds, upstream_calls, upstream_seconds, fields = request
+    metrics.pending_requests.append(request)
+    recorded_requests.append(request)
     # Written out: an encoder would look at each name and value of every request.
     members = (
         f'{source.members},"http.response.status_code":{status}'
         f',"client.address":{_encode_address(client_address)}'
         f',"http.request.body.size":{int(request_bytes or 0)}'
-        f',"http.response.body.size":{response_bytes},"duration_ms":{duration_seconds * 1000:.3f}'
+        f',"http.response.body.size":{response_bytes},"duration_ms":{seconds * 1000:.3f}'
         f',"request_id":"{request_id}","upstream_calls":{upstream_calls}'
         f',"upstream_duration_ms":{upstream_seconds * 1000:.3f}'
     )
     if traces.active_tracer is not None:
         traces.set_request_span_attributes(
             api=source.api,
-            method=method,
+            method=source.method,
             operation=source.operation,
             environment=source.tenant[1] if source.tenant else "",
             status=status,
-            outcome=metrics.classify_outcome(status, extra_fields),
+            outcome=metrics.classify_outcome(status, fields),
         )
         if trace_id := traces.get_trace_id():
             members += f',"trace_id":"{trace_id}"'
-    if extra_fields:
-        members += f",{logs.encode_members(extra_fields)}"
+    if fields:
+        members += f",{logs.encode_members(fields)}"
     # A 4xx is the client's error, so only 5xx are logged as errors.
     logs.write_request_line(members, is_error=status >= 500)

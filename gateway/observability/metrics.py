@@ -10,8 +10,9 @@ With several workers, their parent adds the metrics up; see
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import collections
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 import prometheus_client
@@ -20,10 +21,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from gateway.observability.request_series import (
-    DURATION_BUCKETS_SECONDS,
     MIN_EXEMPLAR_SECONDS,
+    RequestRecord,
     RequestSeries,
     TrafficCollector,
+    UpstreamEndpoint,
     UpstreamSeries,
 )
 
@@ -62,6 +64,7 @@ traffic = TrafficCollector()
 request_series, upstream_series = traffic.request_series, traffic.upstream_series
 legacy_call_counts = traffic.legacy_call_counts
 REGISTRY.register(traffic)
+_STATUS = itemgetter(3)
 invalid_http = _create_counter(
     "invalid_http_requests", "Connections or requests that are not valid HTTP."
 )
@@ -164,38 +167,50 @@ def find_request_series(api: str, operation: str | None, environment: str) -> Re
     return series
 
 
-def observe_request(
-    series: RequestSeries,
-    status: int,
-    duration_seconds: float,
-    upstream_seconds: float,
-    request_id: str,
-    *,
-    log_fields: Mapping[str, Any],
-) -> None:
-    """Records a request from the fields of its log line. Times are in seconds."""
-    outcome = "success" if status < 400 else classify_outcome(status, log_fields)
+pending_requests: list[RequestRecord] = []
+pending_calls: list[tuple[UpstreamEndpoint, str, float]] = []
+"""What was recorded since ``summarize_records``: requests, and calls of the service with their
+endpoint, outcome and seconds."""
+
+
+def summarize_records() -> None:
+    """Adds the pending requests and calls to the series; the scrape and a timer call it."""
+    # Only what is in the lists now: other threads may append meanwhile.
+    requests = pending_requests[:]
+    del pending_requests[: len(requests)]
+    requests_by_series: dict[RequestSeries, list[RequestRecord]] = {}
+    for request in requests:
+        requests_by_series.setdefault(request[2].series, []).append(request)
+    for series, group in requests_by_series.items():
+        series.add_durations(group)
+        for status, count in collections.Counter(map(_STATUS, group)).items():
+            if status < 400:
+                series.count(status, "success", count)
+        for request in group:
+            # Exemplars help only to find failed or slow requests; successful ones are too many.
+            if request[3] >= 400 or request[4] >= MIN_EXEMPLAR_SECONDS:
+                _add_unusual_request(series, request)
+    calls = pending_calls[:]
+    del pending_calls[: len(calls)]
+    seconds_by_outcome: dict[tuple[UpstreamEndpoint, str], list[float]] = {}
+    for endpoint, outcome, seconds in calls:
+        seconds_by_outcome.setdefault((endpoint, outcome), []).append(seconds)
+    for (endpoint, outcome), durations in seconds_by_outcome.items():
+        upstream = upstream_series.setdefault(endpoint, UpstreamSeries())
+        upstream.counts[outcome] += len(durations)
+        upstream.duration.observe_all(durations)
+
+
+def _add_unusual_request(series: RequestSeries, request: RequestRecord) -> None:
+    status, upstream_seconds, log_fields = request[3], request[6], request[7]
+    outcome = classify_outcome(status, log_fields)
+    if status >= 400:
+        series.count(status, outcome)
     # The service's own refusals, which are passed on, took time there.
     if outcome == "refused" and status in (401, 403) and not upstream_seconds:
         traffic.authentication_failure_counts[series.labels[0]] += 1
-    result = status, outcome
-    series.counts[result] = series.counts.get(result, 0) + 1
-    # The times of parallel calls are added up, so they may exceed the duration of the request.
-    own_seconds = (
-        duration_seconds - upstream_seconds if duration_seconds > upstream_seconds else 0.0
-    )
-    # Written out instead of called: this runs for every request.
-    duration, overhead, upstream = series.duration, series.overhead, series.upstream
-    duration.counts[bisect_left(DURATION_BUCKETS_SECONDS, duration_seconds)] += 1
-    duration.sum += duration_seconds
-    overhead.counts[bisect_left(DURATION_BUCKETS_SECONDS, own_seconds)] += 1
-    overhead.sum += own_seconds
-    if upstream_seconds:
-        upstream.counts[bisect_left(DURATION_BUCKETS_SECONDS, upstream_seconds)] += 1
-        upstream.sum += upstream_seconds
-    # Exemplars help only to find failed or slow requests; successful ones are too many.
-    if status >= 500 or duration_seconds >= MIN_EXEMPLAR_SECONDS:
-        series.record_exemplars(result, status, request_id, duration_seconds, upstream_seconds)
+    if status >= 500 or request[4] >= MIN_EXEMPLAR_SECONDS:
+        series.record_exemplars((status, outcome), request)
 
 
 def classify_outcome(status: int, log_fields: Mapping[str, Any]) -> str:
@@ -227,19 +242,6 @@ def count_ignored_parameters(operation: str, count: int) -> None:
     ignored_parameters.labels(operation).inc(count)
 
 
-def count_upstream_call(
-    environment: str, method: str, path: str, outcome: str, seconds: float
-) -> None:
-    """Counts a call; ``path`` is the endpoint's template, with placeholders for ids."""
-    endpoint = environment, method, path
-    if (series := upstream_series.get(endpoint)) is None:
-        series = upstream_series[endpoint] = UpstreamSeries()
-    series.counts[outcome] = series.counts.get(outcome, 0) + 1
-    # Written out instead of called: this runs for every call.
-    series.duration.counts[bisect_left(DURATION_BUCKETS_SECONDS, seconds)] += 1
-    series.duration.sum += seconds
-
-
 def count_upstream_retry(environment: str) -> None:
     counts = traffic.upstream_retry_counts
     counts[environment] = counts.get(environment, 0) + 1
@@ -253,5 +255,6 @@ def count_legacy_call(environment: str, operation: str, outcome: str, _seconds: 
 
 def render_metrics(accept_header: str, collector: Collector = REGISTRY) -> tuple[bytes, str]:
     """Renders metrics in the format that the Accept header asks for; returns it with its type."""
+    summarize_records()
     encoder, content_type = choose_encoder(accept_header)
     return encoder(collector), content_type

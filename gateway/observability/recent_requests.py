@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from gateway.observability.metrics import SIGNED_OPERATION, classify_outcome
-from gateway.observability.request_series import RequestSeries
+from gateway.observability.request_series import RequestRecord
 
 MAX_REQUESTS = 5000
 LIST_INDEX_PATTERN = re.compile(r"\[\d+\]")
@@ -25,28 +23,7 @@ UNMATCHED_ROUTE, UNAUTHENTICATED = "unmatched route", "unauthenticated"
 """Shown instead of an operation and a merchant."""
 
 
-class RequestSource(msgspec.Struct, frozen=True, eq=False):
-    """A key and what it asks for: all that its requests for one operation have in common.
-
-    ``usage_key`` is the tenant, key and operation that a request counts for.
-    """
-
-    api: str
-    operation: str | None
-    tenant: tuple[str, str] | None
-    key_name: str | None
-    usage_key: tuple[tuple[str, str], str, str]
-    series: RequestSeries
-    members: str
-    """The members of the log line."""
-
-
-RecordedRequest = tuple[float, str, RequestSource, int, tuple[float, int, float], Mapping[str, Any]]
-"""The time; request id; source; status; seconds, upstream calls and upstream seconds; further
-fields of the log line."""
-
-recorded_requests: deque[RecordedRequest] = deque(maxlen=MAX_REQUESTS)
-"""Plain tuples: appending one is all that a request costs, the work is done when somebody looks."""
+recorded_requests: deque[RequestRecord] = deque(maxlen=MAX_REQUESTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +50,10 @@ def list_recent_requests() -> list[RecentRequest]:
     return [_build_recent_request(record) for record in list(recorded_requests)]
 
 
-def _build_recent_request(record: RecordedRequest) -> RecentRequest:
-    at, request_id, source, status, costs, log_fields = record
-    duration_seconds, upstream_calls, upstream_seconds = costs
+def _build_recent_request(record: RequestRecord) -> RecentRequest:
+    at, request_id, source, status, duration_seconds, upstream_calls, upstream_seconds, fields = (
+        record
+    )
     merchant, environment = source.tenant or (UNAUTHENTICATED, "")
     return RecentRequest(
         at,
@@ -85,13 +63,13 @@ def _build_recent_request(record: RecordedRequest) -> RecentRequest:
         environment,
         source.key_name or "",
         status,
-        "" if status < 400 else _describe_codes(status, log_fields),
+        "" if status < 400 else _describe_codes(status, fields),
         _join_distinct(
             # Without list indexes, so that a mistake in each payment is one group.
             LIST_INDEX_PATTERN.sub("[]", name)
-            for name in log_fields.get("error_fields", ())
+            for name in fields.get("error_fields", ())
         ),
-        str(log_fields.get("reason") or ""),
+        str(fields.get("reason") or ""),
         round(duration_seconds * 1000, 1),
         upstream_calls,
         round(upstream_seconds * 1000, 1),

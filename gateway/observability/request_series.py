@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from operator import add
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from operator import add, itemgetter, sub
+from typing import Any, TypeAlias
 
+import msgspec
 from prometheus_client import Metric
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -43,6 +45,18 @@ _ENDPOINTS: Mapping[tuple[str, str], str] = {
 StatusAndOutcome: TypeAlias = tuple[int, str]
 
 
+def count_by_bucket(
+    counts: list[int], bounds: Sequence[float], sorted_durations: Sequence[float]
+) -> None:
+    """Adds durations to the counts of buckets with these upper bounds and one without."""
+    start = 0
+    for bucket, bound in enumerate(bounds):
+        end = bisect_right(sorted_durations, bound, start)
+        counts[bucket] += end - start
+        start = end
+    counts[-1] += len(sorted_durations) - start
+
+
 class DurationHistogram:
     """Counts of durations by bucket, their sum in seconds, and the newest exemplar of a bucket."""
 
@@ -56,6 +70,12 @@ class DurationHistogram:
     def observe(self, seconds: float) -> None:
         self.counts[bisect_left(DURATION_BUCKETS_SECONDS, seconds)] += 1
         self.sum += seconds
+
+    def observe_all(self, durations: Iterable[float]) -> None:
+        """Adds many durations: sorting them costs less than to search the bucket of each."""
+        sorted_durations = sorted(durations)
+        count_by_bucket(self.counts, DURATION_BUCKETS_SECONDS, sorted_durations)
+        self.sum += sum(sorted_durations)
 
     def record_exemplar(self, request_id: str, seconds: float) -> None:
         if seconds < MIN_EXEMPLAR_SECONDS:
@@ -86,15 +106,20 @@ class RequestSeries:
         self.duration, self.overhead = DurationHistogram(), DurationHistogram()
         self.upstream = DurationHistogram()
 
-    def record_exemplars(
-        self,
-        result: StatusAndOutcome,
-        status: int,
-        request_id: str,
-        duration_seconds: float,
-        upstream_seconds: float,
-    ) -> None:
+    def count(self, status: int, outcome: str, count: int = 1) -> None:
+        self.counts[status, outcome] = self.counts.get((status, outcome), 0) + count
+
+    def add_durations(self, requests: Sequence[RequestRecord]) -> None:
+        seconds, upstream_seconds = split_durations(requests)
+        self.duration.observe_all(seconds)
+        # The times of parallel calls are added up, so they may exceed the duration of the request.
+        own_seconds = map(max, map(sub, seconds, upstream_seconds), repeat(0.0))
+        self.overhead.observe_all(own_seconds)
+        self.upstream.observe_all(filter(None, upstream_seconds))
+
+    def record_exemplars(self, result: StatusAndOutcome, request: RequestRecord) -> None:
         """Records a failed or slow request as exemplar, unless its id is too long for one."""
+        _, request_id, _, status, duration_seconds, _, upstream_seconds, _ = request
         if len(request_id) > MAX_EXEMPLAR_CHARACTERS:
             return
         if status >= 500:
@@ -102,6 +127,42 @@ class RequestSeries:
         self.duration.record_exemplar(request_id, duration_seconds)
         self.overhead.record_exemplar(request_id, max(duration_seconds - upstream_seconds, 0.0))
         self.upstream.record_exemplar(request_id, upstream_seconds)
+
+
+class RequestSource(msgspec.Struct, frozen=True, eq=False):
+    """A key and what it asks for: all that its requests for one operation have in common.
+
+    ``usage_key`` is the tenant, key and operation that a request counts for.
+    """
+
+    api: str
+    method: str
+    operation: str | None
+    tenant: tuple[str, str] | None
+    key_name: str | None
+    usage_key: tuple[tuple[str, str], str, str]
+    series: RequestSeries
+    members: str
+    """The members of the log line."""
+
+
+RequestRecord: TypeAlias = tuple[
+    float, str, RequestSource, int, float, int, float, Mapping[str, Any]
+]
+"""The time; request id; source; status; seconds, upstream calls and upstream seconds; further
+fields of the log line. A plain tuple: appending it to a list is all that a request costs, and the
+work is done for many requests at once."""
+
+_SECONDS, _UPSTREAM_SECONDS = itemgetter(4), itemgetter(6)
+
+
+def split_durations(requests: Sequence[RequestRecord]) -> tuple[list[float], list[float]]:
+    """Returns the seconds and the upstream seconds of requests."""
+    return [*map(_SECONDS, requests)], [*map(_UPSTREAM_SECONDS, requests)]
+
+
+UpstreamEndpoint: TypeAlias = tuple[str, str, str]
+"""Environment, method and path template."""
 
 
 class UpstreamSeries:
@@ -125,8 +186,7 @@ class TrafficCollector(Collector):
     def __init__(self) -> None:
         self.in_flight_count = 0
         self.request_series: dict[tuple[str, str | None, str], RequestSeries] = {}
-        self.upstream_series: dict[tuple[str, str, str], UpstreamSeries] = {}
-        """By environment, method and path template."""
+        self.upstream_series: dict[UpstreamEndpoint, UpstreamSeries] = {}
         self.legacy_call_counts: dict[tuple[str, str, str], int] = {}
         """By environment, operation and outcome."""
         self.upstream_retry_counts: dict[str, int] = {}

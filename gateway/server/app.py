@@ -127,7 +127,7 @@ async def run_gateway(
     async with AsyncExitStack() as stack:
         backends = await open_backends(stack, settings, clocks, create_client)
         runtime = await open_flow_runtime(stack, settings, backends, clocks)
-        usage = await stack.enter_async_context(UsageCounter(backends.store, current_time))
+        usage = await stack.enter_async_context(UsageCounter(backends.store, clocks.service.wall))
         interface_router = InterfaceRouter(
             settings.vocabulary.current,
             legacy_handler=await open_legacy_handler(

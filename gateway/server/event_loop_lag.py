@@ -28,4 +28,6 @@ class EventLoopLagMonitor:
 
     def _measure(self) -> None:
         metrics.traffic.event_loop_lag.observe(max(perf_counter() - self._due_at, 0.0))
+        # Not only at a scrape, of which there may be none.
+        metrics.summarize_records()
         self._schedule()

@@ -439,17 +439,17 @@ def _log_and_count_request(
     source = access_log.find_request_source(
         "signed", request.method, None, context.route, context.tenant
     )
-    access_log.log_and_measure_request(
+    record = (
+        usage.wall(),
+        context.request_id,
         source,
-        status=context.status,
-        method=request.method,
-        duration_seconds=seconds,
-        request_id=context.request_id,
-        client_address=context.address,
-        upstream_calls=context.calls,
-        upstream_seconds=context.service_seconds,
-        request_bytes=request.headers.get("Content-Length"),
-        response_bytes=context.response_bytes,
-        extra_fields=context.log_fields,
+        context.status,
+        seconds,
+        context.calls,
+        context.service_seconds,
+        context.log_fields,
     )
-    usage.count(source.usage_key, context.status, seconds, context.service_seconds)
+    access_log.log_and_record_request(
+        record, context.address, request.headers.get("Content-Length"), context.response_bytes
+    )
+    usage.pending_requests.append(record)

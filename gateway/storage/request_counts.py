@@ -7,16 +7,22 @@ console and are soon deleted, so that their number is bounded.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
+from itertools import repeat
+from operator import sub
 from typing import Any, Literal, NamedTuple, Self
 
 from sqlalchemy import delete, func, or_, select
 
+from gateway.observability.request_series import (
+    RequestRecord,
+    RequestSource,
+    count_by_bucket,
+    split_durations,
+)
 from gateway.storage.database import Transaction
-from gateway.storage.errors import StoreUnavailable
 from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.storage.sql import build_upsert_statement
 from gateway.storage.store import Store
@@ -146,13 +152,13 @@ class UsageCounter:
     After a clean stop the counts are exact. A killed process loses at most one second of them.
     """
 
-    def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
+    def __init__(self, store: Store, wall: Callable[[], float]) -> None:
         self._store = store
-        self._clock = clock
+        self.wall = wall
+        """The clock of the records."""
+        self.pending_requests: list[RequestRecord] = []
         self._counts: dict[CountKey, RequestCounts] = {}
-        self._minute = self._minute_end = compute_span_start(clock(), MINUTE)
-        self._counts_of_minute: dict[tuple[tuple[str, str], str, str], RequestCounts] = {}
-        """The counts of the current minute: a short key is found faster."""
+        """Counts that could not be written."""
         self._write_task = PeriodicTask("usage_write", WRITE_INTERVAL_SECONDS, self._write_counts)
 
     async def __aenter__(self) -> Self:
@@ -162,54 +168,45 @@ class UsageCounter:
     async def __aexit__(self, *_: object) -> None:
         await self._write_task.__aexit__()
 
-    def count(
-        self,
-        usage_key: tuple[tuple[str, str], str, str],
-        status: int,
-        seconds: float,
-        service_seconds: float,
-    ) -> None:
-        """Counts one request of a tenant, key and operation when its response is sent."""
-        now = self._clock()
-        # Compared for inequality, because the clock may be set back.
-        if not self._minute <= now < self._minute_end:
-            self._minute = compute_span_start(now, MINUTE)
-            self._minute_end = self._minute + MINUTE
-            self._counts_of_minute = {}
-        if (counts := self._counts_of_minute.get(usage_key)) is None:
-            tenant, key, operation = usage_key
-            count_key = CountKey(self._minute, MINUTE, *tenant, key, operation)
-            counts = self._counts.setdefault(count_key, RequestCounts(first_at=now))
-            self._counts_of_minute[usage_key] = counts
-        ms, service_ms = seconds * 1000, service_seconds * 1000
-        counts.requests += 1
-        if status >= 500:
-            counts.failed += 1
-        elif status >= 400:
-            counts.refused += 1
-        counts.ms += round(ms)
-        # Rounded up, so that no percentile is above it.
-        if ms > counts.slowest_ms:
-            counts.slowest_ms = math.ceil(ms)
-        # The sum of concurrent calls' durations can exceed the duration of the request.
-        own_ms = ms - service_ms if ms > service_ms else 0.0
-        counts.gateway[bisect_left(BUCKET_BOUNDS_MS, own_ms)] += 1
-        if service_ms:
-            counts.service_ms += round(service_ms)
-            counts.service[bisect_left(BUCKET_BOUNDS_MS, service_ms)] += 1
-        counts.last_at = now
-
     async def _write_counts(self) -> None:
         """Writes the counts; if that fails, they are written next time."""
-        # Replaced before the write, because requests are counted while it waits for the database.
-        written_counts, self._counts, self._counts_of_minute = self._counts, {}, {}
-        try:
-            await add_request_counts(self._store, written_counts)
-        except StoreUnavailable:
-            for count_key, counts in self._counts.items():
-                written_counts.setdefault(count_key, RequestCounts()).add(counts)
-            self._counts, self._counts_of_minute = written_counts, {}
-            raise
+        # Replaced before the write: requests are recorded while it waits for the database.
+        requests, self.pending_requests = self.pending_requests, []
+        groups: dict[tuple[RequestSource, int], list[RequestRecord]] = {}
+        for request in requests:
+            groups.setdefault((request[2], int(request[0] // 60)), []).append(request)
+        for (source, minute), group in groups.items():
+            tenant, key, operation = source.usage_key
+            began_at = datetime.fromtimestamp(minute * 60, UTC)
+            count_key = CountKey(began_at, MINUTE, *tenant, key, operation)
+            self._counts.setdefault(count_key, RequestCounts()).add(count_requests(group))
+        await add_request_counts(self._store, self._counts)
+        self._counts = {}
+
+
+def count_requests(requests: Sequence[RequestRecord]) -> RequestCounts:
+    """Counts requests of one tenant, key and operation, in the order of their end."""
+    statuses = [request[3] for request in requests]
+    seconds, service_seconds = split_durations(requests)
+    ms = [duration * 1000 for duration in seconds]
+    service_ms = [duration * 1000 for duration in service_seconds]
+    counts = RequestCounts(
+        len(requests),
+        refused=sum(400 <= status < 500 for status in statuses),
+        failed=sum(status >= 500 for status in statuses),
+        ms=round(sum(ms)),
+        service_ms=round(sum(service_ms)),
+        # Rounded up, so that no percentile is above it.
+        slowest_ms=math.ceil(max(ms)),
+        # The clock may be set back meanwhile.
+        first_at=datetime.fromtimestamp(min(requests[0][0], requests[-1][0]), UTC),
+        last_at=datetime.fromtimestamp(max(requests[0][0], requests[-1][0]), UTC),
+    )
+    # The sum of concurrent calls' durations can exceed the duration of the request.
+    own_ms = sorted(map(max, map(sub, ms, service_ms), repeat(0.0)))
+    count_by_bucket(counts.gateway, BUCKET_BOUNDS_MS, own_ms)
+    count_by_bucket(counts.service, BUCKET_BOUNDS_MS, sorted(filter(None, service_ms)))
+    return counts
 
 
 async def add_request_counts(store: Store, counts: Mapping[CountKey, RequestCounts]) -> None:

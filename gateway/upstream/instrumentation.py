@@ -60,7 +60,11 @@ class CallRecorder:
 def instrument_call(environment: str, method: str, path: str) -> CallRecorder:
     """Instruments a call; ``path`` is the endpoint's template, empty for an unknown endpoint."""
     span = traces.start_call_span(method, path, environment)
-    return CallRecorder(span, partial(metrics.count_upstream_call, environment, method, path))
+    endpoint = environment, method, path
+    return CallRecorder(
+        span,
+        lambda outcome, seconds: metrics.pending_calls.append((endpoint, outcome, seconds)),
+    )
 
 
 def instrument_legacy_call(environment: str, operation: Operation) -> CallRecorder:

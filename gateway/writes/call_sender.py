@@ -146,9 +146,8 @@ class CallSender:
         finally:
             seconds = time.perf_counter() - started_at
             caller.service_seconds += seconds
-            metrics.count_upstream_call(
-                caller.key.environment, call.method, endpoint.path, outcome, seconds
-            )
+            name = caller.key.environment, call.method, endpoint.path
+            metrics.pending_calls.append((name, outcome, seconds))
         if caller.is_long or len(reply.body) > json_codec.LARGE_BYTES:
             body = await self._decode_long_response(call, caller, reply.body)
         else:

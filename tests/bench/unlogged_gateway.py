@@ -7,6 +7,7 @@ setting.
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 from gateway.cli import main
 from gateway.legacy_api import request_log
@@ -16,9 +17,16 @@ from gateway.observability import metrics
 def do_nothing(*_args: object, **_keywords: object) -> None: ...
 
 
+class DiscardingList(list[Any]):
+    def append(self, _record: Any) -> None: ...
+
+
 # The access log line, which also counts the request; upstream calls.
-_places = [(request_log, "log_and_count_request"), (metrics, "count_upstream_call")]
-_replacements = [do_nothing, do_nothing]
+_places: list[tuple[Any, str]] = [
+    (request_log, "log_and_count_request"),
+    (metrics, "pending_calls"),
+]
+_replacements: list[Any] = [do_nothing, DiscardingList()]
 
 
 def toggle_logging(*_: object) -> None:
