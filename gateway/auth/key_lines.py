@@ -9,12 +9,12 @@ import ipaddress
 import json
 from collections.abc import Hashable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from gateway.auth.signing import Credentials
+from gateway.config.section import list_problems
 from gateway.storage.tenants import Tenant
 
 
@@ -167,31 +167,10 @@ def _escape_unprintable_name(name: str) -> str:
 
 
 def _convert_validation_error(number: int, error: ValidationError) -> ImportRefused:
-    # Omits the input, which may be a secret.
-    problems = error.errors(include_input=False, include_url=False, include_context=False)
-    matches = {
-        problem["loc"]: get_close_matches(str(problem["loc"][-1]), KeyLine.model_fields, 1)
-        for problem in problems
-        if problem["type"] == "extra_forbidden"
-    }
-    # A misspelt field comes first. That the right one is missing follows from it.
-    misspelt = {(*loc[:-1], name) for loc, names in matches.items() for name in names}
-    problems = [
-        problem
-        for problem in problems
-        if problem["type"] != "missing" or problem["loc"] not in misspelt
-    ]
-    first = min(problems, key=lambda problem: problem["loc"] not in matches)
-    similar = matches.get(first["loc"])
-    unknown_field = "unknown field" + (f"; did you mean {similar[0]}?" if similar else "")
-    messages = {"extra_forbidden": unknown_field, "missing": "missing"}
-    message = messages.get(first["type"], first["msg"].removeprefix("Value error, "))
-    suffix = f" (and {len(problems) - 1} more)" if problems[1:] else ""
-    return ImportRefused(
-        number,
-        ".".join(_escape_unprintable_name(str(part)) for part in first["loc"]),
-        message + suffix,
-    )
+    (loc, message), *others = list_problems(error, lambda _: KeyLine.model_fields, "field")
+    suffix = f" (and {len(others)} more)" if others else ""
+    field = ".".join(_escape_unprintable_name(str(part)) for part in loc)
+    return ImportRefused(number, field, message + suffix)
 
 
 def _check_consistency(lines: list[NumberedLine]) -> None:

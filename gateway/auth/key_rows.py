@@ -68,11 +68,7 @@ async def load_listed_keys(store: Store) -> list[ListedKey]:
     )
     query = query.order_by(api_keys.c.merchant, api_keys.c.environment, api_keys.c.name)
     rows = await store.read(lambda tx: tx.fetch(query))
-    return [_build_listed_key(row) for row in rows]
-
-
-def _build_listed_key(row: AnyRow) -> ListedKey:
-    return ListedKey(**{**row._asdict(), "allowed_ips": tuple(row.allowed_ips)})
+    return [ListedKey(**{**row._asdict(), "allowed_ips": tuple(row.allowed_ips)}) for row in rows]
 
 
 def find_keys_by_name_or_prefix(listed_keys: Sequence[ListedKey], word: str) -> list[ListedKey]:
@@ -201,10 +197,8 @@ async def replace_credentials(store: Store, tenant: Tenant, credentials: Credent
 
 
 def _build_tenant_condition(tenant: Tenant) -> ColumnElement[bool]:
-    return and_(
-        tenant_credentials.c.merchant == tenant.merchant,
-        tenant_credentials.c.environment == tenant.environment,
-    )
+    table = tenant_credentials.c
+    return and_(table.merchant == tenant.merchant, table.environment == tenant.environment)
 
 
 # Queries of ApiKeyStore
@@ -246,17 +240,10 @@ async def fetch_active_key_and_change_count(
             for key_id, value in digests
         )
     )
-    query = (
-        select(counters.c.value.label("changes"), *_KEY_COLUMNS)
-        .select_from(counters)
-        # An outer join, so that the count is returned even if no key matches.
-        .outerjoin(
-            api_keys.join(tenant_credentials), and_(hash_condition, api_keys.c.revoked_at.is_(None))
-        )
-        .where(counters.c.name == CHANGES)
+    keys, count = await _fetch_keys_and_change_count(
+        tx, and_(hash_condition, api_keys.c.revoked_at.is_(None))
     )
-    (row,) = await tx.fetch(query)
-    return (None if row.id is None else row), int(row.changes)
+    return (keys[0] if keys else None), count
 
 
 async def fetch_keys_with_access_key_and_count(
@@ -271,11 +258,17 @@ async def fetch_keys_with_access_key_and_count(
         tenant_credentials.c.environment.in_(("live", "sandbox")),
         tenant_credentials.c.access_key == access_key,
     )
+    return await _fetch_keys_and_change_count(tx, access_key_condition)
+
+
+async def _fetch_keys_and_change_count(
+    tx: Transaction, condition: ColumnElement[bool]
+) -> tuple[Sequence[AnyRow], int]:
     query = (
         select(counters.c.value.label("changes"), *_KEY_COLUMNS)
         .select_from(counters)
         # An outer join, so that the count is returned even if no key matches.
-        .outerjoin(api_keys.join(tenant_credentials), access_key_condition)
+        .outerjoin(api_keys.join(tenant_credentials), condition)
         .where(counters.c.name == CHANGES)
     )
     rows = await tx.fetch(query)

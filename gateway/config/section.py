@@ -1,17 +1,54 @@
-"""The base classes of sections, and keys whose value is read from a separate file."""
+"""The base classes of sections, their problems, and keys whose value is read from a file."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from gateway.config.files import ConfigurationError, read_secret_file
 
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Location = tuple[int | str, ...]
+
+
+def list_problems(
+    error: ValidationError, map_known_keys: Callable[[Location], Mapping[str, Any]], noun: str
+) -> list[tuple[Location, str]]:
+    """Lists the places and messages of a validation error, unknown keys first.
+
+    ``map_known_keys`` returns the keys of a section. A missing key that follows from a misspelt one
+    is left out. Messages omit the input, which may be a secret.
+    """
+    problems = error.errors(include_input=False, include_url=False, include_context=False)
+    similar = {
+        problem["loc"]: get_close_matches(
+            str(problem["loc"][-1]), map_known_keys(problem["loc"][:-1]), 1
+        )
+        for problem in problems
+        if problem["type"] == "extra_forbidden"
+    }
+    misspelt = {(*loc[:-1], name) for loc, names in similar.items() for name in names}
+    listed = []
+    for problem in sorted(problems, key=lambda item: item["loc"] not in similar):
+        loc, message = problem["loc"], problem["msg"].removeprefix("Value error, ")
+        if loc in similar:
+            message = f"unknown {noun}" + "".join(
+                f"; did you mean {name}?" for name in similar[loc]
+            )
+        elif problem["type"] == "missing":
+            if loc in misspelt:
+                continue
+            message = "missing"
+        listed.append((loc, message))
+    return listed
 
 
 def insert_value_from_file(section: Any, name: str) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self, get_args
 
@@ -47,6 +46,7 @@ from gateway.config.network_settings import (
     Upstream,
     build_url,
 )
+from gateway.config.section import list_problems
 from gateway.config.storage_settings import Limits, Retention, State
 
 __all__ = [
@@ -202,41 +202,12 @@ def _format_problem_with_location(key: str, problem: str, config_file: ConfigFil
 
 
 def _describe_validation_error(error: ValidationError, config_file: ConfigFile) -> Iterator[str]:
-    # Messages omit the input, which may be a secret.
-    problems = error.errors(include_input=False, include_url=False, include_context=False)
-    matches = {
-        problem["loc"]: _find_similar_keys(problem["loc"])
-        for problem in problems
-        if problem["type"] == "extra_forbidden"
-    }
-    # A misspelt key comes first. That the right one is missing follows from it.
-    misspelt = {(*loc[:-1], name) for loc, names in matches.items() for name in names}
-    for problem in sorted(problems, key=lambda item: item["loc"] not in matches):
-        if problem["type"] == "missing" and problem["loc"] in misspelt:
-            continue
-        keys = [str(part) for part in problem["loc"]]
-        message = {
-            "extra_forbidden": _describe_unknown_key(keys),
-            "missing": "missing",
-        }.get(problem["type"], problem["msg"].removeprefix("Value error, "))
-        yield _format_problem_with_location(".".join(keys), message, config_file)
-
-
-def _describe_unknown_key(keys: list[str]) -> str:
-    """Describes an unknown key, with a similar one or the only ones that exist."""
-    if suggestions := _find_similar_keys(keys):
-        return f"unknown key; did you mean {suggestions[0]}?"
-    known_keys = list(_map_section_fields_by_key(keys[:-1]))
-    return (
-        f"unknown key; valid keys: {', '.join(known_keys)}"
-        if 0 < len(known_keys) < 3
-        else "unknown key"
-    )
-
-
-def _find_similar_keys(keys: Sequence[int | str]) -> list[str]:
-    """Returns the key that an unknown one is most like, if any."""
-    return get_close_matches(str(keys[-1]), _map_section_fields_by_key(keys[:-1]), 1)
+    for loc, message in list_problems(error, _map_section_fields_by_key, "key"):
+        problem, known_keys = message, list(_map_section_fields_by_key(loc[:-1]))
+        # There are so few that naming them helps.
+        if message == "unknown key" and 0 < len(known_keys) < 3:
+            problem = f"{message}; valid keys: {', '.join(known_keys)}"
+        yield _format_problem_with_location(".".join(map(str, loc)), problem, config_file)
 
 
 def _map_section_fields_by_key(section: Sequence[int | str]) -> Mapping[str, FieldInfo]:

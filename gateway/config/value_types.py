@@ -19,7 +19,8 @@ def _check_origin(text: str) -> str:
     if (
         parts.scheme not in ("http", "https")
         or not parts.hostname
-        or not _is_printable_without_spaces(text)
+        or not text.isprintable()
+        or re.search(r"\s", text)
     ):
         raise ValueError("must be an address such as https://service.example")
     try:
@@ -34,14 +35,6 @@ def _check_origin(text: str) -> str:
         raise ValueError("must be the address without /v1; the gateway adds it")
     # Paths are appended, and a double slash would be signed and sent.
     return text.rstrip("/")
-
-
-def _is_printable_without_spaces(text: str) -> bool:
-    return text.isprintable() and not re.search(r"\s", text)
-
-
-def _check_origin_or_empty(text: str) -> str:
-    return _check_origin(text) if text else text
 
 
 def build_url_scheme_validator(*schemes: str) -> Callable[[str], str]:
@@ -161,7 +154,7 @@ def _check_retention_days(days: int) -> int:
 
 
 Origin = Annotated[str, AfterValidator(_check_origin)]
-OriginOrEmpty = Annotated[str, AfterValidator(_check_origin_or_empty)]
+OriginOrEmpty = Annotated[str, AfterValidator(lambda text: text and _check_origin(text))]
 
 Network = Annotated[str, AfterValidator(_check_ip_network)]
 

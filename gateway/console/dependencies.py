@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import aiohttp
-
 from gateway.admin.port import Check
+from gateway.admin.worker_pages import fetch_from_each_worker
 from gateway.admission.limits import RateLimiter
 from gateway.config.settings import Settings
 from gateway.http.progress import LargeRequestsInProgress
@@ -60,19 +58,5 @@ class ConsoleDependencies:
         others = [
             socket for socket in self.admin_socket.parent.iterdir() if socket != self.admin_socket
         ]
-        bodies = await asyncio.gather(*(_fetch_or_none(socket, path) for socket in others))
-        return [body for body in bodies if body is not None]
-
-
-async def _fetch_or_none(admin_socket: Path, path: str) -> bytes | None:
-    try:
-        async with (
-            aiohttp.ClientSession(
-                connector=aiohttp.UnixConnector(str(admin_socket)),
-                timeout=aiohttp.ClientTimeout(total=WORKER_SECONDS),
-            ) as session,
-            session.get(f"http://worker{path}") as response,
-        ):
-            return await response.read()
-    except (aiohttp.ClientError, TimeoutError):
-        return None
+        pages = await fetch_from_each_worker(others, path, WORKER_SECONDS)
+        return [page.body for page in pages if page]

@@ -95,14 +95,12 @@ async def load_usage_affected_by_windows(store: Store, *windows: Brownout) -> li
     return [
         usage
         for usage in used
-        if any(_is_usage_affected_by_window(window, usage) for window in windows)
+        if usage.key
+        and any(
+            window.is_match(usage.merchant, usage.key, usage.operation, window.begins_at)
+            for window in windows
+        )
     ]
-
-
-def _is_usage_affected_by_window(window: Brownout, usage: UsageSummary) -> bool:
-    return bool(usage.key) and window.is_match(
-        usage.merchant, usage.key, usage.operation, window.begins_at
-    )
 
 
 def describe_window_scope(window: Brownout) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -157,13 +157,18 @@ class Reconciler:
                     ObjectCheck(
                         tenant,
                         "",
-                        lambda _busy: consistency_checks.find_batches_without_records(),
+                        lambda _: consistency_checks.find_batches_without_records(),
                         "lists",
                     ),
                 ]
                 if was_restored and self._ids.has_aliases_for_kind("recipient"):
                     checks.append(
-                        ObjectCheck(tenant, "", _build_recipients_without_alias_check_flow, "names")
+                        ObjectCheck(
+                            tenant,
+                            "",
+                            lambda _: consistency_checks.find_recipients_without_alias_id(),
+                            "names",
+                        )
                     )
             elif tenant_checks:
                 problem = f"[environments.{tenant.environment}] is not configured"
@@ -220,14 +225,12 @@ class Reconciler:
                 id_,
                 partial(self._build_batch_check_flow, id_),
                 "batches",
-                _extract_service_ids(facts),
+                frozenset(filter(None, [facts.get("upstream")])),
             )
             for id_, facts in batches.items()
         ]
         checks += [
-            ObjectCheck(
-                owner, id_, partial(self._build_deleted_recipient_check_flow, id_), "recipients"
-            )
+            ObjectCheck(owner, id_, partial(_build_deleted_recipient_check_flow, id_), "recipients")
             for id_, facts in recipients.items()
             if facts.get("deleted")
         ]
@@ -236,14 +239,7 @@ class Reconciler:
     def _build_batch_check_flow(self, id_: str, is_busy: bool) -> Flow:
         return consistency_checks.find_batch_differences(id_, self._format_now(), is_busy=is_busy)
 
-    def _build_deleted_recipient_check_flow(
-        self, id_: str, _has_unfinished_batch_operation: bool
-    ) -> Flow:
-        return consistency_checks.find_deleted_recipient_differences(id_)
-
-    def _build_superseded_batch_check_flow(
-        self, id_: str, _has_unfinished_batch_operation: bool
-    ) -> Flow:
+    def _build_superseded_batch_check_flow(self, id_: str, _is_busy: bool) -> Flow:
         return consistency_checks.find_superseded_batch_differences(id_, self._format_now())
 
     async def _list_superseded_batch_checks(self, owner: Tenant) -> list[ObjectCheck]:
@@ -398,18 +394,14 @@ class Reconciler:
         return self._callers[owner]
 
 
-def _build_recipients_without_alias_check_flow(_busy: bool) -> Flow:
-    return consistency_checks.find_recipients_without_alias_id()
+def _build_deleted_recipient_check_flow(id_: str, _is_busy: bool) -> Flow:
+    return consistency_checks.find_deleted_recipient_differences(id_)
 
 
 def _format_unreadable_object_advice(status: int | None) -> str:
     if status in (401, 403):
         return "run `payout-gateway keys verify`, fix the credentials"
     return "check that the service can be reached"
-
-
-def _extract_service_ids(facts: Mapping[str, Any]) -> frozenset[str]:
-    return frozenset(filter(None, [facts.get("upstream")]))
 
 
 @asynccontextmanager

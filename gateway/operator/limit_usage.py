@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.admission.limits import RateLimiter
-from gateway.auth.key_rows import ListedKey, load_listed_keys
+from gateway.auth.key_rows import load_listed_keys
 from gateway.storage import Store, Tenant
 
 NEAR_LIMIT_RATIO = 0.8
@@ -53,7 +53,7 @@ async def load_limit_usage(store: Store, limits: RateLimiter, default_limit: int
     # Without counts the backend cannot be reached: unknown, which is not zero.
     key_counts = counts[: len(keys)] if counts else [None] * len(keys)
     uses = [
-        _build_limit_use(key, default_limit, used)
+        LimitUse(key.tenant, key.name, key.requests_per_hour or default_limit, used)
         for key, used in zip(keys, key_counts, strict=True)
     ]
     signed = zip(tenants, counts[len(keys) :] if counts else [], strict=False)
@@ -61,7 +61,3 @@ async def load_limit_usage(store: Store, limits: RateLimiter, default_limit: int
         LimitUse(tenant, SIGNED_REQUESTS, default_limit, used) for tenant, used in signed if used
     ]
     return sorted(uses, key=lambda use: (-use.ratio, use.tenant, use.name))
-
-
-def _build_limit_use(key: ListedKey, default_limit: int, used: int | None) -> LimitUse:
-    return LimitUse(key.tenant, key.name, key.requests_per_hour or default_limit, used)

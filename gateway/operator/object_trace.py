@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Table, and_, or_, select
@@ -123,7 +122,7 @@ async def trace_object(store: Store, owner: Tenant, id_: str) -> ObjectTrace:
         known_ids = _list_known_ids_of_requests(requested)
         operations = sorted(
             {record.id: record for record in [*requested, *operations]}.values(),
-            key=_build_start_time_sort_key,
+            key=lambda record: (record.started_at, record.id),
         )
     # Payments are stored under one of the ids only.
     entries: Mapping[str, Any] = {}
@@ -147,10 +146,6 @@ def _list_known_ids_of_requests(records: Sequence[OperationRecord]) -> list[Know
         KnownId(id_, REQUEST_ID) for id_ in dict.fromkeys(record.request_id for record in records)
     ]
     return known_ids + [KnownId(object_, NAMED_BY_REQUEST) for object_ in objects]
-
-
-def _build_start_time_sort_key(record: OperationRecord) -> tuple[datetime, str]:
-    return record.started_at, record.id
 
 
 async def _find_known_ids(

@@ -57,7 +57,10 @@ def create_admin_application(
             origins=backends.upstream.origins,
         ).render,
         breakers=backends.list_breaker_states,
-        list_forwarded_environments=partial(_list_forwarded_environments, settings, backends.store),
+        # The environments in which the legacy service answers clients.
+        list_forwarded_environments=partial(
+            _list_switched_environments, backends.store, settings.comparing.forwarding_modes
+        ),
         # Only the supervisor can reach a worker's admin socket, and it has authenticated the
         # request.
         middlewares=[] if console_parts.has_parent else [create_auth_middleware(settings.server)],
@@ -70,11 +73,6 @@ def _build_legacy_openapi_document(settings: Settings, port: int) -> Mapping[str
     """Builds the OpenAPI document of the legacy interface, with the public URLs."""
     addresses = openapi.list_public_urls(settings.server, port)
     return openapi.build_openapi_document(settings.vocabulary.build_vocabulary(), addresses)
-
-
-async def _list_forwarded_environments(settings: Settings, store: Store) -> set[str]:
-    """Lists the environments in which the legacy service answers clients."""
-    return await _list_switched_environments(store, settings.comparing.forwarding_modes)
 
 
 async def _list_switched_environments(store: Store, modes: Collection[str]) -> set[str]:
@@ -139,7 +137,8 @@ def _create_service_checks(
         async def find_legacy_problem() -> str | None:
             if name not in await _list_switched_environments(store, (FORWARD, COMPARE)):
                 return None
-            if name not in await _list_forwarded_environments(settings, store):
+            forwarding_modes = settings.comparing.forwarding_modes
+            if name not in await _list_switched_environments(store, forwarding_modes):
                 effect = "no answers are compared"
             else:
                 effect = "the keys that it answers (`payout-gateway modes list`) get 500"

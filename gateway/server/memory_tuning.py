@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import gc
 from contextlib import suppress
+from functools import partial
 
 from gateway.storage.periodic_tasks import PeriodicTask
 
@@ -47,11 +48,9 @@ def create_trim_task() -> PeriodicTask:
 
     After a burst of requests glibc keeps all free memory below the highest block in use.
     """
-    return PeriodicTask("heap_trim", TRIM_SECONDS, _trim_malloc_in_thread, runs_at_stop=False)
-
-
-async def _trim_malloc_in_thread() -> None:
-    await asyncio.to_thread(trim_malloc)
+    return PeriodicTask(
+        "heap_trim", TRIM_SECONDS, partial(asyncio.to_thread, trim_malloc), runs_at_stop=False
+    )
 
 
 def trim_malloc() -> None:

@@ -128,7 +128,7 @@ class CheckpointWriter:
             outcome = {
                 **operation,
                 "write_number": write.number,
-                **_build_write_outcome_values(write),
+                **dict(zip(statements.OUTCOME_COLUMNS, _list_outcome_values(write), strict=True)),
             }
             await tx.execute(statements.UPDATE_WRITE, outcome)
         if checkpoint.new_write:
@@ -245,7 +245,3 @@ def _build_write_row(record: OperationRecord, write: Write) -> Mapping[str, Any]
     values = dict(zip(statements.WRITE_COLUMNS, _list_write_values(write), strict=True))
     key = {"operation_id": record.id, "number": write.number}
     return {**values, **record.tenant._asdict(), **key}
-
-
-def _build_write_outcome_values(write: Write) -> Mapping[str, Any]:
-    return dict(zip(statements.OUTCOME_COLUMNS, _list_outcome_values(write), strict=True))

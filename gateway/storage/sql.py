@@ -135,14 +135,10 @@ def _list_selected_columns(statement: Any) -> Sequence[ColumnElement[Any]]:
 def _build_column_converter(type_: Any, dialect: Dialect) -> Convert | None:
     convert: Convert | None = type_.dialect_impl(dialect).result_processor(dialect, None)
     if convert is None and isinstance(type_, JSON):
-        return _parse_json_column  # asyncpg returns JSON as text
+        return lambda raw: None if raw is None else json.loads(raw)  # asyncpg returns text
     if convert is None and isinstance(type_, Boolean) and dialect.name == "sqlite":
         return bool
     return convert
-
-
-def _parse_json_column(raw: Any) -> Any:
-    return None if raw is None else json.loads(raw)
 
 
 def build_upsert_statement(

@@ -6,9 +6,11 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
+from sqlalchemy import insert
 
 from gateway.admission.limits.eviction_policy import probe_redis_eviction_policy
 from gateway.config.extensions import check_c_extensions
@@ -21,10 +23,11 @@ from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE, is
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.audit_log import describe_scope
 from gateway.storage.brownout_rows import Brownout, list_planned_and_active_brownouts
+from gateway.storage.database import Transaction
 from gateway.storage.freezes import Freeze, list_freezes
 from gateway.storage.heartbeats import is_database_in_use
 from gateway.storage.restore_detection import NO_MARK, load_restore_state
-from gateway.storage.write_probe import check_database_writable
+from gateway.storage.tables import counters
 
 EXPIRY_WARNING_PERIOD = timedelta(days=14)
 
@@ -157,7 +160,7 @@ async def check_key_limits(settings: Settings, store: Store) -> list[Finding]:
 
 async def check_state_writable_and_current(settings: Settings, store: Store) -> list[Finding]:
     """Checks that the state is writable and not an older copy. Raises StoreUnavailable."""
-    await check_database_writable(store)
+    await _check_database_writable(store)
     if await is_restored(store, settings.state.restore_mark_path):
         return [
             Finding(
@@ -176,6 +179,28 @@ async def check_state_writable_and_current(settings: Settings, store: Store) -> 
         else "nothing shows that it is an older copy"
     )
     return [Finding(ALL_ENVIRONMENTS, "state", "ok", f"writable; {history}")]
+
+
+class _RollBack(Exception):
+    """Ends the write that only shows whether the database can be written."""
+
+
+async def _check_database_writable(store: Store) -> None:
+    async def write_and_roll_back(tx: Transaction) -> None:
+        await tx.execute(insert(counters).values(name="doctor", value=0))
+        raise _RollBack
+
+    try:
+        with suppress(_RollBack):
+            await store.write(write_and_roll_back)
+    except StoreUnavailable as error:
+        raise StoreUnavailable(
+            (store.write_error or error).happened,
+            means="every write of a client is refused",
+            do="grant the gateway's database user write access to its tables (GRANT ALL ON ALL "
+            "TABLES IN SCHEMA public), or make its operating system user the owner of the file "
+            "and its directory",
+        ) from None
 
 
 async def check_freezes_and_brownouts(store: Store) -> list[Finding]:

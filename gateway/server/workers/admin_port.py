@@ -6,17 +6,15 @@ all workers. Other requests are forwarded to the oldest worker.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import aiohttp
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
-from yarl import URL
 
 from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
 from gateway.admin.port import (
@@ -26,27 +24,18 @@ from gateway.admin.port import (
     drop_consequences,
     hide_server_version,
 )
+from gateway.admin.worker_pages import (
+    WorkerPage,
+    fetch_from_each_worker,
+    send_request_to_worker,
+)
 from gateway.server.workers.metrics_aggregation import OPENMETRICS_CONTENT_TYPE, MetricsAggregator
-
-WORKER_PAGE_SECONDS = 60
-"""Timeout for a page of a worker; generous, because no client request waits for it."""
-
-HOP_BY_HOP_HEADERS = {
-    *("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"),
-    *("content-length", "date", "server"),  # set again for the forwarded message
-}
 
 BREAKER_STATES_BY_SEVERITY = ("", "closed", "half_open", "open")
 """States of a circuit breaker in order of severity."""
 
 ListWorkers = Callable[[], Sequence[Path]]
 """Returns the Unix sockets of the workers that accept connections now."""
-
-
-class WorkerPage(NamedTuple):
-    status: int
-    headers: CIMultiDict[str]
-    body: bytes
 
 
 SCRAPE_SECONDS = 8
@@ -75,7 +64,7 @@ def create_workers_admin_application(
         headers[CLIENT_ADDRESS_HEADER] = request.remote or ""
         for worker in list_workers():
             try:
-                worker_page = await _send_request_to_worker(
+                worker_page = await send_request_to_worker(
                     worker, request.method, request.raw_path, headers, body
                 )
             except aiohttp.ClientConnectorError:
@@ -102,60 +91,6 @@ async def _scrape_workers(worker_sockets: Sequence[Path]) -> list[str | None]:
         worker_sockets, "/metrics", SCRAPE_SECONDS, {"Accept": OPENMETRICS_CONTENT_TYPE}
     )
     return [page.body.decode() if page and page.status == 200 else None for page in pages]
-
-
-async def fetch_from_each_worker(
-    workers: Sequence[Path],
-    path: str,
-    seconds: float,
-    headers: Mapping[str, str] | None = None,
-) -> list[WorkerPage | None]:
-    """Fetches a page from each worker; None if one does not answer in time."""
-
-    async def fetch_or_none(worker: Path) -> WorkerPage | None:
-        try:
-            async with asyncio.timeout(seconds):
-                return await _send_request_to_worker(worker, "GET", path, headers)
-        except (aiohttp.ClientError, TimeoutError):
-            return None
-
-    return list(await asyncio.gather(*map(fetch_or_none, workers)))
-
-
-async def _send_request_to_worker(
-    worker: Path,
-    method: str,
-    path: str,
-    headers: Mapping[str, str] | None = None,
-    body: bytes | None = None,
-) -> WorkerPage:
-    async with (
-        aiohttp.ClientSession(
-            connector=aiohttp.UnixConnector(str(worker)),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=WORKER_PAGE_SECONDS),
-            # The body is passed on as it is, with its Content-Encoding.
-            auto_decompress=False,
-        ) as session,
-        session.request(
-            method,
-            # Encoded already: the worker must get the path unchanged.
-            URL(f"http://worker{path}", encoded=True),
-            headers=_remove_hop_by_hop_headers(headers or {}),
-            data=body or None,
-            allow_redirects=False,
-        ) as response,
-    ):
-        return WorkerPage(
-            response.status, _remove_hop_by_hop_headers(response.headers), await response.read()
-        )
-
-
-def _remove_hop_by_hop_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    end_to_end = [
-        (name, value) for name, value in headers.items() if name.lower() not in HOP_BY_HOP_HEADERS
-    ]
-    return CIMultiDict(end_to_end)
 
 
 def _merge_readiness(pages: Sequence[WorkerPage | None]) -> dict[str, Any]:
