@@ -198,8 +198,8 @@ operations = Table(
     Column(
         "number",
         BigInteger().with_variant(Integer, "sqlite"),
+        operation_numbers,
         primary_key=True,
-        autoincrement=False,
     ),
     Column("id", Text, nullable=False, unique=True),
     *_build_tenant_columns(),
