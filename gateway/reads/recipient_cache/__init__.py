@@ -13,10 +13,10 @@ Synchronization: the first refresh reads the whole list in walks along the updat
 query makes two calls: the number of recipients, and those changed since the last call (filtered by
 update date, with an overlap for changes that become visible late). If the numbers are equal, so are
 the recipients; see ``cache``. If a recipient was archived elsewhere, the service has fewer; a third
-call lists the archived ones, or they are found by counting along the update dates. After
-``lists.index_seconds`` the whole list is refreshed, usually in the background, to find changes that
-do not move the update date. If such a change was made through a gateway, the recipient is read
-again by its id before the next answer.
+call lists the archived ones. If that does not explain the difference, the whole list is refreshed
+before the answer. After ``lists.index_seconds`` it is refreshed too, usually in the background, to
+find changes that do not move the update date. If such a change was made through a gateway, the
+recipient is read again by its id before the next answer.
 
 During the first refresh queries wait, and if the service fails they get its error; never a partial
 list. If the service does not support the synchronization (no counts or no update dates), or the

@@ -3,31 +3,26 @@
 Its correctness depends on one comparison. After an increment the cache has every recipient that the
 service has, and perhaps some that were archived elsewhere, because an increment does not list
 those. So if it has as many as the service counted just before, it has the same ones. If it has
-more, one call with the status filter lists the recipients that were archived last. If the service
-does not list them, or they do not explain the difference, the surplus entries are found by counting
-along the update dates: a binary search down to one page.
+more, one call with the status filter lists the recipients archived since the last increment. If the
+numbers differ still, the whole list is read again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 import time
-from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
 from gateway.observability import metrics
-from gateway.payloads.worker_thread import run_in_thread
 from gateway.reads.recipient_cache.date_reader import CacheUnavailable, ServiceListReader
 from gateway.reads.recipient_cache.entry import RecipientEntry
 from gateway.reads.recipient_cache.scan import PAGE_SIZE
 from mappings.failures import Unreachable
 from mappings.objects import ARCHIVED
-from mappings.paging import FIRST_PAGE
 
 if TYPE_CHECKING:
     from gateway.storage.tenants import Tenant
@@ -40,8 +35,8 @@ CHANGE_DELAY_MS = int(CHANGE_DELAY_SECONDS * 1000)
 MAX_CLOCK_SKEW_MS = 60_000
 """Update dates that are further in the future are not trusted as a mark, in milliseconds."""
 
-MAX_SYNC_ATTEMPTS = 5
-"""Comparisons for one query, while others change the list."""
+MAX_SYNC_ATTEMPTS = 4
+"""Comparisons for one query; from the third on, each follows a full refresh."""
 
 ListRemoteChanges = Callable[[], Awaitable[Collection[str]]]
 """Returns the ids of recipients that other processes have changed since the last call."""
@@ -133,25 +128,25 @@ class RecipientCache:
             self._last_finished_sync = newest_request
 
     async def _sync(self, reader: ServiceListReader, deleted_ids: frozenset[str]) -> None:
-        if not self.is_refresh_recent:
-            await self._wait_for_refresh(self.start_refresh(reader, deleted_ids))
-        if not self.is_refresh_recent:
-            raise CacheUnavailable("a refresh takes longer than lists.index_seconds")
         for attempt in range(MAX_SYNC_ATTEMPTS):
+            # The first difference is usually a change between the two calls.
+            if attempt > 1 or not self.is_refresh_recent:
+                await self._wait_for_refresh(self.start_refresh(reader, deleted_ids))
+            if not self.is_refresh_recent:
+                raise CacheUnavailable("a refresh takes longer than lists.index_seconds")
             self._remove_deleted_recipients_once(deleted_ids)
             # The count before the increment: a recipient created between the two is then a surplus,
             # not a gap.
-            count_before, increment_start = await reader.count_rows(), self._increment_start
+            service_count, increment_start = await reader.count_rows(), self._increment_start
             await self._fetch_and_apply_changes(reader)
             self._check_room_for_recipients(len(self.rows))
-            if len(self.rows) == count_before:
+            if len(self.rows) == service_count:
                 return
-            if len(self.rows) > count_before and await self._remove_archived_and_compare_count(
-                reader, count_before, increment_start
+            if len(self.rows) > service_count and (
+                await self._remove_archived_recipients(reader, increment_start)
+                and len(self.rows) == service_count
             ):
                 return
-            if attempt:  # the first difference is usually a change between the two calls
-                await self._reload_date_spans_with_surplus(reader, count_before)
         raise Unreachable("the list kept changing while it was read")
 
     def _check_room_for_recipients(self, count: int) -> None:
@@ -331,81 +326,22 @@ class RecipientCache:
             else now - MAX_CLOCK_SKEW_MS
         )
 
-    async def _remove_archived_and_compare_count(
-        self, reader: ServiceListReader, service_count: int, since: int | None
+    async def _remove_archived_recipients(
+        self, reader: ServiceListReader, since: int | None
     ) -> bool:
-        """Removes archived recipients, back to ``since``; returns whether the cache is correct now.
+        """Removes recipients archived since a date; returns whether archiving moves the date.
 
-        A recipient may be archived just after the count. Equal numbers then prove equal recipients
-        only if all archived ones have been listed: if the whole archive was read, or if archiving
-        moves update dates.
+        If it does, these are all: also those that were archived before the service counted.
         """
         moves_dates = True
-        for number in itertools.count(FIRST_PAGE):
-            entries, is_last = await reader.fetch_archived_page(number)
-            if not entries:
-                break
-            for entry in entries:
-                stored_entry = self.rows.get(entry.id)
-                # Some services include archived recipients in lists; those entries stay.
-                if (
-                    stored_entry
-                    and stored_entry.status != ARCHIVED
-                    and not entry.is_older_than(stored_entry)
-                ):
-                    moves_dates = moves_dates and entry.stamp > stored_entry.stamp
-                    self._remove_recipient(entry.id, entry.asked_at)
-            if is_last or (since is not None and entries[-1].stamp < since):
-                return len(self.rows) == service_count and (is_last or moves_dates)
-        return False
-
-    async def _reload_date_spans_with_surplus(
-        self, reader: ServiceListReader, service_count: int
-    ) -> None:
-        """Finds the spans of update dates with surplus entries, and reloads them."""
-        entries_by_date = await run_in_thread(_sort_by_date, [*self.rows.values()])
-        stamps = [entry.stamp for entry in entries_by_date]
-        spans = [(0, len(stamps), len(stamps) - service_count)] if stamps else []
-        # Searching must not cost more than reading everything.
-        max_calls = reader.call_count + max(len(stamps) // PAGE_SIZE, 12)
-        while spans:
-            if reader.call_count >= max_calls:
-                self._refresh_started_at = None  # a full refresh needs no more calls than this
-                raise Unreachable("the list kept changing while it was read")
-            begin, end, surplus = spans.pop()
-            middle = _find_date_boundary(stamps, begin, end)
-            if end - begin <= PAGE_SIZE or middle == end:
-                await self._reload_date_span(reader, entries_by_date[begin:end])
-                continue
-            # Dates are shown in milliseconds; the real one may be a fraction later.
-            until = stamps[middle - 1] + 1
-            left_count = bisect_right(stamps, until, begin, end) - begin
-            left_surplus = left_count - await reader.count_rows(stamps[begin], until)
-            if left_surplus:
-                spans.append((begin, middle, left_surplus))
-            if left_surplus != surplus:
-                spans.append((middle, end, surplus - left_surplus))
-
-    async def _reload_date_span(
-        self, reader: ServiceListReader, span: Sequence[RecipientEntry]
-    ) -> None:
-        """Removes entries that the service no longer lists in the span, unless read again since."""
-        asked_at = self._monotonic()
-        walked_entries = await reader.fetch_rows_in_date_span(
-            self._store_newer_entries, span[0].stamp, span[-1].stamp + 1
-        )
-        seen_ids = {walked_entry.id for walked_entry in walked_entries}
-        for entry in span:
-            if entry.id not in seen_ids and self.rows.get(entry.id) is entry:
-                self._remove_recipient(entry.id, asked_at)
-
-
-def _sort_by_date(entries: list[RecipientEntry]) -> list[RecipientEntry]:
-    entries.sort(key=lambda entry: entry.stamp)
-    return entries
-
-
-def _find_date_boundary(stamps: Sequence[int], begin: int, end: int) -> int:
-    """Returns a position near the middle at which the date changes; the end if all are equal."""
-    middle = bisect_left(stamps, stamps[(begin + end) // 2], begin, end)
-    return middle if middle > begin else bisect_right(stamps, stamps[begin], begin, end)
+        for entry in await reader.fetch_archived_rows(since):
+            stored_entry = self.rows.get(entry.id)
+            # Some services include archived recipients in lists; those entries stay.
+            if (
+                stored_entry
+                and stored_entry.status != ARCHIVED
+                and not entry.is_older_than(stored_entry)
+            ):
+                moves_dates = moves_dates and entry.stamp > stored_entry.stamp
+                self._remove_recipient(entry.id, entry.asked_at)
+        return moves_dates

@@ -55,9 +55,8 @@ class ServiceListReader:
     page_size: int | None = PAGE_SIZE
     call_count: int = field(default=0, init=False)
 
-    async def count_rows(self, since: int | None = None, until: int | None = None) -> int:
-        """Returns the number of rows with an update date in a span, both ends included."""
-        return _require_record_count(await self._fetch_page(since, until, size=1))
+    async def count_rows(self) -> int:
+        return _require_record_count(await self._fetch_page(None, None, size=1))
 
     async def fetch_count_and_newest_date(self) -> tuple[int, int | None]:
         """Returns the number of rows and the newest update date; None if there are no rows."""
@@ -88,7 +87,12 @@ class ServiceListReader:
         return parse_row_stamp(page.rows[0])
 
     async def fetch_rows_in_date_span(
-        self, store_entries: StoreEntries, since: int | None, until: int | None = None
+        self,
+        store_entries: StoreEntries,
+        since: int | None,
+        until: int | None = None,
+        *,
+        status: str = "",
     ) -> list[RecipientEntry]:
         """Reads every row with an update date in a span; some may be returned more than once."""
         walked_entries: list[RecipientEntry] = []
@@ -96,7 +100,7 @@ class ServiceListReader:
         while True:
             # Before the call: what changes during it must count as newer than this reading.
             requested_at = self.monotonic()
-            page = await self._fetch_page(since, until, number=number)
+            page = await self._fetch_page(since, until, number=number, status=status)
             entries = (
                 await run_in_thread(_build_recipient_entries, page.rows, requested_at)
                 if page.rows
@@ -115,28 +119,13 @@ class ServiceListReader:
             else:  # more rows with the same date than fit in a page
                 number += 1
 
-    async def fetch_archived_page(self, number: int) -> tuple[list[RecipientEntry], bool]:
-        """Fetches a page of archived recipients, newest first, and whether it is the last.
-
-        Returns no entries if the service does not support this filter or order.
-        """
-        requested_at = self.monotonic()
+    async def fetch_archived_rows(self, since: int | None) -> list[RecipientEntry]:
+        """Reads recipients archived since a date; none if the service does not list them."""
         try:
-            page = await self._fetch_page(
-                None, None, number=number, direction="desc", status=ARCHIVED
-            )
-            entries = (
-                await run_in_thread(_build_recipient_entries, page.rows, requested_at)
-                if page.rows
-                else []
-            )
+            entries = await self.fetch_rows_in_date_span(lambda _: None, since, status=ARCHIVED)
         except CacheUnavailable:
-            return [], True
-        stamps = [entry.stamp for entry in entries]
-        is_all_archived = all(entry.status == ARCHIVED for entry in entries)
-        if not is_all_archived or page.page_count is None or stamps != sorted(stamps, reverse=True):
-            return [], True
-        return entries, number >= page.page_count
+            return []
+        return entries if all(entry.status == ARCHIVED for entry in entries) else []
 
     async def fetch_and_list_missing_ids(
         self, ids: Iterable[str], store_entries: StoreEntries
