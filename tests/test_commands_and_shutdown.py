@@ -256,13 +256,6 @@ def test_invalid_configuration_is_a_one_line_error(tmp_path: Path, text: str, me
     assert message in require_one_line(run_installed_command("serve", folder=tmp_path))
 
 
-def test_missing_configuration_is_a_one_line_error(tmp_path: Path) -> None:
-    output = require_one_line(
-        run_installed_command("serve", "--config", "other.toml", folder=tmp_path)
-    )
-    assert "other.toml: there is no such file" in output
-
-
 async def test_environment_variables_are_sufficient_configuration(tmp_path: Path) -> None:
     variables = PORTS | {"PAYOUT_GATEWAY_ENVIRONMENTS__SANDBOX__BASE_URL": "http://127.0.0.1:9"}
     async with (
@@ -566,29 +559,6 @@ def test_check_accepts_a_valid_configuration(tmp_path: Path, run_in_process: Run
     assert json.loads(result.stdout) == {"ok": True, "problems": [], "warnings": []}
 
 
-def test_check_names_line_and_key_of_every_error(
-    tmp_path: Path, run_in_process: RunCommand
-) -> None:
-    text = build_configuration(
-        "https://service.example/v1", "[limits]\nbody_bytes = 1\nbody_byte = 2048"
-    )
-    (tmp_path / "own.toml").write_text(text)
-    result = run_in_process("check", "--config", "own.toml")
-    assert (result.returncode, result.stdout) == (1, "")
-    problems = result.stderr.splitlines()
-    assert [problem.partition(": ")[0] for problem in problems] == [
-        "own.toml:11",
-        "own.toml:5",
-        "own.toml:10",
-    ]
-    assert "limits.body_byte: unknown key" in problems[0]
-    assert "environments.sandbox.base_url" in problems[1]
-    assert "limits.body_bytes" in problems[2]
-    result = run_in_process("check", "--config", "own.toml", "--json")
-    assert (result.returncode, result.stderr) == (1, "")
-    assert json.loads(result.stdout) == {"ok": False, "problems": problems, "warnings": []}
-
-
 def test_check_without_a_file_checks_environment_variables(
     run_in_process: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -603,78 +573,6 @@ def test_check_without_a_file_checks_environment_variables(
 
 
 # Help and mistakes.
-
-HELP_TEXTS = {
-    "": "serve",
-    "serve": "--demo",
-    "simulate": "--port",
-    "check": "--json",
-    "keys": "rotate-secret",
-    "keys import": "JSON",
-    "keys list": "--json",
-    "keys revoke": "--config",
-    "keys rotate-secret": "--no-verify",
-    "keys verify": "--json",
-    "keys new-encryption-key": "--add",
-    "operations": "--json",
-    "ids": "import",
-    "ids import": "--merchant",
-    "batches": "abandoned",
-    "batches abandoned": "--json",
-    "writes": "unsettled",
-    "writes unsettled": "--json",
-    "writes settle": "--did-not-happen",
-    "writes close": "--yes",
-    "freeze": "--environment",
-    "unfreeze": "--merchant",
-    "trace": "--merchant",
-    "reconcile": "--environment",
-    "backup": "--json",
-    "restore": "--force",
-    "brownout": "all that have not ended.",
-    "compare": "`compare report`",
-    "compare report": "--rules",
-    "cutover": "import",
-    "modes": "list",
-    "report": "usage",
-}
-
-
-@pytest.mark.parametrize(("arguments", "expected_text"), HELP_TEXTS.items())
-def test_every_command_has_help(
-    run_in_process: RunCommand, arguments: str, expected_text: str
-) -> None:
-    result = run_in_process(*arguments.split(), "--help")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.startswith(f"Usage: payout-gateway {arguments}".rstrip())
-    assert expected_text in " ".join(result.stdout.split())
-    assert re.search(r"[a-z]\.\.\.", result.stdout) is None, "a sentence is cut off"
-
-
-INVALID_COMMANDS = {
-    "an unknown command": ["serv"],
-    "an unknown command of keys": ["keys", "forget"],
-    "an unknown option": ["--verbose"],
-    "an unknown option of serve": ["serve", "--prot", "1"],
-    "an unknown option of simulate": ["simulate", "--prot", "1"],
-    "an argument too many": ["serve", "now"],
-    "an argument too few": ["keys", "revoke"],
-    "an option without its value": ["serve", "--config"],
-    "a port that is no number": ["simulate", "--port", "http"],
-    "a port that cannot be": ["simulate", "--port", "70000"],
-    "a file that is not there": ["keys", "import", "no-such-file"],
-    "a configuration that is not there": ["keys", "list", "--config", "no-such-file"],
-    "a folder for a configuration": ["serve", "--config", "."],
-    "no state yet": ["keys", "list"],
-    "a key of nobody": ["keys", "revoke", "nobody"],
-    "nothing to freeze": ["freeze"],
-    "no state to freeze": ["freeze", "--all"],
-    "no state to trace in": ["trace", "R-1"],
-    "no state to compare": ["reconcile"],
-    "nothing said of a write": ["writes", "settle", "000000000000.1", "--yes"],
-    "no state to save": ["backup", "saved"],
-    "a backup that is not there": ["restore", "saved"],
-}
 
 
 @pytest.mark.parametrize("arguments", [[], ["keys"]], ids=["payout-gateway", "keys"])

@@ -29,7 +29,6 @@ RECIPIENT = "/v1/recipients/R-BENCHABC00000001"
 ANSWER_SECONDS = 600
 
 GOAL_MS = 20.0
-GOAL_BODIES = 2.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,32 +149,3 @@ async def test_refused_update_changes_nothing(client, body, error):
 async def test_body_must_be_a_json_object(client, body):
     answer = await client.call("POST", "/v1/recipients", body)
     assert (answer.status, answer.errors) == (400, [("invalid_field", None)])
-
-
-JUNK_VALUES = [
-    None,
-    True,
-    0,
-    -1,
-    1.5,
-    "",
-    " ",
-    "*",
-    "\u0661",
-    "x" * 5000,
-    [],
-    [None],
-    ["1"],
-    {},
-    {"a": {}},
-]
-RECIPIENT_FIELDS = [
-    "type", "name", "firstName", "lastName", "email", "referenceId", "passport", "dob", "phone",
-    "status", "language", "placeOfBirth", "ssn", "primaryCurrency", "tags", "contactEmails",
-    "address", "governmentIds", "account", "accounts",
-]  # fmt: skip
-ACCOUNT_FIELDS = [
-    "type", "currency", "country", "accountHolderName", "accountNum", "iban", "swiftBic", "bankId",
-    "branchId", "bankAddress", "bankCity", "bankRegion", "bankPostalCode", "primary",
-    "emailAddress", "phone", "phoneNumber", "mailing",
-]  # fmt: skip
