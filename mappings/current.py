@@ -310,15 +310,17 @@ ENDPOINTS = (
 )
 
 
-_ENDPOINTS_BY_METHOD = {
-    method: tuple(endpoint for endpoint in ENDPOINTS if endpoint.method == method)
-    for method in {endpoint.method for endpoint in ENDPOINTS}
-}
+_ENDPOINTS_BY_SHAPE: dict[tuple[str, int], list[Endpoint]] = {}
+"""By method and number of slashes."""
+
+for _endpoint in ENDPOINTS:
+    _shape = _endpoint.method, _endpoint.path.count("/")
+    _ENDPOINTS_BY_SHAPE.setdefault(_shape, []).append(_endpoint)
 
 
 def find_documented_endpoint(method: str, path: str) -> Endpoint:
     """Returns the endpoint of a call. Raises LookupError for an unlisted one, a bug in a flow."""
-    for endpoint in _ENDPOINTS_BY_METHOD.get(method, ()):
+    for endpoint in _ENDPOINTS_BY_SHAPE.get((method, path.count("/")), ()):
         if endpoint.pattern.fullmatch(path):
             return endpoint
     raise LookupError(f"{method} {path} is not in the current interface, section 4")

@@ -19,7 +19,10 @@ from mappings.field_types import Id, TextWithIds
 from mappings.lazy_sequences import iterate_chunks
 from mappings.shape_index import (
     ID_MARKS,
+    LazyLists,
     Mark,
+    MarkedTexts,
+    compile_text_collector,
     index_shape,
     iterate_marked_texts,
     rewrite_marked_texts,
@@ -90,9 +93,15 @@ NO_IDS: IdSets = (frozenset(), frozenset())
 
 def collect_ids(shape: Any, value: JSON) -> IdSets:
     """Collects the ids in a body of this shape, and possible ids in its free texts."""
-    if shape is None or not value:
+    collect = compile_text_collector(shape, ID_MARKS) if value else None
+    if collect is None:
         return NO_IDS
-    return _collect_ids_from_texts(iterate_marked_texts(shape, value, ID_MARKS))
+    texts: MarkedTexts = []
+    lazy_lists: LazyLists = []
+    collect(value, texts, lazy_lists)
+    if lazy_lists:
+        return _collect_ids_from_texts(iterate_marked_texts(shape, value, ID_MARKS))
+    return _collect_ids_from_texts(texts)
 
 
 def iterate_id_slices(shape: Any, value: JSON) -> Iterator[IdSets]:

@@ -179,11 +179,11 @@ def build_legacy_recipient(
     recipient: Mapping[str, JSON], facts: Facts, options: LegacyOptions
 ) -> dict[str, JSON]:
     """Builds the ``Recipient`` of the legacy interface, section 2."""
-    answer = RECIPIENT.translate_to_legacy(recipient)
+    answer, get = RECIPIENT.translate_to_legacy(recipient), recipient.get
     answer["status"] = choose_legacy_recipient_status(recipient, facts)
-    answer["complianceStatus"] = derive_legacy_compliance_status(recipient.get("complianceStatus"))
-    answer["compliance"] = build_legacy_compliance(recipient.get("compliance"))
-    answer["ssn"] = find_masked_ssn(recipient)
+    answer["complianceStatus"] = derive_legacy_compliance_status(get("complianceStatus"))
+    answer["compliance"] = build_legacy_compliance(get("compliance"))
+    answer["ssn"] = get("ssn") or find_masked_government_id(recipient, "US")
     answer["payout"] = build_legacy_payout(recipient, facts, options) or {"method": None}
     return answer
 
@@ -238,8 +238,10 @@ def determine_account_type(account: Mapping[str, JSON]) -> str:
     """Returns the type of an account, derived from its fields if the service omits it."""
     if type_ := account.get("type"):
         return str(type_)
-    types_by_field = (type_ for name, type_ in _TYPE_BY_FIELD.items() if account.get(name))
-    return next(types_by_field, current.BANK_TRANSFER)
+    for name, type_ in _TYPE_BY_FIELD.items():
+        if account.get(name):
+            return type_
+    return current.BANK_TRANSFER
 
 
 def determine_account_method(account: Mapping[str, JSON]) -> str:
@@ -265,7 +267,9 @@ def map_shown_accounts_by_type(recipient: Mapping[str, JSON]) -> dict[str, dict[
     """Returns the account of each type that legacy clients see: the primary one, else the last."""
     accounts: dict[str, dict[str, JSON]] = {}
     for account in recipient.get("accounts") or []:
-        type_ = determine_account_type(account)
+        type_ = account.get("type")
+        if not type_ or type(type_) is not str:
+            type_ = determine_account_type(account)
         previous = accounts.get(type_)
         if previous is None or not previous.get("primary"):
             accounts[type_] = account
@@ -324,19 +328,24 @@ def build_legacy_accounts(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
 DUAL_BRANCH_NAME_COUNTRIES = frozenset({"AU", "GB", "NZ", "IN"})
 """Countries whose branch id clients may send as ``routing`` or ``branchNum``; answers have both."""
 
+_BRANCH_NAMES_BY_COUNTRY: Mapping[JSON, Sequence[str]] = {
+    "CA": ("branchNum",),
+    "US": ("routing",),
+    **dict.fromkeys(DUAL_BRANCH_NAME_COUNTRIES, ("branchNum", "routing")),
+}
+
 
 def build_legacy_bank(
     account: Mapping[str, JSON], recipient: Mapping[str, JSON]
 ) -> dict[str, JSON]:
     """Builds ``accounts.bank`` of the legacy interface, section 2."""
     country, branch = account.get("country"), account.get("branchId")
+    # The table has null for what is set here.
     answer = BANK.translate_to_legacy(account)
     answer["institution"] = account.get("bankId" if country == "CA" else "bankName")
     answer["branch"] = branch
-    answer["branchNum"] = (
-        branch if country == "CA" or country in DUAL_BRANCH_NAME_COUNTRIES else None
-    )
-    answer["routing"] = branch if country == "US" or country in DUAL_BRANCH_NAME_COUNTRIES else None
+    for name in _BRANCH_NAMES_BY_COUNTRY.get(country, ()):
+        answer[name] = branch
     # Just after a write the account has the name of the request instead of that of responses.
     answer["bankProvince"] = account.get("bankRegionCode", account.get("bankRegion"))
     answer["accountNum"] = mask_account_number(account.get("accountNum"))
@@ -362,12 +371,12 @@ def build_legacy_currency(code: str | None, options: LegacyOptions) -> dict[str,
     """Builds ``primary.currency``, which the document shows both flat and nested."""
     flat: dict[str, Any] = {"code": code, "name": look_up_currency_name(code) if code else None}
     match options.primary_currency:
+        case "both":
+            return {**flat, "currency": flat}
         case "flat":
             return flat
         case "nested":
             return {"currency": flat}
-        case "both":
-            return {**flat, "currency": flat}
 
 
 # Payment answers

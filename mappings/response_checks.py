@@ -17,16 +17,15 @@ LIST_FIELDS = {
 }
 """Path to the field that contains the list in its response."""
 
+CHECKED_PATHS = {*LIST_FIELDS, BALANCE_PATH}
+
 
 def has_expected_shape(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
-    """Whether the response to a read contains the expected list or balances.
+    """Whether the response of a checked path contains the expected list or balances.
 
     Only reads whose malformed response would look empty are checked. A bare ``{"ok": true}`` is
     shown as empty, but ``outcome_rules`` never takes it as proof that a write was not executed.
     """
-    name = LIST_FIELDS.get(endpoint.path, "")
-    if not name and endpoint.path != BALANCE_PATH:
-        return True
     # Treating the response to a write as an error would leave its outcome in doubt.
     if endpoint.method != "GET" or not body.keys() - {"ok", "meta"}:
         return True
@@ -35,6 +34,7 @@ def has_expected_shape(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
         return isinstance(balances, dict | list) and (
             not balances or bool(funds.parse_balances(body))
         )
+    name = LIST_FIELDS[endpoint.path]
     return name in body and _is_list_of_objects(body[name])
 
 
