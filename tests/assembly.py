@@ -15,17 +15,17 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from multidict import CIMultiDict, CIMultiDictProxy
+from multidict import CIMultiDict
 
 from gateway.admission.load import AdmissionSlot, LoadShedder
 from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
-from gateway.http.request import HttpRequest
+from gateway.http.request import HeaderFields, HttpRequest
 from gateway.http.request_ids import generate_hex_id
 from gateway.http.responses import LegacyResponse
 from gateway.legacy_api.codec import LegacyCodec
-from gateway.legacy_api.request_context import RequestContext
+from gateway.legacy_api.request_context import LegacyClient, RequestContext
 from gateway.legacy_api.routes import Routes
 from gateway.payloads import json_codec
 from gateway.reads.listing import ListReader
@@ -79,7 +79,7 @@ class InProcessUpstream:
         if fence and not fence.is_fence_recent:
             await fence.verify_fence()
         status, text, headers = self._exchange(method, target, body)
-        return Reply(status, CIMultiDictProxy(CIMultiDict(headers)), text.encode(), 0.0, 1)
+        return Reply(status, [(n.encode(), v.encode()) for n, v in headers.items()], text.encode())
 
 
 @dataclass
@@ -100,9 +100,13 @@ class GatewayParts:
         headers = {"X-API-Key": KEY["api_key"]}
         if data:
             headers["Content-Type"] = "application/json"
-        request = HttpRequest(method, target, CIMultiDict(headers))
+        request = HttpRequest(method, target, HeaderFields(CIMultiDict(headers)))
         codec = LegacyCodec(settings, self.ids, _now)
-        context = RequestContext(generate_hex_id(), asyncio.get_running_loop().time(), None)
+        context = RequestContext(
+            generate_hex_id(),
+            asyncio.get_running_loop().time(),
+            LegacyClient(None, api_key=KEY["api_key"]),
+        )
         context.slot = AdmissionSlot(LoadShedder(settings.load), str(tenant))
         try:
             path = target.partition("?")[0]

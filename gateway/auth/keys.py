@@ -176,18 +176,28 @@ class ApiKeyStore:
         """Awaits the hook before a changed or newly loaded key is used."""
         self._refresh_hooks.append(hook)
 
+    def digest_key(self, api_key: str) -> str:
+        """Returns the digest by which a key is found; empty if the text cannot be a key."""
+        if not 0 < len(api_key) <= MAX_KEY_CHARACTERS or not api_key.isascii():
+            return ""
+        return self._store.encryption.digest_api_key(api_key)
+
+    def find_cached_key(self, digest: str) -> ApiKey | None:
+        """Finds a key that was active within the grace period; None if it must be loaded."""
+        key = self._known.get(digest)
+        if key is None or self._clock() - self._confirmed_at > self._grace_seconds:
+            return None
+        self._known.move_to_end(digest)
+        return key
+
     async def find_active_key(self, api_key: str) -> ApiKey | None:
         """Finds an active key; None if there is none. Raises StoreUnavailable."""
-        # This cannot be a key, so no query is needed.
-        if not 0 < len(api_key) <= MAX_KEY_CHARACTERS or not api_key.isascii():
+        if not (digest := self.digest_key(api_key)):
             return None
-        digest = self._store.encryption.digest_api_key(api_key)
-        if self._clock() - self._confirmed_at <= self._grace_seconds:
-            if key := self._known.get(digest):
-                self._known.move_to_end(digest)
-                return key
-            if digest in self._unknown:
-                return None
+        if key := self.find_cached_key(digest):
+            return key
+        if self.is_fresh and digest in self._unknown:
+            return None
         # Clients open many connections at once after a restart; their key is loaded only once.
         return await self._lookups.run(digest, lambda: self._load_key(digest, api_key))
 

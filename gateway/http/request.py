@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import Protocol
+from typing import Any, Protocol
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
@@ -114,8 +114,25 @@ class RequestBody:
 NO_BODY = RequestBody()
 
 
+class HeaderFields:
+    """The header fields of a request, decoded as UTF-8 with surrogates.
+
+    Requests on one connection share them if they are the same.
+    """
+
+    __slots__ = ("client", "content_length", "has_body", "headers")
+
+    def __init__(self, headers: CIMultiDict[str]) -> None:
+        self.headers = CIMultiDictProxy(headers)
+        length = headers.get("Content-Length")
+        self.content_length = int(length) if length is not None else None
+        self.has_body = bool(self.content_length) or "Transfer-Encoding" in headers
+        self.client: Any = None
+        """What the handler derived from them: the client's address and credentials."""
+
+
 class HttpRequest:
-    """A request whose head is complete. ``headers`` are decoded as UTF-8 with surrogates."""
+    """A request whose head is complete."""
 
     body = NO_BODY
     connection: ClientConnection
@@ -138,7 +155,7 @@ class HttpRequest:
         self,
         method: str,
         raw_path: str,
-        headers: CIMultiDict[str],
+        fields: HeaderFields,
         version: str = "1.1",
         *,
         is_keep_alive: bool = True,
@@ -146,17 +163,23 @@ class HttpRequest:
         self.method = method
         self.raw_path = raw_path
         """The target as the client sent it."""
-        self.headers = CIMultiDictProxy(headers)
+        self.fields = fields
+        self.headers = fields.headers
         self.version = version
-        length = headers.get("Content-Length")
-        self.content_length = int(length) if length is not None else None
-        self.has_body = bool(self.content_length) or "Transfer-Encoding" in headers
         self.is_keep_alive = is_keep_alive
         """Whether another request may follow on the connection."""
 
     @property
     def transport(self) -> asyncio.Transport | None:
         return self.connection.transport
+
+    @property
+    def content_length(self) -> int | None:
+        return self.fields.content_length
+
+    @property
+    def has_body(self) -> bool:
+        return self.fields.has_body
 
     @property
     def is_read_with_body(self) -> bool:

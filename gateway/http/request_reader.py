@@ -53,13 +53,17 @@ def parse_query(query: str) -> dict[str, str]:
 
 
 def resolve_request_id(request: HttpRequest) -> str:
-    """Returns the client's ``X-Request-Id``, or a new id.
+    return find_client_request_id(request) or generate_hex_id()
+
+
+def find_client_request_id(request: HttpRequest) -> str:
+    """Returns the client's ``X-Request-Id``; empty if there is none, or none to be logged.
 
     The id is logged, so one that contains the client's credentials is replaced.
     """
     client_id = request.headers.get("X-Request-Id", "")
     if not client_id:
-        return generate_hex_id()
+        return ""
     keys = [line.strip() for line in request.headers.getall("X-API-Key", ())]
     for line in request.headers.getall("Authorization", ()):
         # The parts after the scheme: the access key and the signature.
@@ -68,7 +72,7 @@ def resolve_request_id(request: HttpRequest) -> str:
     if any(key and key in client_id for key in keys) or not _REQUEST_ID_PATTERN.fullmatch(
         client_id
     ):
-        return generate_hex_id()
+        return ""
     return client_id
 
 

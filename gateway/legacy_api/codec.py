@@ -5,7 +5,7 @@ Translates the configured vocabulary, and replaces each id by the id that the ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from itertools import chain
@@ -28,6 +28,7 @@ from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.storage import StoreUnavailable
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.tenants import Tenant
+from gateway.writes.caller import Caller
 from mappings import errors, field_types
 from mappings.effects import JSON, Answer, Operation, Request
 from mappings.errors import KNOWN_CODES, ErrorAnswer
@@ -98,11 +99,15 @@ class LegacyCodec:
         parsed_body: tuple[JSON, tuple[Problem, ...]],
     ) -> Request:
         """Builds the request for a flow from the ids in the path and the decoded body."""
-        operation = context.operation
+        operation, caller = context.operation, context.caller
         assert operation is not None  # noqa: S101 - a request without one has no flow
         body, problems = parsed_body
         parameters = self._parse_query(request, operation) if "?" in request.raw_path else {}
-        current_ids = await self._map_ids_in_request_to_current_ids(context, ids, body, parameters)
+        current_ids: Mapping[str, str] = {}
+        if caller is not None and (ids or body or parameters):
+            current_ids = await self._map_ids_in_request_to_current_ids(
+                context, caller, ids, body, parameters
+            )
         if current_ids:
             parameters = replace_ids(operation.query_shape, parameters, current_ids)
             body = replace_ids(operation.body_shape, body, current_ids)
@@ -119,7 +124,13 @@ class LegacyCodec:
             body=body,
             options=self._legacy_options,
             problems=problems,
-            api_keys=_list_client_secrets(request, context),
+            api_keys=()
+            if caller is None
+            else (
+                context.client.api_key,
+                caller.key.credentials.access_key,
+                caller.key.credentials.secret_key,
+            ),
             imported_ids=self._select_imported_ids(context, ids, current_ids)
             if current_ids
             else {},
@@ -158,32 +169,32 @@ class LegacyCodec:
     async def _map_ids_in_request_to_current_ids(
         self,
         context: RequestContext,
+        caller: Caller,
         path_ids: Mapping[str, str],
         body: JSON,
         query: Mapping[str, str],
     ) -> Mapping[str, str]:
         """Maps the ids of a request to current ids; ids that are the same in both are left out."""
-        if context.caller is None:
-            return {}
-        operation = context.operation
-        assert operation is not None  # noqa: S101 - a request without one has no flow
-        body_shape = operation.body_shape
-        if context.caller.is_long:
-            context.current_ids = await self._map_ids_in_large_request_to_current_ids(
-                context.caller.key.tenant, path_ids, body_shape, body
-            )
-            return context.current_ids
-        sent_ids: AbstractSet[str]
+        tenant = caller.key.tenant
+        sent_ids: Collection[str]
         if not body and not query:
-            sent_ids = dict.fromkeys(filter(ID_PATTERN.fullmatch, path_ids.values())).keys()
+            # Of the path's names only countries are no ids.
+            sent_ids = [id_ for id_ in path_ids.values() if "-" in id_]
         else:
+            operation = context.operation
+            assert operation is not None  # noqa: S101 - a request without one has no flow
+            body_shape = operation.body_shape
+            if caller.is_long:
+                context.current_ids = await self._map_ids_in_large_request_to_current_ids(
+                    tenant, path_ids, body_shape, body
+                )
+                return context.current_ids
             sent_ids = _select_sent_ids(
                 path_ids, collect_ids(body_shape, body), collect_ids(operation.query_shape, query)
             )
-        if not sent_ids:
-            return {}
-        tenant = context.caller.key.tenant
-        current_ids = await self._ids.map_legacy_to_current_ids(tenant, sent_ids)
+        current_ids = self._ids.find_cached_current_ids(tenant, sent_ids)
+        if current_ids is None:
+            current_ids = await self._ids.map_legacy_to_current_ids(tenant, sent_ids)
         context.client_ids = (
             {current_ids.get(id_, id_): id_ for id_ in sent_ids}
             if current_ids
@@ -407,17 +418,6 @@ def _map_current_ids_to_sent_ids(
 ) -> dict[str, str]:
     """Maps those of the wanted current ids that a long request sent to the ids that it used."""
     return {current: id_ for id_, current in current_ids.items() if current in wanted_ids}
-
-
-def _list_client_secrets(request: HttpRequest, context: RequestContext) -> tuple[str, ...]:
-    if context.caller is None:
-        return ()
-    credentials = context.caller.key.credentials
-    return (
-        request.headers.get("X-API-Key", "").strip(),
-        credentials.access_key,
-        credentials.secret_key,
-    )
 
 
 def _build_failure_log_fields(failure: Failure) -> dict[str, Any]:

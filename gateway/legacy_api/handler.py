@@ -23,12 +23,6 @@ from gateway.auth.keys import ApiKeyStore
 from gateway.compare import endpoints
 from gateway.config.settings import Settings
 from gateway.http import request_reader, responses
-from gateway.http.client_address import (
-    Address,
-    parse_address,
-    parse_networks,
-    resolve_client_address,
-)
 from gateway.http.progress import LargeRequestsInProgress, RequestLabels
 from gateway.http.request import HttpRequest
 from gateway.http.request_ids import generate_hex_id
@@ -112,16 +106,10 @@ class LegacyHandler:
         self._clock = clock
         self._routes = Routes(settings.vocabulary.build_vocabulary())
         self._max_body_bytes = settings.limits.body_bytes
-        self._trusted_proxies = parse_networks(settings.server.trusted_proxies)
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
-        context = RequestContext(
-            request_reader.resolve_request_id(request),
-            request.arrived_at,
-            self._resolve_address(request)
-            if "X-Forwarded-For" in request.headers
-            else parse_address(request.remote),
-        )
+        client = request.fields.client or self._authenticator.identify_client(request)
+        context = RequestContext(client.request_id or generate_hex_id(), request.arrived_at, client)
         # Set before the first await: the client may disconnect at any time from here on.
         request.on_disconnect = partial(self._delivery.handle_disconnect, context)
         self._requests_in_progress.attribute_task_to_request(
@@ -231,7 +219,7 @@ class LegacyHandler:
         ):
             return refusal
         # After the rate limit (contract, section 1), so that refused uploads count as requests too.
-        if "Content-Length" in request.headers:
+        if request.fields.content_length:
             request_reader.check_content_length(request, self._max_body_bytes)
         slot = self._create_admission_slot(request, context)
         # The selected service may depend on the body, so it is selected after the body is read.
@@ -250,7 +238,7 @@ class LegacyHandler:
         )
         del parsed_body
         # Keyless operations make no calls (contract, section 10), so they need no place.
-        if caller:
+        if caller and not slot.try_acquire(caller.key.tenant_name):
             await slot.acquire(caller.key.tenant_name)
         return await self._run_flow(request, context, operation, flow_request)
 
@@ -368,7 +356,7 @@ class LegacyHandler:
         comparison_context = RequestContext(
             context.request_id,
             context.start_time,
-            context.address,
+            context.client,
             inbound.operation,
             caller,
             client_ids=context.client_ids | {id_: name for name, id_ in current_ids.items()},
@@ -431,10 +419,6 @@ class LegacyHandler:
         if context.operation and context.operation.body_shape is not None:
             slot.check_capacity(merchant)
         return slot
-
-    def _resolve_address(self, request: HttpRequest) -> Address | None:
-        forwarded_for = request.headers.getall("X-Forwarded-For", [])
-        return resolve_client_address(request.remote, forwarded_for, self._trusted_proxies)
 
 
 def _build_progress_labels(context_reference: ref[RequestContext]) -> RequestLabels:

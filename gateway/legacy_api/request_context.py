@@ -16,6 +16,23 @@ from gateway.writes.caller import Caller
 from mappings.effects import Operation
 
 
+class LegacyClient(msgspec.Struct, frozen=True):
+    """The client of a connection, from the header fields that its requests repeat.
+
+    ``request_id`` is empty if the client sets none. ``api_key`` and its digest are empty unless
+    there is exactly one.
+    """
+
+    address: Address | None
+    request_id: str = ""
+    api_key: str = ""
+    key_digest: str = ""
+    key_count: int = 0
+
+    def __repr__(self) -> str:
+        return "LegacyClient(…)"  # it has the API key
+
+
 class RequestContext(msgspec.Struct, weakref=True, eq=False):
     """A request with the results of its checks and calls, for the response and the log.
 
@@ -24,8 +41,7 @@ class RequestContext(msgspec.Struct, weakref=True, eq=False):
 
     request_id: str
     start_time: float
-    address: Address | None
-    """The client's."""
+    client: LegacyClient
     operation: Operation | None = None
     caller: Caller | None = None
     admission: Admission | None = None

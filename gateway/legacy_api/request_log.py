@@ -47,7 +47,10 @@ def log_and_count_request(
         log_fields,
     )
     access_log.log_and_record_request(
-        record, context.address, request.headers.get("Content-Length"), response.body_length
+        record,
+        context.client.address,
+        request.fields.content_length or 0,
+        response.body_length,
     )
     usage.pending_requests.append(record)
     for notice in context.notices:

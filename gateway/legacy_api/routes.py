@@ -50,6 +50,11 @@ class Routes:
             Route(_compile_path_template(path, words), operations)
             for path, operations in paths.items()
         )
+        self._routes_by_slashes: dict[int, list[Route]] = {}
+        for path, route in zip(paths, self.routes, strict=True):
+            # ``/v1`` has one more, and so may the end.
+            for count in (path.count("/") + 1, path.count("/") + 2):
+                self._routes_by_slashes.setdefault(count, []).append(route)
 
     def match(self, path: str) -> RouteMatch | None:
         """Finds the route of a raw path.
@@ -57,7 +62,7 @@ class Routes:
         The path is not decoded first: no id and no route holds an encoded character, so
         ``..%2F`` and its like never match.
         """
-        for route in self.routes:
+        for route in self._routes_by_slashes.get(path.count("/"), ()):
             if path_match := route.pattern.fullmatch(path):
                 return RouteMatch(route, path_match.groupdict())
         return None

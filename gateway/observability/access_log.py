@@ -75,13 +75,13 @@ def describe_problems(problems: Iterable[Problem]) -> dict[str, list[str]]:
 def log_and_record_request(
     request: RequestRecord,
     client_address: Hashable,
-    request_bytes: str | None,
+    request_bytes: int,
     response_bytes: int,
 ) -> None:
     """Logs a request, and records it for metrics, span and console, so that all agree.
 
-    ``request_bytes`` is the Content-Length, which the HTTP parser has checked, as the request id
-    has been; the further fields are free of what the client sent.
+    ``request_bytes`` is the Content-Length. The request id has been checked; the further fields
+    are free of what the client sent.
     """
     _, request_id, source, status, seconds, upstream_calls, upstream_seconds, fields = request
     metrics.pending_requests.append(request)
@@ -90,7 +90,7 @@ def log_and_record_request(
     members = (
         f'{source.members},"http.response.status_code":{status}'
         f',"client.address":{_encode_address(client_address)}'
-        f',"http.request.body.size":{int(request_bytes or 0)}'
+        f',"http.request.body.size":{request_bytes}'
         f',"http.response.body.size":{response_bytes},"duration_ms":{seconds * 1000:.3f}'
         f',"request_id":"{request_id}","upstream_calls":{upstream_calls}'
         f',"upstream_duration_ms":{upstream_seconds * 1000:.3f}'

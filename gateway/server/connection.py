@@ -20,7 +20,7 @@ from multidict import CIMultiDict
 from gateway.admission.load import ConnectionTracker
 from gateway.http import responses
 from gateway.http.delivery import find_seconds_since_last_bytes, is_acknowledged
-from gateway.http.request import BodyIncomplete, HttpRequest
+from gateway.http.request import BodyIncomplete, HeaderFields, HttpRequest
 from gateway.http.request_ids import generate_hex_id
 from gateway.http.responses import HttpResponse
 from gateway.observability import logs, metrics
@@ -385,7 +385,7 @@ class Connection(asyncio.Protocol):
             },
         )
         with suppress(ConnectionError):
-            request = HttpRequest("", "", CIMultiDict())
+            request = HttpRequest("", "", HeaderFields(CIMultiDict()))
             request.connection = self
             await response.send(request)
         self._continue_or_close(is_kept=False)

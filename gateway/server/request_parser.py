@@ -16,7 +16,7 @@ from httptools import (
 )
 from multidict import CIMultiDict
 
-from gateway.http.request import HttpRequest, RequestBody
+from gateway.http.request import HeaderFields, HttpRequest, RequestBody
 
 MAX_LINE_BYTES = 8190
 """Longest target, and longest name or value of a header."""
@@ -28,6 +28,9 @@ MAX_HEAD_BYTES = 64 * 1024
 
 MAX_PARSED_BYTES = 8 * 1024
 """Bytes parsed at once: they may be hundreds of requests, or too many for a head."""
+
+MAX_KNOWN_BYTES = 4 * 1024
+"""Heads of at most these bytes are remembered; longer ones would fill the memory."""
 
 _SINGLE_HEADERS = ("Host", "Content-Type", "Transfer-Encoding", "User-Agent")
 """Headers that must not be repeated: servers differ in which one counts."""
@@ -61,7 +64,11 @@ class RequestParser:
         self._requests = requests
         self._on_body_read = on_body_read
         self._target = b""
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._lines: list[tuple[bytes, bytes]] = []
+        self._known_lines: list[tuple[bytes, bytes]] = []
+        self._known_version = ""
+        self._known_fields: HeaderFields
+        """Those of an earlier request on the connection."""
         self._unfinished_bytes = 0
         self._is_head_repeated = False
         self.body: RequestBody | None = None
@@ -114,51 +121,33 @@ class RequestParser:
             raise MalformedRequest("line_too_long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if len(name) > MAX_LINE_BYTES or len(value) > MAX_LINE_BYTES:
-            raise MalformedRequest("line_too_long")
-        self._headers.append((name, value))
+        self._lines.append((name, value))
 
     def on_headers_complete(self) -> None:
         # What follows are trailers, which are never headers.
-        lines, self._headers = self._headers, []
-        self._unfinished_bytes = 0
+        lines, self._lines = self._lines, []
+        head_bytes, self._unfinished_bytes = self._unfinished_bytes, 0
         if self._is_head_repeated:
             return
-        if len(lines) > MAX_HEADERS:
-            raise MalformedRequest("too_many_headers")
-        # httptools leaves the white space after a value, which is no part of it.
-        headers = CIMultiDict(
-            [
-                (name.decode("ascii"), value.rstrip(b" \t").decode("utf-8", "surrogateescape"))
-                for name, value in lines
-            ]
-        )
         parser = self._parser
         version = parser.get_http_version()
-        if (version != "1.1" or "Host" not in headers) and version != "1.0":
-            raise MalformedRequest("version_or_host")
-        # Iteration yields a repeated header once.
-        if len([*headers]) < len(headers) and any(
-            len(headers.getall(name, ())) > 1 for name in _SINGLE_HEADERS
-        ):
-            raise MalformedRequest("repeated_header")
-        # HTTP/1.0 has no codings: some parsers ignore them.
-        if (coding := headers.get("Transfer-Encoding")) is not None and (
-            version == "1.0" or coding.lower() != "chunked"
-        ):
-            raise MalformedRequest("transfer_coding")
+        # Clients repeat the header fields of a connection's first request, so these need not be
+        # decoded again. As those of HTTP/2's header compression, they stay until it is closed.
+        if lines == self._known_lines and version == self._known_version:
+            fields = self._known_fields
+        else:
+            fields = _decode_fields(lines, version)
+            if head_bytes <= MAX_KNOWN_BYTES:
+                self._known_lines, self._known_version = lines, version
+                self._known_fields = fields
         method, target = parser.get_method().decode("ascii"), self._target.decode("ascii")
         if target[:1] != "/" and not _OTHER_TARGET.fullmatch(f"{method} {target}"):
             raise MalformedRequest("target")
         request = HttpRequest(
-            method,
-            target,
-            headers,
-            version,
-            is_keep_alive=parser.should_keep_alive(),
+            method, target, fields, version, is_keep_alive=parser.should_keep_alive()
         )
-        if request.has_body:
-            request.body = self.body = RequestBody(self._on_body_read, request.content_length)
+        if fields.has_body:
+            request.body = self.body = RequestBody(self._on_body_read, fields.content_length)
             # An unexpected body may be a smuggled request.
             if request.is_read_with_body:
                 request.is_keep_alive = False
@@ -172,7 +161,42 @@ class RequestParser:
     def on_message_complete(self) -> None:
         # The next message begins.
         self._unfinished_bytes = 0
-        self._target, self._headers = b"", []
+        self._target = b""
+        if self._lines:  # trailers
+            _check_line_lengths(self._lines)
+            self._lines = []
         if self.body is not None and not self._parser.should_upgrade():
             self.body.feed_end()
             self.body = None
+
+
+def _decode_fields(lines: list[tuple[bytes, bytes]], version: str) -> HeaderFields:
+    """Decodes and checks the header fields of a request; raises MalformedRequest."""
+    if len(lines) > MAX_HEADERS:
+        raise MalformedRequest("too_many_headers")
+    _check_line_lengths(lines)
+    # httptools leaves the white space after a value, which is no part of it.
+    headers = CIMultiDict(
+        [
+            (name.decode("ascii"), value.rstrip(b" \t").decode("utf-8", "surrogateescape"))
+            for name, value in lines
+        ]
+    )
+    if (version != "1.1" or "Host" not in headers) and version != "1.0":
+        raise MalformedRequest("version_or_host")
+    # Iteration yields a repeated header once.
+    if len([*headers]) < len(headers) and any(
+        len(headers.getall(name, ())) > 1 for name in _SINGLE_HEADERS
+    ):
+        raise MalformedRequest("repeated_header")
+    # HTTP/1.0 has no codings: some parsers ignore them.
+    if (coding := headers.get("Transfer-Encoding")) is not None and (
+        version == "1.0" or coding.lower() != "chunked"
+    ):
+        raise MalformedRequest("transfer_coding")
+    return HeaderFields(headers)
+
+
+def _check_line_lengths(lines: list[tuple[bytes, bytes]]) -> None:
+    if any(len(name) > MAX_LINE_BYTES or len(value) > MAX_LINE_BYTES for name, value in lines):
+        raise MalformedRequest("line_too_long")

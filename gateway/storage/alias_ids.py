@@ -48,6 +48,22 @@ class AliasIds:
     def has_aliases_for_kind(self, kind: str) -> bool:
         return is_kind_with_alias_ids(kind, self._mode)
 
+    def find_cached_current_ids(
+        self, tenant: Tenant, legacy_ids: Iterable[str]
+    ) -> dict[str, str] | None:
+        """Resolves legacy ids as ``map_legacy_to_current_ids``, but only from the cache.
+
+        None if any of them is not cached.
+        """
+        known: dict[str, str] = {}
+        for id_ in legacy_ids:
+            if cached_id := self._current_ids.get((tenant, id_)):
+                known[id_] = cached_id
+            # An id that is cached as its own legacy id stands for itself.
+            elif self._legacy_ids.get((tenant, id_)) != id_:
+                return None
+        return known
+
     async def map_legacy_to_current_ids(
         self, tenant: Tenant, legacy_ids: Iterable[str], *, is_cached: bool = True
     ) -> dict[str, str]:
@@ -59,11 +75,10 @@ class AliasIds:
         known: dict[str, str] = {}
         missing: set[str] = set()
         for id_ in legacy_ids:
-            if cached_id := self._current_ids.get((tenant, id_)):
-                known[id_] = cached_id
-            # An id that is cached as its own legacy id stands for itself.
-            elif self._legacy_ids.get((tenant, id_)) != id_:
+            if (current_ids := self.find_cached_current_ids(tenant, (id_,))) is None:
                 missing.add(id_)
+            else:
+                known |= current_ids
         if missing:
             found = await load_current_ids_by_legacy_id(self._store, tenant, missing)
             for legacy_id, current_id in found.items() if is_cached else ():

@@ -114,7 +114,7 @@ class SqliteDatabase(Database):
         self._connect = connect
         self._connection: sqlite3.Connection | None = None
         self._read_connection: sqlite3.Connection | None = None
-        self._rows: dict[tuple[str, tuple[Any, ...]], Sequence[Any]] = {}
+        self._rows: dict[tuple[Any, ...], Sequence[Any]] = {}
         """Rows that ``fetch_now`` selected, valid as long as the file is unchanged."""
         self._changed_at = -1
         self._check_at = 0.0
@@ -138,23 +138,26 @@ class SqliteDatabase(Database):
         return result
 
     def fetch_now(self, statement: Statement, parameters: Parameters) -> Sequence[Any] | None:
-        compiled = statement.compiled.get("sqlite") or statement.compile_for_dialect("sqlite")
-        arguments = tuple(compiled.build_arguments(parameters))
+        key = (statement, *parameters.items())
         try:
             now = time.monotonic()
             if now >= self._check_at:
                 # Set first: a change that is made meanwhile sets it back.
                 self._check_at = now + CHECK_SECONDS
                 self._forget_rows_if_changed()
-            rows = self._rows.get((compiled.text, arguments))
+            rows = self._rows.get(key)
             if rows is None:
+                compiled = statement.compiled.get("sqlite") or statement.compile_for_dialect(
+                    "sqlite"
+                )
+                arguments = compiled.build_arguments(parameters)
                 if self._read_connection is None:
                     self._read_connection = self._connect(0)
                 # A transaction of its own, as every single statement is.
                 rows = self._read_connection.execute(compiled.text, arguments).fetchall()
                 # Another change in the same tick of the file system's clock would not be noticed.
                 if time.time_ns() - self._changed_at > MAX_CLOCK_TICK_NS:
-                    self._rows[compiled.text, arguments] = rows
+                    self._rows[key] = rows
         except (OSError, sqlite3.Error):
             return None
         return rows

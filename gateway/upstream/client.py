@@ -38,6 +38,7 @@ from gateway.upstream.http_connection import (
     Deadline,
     UpstreamConnection,
     build_too_large_error,
+    decode_header_lines,
 )
 from gateway.upstream.send_attempt import Fence, ResponseLost, UnusableConnection
 from gateway.upstream.service_problems import ServiceProblems
@@ -46,9 +47,9 @@ from gateway.upstream.transport import Origin
 from mappings.failures import Unknown, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from multidict import MultiMapping
+    from multidict import CIMultiDict
 
     from gateway.config.settings import Settings
 
@@ -81,18 +82,23 @@ log = structlog.get_logger()
 
 
 class Reply(msgspec.Struct):
-    """A response of the service, with any status; ``headers`` are case-insensitive.
+    """A response of the service, with any status.
 
     ``body`` is decompressed, or a CompressedBuffer if it is large. ``seconds`` is the duration of
     the call with all ``attempts``, the number of times it was sent.
     """
 
     status: int
-    headers: MultiMapping[str]
+    header_lines: Sequence[tuple[bytes, bytes]]
     body: bytes | CompressedBuffer
     seconds: float = 0.0
     attempts: int = 1
     skew_sample: SkewSample | None = None
+    date: bytes = b""
+
+    @property
+    def headers(self) -> CIMultiDict[str]:
+        return decode_header_lines(self.header_lines)
 
 
 class _Environment(msgspec.Struct):
@@ -243,24 +249,30 @@ class UpstreamClient:
         if not is_usual or self.problems.by_credentials or self.problems.failures:
             await self._record_signing_outcome(call, reply)
         elif reply.skew_sample is not None:
-            self.clock.record_accepted(
-                environment, reply.skew_sample, date=reply.headers.get("Date", "")
-            )
+            self.clock.record_accepted(environment, reply.skew_sample, date=reply.date)
         return reply
 
     async def _exchange(self, call: _UpstreamCall) -> Reply:
         """Sends a call until it has an answer; raises TimeoutError and ResponseLost."""
-        origin = call.environment.origin
+        origin, fence, body = call.environment.origin, call.fence, call.body
         while True:
             call.has_left, connection = False, None
             try:
                 connection = origin.take_idle_connection() or (
                     await origin.wait_for_connection(call.ends_at)
                 )
-                await self._start_exchange(call, connection)
+                if fence is not None or len(body) > WINDOW_BYTES:
+                    await self._start_guarded_exchange(call, connection)
+                else:
+                    # Head and body in one write need only one packet, and no task.
+                    data = self._encode_signed_head(call) + bytes(body)
+                    call.sent_at = time.monotonic()
+                    # Only attempts that reach the network count.
+                    call.has_left, call.attempts = True, call.attempts + 1
+                    await connection.start_exchange(data, call)
                 reply = self._take_reply(call, connection)
-                if not connection.is_complete or "Content-Encoding" in reply.headers:
-                    reply.body = await self._read_unusual_body(connection, reply.body)
+                if not connection.is_complete or b"content-encoding" in connection.fields:
+                    reply.body = await self._read_unusual_body(connection, reply)
             # Closed even after a cancellation: the next request would get an unread answer.
             except BaseException as error:  # noqa: BLE001 - raised again by the function
                 if connection is not None:
@@ -290,25 +302,22 @@ class UpstreamClient:
             call.form, call.has_other_form = form, True
         return True
 
-    def _start_exchange(
+    def _start_guarded_exchange(
         self, call: _UpstreamCall, connection: UpstreamConnection
     ) -> Awaitable[None]:
-        """Signs a call and sends it at most once; the response is awaited."""
+        """Signs a call that has a fence or a long body, and sends it at most once."""
         fence, body = call.fence, call.body
-        if len(body) > WINDOW_BYTES or (fence is not None and call.has_other_correction):
+        if fence is None or len(body) > WINDOW_BYTES or call.has_other_correction:
             return self._start_unusual_exchange(call, connection)
         head = self._encode_signed_head(call)
         call.sent_at = time.monotonic()
-        if fence is not None:
-            # The process may be suspended at any point. A pause before the timestamp is made is
-            # detected here; after a long pause later, the service refuses the timestamp.
-            if not fence.is_fence_recent:
-                return self._start_unusual_exchange(call, connection)
-            connection.check_usable()
-        # Only attempts that reach the network count.
+        # The process may be suspended at any point. A pause before the timestamp is made is
+        # detected here; after a long pause later, the service refuses the timestamp.
+        if not fence.is_fence_recent:
+            return self._start_unusual_exchange(call, connection)
+        connection.check_usable()
         call.has_left, call.attempts = True, call.attempts + 1
-        # Head and body in one write need only one packet, and no task.
-        return connection.start_exchange(head + bytes(body) if body else head, call)
+        return connection.start_exchange(head + bytes(body), call)
 
     async def _start_unusual_exchange(
         self, call: _UpstreamCall, connection: UpstreamConnection
@@ -353,24 +362,26 @@ class UpstreamClient:
 
     def _take_reply(self, call: _UpstreamCall, connection: UpstreamConnection) -> Reply:
         """Returns the response, with what has arrived of its body; raises ResponseLost."""
-        headers, sample = connection.headers, None
+        status = connection.status
         body = connection.take_body() if connection.is_complete else b""
         if len(body) > self._max_answer_bytes:
             raise build_too_large_error(self._max_answer_bytes)
+        date = connection.fields.get(b"date", b"")
+        reply = Reply(status, connection.header_lines, body, date=date)
         # Responses of the same second have the same date, and say no more than the first.
-        if connection.status != 200 or headers.get("Date") != call.environment.skew.confirmed_date:
+        if status != 200 or date != call.environment.skew.confirmed_date:
             seconds = time.monotonic() - call.sent_at
-            sample = measure_skew(headers, self.clock.wall(), seconds)
-        return Reply(connection.status, headers, body, skew_sample=sample)
+            reply.skew_sample = measure_skew(reply.headers, self.clock.wall(), seconds)
+        return reply
 
     async def _read_unusual_body(
-        self, connection: UpstreamConnection, body: bytes | CompressedBuffer
+        self, connection: UpstreamConnection, reply: Reply
     ) -> bytes | CompressedBuffer:
         """Reads the body of a response that is incomplete or encoded; raises ResponseLost."""
-        max_bytes = self._max_answer_bytes
+        body, max_bytes = reply.body, self._max_answer_bytes
         if not connection.is_complete:
             body = await connection.read_long_body(max_bytes)
-        encoding = connection.headers.get("Content-Encoding", "identity").strip().lower()
+        encoding = reply.headers.get("Content-Encoding", "identity").strip().lower()
         if encoding == "identity" or not body:
             return body
         if encoding not in ("gzip", "deflate"):

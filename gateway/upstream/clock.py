@@ -92,7 +92,7 @@ class EnvironmentSkew:
     correction: float = 0.0
     is_proven: bool = False
     unconfirmed_offset: float | None = None
-    confirmed_date: str = ""
+    confirmed_date: bytes = b""
 
 
 class ServiceClock:
@@ -121,7 +121,7 @@ class ServiceClock:
         environment: str,
         sample: SkewSample,
         stamp_offset: float | None = None,
-        date: str = "",
+        date: bytes = b"",
     ) -> None:
         """Records the sample of an accepted call, and the ``Date`` from which it was measured.
 
@@ -170,7 +170,7 @@ class ServiceClock:
     def _set_correction(self, environment: str, correction: float, *, is_proven: bool) -> None:
         skew = self._skew_by_environment[environment]
         old_correction, skew.correction, skew.is_proven = skew.correction, correction, is_proven
-        skew.unconfirmed_offset, skew.confirmed_date = None, ""
+        skew.unconfirmed_offset, skew.confirmed_date = None, b""
         # Concurrent calls measure slightly different skews: log only real changes.
         if abs(correction - old_correction) > SKEW_TOLERANCE_SECONDS:
             log.warning(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 import msgspec
@@ -75,8 +75,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._timer_at = 0.0
         self.idle_since = 0.0
         self.status = 0
-        self.headers: CIMultiDict[str] = CIMultiDict()
-        self._header_lines: list[tuple[bytes, bytes]] = []
+        self.header_lines: list[tuple[bytes, bytes]] = []
+        self.fields: dict[bytes, bytes] = {}
+        """The header fields by name in lower case, undecoded: few are looked at."""
 
     @property
     def is_usable(self) -> bool:
@@ -112,7 +113,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._deadline = deadline
         if self._timer is None or deadline.ends_at < self._timer_at:
             self._start_timer()
-        self._header_lines = []
+        self.header_lines = []
         wakeup = self._wakeup = self._loop.create_future()
         transport.write(data)
         return wakeup
@@ -138,7 +139,7 @@ class UpstreamConnection(asyncio.Protocol):
     async def read_long_body(self, max_bytes: int) -> bytes | CompressedBuffer:
         """Reads a body that has not arrived yet; raises ResponseLost."""
         # Kept compressed while it arrives, because lists can be tens of megabytes.
-        whole, declared = CompressedBuffer(), int(self.headers.get("Content-Length", 0))
+        whole, declared = CompressedBuffer(), int(self.fields.get(b"content-length", 0))
         while True:
             part = self.take_body()
             self._unread_bytes = 0
@@ -239,7 +240,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def _ends_with_connection(self) -> bool:
-        return "Content-Length" not in self.headers and "Transfer-Encoding" not in self.headers
+        return not {b"content-length", b"transfer-encoding"} & self.fields.keys()
 
     def _describe_loss(self, exc: Exception | None) -> ResponseLost:
         if self._has_headers:
@@ -283,18 +284,13 @@ class UpstreamConnection(asyncio.Protocol):
             self._is_damaged = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._header_lines.append((name, value))
+        self.header_lines.append((name, value))
 
     def on_headers_complete(self) -> None:
         if self.is_complete:
             return
         self.status, self._has_headers = self._parser.get_status_code(), True
-        self.headers = CIMultiDict(
-            [
-                (name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape"))
-                for name, value in self._header_lines
-            ]
-        )
+        self.fields = {name.lower(): value for name, value in self.header_lines}
 
     def on_body(self, body: bytes) -> None:
         if not self.is_complete:
@@ -304,10 +300,19 @@ class UpstreamConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         # Informational responses precede the final one.
         if 100 <= self.status <= 199 and self.status != 101:
-            self._has_headers, self._header_lines = False, []
+            self._has_headers, self.header_lines = False, []
         else:
             # Asked here, because the parser forgets it when the message has ended.
             self.is_complete, self._can_keep_alive = True, self._parser.should_keep_alive()
+
+
+def decode_header_lines(lines: Iterable[tuple[bytes, bytes]]) -> CIMultiDict[str]:
+    return CIMultiDict(
+        [
+            (name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape"))
+            for name, value in lines
+        ]
+    )
 
 
 def build_too_large_error(max_bytes: int) -> ResponseLost:

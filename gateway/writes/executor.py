@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Generator, Mapping, Sequence
 from functools import partial
+from types import CoroutineType
 from typing import Any
 
 import structlog
@@ -111,29 +112,20 @@ class FlowExecutor:
         reconciled and never compensated. The flow is replayed up to that write later.
         """
         answer: Answer | None
-        if caller and execution and execution.is_long:
-            caller.is_long = True
         is_long = caller is not None and caller.is_long
+        if caller and execution and execution.is_long:
+            is_long = caller.is_long = True
         step, answer = await run_in_thread(_advance_flow, flow) if is_long else _advance_flow(flow)
         while step is not None:
-            if isinstance(step, Call) and not step.is_read:
-                _check_may_write(problems, execution)
             if caller is None:
                 raise TypeError("an operation without an API key cannot call the service")
-            # A call measured its response when it arrived; this measures stored values.
-            is_measured = type(step) is not Call or (
-                execution is not None and execution.is_replaying
-            )
+            result = self._start_step(step, caller, problems, execution)
             try:
-                result = await (
-                    self._perform_step(step, caller)
-                    if execution is None
-                    else self._perform_or_replay_step(step, caller, execution)
-                )
-                if result and is_measured:
-                    caller.is_long = (
-                        caller.is_long or json_codec.has_rows(result) or _has_many_objects(result)
-                    )
+                if isinstance(result, CoroutineType):
+                    result = await result
+                # A call measured its response when it arrived; this measures stored values.
+                if result and not isinstance(step, Call):
+                    caller.is_long = caller.is_long or _is_long_value(result)
             # Not raised in the flow, which would undo a write that may have been executed.
             except Unknown:
                 raise
@@ -142,16 +134,33 @@ class FlowExecutor:
                     caller.is_long, _throw_into_flow, flow, failure
                 )
             else:
-                is_long = caller.is_long
                 step, answer = (
                     await run_in_thread(_advance_flow, flow, result)
-                    if is_long
+                    if caller.is_long
                     else _advance_flow(flow, result)
                 )
         # A flow that ends without a write has not reported the problems yet.
         if answer is None or problems:
             raise Invalid(*problems)
         return answer
+
+    def _start_step(
+        self,
+        step: Step,
+        caller: Caller,
+        problems: Sequence[Problem],
+        execution: OperationExecution | None,
+    ) -> Any:
+        """Returns the result of a step, or a coroutine that waits for it."""
+        if isinstance(step, Call) and not step.is_read:
+            _check_may_write(problems, execution)
+        if execution is not None:
+            return self._perform_or_replay_step(step, caller, execution)
+        if isinstance(step, LoadFacts) and step.id is not None:
+            facts = self._object_state.load_now(caller.key.tenant, step.kind, step.id)
+            if facts is not None:
+                return facts
+        return self._perform_step(step, caller)
 
     async def _perform_or_replay_step(
         self, step: Step, caller: Caller, execution: OperationExecution
@@ -160,6 +169,7 @@ class FlowExecutor:
         execution.is_long = caller.is_long
         if execution.is_replaying:
             outcome = await run_in_thread_if(caller.is_long, execution.replay_step, step)
+            caller.is_long = caller.is_long or _is_long_value(outcome)
             if isinstance(outcome, Failure):
                 raise outcome
             return outcome
@@ -442,8 +452,8 @@ MANY_OBJECTS = 1000
 """Objects in a loaded state above which they are processed in a worker thread."""
 
 
-def _has_many_objects(value: Any) -> bool:
-    return isinstance(value, dict) and len(value) > MANY_OBJECTS
+def _is_long_value(value: Any) -> bool:
+    return json_codec.has_rows(value) or (isinstance(value, dict) and len(value) > MANY_OBJECTS)
 
 
 def _check_may_write(problems: Sequence[Problem], execution: OperationExecution | None) -> None:

@@ -109,6 +109,8 @@ class AdmissionSlot:
         self._connection = connection
         self._reserved_bytes = 0
         self._waiter: Waiter | None = None
+        self._merchant = ""
+        """The merchant whose running requests include this one, if it did not have to wait."""
 
     def check_capacity(self, merchant: str) -> None:
         """Raises Overloaded if the request would be rejected after its body is read."""
@@ -130,6 +132,17 @@ class AdmissionSlot:
         # reserved.
         self._reserved_bytes += size
 
+    def try_acquire(self, merchant: str) -> bool:
+        """Takes a place among the running requests; False if none is free."""
+        if not self._load.limiter.try_start(merchant):
+            return False
+        self._merchant = merchant
+        if self._connection:
+            # From here on the connection is not closed in favour of others: the request may change
+            # something.
+            self._connection.mark_request_running(self._tenant)
+        return True
+
     async def acquire(self, merchant: str) -> None:
         """Waits for a place among the running requests; raises Overloaded."""
         waiter, displaced = self._load.limiter.admit_or_queue(merchant)
@@ -142,8 +155,6 @@ class AdmissionSlot:
         if waiter.state is WAITING:
             await self._load.wait_for_turn(waiter)
         if self._connection:
-            # From here on the connection is not closed in favour of others: the request may change
-            # something.
             self._connection.mark_request_running(self._tenant)
 
     def cancel_wait(self) -> None:
@@ -155,7 +166,11 @@ class AdmissionSlot:
         if self._reserved_bytes:
             self._load.memory_budget.release(self._holder, self._reserved_bytes)
             self._reserved_bytes = 0
-        if self._waiter is not None:
+        if self._merchant:
+            for started_waiter in self._load.limiter.end(self._merchant):
+                self._load.wake_waiter(started_waiter)
+            self._merchant = ""
+        elif self._waiter is not None:
             for started_waiter in self._load.limiter.remove_and_start_waiters(self._waiter):
                 self._load.wake_waiter(started_waiter)
             self._waiter = None

@@ -67,19 +67,34 @@ class FairLimiter:
         """Whether a request that arrives now would be rejected."""
         return not self._can_run(merchant) and not self._can_wait(merchant)
 
-    def admit_or_queue(self, merchant: str) -> tuple[Waiter, Sequence[Waiter]]:
-        """Adds a request; returns its waiter, and the waiters that it displaced."""
-        self._last_sequence_number += 1
-        waiter = Waiter(merchant, self._last_sequence_number)
+    def try_start(self, merchant: str) -> bool:
+        """Starts a request, if it need not wait; ``end`` has to follow."""
         # A request cannot overtake others: while a merchant below its maximum waits, all places
         # are taken.
         capacity, running_here = self._capacity, self._running_by_merchant.get(merchant, 0)
         if (
-            self.running_count < capacity.max_running
-            and running_here < capacity.max_running_per_merchant
+            self.running_count >= capacity.max_running
+            or running_here >= capacity.max_running_per_merchant
         ):
-            self.running_count += 1
-            self._running_by_merchant[merchant] = running_here + 1
+            return False
+        self.running_count += 1
+        self._running_by_merchant[merchant] = running_here + 1
+        return True
+
+    def end(self, merchant: str) -> Sequence[Waiter]:
+        """Ends a running request; returns the waiters that start instead."""
+        self.running_count -= 1
+        if (count := self._running_by_merchant[merchant] - 1) > 0:
+            self._running_by_merchant[merchant] = count
+        else:
+            del self._running_by_merchant[merchant]
+        return list(self._start_waiters()) if self._queues else NO_WAITERS
+
+    def admit_or_queue(self, merchant: str) -> tuple[Waiter, Sequence[Waiter]]:
+        """Adds a request; returns its waiter, and the waiters that it displaced."""
+        self._last_sequence_number += 1
+        waiter = Waiter(merchant, self._last_sequence_number)
+        if self.try_start(merchant):
             waiter.state = RUNNING
             return waiter, NO_WAITERS
         if not self._can_wait(merchant):
@@ -96,16 +111,11 @@ class FairLimiter:
 
     def remove_and_start_waiters(self, waiter: Waiter) -> Sequence[Waiter]:
         """Removes a finished or cancelled request; returns the waiters that start instead."""
-        if waiter.state is WAITING:
+        state, waiter.state = waiter.state, FINISHED
+        if state is WAITING:
             self._remove_from_queue(waiter)
-        elif waiter.state is RUNNING:
-            self.running_count -= 1
-            if (count := self._running_by_merchant[waiter.merchant] - 1) > 0:
-                self._running_by_merchant[waiter.merchant] = count
-            else:
-                del self._running_by_merchant[waiter.merchant]
-        waiter.state = FINISHED
-        return list(self._start_waiters()) if self._queues else NO_WAITERS
+            return list(self._start_waiters()) if self._queues else NO_WAITERS
+        return self.end(waiter.merchant) if state is RUNNING else NO_WAITERS
 
     def _can_run(self, merchant: str) -> bool:
         capacity = self._capacity

@@ -17,7 +17,7 @@ from gateway.http.progress import (
     RequestProgress,
     serialize_progress,
 )
-from gateway.http.request import HttpRequest
+from gateway.http.request import HeaderFields, HttpRequest
 from gateway.http.responses import CHUNK_BYTES, HttpResponse
 
 NOW = datetime(2026, 3, 1, 10, tzinfo=UTC)
@@ -113,7 +113,7 @@ class FakeConnection:
 
 
 async def send_parts(on_write: Callable[[], None], *parts: bytes) -> None:
-    request = HttpRequest("GET", "/", CIMultiDict())
+    request = HttpRequest("GET", "/", HeaderFields(CIMultiDict()))
     connection: Any = FakeConnection(on_write)
     request.connection = connection
     await HttpResponse(200, {}, *parts).send(request)
