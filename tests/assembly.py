@@ -105,7 +105,7 @@ class GatewayParts:
         context = RequestContext(
             generate_hex_id(),
             asyncio.get_running_loop().time(),
-            LegacyClient(None, api_key=KEY["api_key"]),
+            LegacyClient(None, None, api_key=KEY["api_key"]),
         )
         context.slot = AdmissionSlot(LoadShedder(settings.load), str(tenant))
         try:

@@ -82,6 +82,8 @@ def compute_signature(
     head = f"{stamp}\n{method.upper()}\n{target}\n".encode()
     # The line feed at the end belongs to the signed text also if there is no body (current
     # interface, section 5). In one piece if it is short: that is faster.
+    if not body:
+        return keyed.hexdigest(head + b"\n")
     if len(body) <= WINDOW_BYTES:
         return keyed.hexdigest(b"%b%b\n" % (head, bytes(body)))
     return keyed.hexdigest_parts(chain((head,), iter_windows(body), (b"\n",)))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 from weakref import ref
 
 import msgspec
@@ -38,6 +38,16 @@ class RequestLabels(NamedTuple):
     operation: str
     merchant: str
     environment: str
+
+
+class ObservedRequest(Protocol):
+    """A request; ``start_time`` is in seconds of the monotonic clock."""
+
+    @property
+    def start_time(self) -> float: ...
+
+    def build_progress_labels(self) -> RequestLabels:
+        """Builds the labels; called only if the request turns out to be large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +97,11 @@ class LargeRequestsInProgress:
         self._clock = clock
         self._progress_by_request: dict[_Request, RequestProgress] = {}
 
-    def attribute_task_to_request(
-        self, task: asyncio.Task[Any], build_labels: Callable[[], RequestLabels], start_time: float
-    ) -> None:
-        """Attributes the work of the current task, ``task``, to a request until the task ends.
-
-        ``start_time`` is in seconds of the event loop's clock. ``build_labels`` is called only if
-        the request turns out to be large.
-        """
-        # A weak reference: the task has the context in which it is set.
-        _current_request.set(_Request(self, build_labels, start_time, ref(task)))
+    def attribute_task_to_request(self, task: asyncio.Task[Any], request: ObservedRequest) -> None:
+        """Attributes the work of the current task, ``task``, to a request until the task ends."""
+        # Weak references: the task has the context variables that refer to them, and so has a
+        # pooled connection that the request opened.
+        _current_request.set(_Request(self, ref(request), ref(task)))
 
     def list_running_requests(self) -> list[RequestProgress]:
         """Lists the running requests, the longest running first."""
@@ -115,16 +120,18 @@ class LargeRequestsInProgress:
                 return
             # A done callback also runs if the request fails.
             task.add_done_callback(lambda _: self._progress_by_request.pop(request, None))
-            elapsed = timedelta(seconds=time.monotonic() - request.start_time)
-            began_at = self._clock() - elapsed
-            progress = RequestProgress(*request.build_labels(), began_at, step, done, total)
+            observed = request.observed()
+            if observed is None:
+                return
+            elapsed = timedelta(seconds=time.monotonic() - observed.start_time)
+            labels = observed.build_progress_labels()
+            progress = RequestProgress(*labels, self._clock() - elapsed, step, done, total)
         self._progress_by_request[request] = replace(progress, step=step, done=done, total=total)
 
 
 class _Request(msgspec.Struct, eq=False):
     registry: LargeRequestsInProgress
-    build_labels: Callable[[], RequestLabels]
-    start_time: float
+    observed: ref[ObservedRequest]
     task: ref[asyncio.Task[Any]]
 
     @property

@@ -50,8 +50,10 @@ class CallerAuthenticator:
         key_lines = request.headers.getall("X-API-Key", ())
         # With several keys, a proxy in front may check one while the gateway uses another.
         api_key = key_lines[0].strip() if len(key_lines) == 1 else ""
+        address = resolve_client_address(request.remote, forwarded_for, self._trusted_proxies)
         client = request.fields.client = LegacyClient(
-            resolve_client_address(request.remote, forwarded_for, self._trusted_proxies),
+            address,
+            None if address is None else str(address),
             request_reader.find_client_request_id(request),
             api_key,
             self._key_store.digest_key(api_key),

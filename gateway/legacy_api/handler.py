@@ -12,7 +12,6 @@ from datetime import datetime
 from functools import partial
 from hashlib import sha256
 from typing import cast
-from weakref import ref
 
 import structlog
 from msgspec import structs
@@ -23,7 +22,7 @@ from gateway.auth.keys import ApiKeyStore
 from gateway.compare import endpoints
 from gateway.config.settings import Settings
 from gateway.http import request_reader, responses
-from gateway.http.progress import LargeRequestsInProgress, RequestLabels
+from gateway.http.progress import LargeRequestsInProgress
 from gateway.http.request import HttpRequest
 from gateway.http.request_ids import generate_hex_id
 from gateway.http.request_reader import BodyPace
@@ -42,7 +41,7 @@ from gateway.migration.shadow_traffic import ShadowTraffic
 from gateway.observability import logs, metrics
 from gateway.storage import StoreUnavailable
 from gateway.storage.mode_rows import COMPARE
-from gateway.storage.request_counts import NO_TENANT, UsageCounter
+from gateway.storage.request_counts import UsageCounter
 from gateway.upstream import header_filter
 from gateway.writes.batch_routing import BatchRoutedElsewhereError
 from gateway.writes.caller import Caller
@@ -112,9 +111,7 @@ class LegacyHandler:
         context = RequestContext(client.request_id or generate_hex_id(), request.arrived_at, client)
         # Set before the first await: the client may disconnect at any time from here on.
         request.on_disconnect = partial(self._delivery.handle_disconnect, context)
-        self._requests_in_progress.attribute_task_to_request(
-            request.task, partial(_build_progress_labels, ref(context)), context.start_time
-        )
+        self._requests_in_progress.attribute_task_to_request(request.task, context)
         legacy_response: LegacyResponse | PassedResponse
         try:
             legacy_response = await self._admit_and_answer_request(request, context)
@@ -419,17 +416,6 @@ class LegacyHandler:
         if context.operation and context.operation.body_shape is not None:
             slot.check_capacity(merchant)
         return slot
-
-
-def _build_progress_labels(context_reference: ref[RequestContext]) -> RequestLabels:
-    """Builds the progress labels of a request.
-
-    Takes a weak reference: a pooled connection keeps the context variables of the request that
-    opened it, and would keep the request alive.
-    """
-    context = context_reference()
-    tenant = context.caller.key.tenant if context and context.caller else NO_TENANT
-    return RequestLabels(context.operation.name if context and context.operation else "", *tenant)
 
 
 def _read_idempotency_key(request: HttpRequest) -> str | None:

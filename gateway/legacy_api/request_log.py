@@ -48,7 +48,7 @@ def log_and_count_request(
     )
     access_log.log_and_record_request(
         record,
-        context.client.address,
+        context.client.address_text,
         request.fields.content_length or 0,
         response.body_length,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 
 from gateway.observability import logs, metrics, traces
@@ -14,12 +14,6 @@ from mappings.failures import Problem
 
 MAX_LOGGED_FIELDS = 10
 _FIELD_PATTERN = re.compile(r"[A-Za-z_-]+\d?(\[\d*\]|\.[A-Za-z_-]+\d?)*")
-
-
-@lru_cache(maxsize=1024)
-def _encode_address(address: Hashable) -> str:
-    """Encodes an IP address; those of few clients are most of all."""
-    return "null" if address is None else f'"{address}"'
 
 
 @lru_cache(maxsize=4096)
@@ -74,7 +68,7 @@ def describe_problems(problems: Iterable[Problem]) -> dict[str, list[str]]:
 
 def log_and_record_request(
     request: RequestRecord,
-    client_address: Hashable,
+    client_address: str | None,
     request_bytes: int,
     response_bytes: int,
 ) -> None:
@@ -83,13 +77,14 @@ def log_and_record_request(
     ``request_bytes`` is the Content-Length. The request id has been checked; the further fields
     are free of what the client sent.
     """
-    _, request_id, source, status, seconds, upstream_calls, upstream_seconds, fields = request
+    at, request_id, source, status, seconds, upstream_calls, upstream_seconds, fields = request
     metrics.pending_requests.append(request)
     recorded_requests.append(request)
+    address = "null" if client_address is None else f'"{client_address}"'
     # Written out: an encoder would look at each name and value of every request.
     members = (
         f'{source.members},"http.response.status_code":{status}'
-        f',"client.address":{_encode_address(client_address)}'
+        f',"client.address":{address}'
         f',"http.request.body.size":{request_bytes}'
         f',"http.response.body.size":{response_bytes},"duration_ms":{seconds * 1000:.3f}'
         f',"request_id":"{request_id}","upstream_calls":{upstream_calls}'
@@ -109,4 +104,4 @@ def log_and_record_request(
     if fields:
         members += f",{logs.encode_members(fields)}"
     # A 4xx is the client's error, so only 5xx are logged as errors.
-    logs.write_request_line(members, is_error=status >= 500)
+    logs.write_request_line(members, at, is_error=status >= 500)

@@ -450,6 +450,9 @@ def _log_and_count_request(
         context.log_fields,
     )
     access_log.log_and_record_request(
-        record, context.address, request.content_length or 0, context.response_bytes
+        record,
+        None if context.address is None else str(context.address),
+        request.content_length or 0,
+        context.response_bytes,
     )
     usage.pending_requests.append(record)

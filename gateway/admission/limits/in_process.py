@@ -61,7 +61,7 @@ class _RequestWindow:
     yet removed: less than 70 KB, independent of the limit.
     """
 
-    __slots__ = ("_counts", "_head", "_seconds", "oldest_second", "total")
+    __slots__ = ("_counts", "_head", "_seconds", "newest_second", "oldest_second", "total")
 
     def __init__(self) -> None:
         self._seconds = array("I")
@@ -70,10 +70,7 @@ class _RequestWindow:
         self.total = 0
         self.oldest_second = 0
         """The second of the oldest counted request."""
-
-    @property
-    def newest_second(self) -> int:
-        return self._seconds[-1]
+        self.newest_second = -1
 
     def drop_expired(self, now: int) -> None:
         while (
@@ -93,9 +90,10 @@ class _RequestWindow:
         if not self.total:
             self.oldest_second = now
         self.total += 1
-        if self._seconds and self._seconds[-1] >= now:
+        if self.newest_second >= now:
             self._counts[-1] += 1
         else:
+            self.newest_second = now
             self._seconds.append(now)
             self._counts.append(1)
 
@@ -144,12 +142,14 @@ class InProcessRateLimiter:
                 window.calculate_wait_seconds(limit - 1, now) if limit > 0 else RETAINED_SECONDS
             )
             return Admission(False, limit, 0, wait_seconds, wait_seconds)
+        is_first_of_second = window.newest_second < now
         window.record_request(now)
-        self._windows[key] = window
-        # Both kinds of eviction rely on the order of last admissions.
-        self._windows.move_to_end(key)
-        if self._max_keys is not None and len(self._windows) > self._max_keys:
-            self._windows.popitem(last=False)
+        if is_first_of_second:
+            self._windows[key] = window
+            # Both kinds of eviction rely on the order of last admissions, in seconds.
+            self._windows.move_to_end(key)
+            if self._max_keys is not None and len(self._windows) > self._max_keys:
+                self._windows.popitem(last=False)
         # The oldest request leaves the window first.
         reset_seconds = window.oldest_second + RETAINED_SECONDS - now
         return Admission(True, limit, limit - window.total, reset_seconds, None)

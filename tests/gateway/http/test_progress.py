@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,6 +25,14 @@ NOW = datetime(2026, 3, 1, 10, tzinfo=UTC)
 REQUEST_OWNER = RequestLabels("create_batch", "shop", "live")
 
 
+@dataclass
+class ObservedRequest:
+    start_time: float
+
+    def build_progress_labels(self) -> RequestLabels:
+        return REQUEST_OWNER
+
+
 async def run_as_request(
     requests_in_progress: LargeRequestsInProgress, request_work: Any, *, age_seconds: float = 0.0
 ) -> Any:
@@ -32,8 +41,8 @@ async def run_as_request(
     async def request() -> Any:
         task = asyncio.current_task()
         assert task is not None
-        start_time = asyncio.get_running_loop().time() - age_seconds
-        requests_in_progress.attribute_task_to_request(task, lambda: REQUEST_OWNER, start_time)
+        observed = ObservedRequest(asyncio.get_running_loop().time() - age_seconds)
+        requests_in_progress.attribute_task_to_request(task, observed)
         return await request_work()
 
     return await asyncio.ensure_future(request())
