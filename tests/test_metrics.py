@@ -340,7 +340,7 @@ async def test_requests_in_flight_are_reported(setup: OperatedGateway) -> None:
 
 async def wait_until_in_flight(setup: OperatedGateway) -> None:
     async with asyncio.timeout(30):
-        while metrics.traffic.in_flight_count < 1:  # noqa: ASYNC110
+        while not any(metrics.traffic.running_requests.values()):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

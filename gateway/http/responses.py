@@ -10,9 +10,8 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from email.utils import formatdate
-from functools import cache
+from functools import cache, lru_cache
 from http import HTTPStatus
-from typing import Any
 
 import msgspec
 from multidict import CIMultiDict
@@ -39,9 +38,6 @@ PREFLIGHT_SECONDS = 86_400
 CHUNK_BYTES = 256 * 1024
 
 _STATUSES_WITHOUT_BODY = (204, 304)
-
-_date: list[Any] = [0, ""]
-"""A time in seconds, and as a header."""
 
 
 class HttpResponse:
@@ -115,25 +111,22 @@ class HttpResponse:
         self, request: HttpRequest, content_length: str | None, framing_line: str = ""
     ) -> bytes:
         """Encodes the head, and decides whether the connection ends after this response."""
+        version, status, headers = request.version, self.status, self.headers
         if not request.is_keep_alive or request.connection.is_retiring:
             self.closes_connection = True
-        lines = (
-            f"{_build_status_line(request.version, self.status)}{self._header_lines}{framing_line}"
-        )
-        if self.headers:
-            lines += _encode_headers(self.headers)
-        if content_length is not None and self.status not in _STATUSES_WITHOUT_BODY:
-            lines += f"Content-Length: {content_length}\r\n"
-        if "Date" not in self.headers:
-            # Formatted once a second.
-            if (second := int(time.time())) != _date[0]:
-                _date[:] = second, f"Date: {formatdate(second, usegmt=True)}\r\n"
-            lines += _date[1]
+        if content_length is not None and status not in _STATUSES_WITHOUT_BODY:
+            framing_line += f"Content-Length: {content_length}\r\n"
+        if headers:
+            framing_line += _encode_headers(headers)
         # Connection is needed only to deviate from the default of the HTTP version.
-        if self.closes_connection is (request.version == "1.1"):
-            lines += f"Connection: {'close' if self.closes_connection else 'keep-alive'}\r\n"
+        if self.closes_connection is (version == "1.1"):
+            value = "close" if self.closes_connection else "keep-alive"
+            framing_line += f"Connection: {value}\r\n"
+        date_line = "" if headers and "Date" in headers else _build_date_line(int(time.time()))
         request.is_response_started = True
-        return f"{lines}\r\n".encode()
+        return (
+            f"{_build_status_line(version, status)}{self._header_lines}{framing_line}{date_line}\r\n"
+        ).encode()
 
 
 def _encode_headers(headers: Mapping[str, str]) -> str:
@@ -195,6 +188,11 @@ class StreamedResponse(HttpResponse):
             return self._start(request, None, "Transfer-Encoding: chunked\r\n")
         self.closes_connection = True
         return self._start(request, None)
+
+
+@lru_cache(maxsize=1)
+def _build_date_line(second: int) -> str:
+    return f"Date: {formatdate(second, usegmt=True)}\r\n"
 
 
 @cache

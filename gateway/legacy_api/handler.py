@@ -218,7 +218,7 @@ class LegacyHandler:
         # After the rate limit (contract, section 1), so that refused uploads count as requests too.
         if request.fields.content_length:
             request_reader.check_content_length(request, self._max_body_bytes)
-        slot = self._create_admission_slot(request, context)
+        slot = context.slot = self._create_admission_slot(request, operation, caller)
         # The selected service may depend on the body, so it is selected after the body is read.
         if caller and caller.key.tenant in self._forwarding.modes.switched_tenants:
             return await self._answer_from_either_service(request, context, route_match.ids, slot)
@@ -402,19 +402,16 @@ class LegacyHandler:
         )
 
     def _create_admission_slot(
-        self, request: HttpRequest, context: RequestContext
+        self, request: HttpRequest, operation: Operation, caller: Caller | None
     ) -> AdmissionSlot:
         """Creates an admission slot; raises Overloaded."""
-        if context.caller is None:
+        if caller is None:
             # All keyless requests share one name, so that they cannot displace those with keys.
-            context.slot = AdmissionSlot(self._load, "without a key")
-            return context.slot
-        merchant = context.caller.key.tenant_name
-        slot = context.slot = AdmissionSlot(
-            self._load, merchant, request.connection, context.caller.key.tenant
-        )
-        if context.operation and context.operation.body_shape is not None:
-            slot.check_capacity(merchant)
+            return AdmissionSlot(self._load, "without a key")
+        key = caller.key
+        slot = AdmissionSlot(self._load, key.tenant_name, request.connection, key.tenant)
+        if operation.body_shape is not None:
+            slot.check_capacity(key.tenant_name)
         return slot
 
 

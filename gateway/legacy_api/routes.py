@@ -51,9 +51,10 @@ class Routes:
             for path, operations in paths.items()
         )
         self._routes_by_slashes: dict[int, list[Route]] = {}
-        for path, route in zip(paths, self.routes, strict=True):
-            # ``/v1`` has one more, and so may the end.
-            for count in (path.count("/") + 1, path.count("/") + 2):
+        # ``/v1`` has one slash more, and so may the end.
+        for additional_count in (1, 2):
+            for path, route in zip(paths, self.routes, strict=True):
+                count = path.count("/") + additional_count
                 self._routes_by_slashes.setdefault(count, []).append(route)
 
     def match(self, path: str) -> RouteMatch | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import repeat
 from operator import add, itemgetter, sub
 from typing import Any, TypeAlias
@@ -184,7 +184,8 @@ class TrafficCollector(Collector):
     """The counts of one process; only its event loop changes them."""
 
     def __init__(self) -> None:
-        self.in_flight_count = 0
+        self.running_requests: dict[object, Sized] = {}
+        """The requests that are processed, by server."""
         self.request_series: dict[tuple[str, str | None, str], RequestSeries] = {}
         self.upstream_series: dict[UpstreamEndpoint, UpstreamSeries] = {}
         self.legacy_call_counts: dict[tuple[str, str, str], int] = {}
@@ -202,7 +203,7 @@ class TrafficCollector(Collector):
         in_flight = GaugeMetricFamily(
             "payout_gateway_requests_in_flight", "Requests that are being processed."
         )
-        in_flight.add_metric((), self.in_flight_count)
+        in_flight.add_metric((), sum(map(len, self.running_requests.values())))
         yield in_flight
         yield self._collect_upstream_calls()
         yield from self._collect_upstream_durations_and_retries()

@@ -293,7 +293,6 @@ class Connection(asyncio.Protocol):
         request.arrived_at = (
             time.monotonic() if request.method == "GET" else self._find_arrival_time()
         )
-        metrics.traffic.in_flight_count += 1
         try:
             try:
                 response = await self._server.handler(request)
@@ -302,7 +301,6 @@ class Connection(asyncio.Protocol):
             except Exception as error:  # noqa: BLE001 - no client may see a traceback
                 response = self._answer_failed_request(request, error)
             finally:
-                metrics.traffic.in_flight_count -= 1
                 self._current_request = None
                 # It refers to the request: a cycle would wait for the garbage collector.
                 request.on_disconnect = None

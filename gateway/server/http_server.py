@@ -10,6 +10,7 @@ from typing import Self, cast
 from gateway.admission.load import ConnectionBounds, ConnectionTracker
 from gateway.http import responses
 from gateway.http.tls import Certificate, start_eagerly
+from gateway.observability import metrics
 from gateway.server.connection import Connection, RequestHandler
 
 TLS_SHUTDOWN_SECONDS = 5
@@ -55,6 +56,7 @@ class HttpServer:
         return connection if self.certificate is None else TlsHandshake(connection, self)
 
     async def __aenter__(self) -> Self:
+        metrics.traffic.running_requests[self] = self.request_tasks
         self._background_tasks.append(
             asyncio.ensure_future(self.tracker.close_slow_connections_periodically())
         )
@@ -78,6 +80,7 @@ class HttpServer:
         await asyncio.gather(*tasks, return_exceptions=True)
         for connection in list(self.connections):
             connection.abort()
+        del metrics.traffic.running_requests[self]
 
     async def drain_connections(self, seconds: float = SHUTDOWN_IDLE_SECONDS) -> None:
         """Makes each response its connection's last; returns when no connection is left.
