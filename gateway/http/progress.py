@@ -6,7 +6,6 @@ listed. Only labels and byte counts are stored, never content.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Callable, Iterable
@@ -38,6 +37,11 @@ class RequestLabels(NamedTuple):
     operation: str
     merchant: str
     environment: str
+
+
+class EndingRequest(Protocol):
+    on_end: Callable[[], None] | None
+    """Called when it ends."""
 
 
 class ObservedRequest(Protocol):
@@ -95,52 +99,47 @@ class LargeRequestsInProgress:
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self._clock = clock
-        self._progress_by_request: dict[_Request, RequestProgress] = {}
+        self._progress_by_request: dict[_TrackedRequest, RequestProgress] = {}
 
-    def attribute_task_to_request(self, task: asyncio.Task[Any], request: ObservedRequest) -> None:
-        """Attributes the work of the current task, ``task``, to a request until the task ends."""
-        # Weak references: the task has the context variables that refer to them, and so has a
-        # pooled connection that the request opened.
-        _current_request.set(_Request(self, ref(request), ref(task)))
+    def track_request(self, request: EndingRequest, observed: ObservedRequest) -> None:
+        """Attributes the work of the current task to a request until that ends."""
+        tracked = _TrackedRequest(self, ref(observed))
+        request.on_end = tracked.end
+        _current_request.set(tracked)
 
     def list_running_requests(self) -> list[RequestProgress]:
         """Lists the running requests, the longest running first."""
-        running = [
-            progress
-            for request, progress in self._progress_by_request.items()
-            if request.is_running
-        ]
-        return sorted(running, key=lambda progress: progress.began_at)
+        return sorted(self._progress_by_request.values(), key=lambda progress: progress.began_at)
 
-    def record_request_progress(self, request: _Request, step: Step, done: int, total: int) -> None:
-        progress = self._progress_by_request.get(request)
+    def record_request_progress(
+        self, request: _TrackedRequest, step: Step, done: int, total: int
+    ) -> None:
+        progress, observed = self._progress_by_request.get(request), request.observed()
+        if observed is None or request.has_ended:  # a leftover task of an ended request
+            return
         if progress is None:
-            task = request.task()
-            if task is None or task.done():  # a leftover task of an ended request
-                return
-            # A done callback also runs if the request fails.
-            task.add_done_callback(lambda _: self._progress_by_request.pop(request, None))
-            observed = request.observed()
-            if observed is None:
-                return
             elapsed = timedelta(seconds=time.monotonic() - observed.start_time)
             labels = observed.build_progress_labels()
             progress = RequestProgress(*labels, self._clock() - elapsed, step, done, total)
         self._progress_by_request[request] = replace(progress, step=step, done=done, total=total)
 
+    def forget_request(self, request: _TrackedRequest) -> None:
+        self._progress_by_request.pop(request, None)
 
-class _Request(msgspec.Struct, eq=False):
+
+class _TrackedRequest(msgspec.Struct, eq=False):
     registry: LargeRequestsInProgress
     observed: ref[ObservedRequest]
-    task: ref[asyncio.Task[Any]]
+    """A weak reference: a pooled connection keeps the context variables of the request that opened
+    it."""
+    has_ended: bool = False
 
-    @property
-    def is_running(self) -> bool:
-        task = self.task()
-        return task is not None and not task.done()
+    def end(self) -> None:
+        self.has_ended = True
+        self.registry.forget_request(self)
 
 
-_current_request: ContextVar[_Request | None] = ContextVar("large", default=None)
+_current_request: ContextVar[_TrackedRequest | None] = ContextVar("large", default=None)
 
 
 def record_current_request_progress(step: Step, done: int, total: int) -> None:

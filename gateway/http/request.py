@@ -136,8 +136,6 @@ class HttpRequest:
 
     body = NO_BODY
     connection: ClientConnection
-    task: asyncio.Task[None]
-    """The task that handles it."""
     remote: str | None = None
     """The peer's IP address; None for a Unix socket."""
     arrived_at = 0.0
@@ -145,6 +143,8 @@ class HttpRequest:
     on_disconnect: Callable[[bool], None] | None = None
     """Called if the connection ends before the request does, with whether the client has
     acknowledged everything that was sent to it."""
+    on_end: Callable[[], None] | None = None
+    """Called when its response has been sent, or cannot be."""
     on_reset: Callable[[], None] | None = None
     """Called if the connection is reset while the response is sent, or soon after."""
     has_body_timed_out = False

@@ -111,7 +111,7 @@ class LegacyHandler:
         context = RequestContext(client.request_id or generate_hex_id(), request.arrived_at, client)
         # Set before the first await: the client may disconnect at any time from here on.
         request.on_disconnect = partial(self._delivery.handle_disconnect, context)
-        self._requests_in_progress.attribute_task_to_request(request.task, context)
+        self._requests_in_progress.track_request(request, context)
         legacy_response: LegacyResponse | PassedResponse
         try:
             legacy_response = await self._admit_and_answer_request(request, context)

@@ -68,11 +68,13 @@ class ConnectionServer(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """A client connection; its requests run one after another, each in a task."""
+    """A client connection; its requests run one after another, in one task."""
 
     transport: asyncio.Transport | None = None
     tcp_transport: asyncio.Transport
-    _task: asyncio.Task[None]
+    _task: asyncio.Task[None] | None = None
+    _next_request: asyncio.Future[None] | None = None
+    """For which the task waits."""
 
     def __init__(self, server: ConnectionServer) -> None:
         self._server = server
@@ -210,6 +212,8 @@ class Connection(asyncio.Protocol):
         self._ignores_input = True
         self._queue.clear()
         self._unparsed = b""
+        if self._next_request is not None and not self._next_request.done():
+            self._next_request.set_result(None)
         if self._peer_closed is not None and not self._peer_closed.done():
             self._peer_closed.set_result(None)
         self._wake_writer(ConnectionResetError("the client has disconnected"))
@@ -277,17 +281,53 @@ class Connection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def _serve_next_request(self) -> None:
-        entry = self._queue.popleft()
-        self._is_answering = self._is_serving = True
-        if isinstance(entry, HttpRequest):
-            entry.connection, entry.remote = self, self._remote
-            # A task of its own, so that context variables of a request do not reach the next one.
-            self._task = entry.task = self._loop.create_task(self._serve(entry))
-        else:
-            self._task = self._loop.create_task(self._answer_malformed_request(entry))
+        self._is_serving = True
+        if self._task is None:
+            self._task = self._loop.create_task(self._serve_requests())
+        elif self._next_request is not None:
+            self._next_request.set_result(None)
+            self._next_request = None
         self._server.request_tasks.add(self._task)
 
-    async def _serve(self, request: HttpRequest) -> None:
+    async def _serve_requests(self) -> None:
+        """Serves the requests until the connection ends."""
+        task = cast("asyncio.Task[None]", self._task)
+        is_kept = False
+        try:
+            while self._queue:
+                entry, is_kept, self._is_answering = self._queue.popleft(), False, True
+                if isinstance(entry, HttpRequest):
+                    entry.connection, entry.remote = self, self._remote
+                    is_kept = await self._serve(entry)
+                else:
+                    await self._answer_malformed_request(entry)
+                del entry  # it may have a large body
+                if self._unparsed and len(self._queue) < MAX_QUEUED_REQUESTS:
+                    self._parse_while_requests_may_wait()
+                if self._is_reading_paused:
+                    self._pause_or_resume_reading()
+                # A connection that retires ends with a response that says so: after another, its
+                # client may just be sending the next request.
+                if not is_kept or self._is_last_request or self.transport is None:
+                    return
+                if self._queue:
+                    await asyncio.sleep(0)  # many may be queued, and others must not wait for all
+                    continue
+                if self._ignores_input:
+                    return
+                self._is_serving = False
+                self._server.request_tasks.discard(task)
+                self._next_request = self._loop.create_future()
+                await self._next_request
+        finally:
+            self._server.request_tasks.discard(task)
+            self._is_answering = self._is_serving = False
+            self._ignores_input = True
+            if self.transport is not None:
+                self.transport.close()
+
+    async def _serve(self, request: HttpRequest) -> bool:
+        """Answers a request; returns whether another may follow."""
         is_kept = False
         self._current_request = request
         request.arrived_at = (
@@ -318,23 +358,9 @@ class Connection(asyncio.Protocol):
         except ConnectionError:
             pass  # the client has disconnected
         finally:
-            self._continue_or_close(is_kept=is_kept)
-
-    def _continue_or_close(self, *, is_kept: bool) -> None:
-        self._is_answering = self._is_serving = False
-        self._server.request_tasks.discard(self._task)
-        if self._unparsed and len(self._queue) < MAX_QUEUED_REQUESTS:
-            self._parse_while_requests_may_wait()
-        # A connection that retires ends with a response that says so: after another, its client may
-        # just be sending the next request.
-        if self._queue and is_kept and not self._is_last_request:
-            self._serve_next_request()
-        elif self.transport is not None and (
-            not is_kept or self._is_last_request or self._ignores_input
-        ):
-            self.transport.close()
-        if self._is_reading_paused:
-            self._pause_or_resume_reading()
+            if request.on_end is not None:
+                request.on_end()
+        return is_kept
 
     def _answer_failed_request(self, request: HttpRequest, error: Exception) -> HttpResponse:
         log.error("connection_failed", **logs.describe_exception(error))
@@ -386,7 +412,6 @@ class Connection(asyncio.Protocol):
             request = HttpRequest("", "", HeaderFields(CIMultiDict()))
             request.connection = self
             await response.send(request)
-        self._continue_or_close(is_kept=False)
 
     def _build_error_response(self, problem: Problem, request_id: str) -> HttpResponse:
         legacy_response = responses.build_error_response(

@@ -38,14 +38,17 @@ async def run_as_request(
 ) -> Any:
     """Run work as the task of one request."""
 
-    async def request() -> Any:
-        task = asyncio.current_task()
-        assert task is not None
+    async def run() -> Any:
+        request = HttpRequest("GET", "/", HeaderFields(CIMultiDict()))
         observed = ObservedRequest(asyncio.get_running_loop().time() - age_seconds)
-        requests_in_progress.attribute_task_to_request(task, observed)
-        return await request_work()
+        requests_in_progress.track_request(request, observed)
+        try:
+            return await request_work()
+        finally:
+            assert request.on_end is not None
+            request.on_end()
 
-    return await asyncio.ensure_future(request())
+    return await asyncio.ensure_future(run())
 
 
 async def test_request_is_listed_from_first_large_step_to_end_of_task() -> None:
