@@ -22,7 +22,7 @@ from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
 from gateway.http.request import HeaderFields, HttpRequest
-from gateway.http.request_ids import generate_hex_id
+from gateway.http.request_reader import generate_hex_id
 from gateway.http.responses import LegacyResponse
 from gateway.legacy_api.codec import LegacyCodec
 from gateway.legacy_api.request_context import LegacyClient, RequestContext

@@ -15,7 +15,7 @@ from gateway.config.settings import Settings
 from gateway.http.request_reader import parse_query
 from gateway.legacy_api.routes import Routes
 from gateway.payloads import json_codec
-from gateway.upstream.call_targets import TargetBuilder
+from gateway.writes.call_sender import TargetBuilder
 from mappings import errors, field_types
 from mappings.current import find_documented_endpoint
 from mappings.effects import (

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+import msgspec
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from gateway.admission.load import RequestConnection
@@ -112,6 +113,8 @@ class RequestBody:
 
 
 NO_BODY = RequestBody()
+NO_CONNECTION = cast("ClientConnection", None)
+"""Before the connection serves a request."""
 
 
 class HeaderFields:
@@ -131,14 +134,20 @@ class HeaderFields:
         """What the handler derived from them: the client's address and credentials."""
 
 
-class HttpRequest:
-    """A request whose head is complete."""
+class HttpRequest(msgspec.Struct, eq=False):
+    """A request whose head is complete; ``raw_path`` is the target as the client sent it."""
 
-    body = NO_BODY
-    connection: ClientConnection
+    method: str
+    raw_path: str
+    fields: HeaderFields
+    version: str = "1.1"
+    is_keep_alive: bool = True
+    """Whether another request may follow on the connection."""
+    body: RequestBody = NO_BODY
+    connection: ClientConnection = NO_CONNECTION
     remote: str | None = None
     """The peer's IP address; None for a Unix socket."""
-    arrived_at = 0.0
+    arrived_at: float = 0.0
     """Arrival by the monotonic clock; of a write, before it was read if the process was busy."""
     on_disconnect: Callable[[bool], None] | None = None
     """Called if the connection ends before the request does, with whether the client has
@@ -147,27 +156,13 @@ class HttpRequest:
     """Called when its response has been sent, or cannot be."""
     on_reset: Callable[[], None] | None = None
     """Called if the connection is reset while the response is sent, or soon after."""
-    has_body_timed_out = False
+    has_body_timed_out: bool = False
     """The body did not arrive in time: the connection does not wait for the rest."""
-    is_response_started = False
+    is_response_started: bool = False
 
-    def __init__(
-        self,
-        method: str,
-        raw_path: str,
-        fields: HeaderFields,
-        version: str = "1.1",
-        *,
-        is_keep_alive: bool = True,
-    ) -> None:
-        self.method = method
-        self.raw_path = raw_path
-        """The target as the client sent it."""
-        self.fields = fields
-        self.headers = fields.headers
-        self.version = version
-        self.is_keep_alive = is_keep_alive
-        """Whether another request may follow on the connection."""
+    @property
+    def headers(self) -> CIMultiDictProxy[str]:
+        return self.fields.headers
 
     @property
     def transport(self) -> asyncio.Transport | None:

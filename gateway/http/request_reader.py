@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import io
+import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -16,7 +17,6 @@ from gateway.admission.load import AdmissionSlot
 from gateway.http import progress
 from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
 from gateway.http.request import BodyIncomplete, HttpRequest
-from gateway.http.request_ids import generate_hex_id
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread_if
 from mappings.effects import JSON
@@ -24,6 +24,28 @@ from mappings.errors import BODY_TOO_LARGE, ErrorAnswer
 from mappings.failures import Invalid, Problem
 
 _REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+ID_BYTES = 12
+"""Random bytes in an id."""
+
+IDS_PER_READ = 256
+"""Ids per read of random bytes: the system call costs more than formatting an id."""
+
+_supply: list[str] = []
+
+
+def generate_hex_id() -> str:
+    if not _supply:
+        # Random bytes of the operating system differ between processes and hosts without a shared
+        # counter.
+        text, length = os.urandom(ID_BYTES * IDS_PER_READ).hex(), ID_BYTES * 2
+        _supply.extend(text[start : start + length] for start in range(0, len(text), length))
+    return _supply.pop()
+
+
+# A forked process would otherwise generate the same ids.
+os.register_at_fork(after_in_child=_supply.clear)
 
 
 class BodyTooLarge(Exception):

@@ -18,7 +18,7 @@ from gateway.admission.load import AdmissionSlot
 from gateway.config.settings import Settings
 from gateway.http import progress, request_reader, responses
 from gateway.http.request import HttpRequest
-from gateway.http.request_ids import generate_hex_id
+from gateway.http.request_reader import generate_hex_id
 from gateway.http.responses import LegacyResponse
 from gateway.legacy_api.request_context import RequestContext
 from gateway.observability import metrics

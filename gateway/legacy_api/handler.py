@@ -24,8 +24,7 @@ from gateway.config.settings import Settings
 from gateway.http import request_reader, responses
 from gateway.http.progress import LargeRequestsInProgress
 from gateway.http.request import HttpRequest
-from gateway.http.request_ids import generate_hex_id
-from gateway.http.request_reader import BodyPace
+from gateway.http.request_reader import BodyPace, generate_hex_id
 from gateway.http.responses import HttpResponse, LegacyResponse, PassedResponse
 from gateway.legacy_api import request_log
 from gateway.legacy_api.authentication import CallerAuthenticator

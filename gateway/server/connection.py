@@ -21,7 +21,7 @@ from gateway.admission.load import ConnectionTracker
 from gateway.http import responses
 from gateway.http.delivery import find_seconds_since_last_bytes, is_acknowledged
 from gateway.http.request import BodyIncomplete, HeaderFields, HttpRequest
-from gateway.http.request_ids import generate_hex_id
+from gateway.http.request_reader import generate_hex_id
 from gateway.http.responses import HttpResponse
 from gateway.observability import logs, metrics
 from gateway.server.request_parser import MAX_PARSED_BYTES, MalformedRequest, RequestParser

@@ -33,9 +33,9 @@ from gateway.storage import ObjectStateStore, Tenant
 from gateway.storage.operations import OperationRepository
 from gateway.upstream.client import MAX_ANSWER_BYTES
 from gateway.upstream.send_attempt import Fence, ResponseLost
+from gateway.writes.call_sender import is_proven_refusal, is_success
 from gateway.writes.caller import Caller
 from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
-from gateway.writes.response_proof import is_proven_refusal, is_success
 from mappings import errors
 from mappings.effects import JSON, Answer, Call, Request
 from mappings.failures import Failure, Halted, Invalid, Problem, Refused, Unknown, Unreachable

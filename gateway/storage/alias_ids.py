@@ -57,10 +57,11 @@ class AliasIds:
         """
         known: dict[str, str] = {}
         for id_ in legacy_ids:
-            if cached_id := self._current_ids.get((tenant, id_)):
+            name = tenant, id_
+            if cached_id := self._current_ids.get(name):
                 known[id_] = cached_id
             # An id that is cached as its own legacy id stands for itself.
-            elif self._legacy_ids.get((tenant, id_)) != id_:
+            elif self._legacy_ids.get(name) != id_:
                 return None
         return known
 

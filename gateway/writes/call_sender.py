@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import quote, urlencode
 
 import structlog
 
@@ -21,21 +22,13 @@ from gateway.observability import metrics, traces
 from gateway.payloads import json_codec
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
-from gateway.upstream.call_targets import TargetBuilder
 from gateway.upstream.client import MAX_ANSWER_BYTES, Reply, UpstreamClient
 from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.upstream.send_attempt import Fence
 from gateway.writes.caller import Caller
 from gateway.writes.operation_execution import OperationExecution
-from gateway.writes.response_proof import (
-    derive_status_from_error_codes,
-    is_proven_refusal,
-    is_success,
-    list_error_entries,
-    parse_error_entry,
-)
 from mappings import errors
-from mappings.current import Endpoint, find_documented_endpoint
+from mappings.current import BALANCE_PATH, SUMMARY_PATH, Endpoint, find_documented_endpoint
 from mappings.effects import (
     JSON,
     Call,
@@ -92,6 +85,30 @@ def _build_fence(call: Call, caller: Caller) -> Fence | None:
     return (
         StartFence(caller, caller.execution) if call.only_while_client_waits else caller.execution
     )
+
+
+class TargetBuilder:
+    """Builds paths and queries in the configured vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = build_current_translator(vocabulary)
+        self._paths = {
+            SUMMARY_PATH: vocabulary.current_summary_path,
+            BALANCE_PATH: vocabulary.current_balance_path,
+        }
+
+    def build(self, call: Call, endpoint: Endpoint) -> str:
+        """Builds ``/v1/...`` with its query, percent-encoded."""
+        path = f"/v1{call.path}"
+        # These two paths are configurable.
+        if path_template := self._paths.get(endpoint.path):
+            match = endpoint.pattern.fullmatch(call.path)
+            path = path_template.format(**(match.groupdict() if match else {}))
+        if not call.query:
+            return path
+        query = self._vocabulary.translate_from_neutral(endpoint.query_shape, dict(call.query))
+        # Spaces as ``%20``: a ``+`` is a plus sign to services that decode the query like a path.
+        return path + (f"?{urlencode(query, quote_via=quote)}" if query else "")
 
 
 class CallSender:
@@ -327,3 +344,47 @@ def _extract_retry_after_header(reply: Reply) -> str | None:
     header = reply.headers.get("Retry-After", "")
     # It goes into a response header, where a control character would start another header.
     return header if header and header.isascii() and header.isprintable() else None
+
+
+# What a response proves about a write (contract, section 7)
+
+
+def is_success(status: int, body: Mapping[str, JSON]) -> bool:
+    """Whether a response with a readable body proves that the write was executed."""
+    return 200 <= status < 300 and body.get("ok") is not False
+
+
+def is_proven_refusal(status: int, body: Mapping[str, JSON] | None) -> bool:
+    """Whether a response to a write proves that it was not executed (contract, section 7).
+
+    A 4xx with the service's own error JSON does, and so does a 2xx with ``ok: false`` and error
+    codes. A 5xx does not: it may come from a proxy that gave up while the service was still
+    working.
+    """
+    # Every code must blame the client: one that does not may mean that a part was done.
+    if status < 300:
+        return derive_status_from_error_codes(body or {}) < 500
+    return 400 <= status < 500 and any(map(parse_error_entry, list_error_entries(body or {})))
+
+
+def derive_status_from_error_codes(body: Mapping[str, JSON]) -> int:
+    """Returns the status for the errors of a 2xx with ``ok: false``; 500 if one has no code."""
+    problems = [parse_error_entry(entry) for entry in list_error_entries(body)]
+    parsed = [problem for problem in problems if problem is not None]
+    return errors.derive_status_from_problem_codes(parsed) if len(parsed) == len(problems) else 500
+
+
+def list_error_entries(body: Mapping[str, JSON]) -> list[JSON]:
+    entries = body.get("errors")
+    return entries if isinstance(entries, list) else []
+
+
+def parse_error_entry(entry: JSON) -> Problem | None:
+    if not isinstance(entry, dict) or not isinstance(entry.get("code"), str):
+        return None
+    message, field = entry.get("message"), entry.get("field")
+    return Problem(
+        entry["code"],
+        message if isinstance(message, str) else "",
+        field if isinstance(field, str) else None,
+    )

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.payloads import json_codec
-from gateway.upstream.call_targets import TargetBuilder
 from gateway.upstream.client import TARGET_PATTERN
+from gateway.writes.call_sender import TargetBuilder
 from mappings import OPERATIONS, UNLISTED, errors, field_types
 from mappings.current import find_documented_endpoint
 from mappings.effects import (

@@ -8,6 +8,8 @@ from collections.abc import Hashable
 from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from gateway.admission.load.fair_limiter import (
     SHED,
     WAITING,
@@ -89,28 +91,21 @@ class LoadShedder:
             wakeup.set_result(shed_reason)
 
 
-class AdmissionSlot:
+class AdmissionSlot(msgspec.Struct, eq=False):
     """The slot of one request; the caller must release it in any case.
 
     ``holder`` is the merchant, or the client's address, that the body's memory counts for. The
     connection is attributed to the ``tenant`` when the request runs.
     """
 
-    def __init__(
-        self,
-        load: LoadShedder,
-        holder: str,
-        connection: RequestConnection | None = None,
-        tenant: Hashable = None,
-    ) -> None:
-        self._load = load
-        self._tenant = tenant
-        self._holder = holder
-        self._connection = connection
-        self._reserved_bytes = 0
-        self._waiter: Waiter | None = None
-        self._merchant = ""
-        """The merchant whose running requests include this one, if it did not have to wait."""
+    _load: LoadShedder
+    _holder: str
+    _connection: RequestConnection | None = None
+    _tenant: Hashable = None
+    _reserved_bytes: int = 0
+    _waiter: Waiter | None = None
+    _merchant: str = ""
+    """The merchant whose running requests include this one, if it did not have to wait."""
 
     def check_capacity(self, merchant: str) -> None:
         """Raises Overloaded if the request would be rejected after its body is read."""

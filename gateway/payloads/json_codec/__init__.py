@@ -27,8 +27,13 @@ from gateway.payloads.json_codec.slice_decoding import (
     estimate_memory_bytes,
     loads_in_slices,
 )
-from gateway.payloads.json_codec.text_decoding import NotSliceableError, loads_trusted
-from gateway.payloads.json_codec.values import MAX_DEPTH, MAX_DIGITS, ExactDecimal
+from gateway.payloads.json_codec.text_decoding import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+    ExactDecimal,
+    NotSliceableError,
+    loads_trusted,
+)
 
 __all__ = [
     "LARGE_BYTES",

@@ -13,13 +13,13 @@ from gateway.payloads.json_codec.slice_decoding import (
     loads_in_slices,
 )
 from gateway.payloads.json_codec.text_decoding import (
+    MAX_DEPTH,
     NeedsStrictDecode,
     NotSliceableError,
     decode_if_lossless,
     decode_strictly_with_refusal_reason,
     is_nested_deeper_than,
 )
-from gateway.payloads.json_codec.values import MAX_DEPTH
 
 LONG_LISTS = frozenset({"payments", "update_payments", "remove_payments", "entries"})
 """Fields whose lists may be very long: the documents set no maximum of payments in a batch."""

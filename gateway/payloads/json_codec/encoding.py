@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gateway.payloads.compressed_buffer import CompressedBuffer
-from gateway.payloads.json_codec.values import MAX_DEPTH, ExactDecimal
+from gateway.payloads.json_codec.text_decoding import MAX_DEPTH, ExactDecimal
 from mappings.lazy_sequences import CompressedSequence, LazySequence, MappedSequence
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from gateway.payloads.compressed_buffer import CompressedBuffer, iter_windows
 from gateway.payloads.json_codec.encoding import iterdumps
 from gateway.payloads.json_codec.text_decoding import (
+    MAX_DEPTH,
     WHITESPACE,
     DuplicateKeyError,
     NeedsStrictDecode,
@@ -21,7 +22,6 @@ from gateway.payloads.json_codec.text_decoding import (
     is_nested_deeper_than,
     scan_value,
 )
-from gateway.payloads.json_codec.values import MAX_DEPTH
 from mappings.lazy_sequences import SLICE_SIZE, CompressedSequence
 
 LARGE_BYTES = 256 * 1024

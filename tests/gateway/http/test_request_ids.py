@@ -1,7 +1,7 @@
 import os
 import re
 
-from gateway.http.request_ids import IDS_PER_READ, generate_hex_id
+from gateway.http.request_reader import IDS_PER_READ, generate_hex_id
 
 
 def test_tokens_are_unique_and_shaped_like_request_ids() -> None:

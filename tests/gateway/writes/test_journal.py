@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from gateway.http.request_ids import generate_hex_id
+from gateway.http.request_reader import generate_hex_id
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, open_store
 from gateway.storage.operations import CONFIRMED, SENT, OwnershipLostError
 from gateway.upstream.clock import ServiceClock
