@@ -219,24 +219,18 @@ class LegacyCodec:
         """Builds the response to a client, in its vocabulary and with its ids."""
         operation = context.operation
         assert operation is not None  # noqa: S101 - a request without one has no flow
-        context.notices, body = answer.notices, dict(answer.body)
-        is_long = (
-            context.caller is not None and context.caller.is_long and json_codec.has_rows(body)
-        )
-        if context.caller is not None:
-            execution = context.caller.execution
-            # New ids are recorded together with the outcome of the write, but those of a long
-            # answer are recorded one slice at a time, to bound the size of a transaction.
-            # Only a started write has an outcome to record them with.
-            deferred_ids = (
-                execution.new_aliases
-                if execution is not None and execution.is_saved and not is_long
-                else None
+        context.notices, body, caller = answer.notices, answer.body, context.caller
+        is_long = caller is not None and caller.is_long and json_codec.has_rows(body)
+        if caller is not None:
+            client_ids = (
+                None
+                if is_long
+                else self._find_cached_client_ids(context, caller, operation.answer_shape, body)
             )
-            tenant = context.caller.key.tenant
-            client_ids = await self._map_ids_in_response_to_client_ids(
-                context, tenant, operation.answer_shape, body, deferred_ids, is_long=is_long
-            )
+            if client_ids is None:
+                client_ids = await self._map_ids_in_response_to_client_ids(
+                    context, caller, operation.answer_shape, body, is_long=is_long
+                )
             if client_ids:
                 body = replace_ids(operation.answer_shape, body, client_ids)
         # Words come last, because ids are found by the neutral field names.
@@ -250,28 +244,42 @@ class LegacyCodec:
         _record_progress(context, "sending_response", sum(map(len, chunks)), is_long=is_long)
         return structs.replace(response, body={}, chunks=chunks)
 
+    def _find_cached_client_ids(
+        self, context: RequestContext, caller: Caller, response_shape: Any, body: JSON
+    ) -> Mapping[str, str] | None:
+        """Maps the ids of an answer as below, but only from the cache; None if any is missing."""
+        collected = objects, mentioned_ids = collect_ids(response_shape, body)
+        if mentioned_ids:
+            return None
+        legacy_ids = self._ids.find_cached_legacy_ids(caller.key.tenant, objects)
+        if legacy_ids is None or (not legacy_ids and context.has_only_current_ids):
+            return legacy_ids
+        return dict(_iter_differing_id_pairs(collected, legacy_ids, context.client_ids))
+
     async def _map_ids_in_response_to_client_ids(
         self,
         context: RequestContext,
-        tenant: Tenant,
+        caller: Caller,
         response_shape: Any,
         body: JSON,
-        deferred_ids: dict[str, str] | None,
         *,
         is_long: bool,
     ) -> Mapping[str, str]:
         """Maps the ids of an answer to client ids; ids that are the same in both are left out."""
+        tenant, execution = caller.key.tenant, caller.execution
+        # New ids are recorded together with the outcome of the write, but those of a long answer
+        # are recorded one slice at a time, to bound the size of a transaction. Only a started
+        # write has an outcome to record them with.
+        deferred_ids = (
+            execution.new_aliases
+            if execution is not None and execution.is_saved and not is_long
+            else None
+        )
         if not is_long:
-            collected = objects, mentioned_ids = collect_ids(response_shape, body)
-            legacy_ids = (
-                None if mentioned_ids else self._ids.find_cached_legacy_ids(tenant, objects)
+            collected = collect_ids(response_shape, body)
+            legacy_ids = await self._ids.find_or_create_object_and_text_ids(
+                tenant, *collected, deferred_ids
             )
-            if legacy_ids is None:
-                legacy_ids = await self._ids.find_or_create_object_and_text_ids(
-                    tenant, *collected, deferred_ids
-                )
-            if not legacy_ids and context.has_only_current_ids:
-                return legacy_ids
             return dict(_iter_differing_id_pairs(collected, legacy_ids, context.client_ids))
         slices = iterate_id_slices(response_shape, body)
         client_ids: dict[str, str] = {}

@@ -297,7 +297,6 @@ class Connection(asyncio.Protocol):
             while self._queue:
                 entry, is_kept, self._is_answering = self._queue.popleft(), False, True
                 if isinstance(entry, HttpRequest):
-                    entry.connection, entry.remote = self, self._remote
                     is_kept = await self._serve(entry)
                 else:
                     await self._answer_malformed_request(entry)
@@ -328,6 +327,7 @@ class Connection(asyncio.Protocol):
 
     async def _serve(self, request: HttpRequest) -> bool:
         """Answers a request; returns whether another may follow."""
+        request.connection, request.remote = self, self._remote
         is_kept = False
         self._current_request = request
         request.arrived_at = (

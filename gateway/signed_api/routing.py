@@ -31,11 +31,13 @@ class InterfaceRouter:
         self._signed_handler = signed_handler
 
     def __call__(self, request: HttpRequest) -> Awaitable[HttpResponse]:
-        is_signed = "Authorization" in request.headers and has_authorization_scheme(
-            request.headers, self._words.scheme
-        )
-        if request.method == "OPTIONS" and not is_signed:
-            is_signed = self._is_signed_request_preflight(request)
+        # The legacy handler has had a request with these header fields.
+        if request.fields.client is not None and request.method != "OPTIONS":
+            is_signed = False
+        else:
+            is_signed = has_authorization_scheme(request.headers, self._words.scheme) or (
+                request.method == "OPTIONS" and self._is_signed_request_preflight(request)
+            )
         handler = self._signed_handler if is_signed else self._legacy_handler
         return handler(request) if traces.active_tracer is None else _trace(handler, request)
 
