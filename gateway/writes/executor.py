@@ -160,6 +160,9 @@ class FlowExecutor:
             facts = self._object_state.load_now(caller.key.tenant, step.kind, step.id)
             if facts is not None:
                 return facts
+        # Written out, because most requests are this one call.
+        if isinstance(step, Call) and step.is_plain_read:
+            return self._call_sender.send(step, caller)
         return self._perform_step(step, caller)
 
     async def _perform_or_replay_step(
@@ -362,10 +365,9 @@ class FlowExecutor:
         """Starts a step, whose result is awaited."""
         tenant = caller.key.tenant
         if isinstance(step, Call):
-            is_plain_read = step.is_read and step.probe_ids is None and not step.cache_seconds
             return (
                 self._call_sender.send(step, caller)
-                if is_plain_read
+                if step.is_plain_read
                 else self._send_call_or_use_cache(step, caller)
             )
         if isinstance(step, LoadFacts):

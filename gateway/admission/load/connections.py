@@ -131,8 +131,11 @@ class ConnectionTable(Generic[ConnectionT]):
     def mark_request_running(
         self, connection: ConnectionT, now: float, tenant: Hashable = None
     ) -> None:
+        # Written out, because each request does both.
         if (state := self._states.get(connection)) is not None:
-            self._change_phase(connection, state, WORK, now, tenant or state.tenant)
+            if state.group is not None:
+                self._leave_group(connection, state)
+            state.phase, state.since, state.tenant = WORK, now, tenant or state.tenant
 
     def mark_response_in_progress(self, connection: ConnectionT, now: float) -> None:
         """Records that the response is being sent, or that the client read some of it."""
@@ -143,7 +146,10 @@ class ConnectionTable(Generic[ConnectionT]):
 
     def mark_connection_idle(self, connection: ConnectionT, now: float) -> None:
         if (state := self._states.get(connection)) is not None:
-            self._change_phase(connection, state, IDLE, now, state.tenant)
+            if state.group is not None:
+                self._leave_group(connection, state)
+            state.phase, state.since = IDLE, now
+            self._join_group(connection, state)
 
     def close(self, connection: ConnectionT) -> None:
         if (state := self._states.pop(connection, None)) is not None:
@@ -211,24 +217,27 @@ class ConnectionTable(Generic[ConnectionT]):
         tenant: Hashable = None,
     ) -> None:
         """Changes the phase and the tenant, and with them the group of a connection."""
-        # Written out, because each request changes the phase of its connection several times.
-        group = state.group
-        if group is not None:
-            del group[connection]
-            if not group:
-                del state.groups[state.holder]
+        if state.group is not None:
+            self._leave_group(connection, state)
         state.phase, state.since, state.tenant = phase, now, tenant
         # A running request may move money, so its connection is in no group and is never replaced.
-        if phase is WORK:
-            state.group = None
-        else:
-            groups, holder = (
-                (self._unauthenticated, state.address)
-                if tenant is None
-                else (self._authenticated, tenant)
-            )
-            group = groups.get(holder)
-            if group is None:
-                group = groups[holder] = {}
-            state.group, state.groups, state.holder = group, groups, holder
-            group[connection] = now
+        if phase is not WORK:
+            self._join_group(connection, state)
+
+    def _leave_group(self, connection: ConnectionT, state: _ConnectionState) -> None:
+        group, state.group = state.group or {}, None
+        del group[connection]
+        if not group:
+            del state.groups[state.holder]
+
+    def _join_group(self, connection: ConnectionT, state: _ConnectionState) -> None:
+        groups, holder = (
+            (self._unauthenticated, state.address)
+            if state.tenant is None
+            else (self._authenticated, state.tenant)
+        )
+        group = groups.get(holder)
+        if group is None:
+            group = groups[holder] = {}
+        state.group, state.groups, state.holder = group, groups, holder
+        group[connection] = state.since
