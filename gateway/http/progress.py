@@ -103,7 +103,7 @@ class LargeRequestsInProgress:
 
     def track_request(self, request: EndingRequest, observed: ObservedRequest) -> None:
         """Attributes the work of the current task to a request until that ends."""
-        tracked = _TrackedRequest(self, ref(observed))
+        tracked = _TrackedRequest(self, self._progress_by_request, ref(observed))
         request.on_end = tracked.end
         _current_request.set(tracked)
 
@@ -123,12 +123,10 @@ class LargeRequestsInProgress:
             progress = RequestProgress(*labels, self._clock() - elapsed, step, done, total)
         self._progress_by_request[request] = replace(progress, step=step, done=done, total=total)
 
-    def forget_request(self, request: _TrackedRequest) -> None:
-        self._progress_by_request.pop(request, None)
-
 
 class _TrackedRequest(msgspec.Struct, eq=False):
     registry: LargeRequestsInProgress
+    progress_by_request: dict[_TrackedRequest, RequestProgress]
     observed: ref[ObservedRequest]
     """A weak reference: a pooled connection keeps the context variables of the request that opened
     it."""
@@ -136,7 +134,7 @@ class _TrackedRequest(msgspec.Struct, eq=False):
 
     def end(self) -> None:
         self.has_ended = True
-        self.registry.forget_request(self)
+        self.progress_by_request.pop(self, None)
 
 
 _current_request: ContextVar[_TrackedRequest | None] = ContextVar("large", default=None)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from itertools import chain
+from operator import methodcaller
 from typing import Any, Literal, cast
 
 import structlog
@@ -47,6 +48,8 @@ from mappings.lazy_sequences import iterate_chunks, materialize_rows
 from mappings.vocabulary import build_legacy_translator
 
 log = structlog.get_logger()
+
+_HAS_HYPHEN = methodcaller("__contains__", "-")
 
 
 class LegacyCodec:
@@ -179,7 +182,7 @@ class LegacyCodec:
         sent_ids: Collection[str]
         if not body and not query:
             # Of the path's names only countries are no ids.
-            sent_ids = [id_ for id_ in path_ids.values() if "-" in id_]
+            sent_ids = [*filter(_HAS_HYPHEN, path_ids.values())]
         else:
             operation = context.operation
             assert operation is not None  # noqa: S101 - a request without one has no flow

@@ -181,7 +181,7 @@ class Connection(asyncio.Protocol):
                 self._serve_next_request()
         else:
             self._table.mark_header_started(self, self._loop.time())
-        if self._queue or self._unparsed or self._parser.body is not None:
+        if len(self._queue) > 1 or self._unparsed or self._parser.body is not None:
             self._pause_or_resume_reading()
 
     def pause_writing(self) -> None:
