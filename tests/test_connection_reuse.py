@@ -93,3 +93,25 @@ async def test_trailer_reaches_no_other_client_through_haproxy(tmp_path: Path):
                     port, [build_chunked_request(f"X-API-Key: {KEY['api_key']}")], max_count=1
                 )
                 assert await read_statuses(port, [REQUEST_WITHOUT_KEY], max_count=1) == [403]
+
+
+async def test_each_request_of_a_connection_has_its_own_header_fields(tmp_path: Path):
+    async with open_gateway(tmp_path, NO_SERVICE) as gateway:
+        with_key = [f"X-API-Key: {KEY['api_key']}"]
+        other_case = [f"x-api-key: {KEY['api_key']}"]
+        wrong_key = [f"X-API-Key: {KEY['api_key']}0"]
+        requests = [
+            with_key,
+            with_key,
+            wrong_key,
+            [],
+            with_key,
+            [*with_key, *wrong_key],
+            other_case,
+        ]
+        data = b"".join(
+            "\r\n".join(["GET /v1/recipients/R-0 HTTP/1.1", "Host: x", *lines, "", ""]).encode()
+            for lines in requests
+        )
+        statuses = await read_statuses(gateway.running.port, [data], max_count=len(requests))
+        assert statuses == [500, 500, 403, 403, 500, 403, 500]
