@@ -15,7 +15,6 @@ from sqlalchemy import (
     exists,
     func,
     literal_column,
-    null,
     or_,
     select,
     text,
@@ -209,9 +208,8 @@ SELECT_RESTORED = Statement(
 def _build_operation_insert(kind: ModuleType) -> Any:
     # Inserts no row if the Idempotency-Key is used, without failing the transaction.
     insert = kind.insert(operations).on_conflict_do_nothing().inline()
-    # SQLite numbers the rows itself. NULL is explicit, because SQLAlchemy would warn without it.
-    number = operation_numbers.next_value() if kind is postgresql else null()
-    return insert.values(number=number)
+    # SQLite numbers the rows itself.
+    return insert.values(number=operation_numbers.next_value()) if kind is postgresql else insert
 
 
 INSERT_OPERATION = Statement(
