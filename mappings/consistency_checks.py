@@ -218,7 +218,7 @@ def find_deleted_recipient_differences(recipient_id: str) -> Flow:
     if recipient.get("status") == "archived" or not facts.get("deleted"):
         return _build_differences_answer()
     if facts.get("still_there"):
-        description = "its creation failed and could not be undone; archive it in the dashboard"
+        description = "its creation was refused, and it is not deleted yet"
         return _build_differences_answer(_build_difference("left_over", description))
     description = f"clients deleted it, but its status at the service is {recipient.get('status')}"
     return _build_differences_answer(_build_difference("active_again", description))

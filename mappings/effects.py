@@ -5,8 +5,8 @@ returns the answer. It does no I/O and has no clock or randomness. It can theref
 without an event loop, and an interrupted flow is resumed by replaying the results of its steps.
 
 If a step fails, the executor throws a ``Failure`` into the flow at its ``yield``. A flow undoes its
-earlier calls after ``Refused`` and ``Unreachable``, but never after ``Unknown``: the write may have
-been executed, so the gateway first finds out whether it was.
+earlier calls after ``Refused``, but never after ``Unknown``: the write may have been executed, so the
+gateway first finds out whether it was.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from mappings.failures import Invalid, Problem, ProblemList
+from mappings.failures import Invalid, Problem, ProblemList, Refused
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -151,7 +151,8 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     executed. It searches for an object with the fields ``match_fields``, or with those of the whole
     body if that is None. A write that is ``only_while_client_waits`` is never sent by the
     background reconciler. A cleanup does not stop the flow if its outcome stays unknown: it counts
-    as refused unless there is proof that it was executed.
+    as refused unless there is proof that it was executed. ``undo_of`` is the refusal because of
+    which a call undoes earlier ones; it is repeated until the service confirms it or answers 404.
 
     ``in_doubt`` is recorded as soon as the outcome is unknown, provided that its condition still holds.
     """
@@ -167,6 +168,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     reconcile: OutcomeRule | None = None
     only_while_client_waits: bool = False
     is_cleanup: bool = False
+    undo_of: Refused | None = None
     match_fields: JSON = None
     in_doubt: CompareAndSet | None = None
     is_read: bool = False
@@ -192,7 +194,9 @@ class Call(msgspec.Struct, frozen=True, eq=False):
 
 
 _COMPARED_FIELDS = tuple(
-    name for name in Call.__struct_fields__ if name not in ("reconcile", "match_fields", "in_doubt")
+    name
+    for name in Call.__struct_fields__
+    if name not in ("reconcile", "match_fields", "in_doubt", "undo_of")
 )
 
 MAX_PARALLEL_CALLS = 8

@@ -152,3 +152,14 @@ class Unknown(Failure):
         super().__init__(reason)
         self.age_seconds = age_seconds
         self.retry_after = retry_after
+
+
+class UndoPending(Unknown):
+    """The service refused a later step, and what was created before is not undone yet.
+
+    The client gets the refusal; the reconciler continues the undo until the service confirms it.
+    """
+
+    def __init__(self, refusal: Refused) -> None:
+        super().__init__("what a refused request created is not deleted yet", retry_after=1)
+        self.refusal = refusal

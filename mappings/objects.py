@@ -25,7 +25,7 @@ Facts = Mapping[str, JSON]
 """The facts that the gateway stores about a recipient, because the service cannot store them.
 
 ``status`` is the legacy status that a client set last: ``disabled``, ``inactive`` or ``suspended``.
-``deleted`` hides the recipient; ``still_there`` means that the service failed to delete it.
+``deleted`` hides the recipient; ``still_there`` means that the service has not deleted it yet.
 ``autoswitch`` and ``holdup`` are the values that a client set.
 """
 

@@ -18,7 +18,7 @@ from msgspec import structs
 from mappings import banking, current, legacy, recipient_outcomes
 from mappings.banking import build_empty_field_problem, build_invalid_field_problem
 from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, LoadFacts, Step
-from mappings.failures import Failure, Problem, Refused, Unreachable
+from mappings.failures import Failure, Problem, Refused
 from mappings.field_types import is_masked_value
 from mappings.government_ids import ClientGovernmentId
 from mappings.objects import (
@@ -358,7 +358,7 @@ def add_accounts_and_delete_replaced(
                     recipient, new_accounts[-1], plan.wallet_currency, field_map
                 )
     # Nothing is undone after Unknown: the account may exist, and reconciliation decides that first.
-    except (Refused, Unreachable):
+    except Refused:
         if not is_undone_by_caller:
             yield from _undo_account_additions(original, new_accounts)
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from msgspec import structs
 
@@ -32,7 +33,7 @@ from mappings.effects import (
     Request,
 )
 from mappings.errors import NOT_FOUND
-from mappings.failures import Failure, Invalid, Problem, Refused, Unreachable
+from mappings.failures import Failure, Invalid, Problem, Refused
 from mappings.list_filters import Filters
 from mappings.objects import (
     RECIPIENT,
@@ -62,9 +63,10 @@ def create_recipient(request: Request) -> Flow:
     POST   /recipients/:id/accounts  for each account of a payout, the primary one first
     PATCH  /recipients/:id/accounts/:account  for a wallet with another currency
     GET    /recipients/:id           with a payout, because the accounts decide status and route
-    DELETE /recipients/:id           if a later call is refused, to undo the create
+    DELETE /recipients/:id           if a later call is refused, to undo the create; repeated after the
+                                     answer until the service confirms it
 
-    A recipient that cannot be deleted is stored as deleted, and so never shown to clients.
+    A recipient that is not deleted yet is stored as deleted, and so never shown to clients.
     """
     body = request.body
     payout = payouts.parse_payout(body.get("payout"), "payout.", request.problems)
@@ -100,13 +102,12 @@ def create_recipient(request: Request) -> Flow:
         recipient = yield from _send_remaining_recipient_values(
             new_recipient, body, payout, request.options
         )
-    except (Refused, Unreachable) as failure:
+    except Refused as refusal:
+        # A 404 is about the new recipient, which the client did not name, so it is hidden.
+        refusal_to_show = Refused(500) if refusal.status == 404 else refusal
         # Without the undo, the client's retry would create a second recipient.
-        yield from _undo_recipient_creation(new_recipient["id"])
-        if isinstance(failure, Refused) and failure.status == 404:
-            # A 404 is about the new recipient, which the client did not name, so it is hidden.
-            raise Refused(500) from None
-        raise
+        yield from _undo_recipient_creation(new_recipient["id"], refusal_to_show)
+        raise refusal_to_show from None
     # Stored after all calls, because an undone recipient needs no facts.
     if holds:
         yield CompareAndSet("recipient", new_recipient["id"], holds)
@@ -151,14 +152,11 @@ def _plan_payout_accounts(payout: Payout, body: Mapping[str, JSON]) -> payouts.A
     )
 
 
-def _undo_recipient_creation(recipient_id: str) -> SubFlow:
-    # Recorded before the call, because clients must not see the recipient even if the deletion
-    # fails.
+def _undo_recipient_creation(recipient_id: str, refusal: Refused) -> SubFlow:
+    # Recorded before the call, because clients must not see the recipient until it is deleted.
     yield CompareAndSet("recipient", recipient_id, {"deleted": True, "still_there": True})
-    try:
-        yield structs.replace(_build_recipient_deletion(recipient_id), is_cleanup=True)
-    except Failure:
-        return
+    with suppress(Refused):  # 404: it does not exist any more
+        yield structs.replace(_build_recipient_deletion(recipient_id), undo_of=refusal)
     yield CompareAndSet("recipient", recipient_id, {"still_there": None})
 
 

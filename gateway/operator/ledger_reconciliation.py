@@ -50,7 +50,8 @@ ADVICE = {
     "by hand",
     "abandoned_started": "check immediately in the dashboard what it pays, ask support to stop it, "
     "and make sure that nobody is paid twice",
-    "left_over": "archive it in the dashboard",
+    "left_over": "wait while `writes unsettled` lists its deletion; otherwise archive it in the "
+    "dashboard",
     "active_again": "archive it in the dashboard, or leave it as it is: clients do not see it",
 }
 

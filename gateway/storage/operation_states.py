@@ -128,6 +128,12 @@ WRITE_TRANSITIONS = (
         f"{_OWN}; an earlier write of the operation happened, and this one is no payment or start",
         SENT,
     ),
+    Transition(
+        UNSENT,
+        "sent again",
+        f"{_OWN}; an earlier write of the operation happened, and this one is of its recipient",
+        SENT,
+    ),
 )
 
 

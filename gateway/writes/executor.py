@@ -20,7 +20,7 @@ from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.reads.listing import ListReader
 from gateway.reads.recent_reads import RecentReads
 from gateway.storage.object_state import ObjectStateStore
-from gateway.storage.operations import Write
+from gateway.storage.operations import UNSENT, Write
 from gateway.storage.tenants import Tenant
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.optional_endpoints import OptionalEndpoints
@@ -56,6 +56,7 @@ from mappings.failures import (
     NoSuchOperation,
     Problem,
     Refused,
+    UndoPending,
     Unknown,
     Unreachable,
 )
@@ -218,13 +219,15 @@ class FlowExecutor:
         """
         try:
             # An earlier execution recorded this write and may have sent it.
-            if execution.current_write is not None:
-                return await self._reconcile_write(call, execution.current_write, caller, execution)
+            if (write := execution.current_write) is not None and write.state != UNSENT:
+                return await self._reconcile_write(call, write, caller, execution)
             if failure := self._find_reason_not_to_send(call, caller, execution):
                 execution.record_step(call, failure)
                 raise failure
             return await self._save_and_send_write(call, caller, execution)
         except Unknown as unknown:
+            if call.undo_of:
+                raise UndoPending(call.undo_of) from None
             execution.in_doubt_change = call.in_doubt
             # A retry before this time could not learn more than this attempt did.
             if unknown.retry_after is None:
@@ -274,6 +277,13 @@ class FlowExecutor:
             await execution.record_reconciled_outcome(call, outcome)
             return outcome.body
         except Failure as failure:
+            # What is not undone yet must stay recorded, and be tried again.
+            if call.undo_of and isinstance(failure, Refused) and failure.status != 404:
+                raise Unknown("the undo was refused") from None
+            # Nothing is undone, because the retry or the reconciler sends the rest.
+            if isinstance(failure, Unreachable) and _is_completed_later(call, execution):
+                execution.record_unsent_write()
+                raise Unknown(str(failure), retry_after=MIN_RETRY_AFTER_SECONDS) from None
             execution.record_response(call, failure)
             raise
         execution.record_response(call, body)
@@ -483,6 +493,15 @@ def _throw_into_flow(flow: Generator[Step, Any, Any], failure: Failure) -> tuple
 def _can_send_write(call: Call, execution: OperationExecution) -> bool:
     """Whether a write may be sent: without its client an operation is continued, but not begun."""
     return execution.is_client_waiting or not (call.only_while_client_waits or not execution.writes)
+
+
+def _is_completed_later(call: Call, execution: OperationExecution) -> bool:
+    """Whether a write that could not be sent is sent later, even without its client.
+
+    Only a recipient and its accounts are completed (contract, section 7).
+    """
+    is_of_recipient = call.path.startswith("/recipients/") and not call.is_cleanup
+    return is_of_recipient and execution.has_executed_write
 
 
 def _is_retryable_read_failure(failure: Failure) -> bool:

@@ -44,7 +44,7 @@ from gateway.writes.recipient_locks import RecipientLocks
 from gateway.writes.reconciler import WriteReconciler
 from gateway.writes.retry_matching import RetryMatcher, is_blocking
 from mappings.effects import Answer, CompareAndSet, Operation, Request
-from mappings.failures import Failure, Halted, Invalid, Problem, Unknown
+from mappings.failures import Failure, Halted, Invalid, Problem, UndoPending, Unknown
 
 POLL_SECONDS = 0.2
 """Seconds between two checks of an operation that a request waits for."""
@@ -214,6 +214,10 @@ class IdempotencyGuard:
             answer = await self._executor.execute(
                 flow, write_request.caller, write_request.problems, execution
             )
+        except UndoPending as pending:
+            return await self._answer_refusal(
+                execution, pending.refusal, render_failure, has_key=has_key, pending=pending
+            )
         except Unknown as unknown:
             await self._leave_in_doubt(execution, unknown)
             raise
@@ -232,24 +236,41 @@ class IdempotencyGuard:
             if execution.is_resumed:
                 await execution.close(UNDONE)
                 return None
-            response = await render_failure(failure)
-            # A refusal that may pass is not stored: the Idempotency-Key would repeat it for a day.
-            is_final = (
-                has_key and response.status in (404, 406) and not _is_temporary_refusal(failure)
-            )
-            stored = (
-                await run_in_thread_if(response.is_long, stored_responses.encode_response, response)
-                if is_final
-                else None
-            )
-            await execution.close(ANSWERED if is_final else UNDONE, stored)
-            return response
+            return await self._answer_refusal(execution, failure, render_failure, has_key=has_key)
         response = await render_answer(answer)
         await self._finish(execution, response, key_digest, has_key=has_key)
         # Not before: what a process that was paused has done may belong to another one by now.
         self._responses[execution] = response
         # The first attempt's process had ended: this is its response, and nothing was done twice.
         return stored_responses.add_replayed_header(response) if execution.is_resumed else response
+
+    async def _answer_refusal(
+        self,
+        execution: OperationExecution,
+        failure: Failure,
+        render_failure: RenderFailure,
+        *,
+        has_key: bool,
+        pending: UndoPending | None = None,
+    ) -> LegacyResponse:
+        """Ends a refused operation, or leaves its undo to the reconciler; returns the response."""
+        response = await render_failure(failure)
+        # A refusal that may pass is not stored: the Idempotency-Key would repeat it for a day.
+        is_final = has_key and response.status in (404, 406) and not _is_temporary_refusal(failure)
+        stored = (
+            await run_in_thread_if(response.is_long, stored_responses.encode_response, response)
+            if is_final
+            else None
+        )
+        if pending is None:
+            await execution.close(ANSWERED if is_final else UNDONE, stored)
+        else:
+            # It was answered: without a stored response, the same request is a new one.
+            answered = (
+                {"response": stored} if is_final else {"idempotency": None, "fingerprint": ""}
+            )
+            await execution.leave_in_doubt(str(pending), **answered)
+        return response
 
     async def _finish(
         self,

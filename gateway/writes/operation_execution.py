@@ -309,6 +309,10 @@ class OperationExecution:
             )
         self._append_changing_step(call, outcome)
 
+    def record_unsent_write(self) -> None:
+        """Records that the last write was not sent; its step is open, and a replay sends it."""
+        self._resolve_write(UNSENT)
+
     async def record_reconciled_outcome(self, call: Call, outcome: Confirmed | Absent) -> None:
         """Records the outcome of a write without a response, and saves it for others to see."""
         write, change_end = self.writes[self._position], self._unsaved_change_end
@@ -400,12 +404,12 @@ class OperationExecution:
             (write.status or 0) >= 500 for write in self.writes.values()
         )
 
-    async def leave_in_doubt(self, reason: str) -> None:
+    async def leave_in_doubt(self, reason: str, **column_values: Any) -> None:
         """Marks the operation as in doubt, because of a write or a failed read; it is replayed."""
         if self.is_saved:
             if self.failed_reads:
                 del self._unsaved_steps[self._unsaved_change_end :]
-            changes = {"state": IN_DOUBT, "reason": reason}
+            changes = {"state": IN_DOUBT, "reason": reason, **column_values}
             try:
                 await self._save_checkpoint(
                     column_values=changes,

@@ -25,6 +25,7 @@ from gateway.observability import logs
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import Store, StoreUnavailable, Tenant
 from gateway.storage.operations import (
+    ANSWERED,
     DONE,
     IN_DOUBT,
     RUNNING,
@@ -210,7 +211,8 @@ class WriteReconciler:
             if execution.is_failed_read(failure):
                 await execution.leave_in_doubt("the service cannot be read")
                 return False
-            await execution.close(UNDONE)
+            # A stored response is a refusal that answered its client before the undo was confirmed.
+            await execution.close(ANSWERED if record.response else UNDONE, record.response)
             self._log_resolved(record, "not_executed", **{"error.type": failure.error_type})
         else:
             if execution.operation.method == "GET":

@@ -18,7 +18,6 @@ from gateway.payloads import stored_json
 from gateway.payloads.stored_json import StoredText
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage.operations import (
-    ANSWERED,
     DONE,
     OperationRecord,
 )
@@ -76,7 +75,7 @@ async def load_first_attempt_response(
 
     Raises Unknown for a forwarded request without one: the gateway cannot rebuild its response.
     """
-    if first_attempt.response is not None and first_attempt.state in (DONE, ANSWERED):
+    if first_attempt.response is not None:
         is_long = stored_json.is_large(first_attempt.response)
         stored = await run_in_thread_if(is_long, decode_stored_response, first_attempt.response)
         if isinstance(stored, LegacyResponse):

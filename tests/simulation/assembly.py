@@ -232,6 +232,8 @@ class SimulatedUpstream:
         while True:
             call.has_left = False
             await self._process.step()
+            if self._network.is_refusing:
+                raise ConnectionFailed
             headers = self._sign(call, correction)
             while call.fence and not call.fence.is_fence_recent:
                 await call.fence.verify_fence()

@@ -12,14 +12,14 @@ from gateway.signed_api import transitions
 from gateway.storage import checkpoints
 from gateway.storage.checkpoints import CheckpointWriter
 from gateway.storage.operations import OperationRepository, Write
-from gateway.writes import operation_execution, outcome_policy
+from gateway.writes import executor, operation_execution, outcome_policy
 from gateway.writes.batch_routing import BatchRouting
 from gateway.writes.executor import FlowExecutor
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.retry_matching import RetryMatcher
-from mappings import batch_locks, batches, signed_writes
+from mappings import batch_locks, batches, recipients, signed_writes
 from mappings.batch_views import Batch
 from mappings.effects import Operation
 from mappings.forwarded_writes import FORWARDED_PREFIX
@@ -54,11 +54,11 @@ def _write_is_recorded_after_sending() -> Iterator[tuple[Any, str, Any]]:
         execution.is_sending = True
 
     async def send_then_record(
-        executor: FlowExecutor, call: Any, caller: Any, execution: OperationExecution
+        self: FlowExecutor, call: Any, caller: Any, execution: OperationExecution
     ) -> Any:
         await enter_unrecorded(execution, call)
         try:
-            result = await executor._send_call_or_use_cache(call, caller)
+            result = await self._send_call_or_use_cache(call, caller)
         finally:
             await execution._save_checkpoint(new_write=execution.writes[execution._position])
         execution.record_response(call, result)
@@ -91,7 +91,7 @@ def _lost_fence_is_ignored() -> Iterator[tuple[Any, str, Any]]:
 def _unanswered_write_counts_as_refused() -> Iterator[tuple[Any, str, Any]]:
     original_method = OperationExecution.record_response
 
-    async def close_as_unsent(execution: OperationExecution, _reason: str) -> None:
+    async def close_as_unsent(execution: OperationExecution, _reason: str, **_: Any) -> None:
         for number, write in list(execution.writes.items()):
             execution.writes[number] = structs.replace(write, state="unsent")
             execution._unsaved_outcomes.append(execution.writes[number])
@@ -161,6 +161,21 @@ def _signed_response_is_judged_by_its_status() -> Iterator[tuple[Any, str, Any]]
         return response.status < 300 if 200 <= response.status < 500 else None
 
     yield transitions, "_find_proof", find_proof
+
+
+def _step_that_was_not_sent_fails_the_request() -> Iterator[tuple[Any, str, Any]]:
+    yield executor, "_is_completed_later", lambda *_: False
+
+
+def _refused_create_is_undone_once() -> Iterator[tuple[Any, str, Any]]:
+    original_undo = recipients._undo_recipient_creation
+
+    def undo_once(recipient_id: str, refusal: Any) -> Any:
+        undo = original_undo(recipient_id, refusal)
+        yield next(undo)
+        yield structs.replace(undo.send(None), undo_of=None, is_cleanup=True)
+
+    yield recipients, "_undo_recipient_creation", undo_once
 
 
 def _select_deliveries(*names: str) -> tuple[Any, ...]:
@@ -243,6 +258,14 @@ MISTAKES: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = {
         "kill_rate": 0.0,
     },
     _batch_changes_its_service: _MODES_CHANGE,
+    _step_that_was_not_sent_fails_the_request: {**_TWO_CLIENTS, "outage_rate": 1.0},
+    _refused_create_is_undone_once: {
+        **_TWO_CLIENTS,
+        "duplicate_rate": 0.0,
+        "scenarios": 4,
+        "network": 0.6,
+        "deliveries": _select_deliveries("429", "lost before"),
+    },
 }
 """Each with the conditions that reveal it soonest."""
 

@@ -59,6 +59,9 @@ def _replace_response(status: int, body: bytes) -> Callable[[int, bytes], tuple[
 
 
 DELIVERED = Delivery("well")
+UNAVAILABLE = Delivery(
+    "503, not done", is_executed=False, build_response=_replace_response(503, HTML)
+)
 FAULTY_DELIVERIES = (
     Delivery("lost before", is_executed=False, fails_before=True),
     Delivery("lost before", is_executed=False, fails_before=True),
@@ -112,10 +115,15 @@ class Network:
     deliveries: Sequence[Delivery] = FAULTY_DELIVERIES
     pause_rate: float = 0.0
     """Share of batch creates after which the process is paused or killed."""
+    outage_rate: float = 0.0
+    """Share of recipient creates after which the service is down for a while."""
     is_superseded: Callable[[str], bool] = lambda _batch: False
     """Whether this upstream batch is superseded, so that nothing may be written to it."""
     problems: list[str] = field(default_factory=list)
     log: Callable[..., None] = lambda *_words: None
+    _down_until: float = 0.0
+    _is_refusing: bool = False
+    """Whether it refuses connections while it is down; otherwise a proxy answers 503."""
     _delivery_tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -129,6 +137,8 @@ class Network:
             if self.random_source.random() < self.fault_rate
             else DELIVERED
         )
+        if self._is_down:
+            delivery = UNAVAILABLE
         if delivery.name == "500" and request.raw_path == "/v1/batches" and not self._lists:
             # Without lists nothing shows whether it was executed, so that a 500 must mean that it was not.
             delivery = replace(delivery, is_executed=False)
@@ -191,6 +201,8 @@ class Network:
         )
         recorded_request.created_id = _extract_created_id(recorded_request, json.loads(body))
         self.log("done", recorded_request.number, recorded_request.status)
+        if (request.method, request.raw_path) == ("POST", "/v1/recipients"):
+            self.maybe_go_down()
         match = _BATCH_PATH.match(recorded_request.path)
         if (
             recorded_request.is_write
@@ -202,6 +214,27 @@ class Network:
                 f"{recorded_request.method} {recorded_request.path} was sent to a superseded batch"
             )
         return response.status, body
+
+    @property
+    def _is_down(self) -> bool:
+        return asyncio.get_running_loop().time() < self._down_until
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether it refuses connections, so that nothing is sent."""
+        return self._is_down and self._is_refusing
+
+    def maybe_go_down(self) -> None:
+        """Takes the service down, mostly for longer than a client waits."""
+        if not self.outage_rate or self.random_source.random() >= self.outage_rate:
+            return
+        seconds = self.random_source.choice((2.0, 20.0, 60.0))
+        self._is_refusing = self.random_source.random() < 0.7
+        self._down_until = asyncio.get_running_loop().time() + seconds
+        self.log("down for", seconds, "s")
+
+    def recover(self) -> None:
+        self.fault_rate = self.pause_rate = self.outage_rate = self._down_until = 0.0
 
     def maybe_interrupt(self, process: Process) -> None:
         """Pauses or kills a process that has just created a batch."""

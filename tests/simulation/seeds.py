@@ -62,6 +62,8 @@ class Conditions:
     kinds: tuple[Kind, ...] = SCENARIOS
     interruption_rate: float = 0.0
     """Share of batch creates after which the process is paused or killed."""
+    outage_rate: float = 0.0
+    """Share of recipient creates after which the service is down for a while."""
     duplicate_rate: float = 0.3
     """Share of requests that two clients send at once."""
     keys: float = 0.25
@@ -171,8 +173,8 @@ class Simulation:
         gateway.process.kill()
 
     async def stop_disturbances(self) -> None:
-        self.is_undisturbed, self.network.fault_rate, self.network.pause_rate = True, 0.0, 0.0
-        self.legacy_network.fault_rate = 0.0
+        self.is_undisturbed, self.legacy_network.fault_rate = True, 0.0
+        self.network.recover()
         for gateway_index, gateway in enumerate(self.gateways):
             gateway.state.memory_database.fault_rate, gateway.process.dies_at = 0.0, None
             while (
@@ -218,6 +220,7 @@ class Simulation:
         self.is_undisturbed, self.network.fault_rate = False, self.conditions.network
         self.legacy_network.fault_rate = self.conditions.network
         self.network.pause_rate = self.conditions.interruption_rate
+        self.network.outage_rate = self.conditions.outage_rate
         for gateway in self.gateways:
             gateway.state.memory_database.fault_rate = self.conditions.state
         disturbance_tasks = [
@@ -245,6 +248,9 @@ async def _play_seed(
 ) -> Result:
     rng = random.Random(seed)
     random.seed(seed)  # for the random numbers of the product
+    # Drawn apart, so that the other conditions of a seed stay what they were.
+    outage_rate = random.Random(f"outage {seed}").choice((0.0, 0.0, 0.3, 1.0))
+    changes = {"outage_rate": outage_rate, **changes}
     conditions = replace(Conditions.draw(rng), **changes)
     network = Network(
         build_service(rng, **conditions.service_options),

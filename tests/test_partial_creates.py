@@ -1,0 +1,142 @@
+"""A recipient whose payout could not be set up in the same request: completed, or deleted again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.simulator import Recipient, Service
+from tests.operator_commands import AdjustableClock, wait_until_async
+from tests.recording_service import ReceivedRequest, RecordingService, Stage, open_recording_service
+from tests.running_gateway import GatewayUnderTest, open_gateway
+from tests.state import load_in_doubt_writes
+
+ACCOUNTS = "/v1/recipients/*/accounts"
+BODY = {
+    "type": "individual",
+    "firstName": "Ada",
+    "lastName": "Lovelace",
+    "email": "ada@example.com",
+    "payout": {
+        "primary": {"method": "wallet", "currency": "USD"},
+        "accounts": {"wallet": {"address": "ada@example.com"}},
+    },
+}
+
+
+@dataclass
+class Setup:
+    gateway: GatewayUnderTest
+    recorder: RecordingService
+    clock: AdjustableClock
+
+    async def create(self, key: str | None = None) -> Any:
+        headers = {"Idempotency-Key": key} if key else {}
+        return await self.gateway.request("POST", "/v1/recipients", BODY, headers=headers)
+
+    def list_recipients(self) -> list[Recipient]:
+        """The recipients that the service has and can pay."""
+        recipients = self.recorder.service.find_or_create_tenant().recipients.values()
+        return [recipient for recipient in recipients if not recipient.is_archived]
+
+    async def list_recipients_of_clients(self) -> list[str]:
+        response = await self.gateway.request("GET", "/v1/recipients")
+        return [recipient["id"] for recipient in response.body["recipients"]]
+
+
+@asynccontextmanager
+async def open_setup(folder: Path) -> AsyncIterator[Setup]:
+    clock = AdjustableClock()
+    async with (
+        open_recording_service(Service(seed=1)) as recorder,
+        open_gateway(
+            folder,
+            recorder.url,
+            clock,
+            upstream={"timeout_seconds": 2, "breaker_failures": 2, "breaker_seconds": 0.2},
+        ) as gateway,
+    ):
+        yield Setup(gateway, recorder, clock)
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+async def test_recipient_is_completed_if_the_service_goes_down(
+    is_answered: bool, tmp_path: Path
+) -> None:
+    """The first attempt was undone in vain, and each retry created another recipient."""
+    async with open_setup(tmp_path) as setup:
+        outages: list[asyncio.Task[None]] = []
+
+        def go_down(request: ReceivedRequest, stage: Stage) -> None:
+            if (request.method, request.path, stage) == ("POST", "/v1/recipients", "answered"):
+                outages.append(asyncio.create_task(setup.recorder.close()))
+
+        if is_answered:  # it goes down only after it has answered the account with 503
+            setup.recorder.add_fault("503 json", "POST", ACCOUNTS, executes=False, times=1)
+        else:
+            setup.recorder.watchers.append(go_down)
+        response = await setup.create()
+        assert (response.status, "Retry-After" in response.headers) == (500, True)
+        await asyncio.gather(*outages, setup.recorder.close())
+        setup.clock.ahead_seconds += 60
+        for _ in range(4):  # the breaker opens
+            assert (await setup.create()).status == 500
+        setup.clock.ahead_seconds += 60
+        setup.recorder.watchers.clear()
+        await setup.recorder.open()
+
+        async def is_completed() -> bool:
+            setup.clock.ahead_seconds += 30
+            return not await load_in_doubt_writes(setup.gateway.settings) and any(
+                recipient.accounts for recipient in setup.list_recipients()
+            )
+
+        await wait_until_async(is_completed, 40)
+        retry_response = await setup.create()
+        assert retry_response.status == 200, retry_response.text
+        assert retry_response.headers["Idempotent-Replayed"] == "true"
+        (recipient,) = setup.list_recipients()
+        assert [retry_response.body["recipient"]["id"]] == await setup.list_recipients_of_clients()
+        assert len(recipient.accounts) == 1
+
+
+@pytest.mark.parametrize(
+    ("undo_fault", "key"), [("503 empty", None), ("429", "one"), ("hang before", None)]
+)
+async def test_undo_of_a_refused_create_is_repeated_until_confirmed(
+    undo_fault: str, key: str | None, tmp_path: Path
+) -> None:
+    async with open_setup(tmp_path) as setup:
+        setup.recorder.add_fault("404" if key else "429", "POST", ACCOUNTS)
+        setup.recorder.add_fault(
+            undo_fault, "DELETE", "/v1/recipients/*", executes=False, times=1000
+        )
+        refused_response = await setup.create(key)
+        assert refused_response.status == (500 if key else 429)
+        (left_over,) = setup.list_recipients()
+        assert await setup.list_recipients_of_clients() == []
+        # The client has its answer, so that the same request is a new one.
+        response = await setup.create(key)
+        assert response.status == 200, response.text
+        assert "Idempotent-Replayed" not in response.headers
+        assert len(await setup.list_recipients_of_clients()) == 1
+        assert left_over in setup.list_recipients()
+        setup.recorder.faults.clear()
+
+        async def is_undone() -> bool:
+            setup.clock.ahead_seconds += 30
+            return left_over not in setup.list_recipients()
+
+        await wait_until_async(is_undone, 40)
+        assert len(await setup.list_recipients_of_clients()) == 1
+        await wait_until_async(lambda: _is_nothing_in_doubt(setup), 20)
+
+
+async def _is_nothing_in_doubt(setup: Setup) -> bool:
+    return not await load_in_doubt_writes(setup.gateway.settings)
