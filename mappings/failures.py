@@ -128,6 +128,15 @@ class CircuitOpen(Unreachable):
     """The call was not sent, because the service's circuit breaker is open."""
 
 
+class ClientDisconnected(Unreachable):
+    """The call was not sent, because its client may have sent the request again elsewhere."""
+
+    error_type = "client_disconnected"
+
+    def __init__(self, reason: str = "the client disconnected before anything was sent") -> None:
+        super().__init__(reason)
+
+
 class Halted(Unreachable):
     """The gateway itself refused to send the call; ``problem`` is the error for the client."""
 

@@ -70,7 +70,7 @@ def build_request(api_key: str, target: str, body: object = None) -> bytes:
 
 
 async def test_batch_is_not_started_if_the_client_disconnects_during_key_lookup(
-    tmp_path: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     service = Service(seed=1)
     async with open_gateway_and_service(tmp_path, service) as (gateway, _):
@@ -79,6 +79,9 @@ async def test_batch_is_not_started_if_the_client_disconnects_during_key_lookup(
         target = f"/v1/batches/{batch}/start-processing"
         await send_and_disconnect(gateway, build_request(key, target))
     assert service.batch_starts == []
+    log = capsys.readouterr().out
+    assert "error.type=client_disconnected" in log
+    assert "in_doubt" not in log, "nothing was sent"
 
 
 @pytest.mark.parametrize("holds_reads", [True, False], ids=["reads and writes", "writes"])

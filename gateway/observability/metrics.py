@@ -154,7 +154,14 @@ cache_stale = _create_counter(
 build_info = Info("payout_gateway_build", "The running version.", registry=REGISTRY)
 
 _FAILURE_OUTCOMES = frozenset(
-    {"in_doubt", "unreachable", "blocked", "overloaded", "refused_by_service"}
+    {
+        "in_doubt",
+        "unreachable",
+        "client_disconnected",
+        "blocked",
+        "overloaded",
+        "refused_by_service",
+    }
 )
 """Values of ``error.type`` that are an outcome; each is the ``error_type`` of a Failure."""
 

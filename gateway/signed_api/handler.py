@@ -46,7 +46,6 @@ from gateway.signed_api.replies import WaitingClient, build_streamed_response, s
 from gateway.signed_api.senders import AuthenticatedSender, SenderAuthenticator
 from gateway.signed_api.signers import Signer
 from gateway.signed_api.transitions import (
-    CLIENT_DISCONNECTED,
     Send,
     SignedWrite,
     SignedWriteGuard,
@@ -61,7 +60,14 @@ from gateway.upstream.send_attempt import Fence
 from gateway.upstream.spool import Spool
 from mappings import errors
 from mappings.effects import JSON
-from mappings.failures import CircuitOpen, Failure, Invalid, Problem, Unknown, Unreachable
+from mappings.failures import (
+    CircuitOpen,
+    ClientDisconnected,
+    Failure,
+    Invalid,
+    Problem,
+    Unknown,
+)
 
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
 PREFLIGHT_METHODS = (*READ_METHODS[:2], "POST", "PUT", "PATCH", "DELETE")
@@ -381,7 +387,7 @@ class SignedHandler:
         Sends nothing for a disconnected client, which may already have sent the request again.
         """
         if client.is_disconnected:
-            raise Unreachable(CLIENT_DISCONNECTED)
+            raise ClientDisconnected
         started_at = perf_counter()
         context.calls = 1
         path = self._path_templates.find_endpoint_path(

@@ -38,7 +38,15 @@ from gateway.writes.caller import Caller
 from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
 from mappings import errors
 from mappings.effects import JSON, Answer, Call, Request
-from mappings.failures import Failure, Halted, Invalid, Problem, Refused, Unknown, Unreachable
+from mappings.failures import (
+    ClientDisconnected,
+    Failure,
+    Halted,
+    Invalid,
+    Problem,
+    Refused,
+    Unknown,
+)
 from mappings.signed_writes import CHANGE, START
 
 _START_ACTION = "start-processing"
@@ -174,10 +182,7 @@ class SignedWriteGuard:
         if await self._operations.is_frozen(write.tenant or Tenant("", write.environment)):
             raise Halted(errors.WRITES_FROZEN, retry_after=errors.FREEZE_RETRY_AFTER_SECONDS)
         if write.is_disconnected():
-            raise Unreachable(CLIENT_DISCONNECTED)
-
-
-CLIENT_DISCONNECTED = "the client disconnected before anything was sent"
+            raise ClientDisconnected
 
 
 @dataclass(slots=True)

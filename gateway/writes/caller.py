@@ -16,7 +16,7 @@ from mappings.effects import (
     MAX_PARALLEL_CALLS,
     Call,
 )
-from mappings.failures import Unknown
+from mappings.failures import ClientDisconnected
 
 
 class Caller(msgspec.Struct, eq=False):
@@ -41,9 +41,9 @@ class Caller(msgspec.Struct, eq=False):
     _read_slots: asyncio.Semaphore | None = None
 
     def check_connected(self) -> None:
-        """Raises Unknown if the client has disconnected: it may have been answered elsewhere."""
+        """Raises ClientDisconnected: the client may have been answered elsewhere."""
         if self.is_disconnected:
-            raise Unknown("the client disconnected before the operation was begun")
+            raise ClientDisconnected
 
     @property
     def parallel_read_semaphore(self) -> asyncio.Semaphore:

@@ -49,6 +49,7 @@ from mappings.effects import (
     WriteOutcome,
 )
 from mappings.failures import (
+    ClientDisconnected,
     Conflict,
     Failure,
     Halted,
@@ -260,7 +261,7 @@ class FlowExecutor:
         try:
             # The client may have sent its request to another process before that could see this one.
             if caller.is_disconnected and len(execution.writes) == 1 and not execution.is_resumed:
-                raise Unreachable("not sent, because the client has disconnected")
+                raise ClientDisconnected
             body = await self._send_call_or_use_cache(call, caller)
         except Unknown as unknown:
             self._policy.record_unanswered_write(execution, unknown.age_seconds)

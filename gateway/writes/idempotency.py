@@ -44,7 +44,15 @@ from gateway.writes.recipient_locks import RecipientLocks
 from gateway.writes.reconciler import WriteReconciler
 from gateway.writes.retry_matching import RetryMatcher, is_blocking
 from mappings.effects import Answer, CompareAndSet, Operation, Request
-from mappings.failures import Failure, Halted, Invalid, Problem, UndoPending, Unknown
+from mappings.failures import (
+    ClientDisconnected,
+    Failure,
+    Halted,
+    Invalid,
+    Problem,
+    UndoPending,
+    Unknown,
+)
 
 POLL_SECONDS = 0.2
 """Seconds between two checks of an operation that a request waits for."""
@@ -478,7 +486,7 @@ class IdempotencyGuard:
         try:
             # The client may have retried at another instance before that could see this operation.
             write_request.caller.check_connected()
-        except Unknown:
+        except ClientDisconnected:
             await execution.close(UNDONE)
             raise
 

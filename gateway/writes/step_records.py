@@ -29,6 +29,7 @@ from mappings.effects import (
     Step,
 )
 from mappings.failures import (
+    ClientDisconnected,
     Conflict,
     Failure,
     Halted,
@@ -190,10 +191,11 @@ def _build_failure_decoder(kind: type[Failure]) -> Callable[[dict[str, Any]], Fa
 _FAILURE_DECODERS: dict[str, Callable[[dict[str, Any]], Failure]] = {
     "Refused": _decode_refusal,
     "Invalid": lambda told: Invalid(*(Problem(*one) for one in told["problems"])),
-    "Halted": lambda told: Halted(Problem(*told["problems"][0])),
+    **dict.fromkeys(("Halted", "Overloaded"), lambda told: Halted(Problem(*told["problems"][0]))),
     "Conflict": _build_failure_decoder(Conflict),
     "NoSuchOperation": _build_failure_decoder(NoSuchOperation),
-    "Unreachable": _build_failure_decoder(Unreachable),
+    **dict.fromkeys(("Unreachable", "CircuitOpen"), _build_failure_decoder(Unreachable)),
+    "ClientDisconnected": _build_failure_decoder(ClientDisconnected),
 }
 
 
