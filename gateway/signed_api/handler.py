@@ -28,7 +28,7 @@ from gateway.http.client_address import (
 )
 from gateway.http.delivery import is_client_disconnected
 from gateway.http.request import HttpRequest
-from gateway.http.request_paths import PathTemplates, is_forwardable, parse_path_parts
+from gateway.http.request_paths import PathTemplates, is_forwardable
 from gateway.http.request_reader import BodyPace
 from gateway.http.responses import HttpResponse, LegacyResponse
 from gateway.observability import access_log, logs, metrics, traces
@@ -49,8 +49,8 @@ from gateway.signed_api.transitions import (
     Send,
     SignedWrite,
     SignedWriteGuard,
+    WriteTarget,
     WrongBatchStatus,
-    is_body_needed,
 )
 from gateway.storage import StoreUnavailable, Tenant
 from gateway.storage.request_counts import UsageCounter
@@ -301,6 +301,7 @@ class SignedHandler:
         stamp: int,
     ) -> HttpResponse:
         is_write = request.method not in READ_METHODS
+        target = WriteTarget(request.method, request.raw_path) if is_write else None
         headers = header_filter.filter_request_headers(request.headers)
         # The client's own id is passed on unchanged.
         headers.setdefault("X-Request-Id", context.request_id)
@@ -321,16 +322,17 @@ class SignedHandler:
             )
             try:
                 upstream_response = await (
-                    self._send_write(send, request, passthrough_request, sender, context)
-                    if is_write
+                    self._send_write(
+                        send, request, passthrough_request, sender, context, target=target
+                    )
+                    if target
                     else send()
                 )
             finally:
-                path_parts = parse_path_parts(passthrough_request.target) if is_write else []
-                if sender.tenant and path_parts[:1] == ["recipients"]:
+                if target and sender.tenant and target.parts[:1] == ["recipients"]:
                     # Done even if the write failed: it may have changed the recipient, and the
                     # cache would be stale.
-                    self._recent_reads.invalidate(sender.tenant, "".join(path_parts[1:2]))
+                    self._recent_reads.invalidate(sender.tenant, "".join(target.parts[1:2]))
             if upstream_response.status == 401 and sender.tenant:
                 # Hints at clock skew or credentials that were replaced at the service only.
                 context.log_fields["reason"] = "the service refuses a signature that is valid here"
@@ -355,16 +357,17 @@ class SignedHandler:
         passthrough_request: PassthroughRequest,
         sender: AuthenticatedSender,
         context: SignedRequestContext,
+        *,
+        target: WriteTarget,
     ) -> PassthroughResponse:
         write = SignedWrite(
             sender.tenant,
             sender.credentials,
             passthrough_request.environment,
-            passthrough_request.method,
-            passthrough_request.target,
+            target,
             cast("int", passthrough_request.stamp),
             context.request_id,
-            await _parse_body_if_needed(passthrough_request),
+            await _parse_body(passthrough_request.body) if target.is_body_needed else None,
             context.received_at,
             partial(is_client_disconnected, request),
         )
@@ -415,10 +418,9 @@ MAX_PARSED_BYTES = 64 * 1024
 """Largest body of an added payment or a bulk deletion that is parsed before it is passed on."""
 
 
-async def _parse_body_if_needed(passthrough_request: PassthroughRequest) -> JSON:
-    body = passthrough_request.body
-    is_needed = is_body_needed(passthrough_request.method, passthrough_request.target)
-    if not is_needed or body is None or body.size > MAX_PARSED_BYTES:
+async def _parse_body(body: Spool | None) -> JSON:
+    """Parses a body; None if it is longer than ``MAX_PARSED_BYTES``, or not JSON."""
+    if body is None or body.size > MAX_PARSED_BYTES:
         return None
     try:
         return json_codec.loads(b"".join([part async for part in body.iter_chunks()]))

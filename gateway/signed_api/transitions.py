@@ -49,8 +49,6 @@ from mappings.failures import (
 )
 from mappings.signed_writes import CHANGE, START
 
-_START_ACTION = "start-processing"
-
 
 class WrongBatchStatus(Exception):
     """The recorded state of the batch does not allow the write; nothing was sent."""
@@ -75,6 +73,31 @@ Send = Callable[[Fence | None], Awaitable[Response]]
 """Sends the write as its client signed it, unless the fence refuses."""
 
 
+class WriteTarget:
+    """What a signed write names, by its method and path."""
+
+    def __init__(self, method: str, target: str) -> None:
+        self.method = method
+        self.target = target
+        """The raw target, which is sent."""
+        self.parts = parts = parse_path_parts(target)
+        is_of_batch = len(parts) > 1 and parts[0].lower() in ("batches", "batch")
+        self.batch = parts[1] if is_of_batch else None
+        self.action = "/".join(parts[2:]).lower() if is_of_batch else ""
+        self.is_payment_addition = method == "POST" and self.action == _ADD_ACTION
+        self.is_bulk_deletion = method == "DELETE" and [part.lower() for part in parts] == [
+            "batches"
+        ]
+
+    @property
+    def is_body_needed(self) -> bool:
+        """Whether the check of the write depends on its body."""
+        return self.is_payment_addition or self.is_bulk_deletion
+
+
+_START_ACTION, _ADD_ACTION = "start-processing", "payments"
+
+
 @dataclass(frozen=True, slots=True)
 class SignedWrite:
     """A signed write to send.
@@ -86,12 +109,11 @@ class SignedWrite:
     tenant: Tenant | None
     credentials: Credentials | None
     environment: str
-    method: str
-    target: str
+    target: WriteTarget
     stamp: int
     request_id: str
     body: JSON = None
-    """The decoded body, if ``is_body_needed``."""
+    """The decoded body, if ``target.is_body_needed``."""
     received_at: float | None = None
     """When the request was received, by the event loop's clock; None means now."""
     is_disconnected: Callable[[], bool] = bool
@@ -117,10 +139,10 @@ class SignedWriteGuard:
         Raises WrongBatchStatus, StoreUnavailable, and the Failure because of which the write was
         not sent or not answered.
         """
-        batch, action = _split_batch_and_action(write.target)
+        batch, is_start = write.target.batch, write.target.action == _START_ACTION
         batches = _extract_deleted_batches(write) if batch is None else [batch]
         if not batches or write.tenant is None or write.credentials is None:
-            check = partial(self._check_unrecorded_write, write, batches, action)
+            check = partial(self._check_unrecorded_write, write, batches, is_start=is_start)
             return await send(UnrecordedWriteFence(check))
         key = _build_api_key(write.tenant, write.credentials)
         caller = Caller(
@@ -130,23 +152,21 @@ class SignedWriteGuard:
             is_connection_closed=write.is_disconnected,
         )
         pairs = [[id_, await self._find_first_id(write.tenant, id_)] for id_ in batches]
-        if action == _START_ACTION:
+        if is_start:
             (id_, first_id), *_ = pairs
             flow_request = Request(self._now(), write.request_id, {"id": id_, "batch": first_id})
             write_request = WriteRequest(START, flow_request, caller)
         else:
-            write_request = WriteRequest(CHANGE, self._build_change(write, pairs, action), caller)
+            write_request = WriteRequest(CHANGE, self._build_change(write, pairs), caller)
         return await SignedBatchWrite(write_request, send).run(self._idempotency_guard, write.stamp)
 
-    def _build_change(
-        self, write: SignedWrite, pairs: Sequence[Sequence[str]], action: str
-    ) -> Request:
+    def _build_change(self, write: SignedWrite, pairs: Sequence[Sequence[str]]) -> Request:
         # Its own name makes it different from any other request.
         name = os.urandom(8).hex()
-        is_addition = is_payment_addition(write.method, write.target)
-        payment = _extract_recipient_and_amounts(write.body) if is_addition else None
-        body: dict[str, Any] = {"method": write.method, "payment": payment}
-        if is_bulk_deletion(write.method, write.target):
+        target = write.target
+        payment = _extract_recipient_and_amounts(write.body) if target.is_payment_addition else None
+        body: dict[str, Any] = {"method": target.method, "payment": payment}
+        if target.is_bulk_deletion:
             ids = {"change": name}
             # ``ids`` are those of the operation, which edits of any of the batches wait for.
             body |= {
@@ -157,7 +177,7 @@ class SignedWriteGuard:
         else:
             ((id_, first_id),) = pairs
             ids = {"id": id_, "batch": first_id, "change": name}
-            body["path"] = f"/batches/{id_}/{action}".rstrip("/")
+            body["path"] = f"/batches/{id_}/{target.action}".rstrip("/")
         return Request(self._now(), name, ids, body=body)
 
     async def _find_first_id(self, tenant: Tenant, batch: str) -> str:
@@ -165,7 +185,7 @@ class SignedWriteGuard:
         return str((await self._object_state.load(tenant, "alias", batch)).get("id") or batch)
 
     async def _check_unrecorded_write(
-        self, write: SignedWrite, batches: Sequence[str], action: str
+        self, write: SignedWrite, batches: Sequence[str], *, is_start: bool
     ) -> None:
         """Checks a write that no operation records, because its access key or batch is unknown.
 
@@ -176,7 +196,7 @@ class SignedWriteGuard:
                 write.environment, batch
             ):
                 raise WrongBatchStatus
-        if action == _START_ACTION and await self._operations.is_restore_unchecked():
+        if is_start and await self._operations.is_restore_unchecked():
             raise Halted(errors.RESTORE_CHECK_PENDING)
         # Last, because a freeze may be acknowledged at any time.
         if await self._operations.is_frozen(write.tenant or Tenant("", write.environment)):
@@ -197,34 +217,15 @@ class UnrecordedWriteFence:
         self.is_fence_recent = True
 
 
-_ADD_ACTION = "payments"
-
-
-def is_payment_addition(method: str, target: str) -> bool:
-    """Whether a write adds a payment to a batch."""
-    batch, action = _split_batch_and_action(target)
-    return method == "POST" and batch is not None and action == _ADD_ACTION
-
-
-def is_bulk_deletion(method: str, target: str) -> bool:
-    """Whether a write deletes the batches that its body names."""
-    return method == "DELETE" and [part.lower() for part in parse_path_parts(target)] == ["batches"]
-
-
-def is_body_needed(method: str, target: str) -> bool:
-    """Whether the check of a write depends on its body."""
-    return is_payment_addition(method, target) or is_bulk_deletion(method, target)
-
-
 def _extract_deleted_batches(write: SignedWrite) -> list[str]:
     """Returns the batches of a bulk deletion; raises Refusal if the service may see others."""
-    if not is_bulk_deletion(write.method, write.target):
+    if not write.target.is_bulk_deletion:
         return []
     ids = write.body.get("ids") if isinstance(write.body, dict) else None
     if (
         not (isinstance(ids, list) and ids)
         or not all(isinstance(id_, str) and _BATCH_ID.fullmatch(id_) for id_ in ids)
-        or "?" in write.target
+        or "?" in write.target.target
     ):
         raise Refusal(INVALID_IDS, "the batches to delete are not given as documented")
     return list(dict.fromkeys(ids))
@@ -249,14 +250,6 @@ def _extract_recipient_and_amounts(body: JSON) -> dict[str, JSON] | None:
 
 
 _AMOUNT_FIELDS = ("amount", "currency", "sourceAmount", "targetAmount", "targetCurrency")
-
-
-def _split_batch_and_action(target: str) -> tuple[str | None, str]:
-    """Returns the batch that a write names, or None, and the action on it."""
-    path_parts = parse_path_parts(target)
-    if len(path_parts) < 2 or path_parts[0].lower() not in ("batches", "batch"):
-        return None, ""
-    return path_parts[1], "/".join(path_parts[2:]).lower()
 
 
 def _build_api_key(tenant: Tenant, credentials: Credentials) -> ApiKey:

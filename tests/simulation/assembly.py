@@ -35,6 +35,7 @@ from gateway.reads.recent_reads import RecentReads
 from gateway.signed_api.transitions import (
     SignedWrite,
     SignedWriteGuard,
+    WriteTarget,
     WrongBatchStatus,
 )
 from gateway.storage import ObjectStateStore, StoreUnavailable
@@ -406,8 +407,7 @@ class Gateway:
             API_KEY.tenant,
             API_KEY.credentials,
             API_KEY.environment,
-            request.method,
-            request.target,
+            WriteTarget(request.method, request.target),
             int(request.stamp),
             f"{self._ids.getrandbits(96):024x}",
             json.loads(request.body) if request.body else None,

@@ -15,7 +15,12 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from structlog.testing import capture_logs
 
 from gateway.auth.signing import Credentials
-from gateway.signed_api.transitions import SignedWrite, SignedWriteGuard, WrongBatchStatus
+from gateway.signed_api.transitions import (
+    SignedWrite,
+    SignedWriteGuard,
+    WriteTarget,
+    WrongBatchStatus,
+)
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
 from gateway.storage.freezes import freeze_writes
 from gateway.storage.restore_detection import HighWaterMark, set_restored_flag
@@ -109,7 +114,9 @@ def object_states(harness: TransitionsHarness) -> ObjectStateStore:
 def build_write(target: str = START_PATH, tenant: Tenant | None = ACME) -> SignedWrite:
     timestamp = int(NOW.timestamp())
     credentials = CREDENTIALS if tenant else None
-    return SignedWrite(tenant, credentials, "sandbox", "POST", target, timestamp, "a request")
+    return SignedWrite(
+        tenant, credentials, "sandbox", WriteTarget("POST", target), timestamp, "a request"
+    )
 
 
 async def load_batch_state(
