@@ -335,8 +335,11 @@ class Absent(msgspec.Struct, frozen=True):
     """The service shows no effect of the write.
 
     This proves that it was not executed only if two reads agree, both made after the time when it
-    could last have been executed.
+    could last have been executed. If ``is_old_state_shown``, it also outweighs an operator's word:
+    the service shows what the write would have changed.
     """
+
+    is_old_state_shown: bool = False
 
 
 class MayExist(Absent, frozen=True):
@@ -355,7 +358,7 @@ class Inconclusive(msgspec.Struct, frozen=True):
 
 
 class Unreadable(Inconclusive, frozen=True):
-    """The service could not be read, or contradicts an operator; a later attempt may succeed."""
+    """The service could not be read; a later attempt may succeed."""
 
 
 WriteOutcome = Confirmed | Absent | Inconclusive

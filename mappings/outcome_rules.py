@@ -26,7 +26,6 @@ from mappings.effects import (
     MayExist,
     OutcomeRule,
     Step,
-    Unreadable,
     WriteOutcome,
 )
 from mappings.failures import NoSuchOperation, Refused
@@ -386,7 +385,9 @@ def build_batch_edit_outcome_rule(
         is_absent = not any(
             _is_possible_payment(body, row, currency) for body in additions for row in new_rows
         )
-        return Absent() if is_absent else Inconclusive(OTHER_CURRENCY_REASON)
+        if not is_absent:
+            return Inconclusive(OTHER_CURRENCY_REASON)
+        return Absent(is_old_state_shown=bool(evidence))
 
     return read_outcome
 
@@ -408,7 +409,7 @@ def build_batch_deletion_outcome_rule(upstream_id: str) -> OutcomeRule:
             if refusal.status != 404:
                 raise
             return Confirmed({"object": "deleted"})
-        # Some services still show a deleted batch.
+        # Some services still show a deleted batch, so that an operator may know better.
         is_deleted = extract_batch(summary).get("status") in ("deleted", "archived")
         return Confirmed({"object": "deleted"}) if is_deleted else Absent()
 
@@ -420,7 +421,8 @@ def build_quote_outcome_rule(upstream_id: str, previous_expiry: JSON) -> Outcome
 
     ``previous_expiry`` is the ``quoteExpiredAt`` before the call.
 
-    A quote that cannot be seen is absent: it may be repeated until processing starts.
+    A quote that cannot be seen is absent: it may be repeated until processing starts. An operator
+    may know better, because services need not show the time.
     """
 
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
@@ -434,20 +436,17 @@ def build_quote_outcome_rule(upstream_id: str, previous_expiry: JSON) -> Outcome
 def build_batch_start_outcome_rule(upstream_id: str) -> OutcomeRule:
     """Builds the rule of a start; it reads GET /batch/:id/summary.
 
-    Any status but open and pending confirms the start; an operator's word does not outweigh it.
+    Any status but open and pending confirms the start.
     """
 
-    def read_outcome(write: InDoubtWrite) -> OutcomeReads:
+    def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
         batch = extract_batch((yield Call("GET", SUMMARY_PATH.format(id=upstream_id))))
         status = derive_batch_status(batch)
         # Unknown words count as started: treating a started batch as open could start it twice.
         if status and status not in EDITABLE_STATUSES:
             return Confirmed({"batch": batch})
-        if status and write.is_confirmed_by_operator:
-            # Recording a start that did not happen would block the batch for good.
-            return Unreadable(
-                "happened is recorded, but the service shows the batch as not started"
-            )
-        return Absent() if status else Inconclusive("the service shows no status of the batch")
+        if not status:
+            return Inconclusive("the service shows no status of the batch")
+        return Absent(is_old_state_shown=True)
 
     return read_outcome

@@ -90,7 +90,10 @@ def _confirm_operator_named_recipient(recipient_id: str, body: JSONObject) -> Ou
 
 
 def build_recipient_update_outcome_rule(recipient_id: str, fields: JSONObject) -> OutcomeRule:
-    """Builds the rule of a recipient update; it reads GET /recipients/:id."""
+    """Builds the rule of a recipient update; it reads GET /recipients/:id.
+
+    An operator's word outweighs it, because the service may normalize values.
+    """
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         recipient = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
@@ -110,9 +113,9 @@ def build_recipients_deletion_outcome_rule(*ids: str) -> OutcomeRule:
             return Inconclusive("the service could not be read")
         if all(deletions):
             return Confirmed()
-        return (
-            Inconclusive("only some of the recipients are deleted") if any(deletions) else Absent()
-        )
+        if any(deletions):
+            return Inconclusive("only some of the recipients are deleted")
+        return Absent(is_old_state_shown=True)
 
     return read_outcome
 
@@ -186,7 +189,7 @@ def build_account_change_outcome_rule(
                 return (
                     Confirmed({"account": account})
                     if _is_matching_account(fields, account)
-                    else Absent()
+                    else Absent(is_old_state_shown=True)
                 )
         # The account has another id after the change, so it is found by its fields.
         expected_fields = {"type": old_account.get("type"), **fields}
@@ -206,7 +209,7 @@ def build_account_deletion_outcome_rule(recipient_id: str, account_id: str) -> O
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
         accounts = yield from _fetch_accounts(recipient_id)
         is_present = any(account.get("recipientAccountId") == account_id for account in accounts)
-        return Absent() if is_present else Confirmed({"object": "deleted"})
+        return Absent(is_old_state_shown=True) if is_present else Confirmed({"object": "deleted"})
 
     return read_outcome
 

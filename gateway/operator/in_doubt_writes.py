@@ -312,13 +312,20 @@ def format_operator_advice(record: OperationRecord, write: Write) -> str:
     if not write.operator_outcome:
         advice = _format_check_advice(record, write)
         return advice if record.is_forwarded else f"{RECONCILIATION_ADVICE} {advice}"
-    if write.operator_outcome != ABSENT and write.operator_outcome in (record.reason or ""):
+    if is_verdict_refuted(record, write):
         return f"the recorded outcome cannot be right: {_format_check_advice(record, write)}"
     return (
         "no action needed; a running gateway continues from the recorded outcome; if it has to "
         "read the service, as soon as it can. If the recorded outcome is wrong, "
         f"{_format_check_advice(record, write)}"
     )
+
+
+def is_verdict_refuted(record: OperationRecord, write: Write) -> bool:
+    """Whether a gateway has read at the service that the recorded outcome cannot be right."""
+    verdict = write.operator_outcome
+    # Only such a reason names the verdict; one that it did not happen is simply overruled.
+    return verdict not in (None, ABSENT) and verdict in (record.reason or "")
 
 
 def _format_check_advice(record: OperationRecord, write: Write) -> str:

@@ -14,6 +14,7 @@ from msgspec import structs
 from gateway.operator.in_doubt_writes import (
     WriteCommandRefused,
     find_write_by_shown_id,
+    is_verdict_refuted,
     resolve_original_object_id,
 )
 from gateway.storage import ObjectStateStore, Store
@@ -32,6 +33,7 @@ from gateway.storage.operations import (
     OwnershipLostError,
     Write,
 )
+from gateway.writes.outcome_policy import UNREADABLE_REASON
 from mappings.drafts import build_stale_lock_release
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
@@ -40,7 +42,8 @@ CLOSE_EVENT = "closed"
 
 MAX_ATTEMPTS, RETRY_SECONDS = 20, 0.25
 """Attempts and the seconds between them. A running gateway claims an operation in doubt for a moment
-each time it tries to resolve it.
+each time it tries to resolve it, and applies a verdict within two seconds if it agrees with what
+the service shows.
 """
 
 
@@ -48,8 +51,8 @@ async def close_in_doubt_operation(store: Store, write_id: str) -> None:
     """Closes the operation of a write. Raises WriteCommandRefused if it cannot be closed or stays
     busy.
     """
-    for _ in range(MAX_ATTEMPTS):
-        if await _try_close_operation(store, write_id):
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        if await _try_close_operation(store, write_id, is_last_attempt=attempt == MAX_ATTEMPTS):
             return
         await asyncio.sleep(RETRY_SECONDS)
     raise WriteCommandRefused(
@@ -57,8 +60,11 @@ async def close_in_doubt_operation(store: Store, write_id: str) -> None:
     )
 
 
-async def _try_close_operation(store: Store, write_id: str) -> bool:
-    """Tries once. False if a running gateway claims the operation; raises WriteCommandRefused."""
+async def _try_close_operation(store: Store, write_id: str, *, is_last_attempt: bool) -> bool:
+    """Tries once; raises WriteCommandRefused.
+
+    False if a running gateway claims the operation, or may yet apply a verdict.
+    """
     record, _write = await find_write_by_shown_id(store, write_id)
     # A gateway has claimed it to resolve it, which takes only a moment. Its result may change the
     # answer, so wait.
@@ -76,10 +82,18 @@ async def _try_close_operation(store: Store, write_id: str) -> bool:
         raise WriteCommandRefused(
             f"it is not known whether {write_id} happened; record that with `writes settle` first"
         )
+    unapplied_writes = [write for write in record_writes if write.state == SENT]
+    # Its readings take precedence: a write that did happen would be sent again by a retry.
+    if unapplied_writes and not is_last_attempt:
+        return False
+    if unapplied_writes and (record.reason or "").startswith(UNREADABLE_REASON):
+        raise WriteCommandRefused(f"wait until the outcome can be checked: {record.reason}")
+    if any(is_verdict_refuted(record, write) for write in unapplied_writes):
+        raise WriteCommandRefused(
+            f"the outcome recorded for {write_id} cannot be right: {record.reason}"
+        )
     settled_writes = [
-        _resolve_write_by_operator_verdict(write, store)
-        for write in record_writes
-        if write.state == SENT
+        _resolve_write_by_operator_verdict(write, store) for write in unapplied_writes
     ]
     final_writes = {write.number: write for write in [*record_writes, *settled_writes]}
     has_happened = any(write.state in (ANSWERED, CONFIRMED) for write in final_writes.values())

@@ -27,7 +27,7 @@ from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.writes.call_sender import CallSender
 from gateway.writes.caller import Caller
 from gateway.writes.operation_execution import OperationExecution
-from gateway.writes.outcome_policy import OutcomePolicy
+from gateway.writes.outcome_policy import UNREADABLE_REASON, OutcomePolicy
 from mappings.effects import (
     JSON,
     Absent,
@@ -37,6 +37,7 @@ from mappings.effects import (
     CompareAndSet,
     Confirmed,
     Flow,
+    Inconclusive,
     InDoubtWrite,
     ListQuery,
     LoadFacts,
@@ -369,7 +370,8 @@ class FlowExecutor:
                     )
         except Failure as failure:
             reason = f"status {failure.status}" if isinstance(failure, Refused) else str(failure)
-            return Unreadable(f"the service could not be read ({reason or type(failure).__name__})")
+            unread = Unreadable if _is_retryable_read_failure(failure) else Inconclusive
+            return unread(f"{UNREADABLE_REASON} ({reason or type(failure).__name__})")
         return outcome
 
     def _perform_step(self, step: Step, caller: Caller) -> Awaitable[Any]:

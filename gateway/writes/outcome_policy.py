@@ -49,6 +49,7 @@ STAMP_MARGIN_SECONDS = SKEW_TOLERANCE_SECONDS + 1
 CONFIRMATION_PAUSE_SECONDS = 5.0
 """Seconds between the two reads that must agree that a write was not executed."""
 
+UNREADABLE_REASON = "the service could not be read"
 _NOT_SEEN_REASON = "the service does not show it yet"
 
 CREATION_TOLERANCE = timedelta(minutes=10)
@@ -216,9 +217,11 @@ class OutcomePolicy:
         # A recorded "did not happen" must not hide a payment that the service shows.
         if isinstance(outcome, Confirmed):
             return outcome
+        if isinstance(outcome, Unreadable):
+            raise Unknown(outcome.reason)
         if write.operator_outcome == CONFIRMED:
-            if isinstance(outcome, Unreadable):
-                raise Unknown(outcome.reason)
+            if isinstance(outcome, Absent) and outcome.is_old_state_shown:
+                raise Unknown(f"{CONFIRMED} is recorded, but the service shows that it did not")
             return Confirmed()
         # The legacy service executes a request when it gets it, or not at all.
         if not record.is_forwarded and (wait := self.seconds_until_conclusive(record)):

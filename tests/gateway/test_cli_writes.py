@@ -243,6 +243,48 @@ async def test_visible_outcome_overrides_operator_outcome(tmp_path: Path) -> Non
         assert len(operated_gateway.service.batch_starts) == 1
 
 
+async def test_outcome_that_cannot_be_checked_yet_is_not_applied(tmp_path: Path) -> None:
+    """A retry created another recipient, because of a wrong outcome or of `close` after it."""
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        operated_gateway.add_fault("POST", "/v1/recipients", **RESPONSE_LOST)
+        operated_gateway.add_fault("GET", "/v1/recipients", status=503, times=1000)
+        create = ("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert (await operated_gateway.gateway.request(*create)).status == 500
+        await wait_until_async(lambda: has_reason(operated_gateway, "could not be read"))
+        await operated_gateway.age_sent_writes()
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
+        result = await operated_gateway.run_command("writes", "close", write, "--yes", code=2)
+        assert "wait until the outcome can be checked" in result.stderr
+        assert (await load_only_in_doubt_write(operated_gateway))["write"] == write
+        operated_gateway.service.faults.clear()
+        retry_response = await operated_gateway.gateway.request(*create)
+        assert retry_response.status == 200, retry_response.text
+        assert operated_gateway.service.creation_counts["recipient"] == 1
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_outcome_that_the_service_refutes_is_not_applied(
+    tmp_path: Path, *, is_closed: bool
+) -> None:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        recipient = await create_recipient(operated_gateway.gateway)
+        operated_gateway.add_fault("DELETE", "/v1/recipients/*", close="before")
+        path = f"/v1/recipients/{recipient}"
+        assert (await operated_gateway.gateway.request("DELETE", path)).status == 500
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--happened", "--yes")
+        await wait_until_async(lambda: has_reason(operated_gateway, "happened is recorded"))
+        if is_closed:
+            result = await operated_gateway.run_command("writes", "close", write, "--yes", code=2)
+            assert "cannot be right" in result.stderr
+        assert (await operated_gateway.gateway.request("GET", path)).status == 200
+        await operated_gateway.age_sent_writes()
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
+        await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
+        assert (await operated_gateway.gateway.request("DELETE", path)).status == 200
+
+
 async def test_confirmed_change_lets_its_flow_continue(tmp_path: Path) -> None:
     """The flow needs the recipient that the lost answer contained."""
     async with open_operated_gateway(tmp_path) as operated_gateway:
