@@ -13,7 +13,6 @@ import pytest
 from tests.gateway.compare.fake_services import (
     CANDIDATE_KEY,
     CONTROL_KEY,
-    ComparisonRun,
     PlannedResponse,
     ReceivedRequest,
     build_comparison_report,
@@ -247,17 +246,6 @@ async def test_redirect_is_compared_and_not_followed() -> None:
         ]
 
 
-async def test_cookies_are_not_kept() -> None:
-    comparison = await run_comparison(
-        lambda _: PlannedResponse(OK, headers={"Set-Cookie": "session=1; Path=/"}),
-        respond_ok,
-        "GET /v1/recipients\nGET /v1/batches",
-    )
-    assert not [
-        received for received in comparison.control.requests if "cookie" in received.headers
-    ]
-
-
 @pytest.mark.parametrize("unreachable_side", ["control", "candidate"])
 async def test_unreachable_side_is_reported_before_any_request(unreachable_side: str) -> None:
     async with open_fake_service(respond_ok) as reachable_service:
@@ -273,17 +261,6 @@ async def test_unreachable_side_is_reported_before_any_request(unreachable_side:
         assert reachable_service.requests == []
 
 
-async def test_invalid_host_name_is_reported_as_unknown_host() -> None:
-    async with open_fake_service(respond_ok) as reachable_service:
-        report = await build_comparison_report(
-            [reachable_service.url, "http://a..b"], "GET /v1/recipients"
-        )
-    assert report["exit_code"] == 2
-    assert report["sentence"].endswith(
-        "candidate at http://a..b cannot be reached: the host name cannot be resolved."
-    )
-
-
 async def test_missing_answer_is_reported_and_rest_is_compared() -> None:
     def respond_slowly(request: ReceivedRequest) -> Any:
         return PlannedResponse(OK, delay_seconds=30 if "batches" in request.target else 0)
@@ -297,19 +274,6 @@ async def test_missing_answer_is_reported_and_rest_is_compared() -> None:
         for failed_request in comparison.report["failed"]
     ] == [("GET /v1/batches", "candidate: no answer within 0.3 s")]
     assert comparison.report["counts"]["equal"] == 1
-
-
-async def test_difference_outranks_missing_answer() -> None:
-    def respond(request: ReceivedRequest) -> Any:
-        return (
-            PlannedResponse(OK, drops_connection=True)
-            if "batches" in request.target
-            else {"ok": False}
-        )
-
-    comparison = await run_comparison(respond_ok, respond, "GET /v1/recipients\nGET /v1/batches")
-    assert comparison.report["exit_code"] == 1
-    assert len(comparison.report["failed"]) == 1
 
 
 async def test_read_is_retried_once_after_dropped_connection_and_write_never() -> None:
@@ -348,30 +312,6 @@ async def test_key_refused_by_first_answer_ends_the_run(refusing_side: str) -> N
     assert len(comparison.control.requests) < 50
 
 
-@pytest.mark.parametrize("first", ["GET /v1/geography/countries/US", "GET /v1/nothing"])
-async def test_wrong_key_ends_run_even_if_first_request_needs_none(first: str) -> None:
-    def respond(request: ReceivedRequest) -> Any:
-        if "geography" in request.target:
-            return OK
-        if "nothing" in request.target:
-            return build_refusal(404, "not_found")
-        return build_refusal(403, "invalid_api_key")
-
-    comparison = await run_comparison(
-        respond, respond, f"{first}\nGET /v1/recipients\nGET /v1/batches"
-    )
-    assert comparison.report["exit_code"] == 2
-    assert "control refuses its API key" in comparison.report["sentence"]
-
-
-async def test_later_refusal_of_key_is_an_ordinary_difference() -> None:
-    def respond(request: ReceivedRequest) -> Any:
-        return build_refusal(403, "invalid_api_key") if "batches" in request.target else OK
-
-    comparison = await run_comparison(respond_ok, respond, "GET /v1/recipients\nGET /v1/batches")
-    assert comparison.list_differences() == [["status", "@status", 1]]
-
-
 async def test_both_sides_are_requested_concurrently() -> None:
     barrier = asyncio.Barrier(2)
 
@@ -384,19 +324,6 @@ async def test_both_sides_are_requested_concurrently() -> None:
         respond, respond, "GET /v1/recipients\nGET /v1/batches", concurrency=1
     )
     assert comparison.report["counts"]["equal"] == 2
-
-
-async def test_concurrency_limit_of_steps_holds() -> None:
-    def respond(_request: ReceivedRequest) -> Any:
-        return PlannedResponse(OK, delay_seconds=0.01)
-
-    reads = "\n".join(f"GET /v1/recipients?page={page}" for page in range(60))
-    comparison = await run_comparison(respond, respond, reads, concurrency=3)
-    assert (
-        comparison.control.max_concurrent_requests
-        == comparison.candidate.max_concurrent_requests
-        == 3
-    )
 
 
 async def test_reads_that_need_an_id_wait_for_its_source() -> None:
@@ -493,20 +420,6 @@ async def test_read_is_polled_until_its_condition_holds() -> None:
     assert (len(comparison.control.requests), len(comparison.candidate.requests)) == (1, 2)
 
 
-async def test_answer_is_compared_when_its_condition_times_out() -> None:
-    def respond(request: ReceivedRequest) -> Any:
-        is_control = request.headers["x-api-key"] == CONTROL_KEY
-        return {"batch": {"status": "complete" if is_control else "processing"}}
-
-    step = """
-    [[steps]]
-    request = "GET /v1/batches/B-1"
-    until = { path = "batch.status", is = "complete", within = 0.1 }
-    """
-    comparison = await run_comparison(respond, respond, step)
-    assert comparison.list_differences() == [["value", "batch.status", 1]]
-
-
 async def test_scenario_rules_apply_to_own_steps_and_are_counted() -> None:
     numbers = itertools.count()
 
@@ -554,18 +467,18 @@ def build_services_with_one_difference(number: int) -> tuple[Any, Any]:
     return build_responder(None), build_responder(number)
 
 
-TEN_THOUSAND_READS = "\n".join(f"GET /v1/payments?page={page}" for page in range(10_000))
+THOUSAND_READS = "\n".join(f"GET /v1/payments?page={page}" for page in range(1_000))
 
 
-async def test_one_wrong_amount_in_ten_thousand_answers_is_found() -> None:
+async def test_one_wrong_amount_in_a_thousand_answers_is_found() -> None:
     comparison = await run_comparison(
-        *build_services_with_one_difference(7_654), TEN_THOUSAND_READS, concurrency=16
+        *build_services_with_one_difference(765), THOUSAND_READS, concurrency=16
     )
     assert comparison.list_differences() == [["value", "payments[].amount", 1]]
     (example,) = comparison.report["differences"][0]["examples"]
-    assert (example["control"]["text"], example["candidate"]["text"]) == ("7654.00", "7654.01")
-    assert example["request"] == "GET /v1/payments?page=7654"
-    assert comparison.report["counts"]["equal"] == 9_999
+    assert (example["control"]["text"], example["candidate"]["text"]) == ("765.00", "765.01")
+    assert example["request"] == "GET /v1/payments?page=765"
+    assert comparison.report["counts"]["equal"] == 999
     assert comparison.control.max_concurrent_requests <= 16
 
 
@@ -598,24 +511,3 @@ async def test_equal_answers_give_equal_reports() -> None:
     )
     assert first_differences
     assert first_differences == second_differences
-
-
-async def test_run_of_refusals_only_is_reported_as_such() -> None:
-    comparison: ComparisonRun = await run_comparison(
-        lambda _: build_refusal(404, "not_found"),
-        lambda _: build_refusal(404, "not_found"),
-        "GET /v1/batches",
-    )
-    assert comparison.report["exit_code"] == 0
-    assert comparison.report["remarks"] == [
-        "No answer was a success on both sides: only error responses were compared."
-    ]
-
-
-async def test_reached_limit_is_reported() -> None:
-    comparison = await run_comparison(
-        respond_ok, lambda _: build_refusal(429, "rate_limit_exceeded"), "GET /v1/batches"
-    )
-    assert (
-        "Candidate answered 429 1 time: its rate limit was reached." in comparison.report["remarks"]
-    )
