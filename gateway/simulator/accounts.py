@@ -9,6 +9,7 @@ from gateway.simulator.countries import (
     BANK_ID_PATTERNS,
     BRANCH_ID_PATTERNS,
     IBAN_LENGTHS,
+    WIRE_COUNTRIES,
     find_government_id_digit_range,
     is_country_code,
     is_iban_required,
@@ -87,7 +88,7 @@ def _check_bank_account(problems: Problems, fields: JsonObject, options: Service
         problems.add_invalid_field("country", "Must be ISO 3166-1 alpha-2")
     _check_account_numbers(problems, bank_fields, country, options)
     _check_bank_ids(problems, bank_fields, country)
-    if country in options.wire_countries:
+    if country in WIRE_COUNTRIES:
         _require_fields(problems, fields, "swiftBic", "bankAddress", "bankCity")
     if bank_fields.get("swiftBic") and not SWIFT_BIC_PATTERN.fullmatch(
         bank_fields["swiftBic"].upper()

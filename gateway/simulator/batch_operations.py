@@ -16,49 +16,29 @@ from gateway.simulator import (
 )
 from gateway.simulator.accepted_request import AcceptedRequest
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.state import Batch, Payment
-
-
-def _omits_objects_from_answers(request: AcceptedRequest) -> bool:
-    return request.tenant.options.answers == "bare"
-
-
-def _build_batch_answer(request: AcceptedRequest, batch: Batch) -> JsonObject:
-    if _omits_objects_from_answers(request):
-        return {}
-    return {"batch": batch_views.build_batch(request.tenant, batch)}
-
-
-def _build_event_answer(request: AcceptedRequest, event: str) -> JsonObject:
-    return {} if _omits_objects_from_answers(request) else {"object": event}
+from gateway.simulator.state import Payment
 
 
 def create_batch(request: AcceptedRequest) -> JsonObject:
     batch = batches.create_batch(request.tenant, request.body)
-    # Even a bare answer has the id: without it no client could go on.
-    return _build_batch_answer(request, batch) or {"batch": {"id": batch.id}}
+    return {"batch": batch_views.build_batch(request.tenant, batch)}
 
 
 def add_payment(request: AcceptedRequest) -> JsonObject:
     payment = payments.create_payment(request.tenant, request.require_path_batch(), request.body)
-    payment_view = (
-        {"id": payment.id}
-        if _omits_objects_from_answers(request)
-        else batch_views.build_payment(request.tenant, payment)
-    )
-    return {"payment": payment_view}
+    return {"payment": batch_views.build_payment(request.tenant, payment)}
 
 
 def generate_quote(request: AcceptedRequest) -> JsonObject:
     batch = request.require_path_batch()
     payments.generate_quote(request.tenant, batch)
-    return _build_batch_answer(request, batch)
+    return {"batch": batch_views.build_batch(request.tenant, batch)}
 
 
 def start_processing(request: AcceptedRequest) -> JsonObject:
     batch = request.require_path_batch()
     processing.start_batch(request.tenant, batch)
-    return _build_batch_answer(request, batch)
+    return {"batch": batch_views.build_batch(request.tenant, batch)}
 
 
 def get_summary(request: AcceptedRequest) -> JsonObject:
@@ -114,12 +94,12 @@ def read_batch(request: AcceptedRequest) -> JsonObject:
 
 def update_batch(request: AcceptedRequest) -> JsonObject:
     batches.update_batch(request.tenant, request.require_path_batch(), request.body)
-    return _build_event_answer(request, "updated")
+    return {"object": "updated"}
 
 
 def delete_batch(request: AcceptedRequest) -> JsonObject:
     batches.delete_batches(request.tenant, [request.require_path_batch()])
-    return _build_event_answer(request, "deleted")
+    return {"object": "deleted"}
 
 
 def delete_batches(request: AcceptedRequest) -> JsonObject:
@@ -127,7 +107,7 @@ def delete_batches(request: AcceptedRequest) -> JsonObject:
     batches.delete_batches(
         request.tenant, [request.tenant.require_batch(batch_id) for batch_id in request.parse_ids()]
     )
-    return _build_event_answer(request, "deleted")
+    return {"object": "deleted"}
 
 
 def list_batch_payments(request: AcceptedRequest) -> JsonObject:
@@ -140,11 +120,11 @@ def list_batch_payments(request: AcceptedRequest) -> JsonObject:
 def update_payment(request: AcceptedRequest) -> JsonObject:
     payment = payments.require_payment(request.require_path_batch(), request.path_ids[1])
     payments.update_payment(request.tenant, payment, request.body)
-    return _build_event_answer(request, "updated")
+    return {"object": "updated"}
 
 
 def delete_payment(request: AcceptedRequest) -> JsonObject:
     payments.delete_payment(
         request.tenant, payments.require_payment(request.require_path_batch(), request.path_ids[1])
     )
-    return _build_event_answer(request, "deleted")
+    return {"object": "deleted"}

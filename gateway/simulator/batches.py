@@ -5,6 +5,7 @@ Editing and deleting follow the other document (legacy interface, sections 4.3 a
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from gateway.simulator import payments
 from gateway.simulator.errors import Problems
@@ -20,17 +21,31 @@ from gateway.simulator.payments import (
 from gateway.simulator.state import Batch, Payment, Tenant
 from gateway.simulator.values import is_blank
 
+ParseOrder = Callable[[Problems, JsonObject, Batch], PaymentOrder | None]
+ParseChange = Callable[[Problems, JsonObject, Payment], PaymentOrder | None]
+
 
 def create_batch(tenant: Tenant, body: JsonObject) -> Batch:
     problems = Problems()
     currency = parse_currency(problems, body, tenant.vocabulary.batch_currency) or ""
+    parse_order = partial(parse_payment_order, tenant)
+    return validate_and_insert_batch(tenant, problems, body, currency, parse_order)
+
+
+def validate_and_insert_batch(
+    tenant: Tenant, problems: Problems, body: JsonObject, currency: str, parse_order: ParseOrder
+) -> Batch:
+    """Creates a batch with its payments. Raises ApiError for `problems` and those of the body."""
     description = parse_text(problems, body, "description")
     now = tenant.now()
     # Without an id yet: payments are checked against a batch that may never come to exist.
     batch = Batch("", currency, description, created_at=now, updated_at=now)
-    orders = _parse_payment_orders(tenant, problems, body, batch)
+    orders = [
+        parse_order(nested_problems, entry, batch)
+        for nested_problems, entry in iter_array_objects(problems, body, "payments")
+    ]
     problems.raise_if_any()
-    insert_batch(tenant, batch, orders)
+    insert_batch(tenant, batch, filter(None, orders))
     return batch
 
 
@@ -44,16 +59,6 @@ def insert_batch(tenant: Tenant, batch: Batch, orders: Iterable[PaymentOrder]) -
         payments.insert_payment(tenant, batch, order)
 
 
-def _parse_payment_orders(
-    tenant: Tenant, problems: Problems, body: JsonObject, batch: Batch
-) -> list[PaymentOrder]:
-    parsed_orders = [
-        parse_payment_order(tenant, nested_problems, entry, batch)
-        for nested_problems, entry in iter_array_objects(problems, body, "payments")
-    ]
-    return [order for order in parsed_orders if order is not None]
-
-
 def update_batch(tenant: Tenant, batch: Batch, body: JsonObject) -> None:
     """Applies all changes of a request, or none. Raises ApiError."""
     batch.check_open()
@@ -62,20 +67,45 @@ def update_batch(tenant: Tenant, batch: Batch, body: JsonObject) -> None:
     # The terms of the payments depend on the currency.
     if body.get(currency_field, batch.currency) != batch.currency:
         problems.add_invalid_field(currency_field, "Cannot be changed")
+    parse_order = partial(parse_payment_order, tenant)
+    apply_batch_edit(
+        tenant, batch, parse_batch_edit(problems, body, batch, parse_order, parse_payment_change)
+    )
+
+
+def parse_batch_edit(
+    problems: Problems,
+    body: JsonObject,
+    batch: Batch,
+    parse_order: ParseOrder,
+    parse_change: ParseChange,
+    *,
+    resolve_id: Callable[[str], str] = str,
+) -> "BatchEdit":
+    """Parses the changes of a batch. Raises ApiError for `problems` and those of the body.
+
+    An entry of `payments` with an id changes that payment.
+    """
     description = parse_text(problems, {"description": batch.description, **body}, "description")
-    added_orders = _parse_payment_orders(tenant, problems, body, batch)
-    # One set for both arrays: a request cannot change and remove the same payment.
-    seen_ids: set[str] = set()
-    updates = iter_array_objects(problems, body, "update_payments")
+    entries = list(iter_array_objects(problems, body, "payments"))
+    added_orders = [
+        parse_order(nested_problems, entry, batch)
+        for nested_problems, entry in entries
+        if entry.get("id") is None
+    ]
+    # One set for all arrays: a request cannot change and remove the same payment.
+    find_payments = partial(_iter_referenced_payments, batch, seen_ids=set(), resolve_id=resolve_id)
+    updates = [each for each in entries if each[1].get("id") is not None]
+    updates += iter_array_objects(problems, body, "update_payments")
     changed_orders = [
-        (payment, parse_payment_change(tenant, nested_problems, entry, payment))
-        for nested_problems, entry, payment in iter_referenced_payments(batch, updates, seen_ids)
+        (payment, parse_change(nested_problems, entry, payment))
+        for nested_problems, entry, payment in find_payments(updates)
     ]
     removals = iter_array_objects(problems, body, "remove_payments")
-    removed = [found[2] for found in iter_referenced_payments(batch, removals, seen_ids)]
+    removed = [payment for _, _, payment in find_payments(removals)]
     problems.raise_if_any()
-    edit = BatchEdit(description, added_orders, changed_orders, removed, batch.currency)
-    apply_batch_edit(tenant, batch, edit)
+    orders = [order for order in added_orders if order is not None]
+    return BatchEdit(description, orders, changed_orders, removed, batch.currency)
 
 
 @dataclass(frozen=True)
@@ -102,11 +132,11 @@ def apply_batch_edit(tenant: Tenant, batch: Batch, edit: BatchEdit) -> None:
     batch.updated_at = tenant.now()
 
 
-def iter_referenced_payments(
+def _iter_referenced_payments(
     batch: Batch,
     entries: Iterable[tuple[Problems, JsonObject]],
     seen_ids: set[str],
-    resolve_id: Callable[[str], str] = str,
+    resolve_id: Callable[[str], str],
 ) -> Iterator[tuple[Problems, JsonObject, Payment]]:
     """Yields the entries that refer to payments of the batch, each at most once."""
     for problems, entry in entries:

@@ -41,6 +41,9 @@ BRANCH_ID_PATTERNS = {
     "IN": r"[A-Z]{4}[A-Z0-9]{7}",
 }
 
+# Section 2.6 names no countries in which bank transfers need `swiftBic`, bank address and city.
+WIRE_COUNTRIES = parse_country_codes("AO BM BO BZ ET FJ GY HT JM KH MN MZ TO UZ ZM")
+
 # IBAN length by country, without Kosovo, which has no ISO 3166-1 code.
 IBAN_LENGTHS = {
     "AD": 24, "AE": 23, "AL": 28, "AT": 20, "AZ": 28, "BA": 20, "BE": 16, "BG": 22, "BH": 22,

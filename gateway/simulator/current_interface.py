@@ -49,10 +49,21 @@ class CurrentInterface:
             request.body = {**_parse_query_arguments(request.query), **_parse_json_body(exchange)}
         deviations.change_request(exchange, request)
         answer = deviations.run_operation(exchange, request, run_operation)
+        if request.tenant.options.answers == "bare":
+            answer = _select_bare_answer(exchange, answer)
         return deviations.change_answer(request, answer)
 
     def select_error_status(self, refusal: ApiError) -> int:
         return refusal.status_code(self.service.options.validation_status)
+
+
+def _select_bare_answer(exchange: Exchange, answer: JsonObject) -> JsonObject:
+    """Leaves of the answer to a write on batches only the id of a new object."""
+    if exchange.method == "GET" or not exchange.path.startswith("/v1/batches"):
+        return answer
+    # Without the id no client could go on.
+    is_create = exchange.method == "POST" and exchange.path.endswith(("/batches", "/payments"))
+    return {name: {"id": value["id"]} for name, value in answer.items()} if is_create else {}
 
 
 def _parse_query_arguments(query: Mapping[str, str]) -> JsonObject:

@@ -112,8 +112,6 @@ class ServiceOptions:
     unknown_recipient: the status if a body names a recipient that does not exist.
     processing_seconds, quote_seconds: how long processing takes and how long a quote is valid.
     processed_word: the status of a processed batch (section 1); the legacy interface has another.
-    wire_countries: countries in which `swiftBic`, bank address and city are required (section 2.6
-        names none).
     deviations: switches for odd behaviour, which the document excludes or does not suggest.
     """
 
@@ -137,9 +135,6 @@ class ServiceOptions:
     quote_seconds: float = 1800
     processed_word: Literal["processed", "complete"] = "processed"
     deviations: frozenset[Deviation] = frozenset()
-    wire_countries: frozenset[str] = frozenset(
-        {"AO", "BM", "BO", "BZ", "ET", "FJ", "GY", "HT", "JM", "KH", "MN", "MZ", "TO", "UZ", "ZM"}
-    )
 
 
 @dataclass(frozen=True)

@@ -20,20 +20,20 @@ def generate_quote(tenant: Tenant, batch: Batch) -> None:
     batch.quote_count += 1
     # The count first: it is part of the rate.
     for payment in batch.payments.values():
-        renew_payment_terms(tenant, payment)
+        renew_payment_terms(payment)
     now = tenant.now()
     batch.quote_expires_at = now + timedelta(seconds=tenant.options.quote_seconds)
     batch.updated_at = now
 
 
-def renew_payment_terms(tenant: Tenant, payment: Payment) -> None:
+def renew_payment_terms(payment: Payment) -> None:
     payment.terms = compute_payment_terms(
-        tenant, payment.batch, payment.recipient, payment.amount, payment.currency
+        payment.batch, payment.recipient, payment.amount, payment.currency
     )
 
 
 def compute_payment_terms(
-    tenant: Tenant, batch: Batch, payee: Recipient, amount: Decimal, currency: str
+    batch: Batch, payee: Recipient, amount: Decimal, currency: str
 ) -> PaymentTerms:
     """Computes a payment's terms.
 
@@ -44,7 +44,7 @@ def compute_payment_terms(
     # A recipient without an account can be in a batch; only the start requires one.
     method = payee.primary_account.type if payee.primary_account else None
     quotes = batch.quote_count if method == BANK_TRANSFER else 0
-    source, fee = batch.currency, views.compute_payment_fee(tenant, payee)
+    source, fee = batch.currency, views.compute_payment_fee(payee)
     if currency == source:
         target = _select_account_currency(payee, source)
         rate = rates.compute_exchange_rate(source, target, quotes)
@@ -99,12 +99,12 @@ def parse_payment_order(
     """Parses a new payment; the result is valid only if no problem was added."""
     payee = _resolve_recipient(tenant, problems, body.get("recipient"))
     return _build_payment_order(
-        tenant, problems, _translate_legacy_amount_fields(body, batch), batch, payee
+        problems, _translate_legacy_amount_fields(body, batch), batch, payee
     )
 
 
 def parse_payment_change(
-    tenant: Tenant, problems: Problems, body: JsonObject, payment: Payment
+    problems: Problems, body: JsonObject, payment: Payment
 ) -> PaymentOrder | None:
     """Parses a changed payment; its recipient cannot change (legacy interface, section 4.4)."""
     previous_fields = {
@@ -117,7 +117,6 @@ def parse_payment_change(
     unchanged_terms = None if {"amount", "currency"} & sent_fields.keys() else payment.terms
     merged_fields = {**previous_fields, **sent_fields}
     return _build_payment_order(
-        tenant,
         problems,
         merged_fields,
         payment.batch,
@@ -137,7 +136,6 @@ def _translate_legacy_amount_fields(body: JsonObject, batch: Batch) -> JsonObjec
 
 
 def _build_payment_order(
-    tenant: Tenant,
     problems: Problems,
     body: JsonObject,
     batch: Batch,
@@ -151,7 +149,7 @@ def _build_payment_order(
     memo = parse_text(problems, body, "memo")
     if payee is None or amount is None or currency is None or not batch.currency:
         return None
-    terms = unchanged_terms or compute_payment_terms(tenant, batch, payee, amount, currency)
+    terms = unchanged_terms or compute_payment_terms(batch, payee, amount, currency)
     if not (terms.source_amount and terms.target_amount):
         problems.add_invalid_field(
             "amount", f"Is nothing in {terms.source_currency} or {terms.target_currency}"
@@ -245,7 +243,7 @@ def insert_payment(tenant: Tenant, batch: Batch, order: PaymentOrder) -> Payment
 def update_payment(tenant: Tenant, payment: Payment, body: JsonObject) -> None:
     payment.batch.check_open()
     problems = Problems()
-    order = parse_payment_change(tenant, problems, body, payment)
+    order = parse_payment_change(problems, body, payment)
     problems.raise_if_any()
     assert order is not None  # noqa: S101  # nothing was found wrong
     apply_payment_order(tenant, payment, order)

@@ -19,9 +19,7 @@ def start_batch(tenant: Tenant, batch: Batch) -> None:
         raise ApiError(Problem("expired_quote", "Quote has expired"))
     problems = Problems()
     for position, payment in enumerate(batch.payments.values()):
-        _check_payment_before_start(
-            tenant, problems.create_nested_view(f"payments[{position}]."), payment
-        )
+        _check_payment_before_start(problems.create_nested_view(f"payments[{position}]."), payment)
     problems.raise_if_any()
     # Last, because problems of fields and recipients are reported first.
     if not balances.has_balance_for_batch(tenant, batch):
@@ -36,15 +34,15 @@ def start_batch(tenant: Tenant, batch: Batch) -> None:
     )
 
 
-def _check_payment_before_start(tenant: Tenant, problems: Problems, payment: Payment) -> None:
+def _check_payment_before_start(problems: Problems, payment: Payment) -> None:
     payee = payment.recipient
     if payee.status != "active":
         problems.add_problem("invalid_status", "recipient.id", f"Recipient is {payee.status}")
         return
     # The recipient had no account when the payment was created.
     if payment.terms.account_type is None:
-        payments.renew_payment_terms(tenant, payment)
-    minimum = views.find_shown_minimum_amount(tenant, payee)
+        payments.renew_payment_terms(payment)
+    minimum = views.find_shown_minimum_amount(payee)
     # The document does not show the currency of routeMinimum: here it is that of the amount.
     if (
         payment.terms.account_type == BANK_TRANSFER

@@ -13,6 +13,14 @@ from gateway.simulator.service import Service
 SHUTDOWN_SECONDS = 0.5  # Short: a response that a fault delays must not delay the shutdown.
 
 
+class ListenError(OSError):
+    """A port could not be opened; `port` is the requested one."""
+
+    def __init__(self, port: int, error: OSError) -> None:
+        super().__init__(error.errno, error.strerror)
+        self.port = port
+
+
 class Listener:
     """A listening socket for one interface of a service; `url` is without /v1."""
 
@@ -21,27 +29,18 @@ class Listener:
         # ones itself.
         server = web.Server(handler.handle, request_factory=_create_request, access_log=None)
         self._runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN_SECONDS)
-        self.host = host
+        self._host = host
+        self.url = ""
 
     async def listen(self, port: int) -> None:
-        """Starts listening. Raises OSError after closing what was opened."""
+        """Starts listening. Raises ListenError."""
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self.host, port).start()
-        except OSError:
-            # The runner is set up already and would keep its resources.
-            await self.stop()
-            raise
-
-    @property
-    def port(self) -> int:
-        port: int = self._runner.addresses[0][1]
-        return port
-
-    @property
-    def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+            await web.TCPSite(self._runner, self._host, port).start()
+        except OSError as error:
+            raise ListenError(port, error) from error
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self.url = f"http://{host}:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
         await self._runner.cleanup()
@@ -50,24 +49,25 @@ class Listener:
 class Simulator:
     """A running simulator; `legacy` is None unless `start_simulator` got a legacy port."""
 
-    def __init__(
-        self, service: Service, current_listener: Listener, legacy: Listener | None
-    ) -> None:
+    def __init__(self, service: Service, host: str, *, has_legacy_interface: bool) -> None:
         self.service = service
-        self.legacy = legacy
-        self._current = current_listener
-        self.host = current_listener.host
-        self.port = current_listener.port
-        self.url = current_listener.url
+        self.current = Listener(RequestHandler(service), host)
+        self.legacy: Listener | None = None
+        if has_legacy_interface:
+            self.legacy = Listener(RequestHandler(service, LegacyInterface(service)), host)
+
+    @property
+    def url(self) -> str:
+        return self.current.url
 
     def inject_fault(self, fault: Fault) -> None:
         """Queues a fault; each request takes the first one that matches it."""
         self.service.faults.append(fault)
 
     async def stop(self) -> None:
-        if self.legacy is not None:
-            await self.legacy.stop()
-        await self._current.stop()
+        for listener in (self.current, self.legacy):
+            if listener is not None:
+                await listener.stop()
 
 
 async def start_simulator(
@@ -78,35 +78,16 @@ async def start_simulator(
     legacy_port: int | None = None,
 ) -> Simulator:
     """Starts a simulator; port 0 selects a free port. Raises ListenError."""
-    service = service or Service()
-    current_listener = await _open_listener(Listener(RequestHandler(service), host), port)
-    if legacy_port is None:
-        return Simulator(service, current_listener, None)
+    simulator = Simulator(service or Service(), host, has_legacy_interface=legacy_port is not None)
     try:
-        legacy_listener = await _open_listener(
-            Listener(RequestHandler(service, LegacyInterface(service)), host), legacy_port
-        )
+        await simulator.current.listen(port)
+        if simulator.legacy is not None:
+            await simulator.legacy.listen(legacy_port or 0)
     except ListenError:
-        # The caller gets no simulator to stop, so the first listener must not stay open.
-        await current_listener.stop()
+        # The caller gets no simulator to stop, so no listener may stay open.
+        await simulator.stop()
         raise
-    return Simulator(service, current_listener, legacy_listener)
-
-
-class ListenError(OSError):
-    """A port could not be opened; `port` is the requested one."""
-
-    def __init__(self, port: int, error: OSError) -> None:
-        super().__init__(error.errno, error.strerror)
-        self.port = port
-
-
-async def _open_listener(listener: Listener, port: int) -> Listener:
-    try:
-        await listener.listen(port)
-    except OSError as error:
-        raise ListenError(port, error) from error
-    return listener
+    return simulator
 
 
 def _create_request(

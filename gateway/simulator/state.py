@@ -137,7 +137,7 @@ class Batch:
     def check_open(self) -> None:
         """Raises ApiError `invalid_status` if the batch has been started (section 1, item 8)."""
         if self.state != "open":
-            raise build_invalid_status_error(f"Batch is {self.state}")
+            raise build_invalid_status_error("Batch has been started")
 
     @property
     def amount(self) -> Decimal:

@@ -3,7 +3,7 @@
 from decimal import Decimal
 
 from gateway.simulator.accounts import BANK_TRANSFER, CHECK, MOBILE_WALLET
-from gateway.simulator.countries import SEPA_COUNTRIES
+from gateway.simulator.countries import SEPA_COUNTRIES, WIRE_COUNTRIES
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.recipients import ADDRESS_CHECKS
 from gateway.simulator.state import (
@@ -54,9 +54,9 @@ def build_recipient(tenant: Tenant, recipient: Recipient) -> JsonObject:
             for government_id in fields.get("governmentIds", [])
         ],
         "address": {name: address.get(name) for name in ADDRESS_CHECKS},
-        "routeType": _select_payout_route(tenant, primary_account),
-        "routeMinimum": compute_route_minimum(tenant, recipient),
-        "estimatedFees": compute_estimated_fees(tenant, recipient),
+        "routeType": _select_payout_route(primary_account),
+        "routeMinimum": compute_route_minimum(recipient),
+        "estimatedFees": compute_estimated_fees(recipient),
         "payoutMethod": primary_account.type if primary_account else None,
         "primaryCurrency": fields.get("primaryCurrency"),
         "accounts": [build_account(account) for account in recipient.accounts],
@@ -68,37 +68,34 @@ def build_recipient(tenant: Tenant, recipient: Recipient) -> JsonObject:
     }
 
 
-def compute_route_minimum(tenant: Tenant, recipient: Recipient) -> str | None:
+def compute_route_minimum(recipient: Recipient) -> str | None:
     # Section 2.3: null means that the profile is incomplete.
     if recipient.status == "incomplete":
         return None
-    return ROUTE_MINIMUMS.get(str(_select_payout_route(tenant, recipient.primary_account)))
+    return ROUTE_MINIMUMS.get(str(_select_payout_route(recipient.primary_account)))
 
 
-def compute_estimated_fees(tenant: Tenant, recipient: Recipient) -> str:
-    return ROUTE_FEES.get(str(_select_payout_route(tenant, recipient.primary_account)), "0.00")
+def compute_estimated_fees(recipient: Recipient) -> str:
+    return ROUTE_FEES.get(str(_select_payout_route(recipient.primary_account)), "0.00")
 
 
-def find_shown_minimum_amount(tenant: Tenant, recipient: Recipient) -> Decimal | None:
+def find_shown_minimum_amount(recipient: Recipient) -> Decimal | None:
     """Returns the minimum amount as responses show it, including a test's override."""
-    amount = recipient.overrides.get("routeMinimum", compute_route_minimum(tenant, recipient))
+    amount = recipient.overrides.get("routeMinimum", compute_route_minimum(recipient))
     return None if amount is None else Decimal(str(amount))
 
 
-def compute_payment_fee(tenant: Tenant, recipient: Recipient) -> Decimal:
-    return Decimal(
-        str(recipient.overrides.get("estimatedFees", compute_estimated_fees(tenant, recipient)))
-    )
+def compute_payment_fee(recipient: Recipient) -> Decimal:
+    return Decimal(str(recipient.overrides.get("estimatedFees", compute_estimated_fees(recipient))))
 
 
-def _select_payout_route(tenant: Tenant, account: Account | None) -> str | None:
+def _select_payout_route(account: Account | None) -> str | None:
     if account is None:
         return None
     if account.type != BANK_TRANSFER:
         return "transfer"
-    # Wire first: tests make countries of any region wire countries.
     country = account.fields["country"]
-    if country in tenant.options.wire_countries:
+    if country in WIRE_COUNTRIES:
         return "wire"
     if country in SEPA_COUNTRIES and account.fields["currency"] == "EUR":
         return "sepa"

@@ -3,34 +3,23 @@
 from dataclasses import replace
 from functools import partial
 
-from gateway.simulator.batches import BatchEdit, iter_referenced_payments
+from gateway.simulator import batches
+from gateway.simulator.batches import BatchEdit
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import lenient, payment_bodies
 from gateway.simulator.legacy.legacy_request import LegacyRequest
-from gateway.simulator.payments import (
-    PaymentOrder,
-    iter_array_objects,
-    parse_currency,
-    parse_text,
-)
+from gateway.simulator.payments import iter_array_objects, parse_currency
 from gateway.simulator.state import Batch
 from gateway.simulator.values import is_blank
 
 
-def parse_new_batch(request: LegacyRequest, body: JsonObject) -> tuple[Batch, list[PaymentOrder]]:
-    """Parses a new batch, which has no id yet, and its payments. Raises ApiError."""
+def create_batch(request: LegacyRequest, body: JsonObject) -> Batch:
+    """Creates a batch with its payments. Raises ApiError."""
     problems = Problems()
-    now = request.tenant.now()
     currency = _parse_or_infer_batch_currency(problems, body)
-    description = parse_text(problems, body, "description")
-    batch = Batch("", currency, description, created_at=now, updated_at=now)
-    payment_orders = [
-        payment_bodies.parse_payment_order(request, nested_problems, entry, batch)
-        for nested_problems, entry in iter_array_objects(problems, body, "payments")
-    ]
-    problems.raise_if_any()
-    return batch, [order for order in payment_orders if order is not None]
+    parse_order = partial(payment_bodies.parse_payment_order, request)
+    return batches.validate_and_insert_batch(request.tenant, problems, body, currency, parse_order)
 
 
 def _parse_or_infer_batch_currency(problems: Problems, body: JsonObject) -> str:
@@ -57,7 +46,6 @@ def parse_batch_edit(request: LegacyRequest, body: JsonObject, batch: Batch) -> 
     problems = Problems()
     # A batch that is read has its payments as a page object.
     body = {**body, "payments": _unwrap_payment_page(body.get("payments"))}
-    description = parse_text(problems, {"description": batch.description, **body}, "description")
     currency = lenient.normalize_currency(body.get("sourceCurrency"))
     currency = batch.currency if is_blank(currency) else currency
     parse_currency(problems, {"sourceCurrency": currency}, "sourceCurrency")
@@ -65,29 +53,15 @@ def parse_batch_edit(request: LegacyRequest, body: JsonObject, batch: Batch) -> 
         problems.add_invalid_field(
             "sourceCurrency", "Can be changed only while there are no payments"
         )
-    # A copy: new payments get the new currency, and a refused request changes nothing.
-    batch = replace(batch, currency=currency)
-    entries = list(iter_array_objects(problems, body, "payments"))
-    added_orders = [
-        payment_bodies.parse_payment_order(request, nested_problems, entry, batch)
-        for nested_problems, entry in entries
-        if entry.get("id") is None
-    ]
-    # One set for all arrays: a request cannot change and remove the same payment.
-    find_payments = partial(
-        iter_referenced_payments, batch, seen_ids=set(), resolve_id=request.resolve_id
+    return batches.parse_batch_edit(
+        problems,
+        body,
+        # A copy: new payments get the new currency, and a refused request changes nothing.
+        replace(batch, currency=currency),
+        partial(payment_bodies.parse_payment_order, request),
+        payment_bodies.parse_payment_change,
+        resolve_id=request.resolve_id,
     )
-    updates = [each for each in entries if each[1].get("id") is not None]
-    updates += iter_array_objects(problems, body, "update_payments")
-    changed_orders = [
-        (payment, payment_bodies.parse_payment_change(request, nested_problems, entry, payment))
-        for nested_problems, entry, payment in find_payments(updates)
-    ]
-    removals = iter_array_objects(problems, body, "remove_payments")
-    removed = [payment for _, _, payment in find_payments(removals)]
-    problems.raise_if_any()
-    orders = [order for order in added_orders if order is not None]
-    return BatchEdit(description, orders, changed_orders, removed, currency)
 
 
 def _unwrap_payment_page(value: object) -> object:

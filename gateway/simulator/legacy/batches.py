@@ -1,7 +1,7 @@
 """Operations on batches (section 4.3)."""
 
 from gateway.simulator import batches, payments, processing
-from gateway.simulator.errors import ApiError, Problem, build_invalid_status_error
+from gateway.simulator.errors import ApiError, Problem
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import batch_bodies, batch_views, filters
 from gateway.simulator.legacy.legacy_request import DELETED, UPDATED, LegacyRequest
@@ -10,8 +10,7 @@ from gateway.simulator.state import Batch, Payment
 
 
 def create_batch(request: LegacyRequest) -> JsonObject:
-    batch, orders = batch_bodies.parse_new_batch(request, request.body)
-    batches.insert_batch(request.tenant, batch, orders)
+    batch = batch_bodies.create_batch(request, request.body)
     return {"batch": batch_views.build_batch(request, batch)}
 
 
@@ -29,17 +28,9 @@ def _build_batch_with_payments(request: LegacyRequest, batch: Batch) -> JsonObje
     return {"batch": {**batch_views.build_batch(request, batch), "payments": page}}
 
 
-def require_editable(request: LegacyRequest, batch: Batch) -> Batch:
-    """Raises ApiError `invalid_status` unless the batch is open or pending (rules 1 and 2)."""
-    if batch.state != "open":
-        raise build_invalid_status_error(
-            f"Batch is {batch_views.translate_batch_status(request, batch)}"
-        )
-    return batch
-
-
 def update_batch(request: LegacyRequest) -> JsonObject:
-    batch = require_editable(request, request.require_path_batch())
+    batch = request.require_path_batch()
+    batch.check_open()
     batches.apply_batch_edit(
         request.tenant, batch, batch_bodies.parse_batch_edit(request, request.body, batch)
     )
@@ -47,18 +38,14 @@ def update_batch(request: LegacyRequest) -> JsonObject:
 
 
 def delete_batch(request: LegacyRequest) -> JsonObject:
-    batches.delete_batches(
-        request.tenant, [require_editable(request, request.require_path_batch())]
-    )
+    batches.delete_batches(request.tenant, [request.require_path_batch()])
     return DELETED
 
 
 def delete_batches(request: LegacyRequest) -> JsonObject:
     """Deletes several batches, or none if one is unknown or has been started."""
     found_batches = [request.require_batch(batch_id) for batch_id in request.parse_ids()]
-    batches.delete_batches(
-        request.tenant, [require_editable(request, batch) for batch in found_batches]
-    )
+    batches.delete_batches(request.tenant, found_batches)
     return DELETED
 
 
@@ -75,7 +62,7 @@ def list_batches(request: LegacyRequest) -> JsonObject:
 
 def generate_quote(request: LegacyRequest) -> JsonObject:
     """Generates a quote; the response contains the payments, because they have the rates."""
-    batch = require_editable(request, request.require_path_batch())
+    batch = request.require_path_batch()
     payments.generate_quote(request.tenant, batch)
     return _build_batch_with_payments(request, batch)
 
@@ -85,7 +72,7 @@ def get_summary(request: LegacyRequest) -> JsonObject:
 
 
 def start_processing(request: LegacyRequest) -> JsonObject:
-    batch = require_editable(request, request.require_path_batch())
+    batch = request.require_path_batch()
     try:
         processing.start_batch(request.tenant, batch)
     except ApiError as error:

@@ -34,14 +34,14 @@ def parse_payment_order(
     memo = parse_text(problems, body, "memo")
     if payee is None or amount is None or not batch.currency:
         return None
-    terms = _compute_payment_terms(request, problems, batch, payee, amount)
+    terms = _compute_payment_terms(problems, batch, payee, amount)
     if body["recipient"].get("id") is None:
-        _check_minimum_amount(request, problems, payee, amount)
+        _check_minimum_amount(problems, payee, amount)
     return PaymentOrder(payee, amount.value, amount.currency, memo, terms)
 
 
 def parse_payment_change(
-    request: LegacyRequest, problems: Problems, body: JsonObject, payment: Payment
+    problems: Problems, body: JsonObject, payment: Payment
 ) -> PaymentOrder | None:
     """Parses a changed payment; recipient and source currency cannot change (section 4.4).
 
@@ -56,7 +56,7 @@ def parse_payment_change(
         return PaymentOrder(
             payment.recipient, payment.amount, payment.currency, memo, payment.terms
         )
-    terms = _compute_payment_terms(request, problems, payment.batch, payment.recipient, amount)
+    terms = _compute_payment_terms(problems, payment.batch, payment.recipient, amount)
     return PaymentOrder(payment.recipient, amount.value, amount.currency, memo, terms)
 
 
@@ -78,11 +78,9 @@ def _is_same_amount(value: Any, amount: Decimal) -> bool:
 
 
 def _compute_payment_terms(
-    request: LegacyRequest, problems: Problems, batch: Batch, payee: Recipient, amount: SentAmount
+    problems: Problems, batch: Batch, payee: Recipient, amount: SentAmount
 ) -> PaymentTerms:
-    terms = payments.compute_payment_terms(
-        request.tenant, batch, payee, amount.value, amount.currency
-    )
+    terms = payments.compute_payment_terms(batch, payee, amount.value, amount.currency)
     if not (terms.source_amount and terms.target_amount):
         currencies = f"{terms.source_currency} or {terms.target_currency}"
         problems.add_invalid_field(amount.field_name, f"Is nothing in {currencies}")
@@ -172,12 +170,10 @@ def _find_by_email(request: LegacyRequest, address: Any) -> list[Recipient]:
     ]
 
 
-def _check_minimum_amount(
-    request: LegacyRequest, problems: Problems, payee: Recipient, amount: SentAmount
-) -> None:
+def _check_minimum_amount(problems: Problems, payee: Recipient, amount: SentAmount) -> None:
     # Only for recipients given by email, which this request looked up; others are checked at the
     # start.
-    minimum = views.find_shown_minimum_amount(request.tenant, payee)
+    minimum = views.find_shown_minimum_amount(payee)
     is_recipient_currency = amount.currency == payee.fields.get("primaryCurrency")
     if minimum is not None and is_recipient_currency and amount.value < minimum:
         problems.add_invalid_field(amount.field_name, f"Is less than the least amount, {minimum}")

@@ -6,14 +6,14 @@ from gateway.simulator import payments
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import batch_views, filters, payment_bodies
-from gateway.simulator.legacy.batches import require_editable
 from gateway.simulator.legacy.legacy_request import DELETED, UPDATED, LegacyRequest
 from gateway.simulator.payments import matches_search
 from gateway.simulator.state import Payment
 
 
 def create_payment(request: LegacyRequest) -> JsonObject:
-    batch, problems = require_editable(request, request.require_path_batch()), Problems()
+    batch, problems = request.require_path_batch(), Problems()
+    batch.check_open()
     order = payment_bodies.parse_payment_order(request, problems, request.body, batch)
     problems.raise_if_any()
     assert order is not None  # noqa: S101  # nothing was found wrong
@@ -34,8 +34,8 @@ def _require_payment(request: LegacyRequest) -> Payment:
 
 def update_payment(request: LegacyRequest) -> JsonObject:
     payment, problems = _require_payment(request), Problems()
-    require_editable(request, payment.batch)
-    order = payment_bodies.parse_payment_change(request, problems, request.body, payment)
+    payment.batch.check_open()
+    order = payment_bodies.parse_payment_change(problems, request.body, payment)
     problems.raise_if_any()
     assert order is not None  # noqa: S101  # nothing was found wrong
     payments.apply_payment_order(request.tenant, payment, order)
@@ -43,9 +43,7 @@ def update_payment(request: LegacyRequest) -> JsonObject:
 
 
 def delete_payment(request: LegacyRequest) -> JsonObject:
-    payment = _require_payment(request)
-    require_editable(request, payment.batch)
-    payments.remove_payment(request.tenant, payment)
+    payments.delete_payment(request.tenant, _require_payment(request))
     return DELETED
 
 
