@@ -96,45 +96,11 @@ def is_iban_country(country: str) -> bool:
     return True
 
 
-IBAN_ONLY_COUNTRIES = frozenset(
-    [
-        "AD",
-        "AT",
-        "BE",
-        "BG",
-        "CH",
-        "CY",
-        "CZ",
-        "DE",
-        "DK",
-        "EE",
-        "ES",
-        "FI",
-        "FR",
-        "GR",
-        "HR",
-        "HU",
-        "IE",
-        "IS",
-        "IT",
-        "LI",
-        "LT",
-        "LU",
-        "LV",
-        "MC",
-        "MT",
-        "NL",
-        "NO",
-        "PL",
-        "PT",
-        "RO",
-        "SE",
-        "SI",
-        "SK",
-        "SM",
-        "VA",
-    ]
-)
+_IBAN_ONLY_COUNTRIES_TEXT = """
+AD AT BE BG CH CY CZ DE DK EE ES FI FR GR HR HU IE IS IT LI LT LU LV MC
+MT NL NO PL PT RO SE SI SK SM VA
+"""
+IBAN_ONLY_COUNTRIES = frozenset(_IBAN_ONLY_COUNTRIES_TEXT.split())
 """SEPA countries, where an account can only be reached by its IBAN. Other countries in the IBAN
 registry (GB with its sort codes, Brazil, Costa Rica, Kazakhstan and more) also use domestic
 numbers."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mappings import money, outcome_rules, paging
 from mappings.banking import build_empty_field_problem, build_invalid_field_problem
@@ -24,6 +24,9 @@ MAX_ADDRESSES = 1000
 
 RECIPIENT_CACHE_SECONDS = 60
 """Maximum age of a cached response to a recipient lookup."""
+
+PARALLEL_RECIPIENT_READS = 200
+"""Number of recipients that one parallel step reads."""
 
 
 class SentPayment(NamedTuple):
@@ -248,6 +251,22 @@ def load_recipient_facts(recipient_ids: Iterable[str]) -> SubFlow:
 def build_load_recipient_facts_step(recipient_ids: Iterable[str]) -> LoadFacts:
     """Builds the step that loads the stored facts of recipients, by id."""
     return LoadFacts("recipient", ids=tuple(dict.fromkeys(recipient_ids)))
+
+
+def build_recipient_call(recipient_id: str) -> Call:
+    return Call("GET", f"/recipients/{recipient_id}", cache_seconds=RECIPIENT_CACHE_SECONDS)
+
+
+def read_recipients(recipient_ids: Iterable[str], select: Callable[[Any], JSON]) -> SubFlow:
+    """Reads recipients in parallel; returns what ``select`` keeps of each response, by id.
+
+    The response to a failed read is its exception.
+    """
+    selected: dict[JSON, JSON] = {}
+    for chunk in iterate_chunks(dict.fromkeys(recipient_ids), PARALLEL_RECIPIENT_READS):
+        answers = yield Parallel([build_recipient_call(id_) for id_ in chunk])
+        selected |= {id_: select(answer) for id_, answer in zip(chunk, answers, strict=True)}
+    return selected
 
 
 def _find_recipients_by_email(addresses: list[str]) -> SubFlow:

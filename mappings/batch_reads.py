@@ -6,21 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mappings import funds
-from mappings.batch_bodies import RECIPIENT_CACHE_SECONDS, select_listed_recipient_fields
+from mappings.batch_bodies import read_recipients, select_listed_recipient_fields
 from mappings.batch_views import Batch, Facts, build_batch, drop_nulls, is_draft
 from mappings.current import BALANCE_PATH, SUMMARY_PATH
 from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Parallel
 from mappings.errors import NOT_FOUND, is_transient
 from mappings.failures import Conflict, Failure, Invalid, Problem, Refused, Unreachable
-from mappings.lazy_sequences import filter_rows, iterate_chunks, map_rows, materialize_rows
+from mappings.lazy_sequences import filter_rows, map_rows, materialize_rows
 from mappings.matching import Entry, Payment, extract_recipient_id, match_payments_with_entries
 from mappings.payloads import extract_batch, find_payments
 from mappings.payouts import SubFlow
 
 WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this.")
-
-PARALLEL_RECIPIENT_READS = 200
-"""Number of recipients that one parallel step reads."""
 
 SUMMARIES_PER_CHUNK = 40
 """Maximum number of summaries in memory; each may hold a hundred thousand payments."""
@@ -227,18 +224,16 @@ def _add_recipient_details(entries: Sequence[Entry]) -> SubFlow:
         for requested_entry in entries
         if "name" not in requested_entry["recipient"]
     ]
-    ids = list(dict.fromkeys(filter(None, unknown_ids)))
-    if not ids:
+    recipients = yield from read_recipients(
+        filter(None, unknown_ids),
+        lambda answer: (
+            {}
+            if isinstance(answer, Exception)
+            else select_listed_recipient_fields(answer["recipient"])
+        ),
+    )
+    if not recipients:
         return entries
-    recipients: dict[JSON, JSON] = {}
-    for chunk in iterate_chunks(ids, PARALLEL_RECIPIENT_READS):
-        calls = [
-            Call("GET", f"/recipients/{id_}", cache_seconds=RECIPIENT_CACHE_SECONDS)
-            for id_ in chunk
-        ]
-        for id_, answer in zip(chunk, (yield Parallel(calls)), strict=True):
-            if not isinstance(answer, Exception):
-                recipients[id_] = select_listed_recipient_fields(answer["recipient"])
 
     def add_details(entry: Entry) -> Entry:
         recipient = entry["recipient"]

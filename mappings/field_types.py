@@ -132,21 +132,19 @@ def _parse_country(value: Any) -> Any:
 
 
 def _parse_currency(value: Any) -> Any:
-    # Clients that send a whole object back send the currency in the form of the answers.
-    while isinstance(value, dict):
-        value = value.get("code") or value.get("currency")
+    value = _unwrap_currency(value)
     if isinstance(value, str) and re.fullmatch("[A-Za-z]{3}", value):
         return value.upper()
     raise build_invalid_field_error("must be a three-letter currency code (ISO 4217)")
 
 
 def _parse_optional_currency(value: Any) -> Any:
-    if value is None or (isinstance(value, dict) and not _unwrap_currency(value)):
-        return None
-    return _parse_currency(value)
+    is_empty_object = isinstance(value, dict) and not _unwrap_currency(value)
+    return None if value is None or is_empty_object else _parse_currency(value)
 
 
 def _unwrap_currency(value: Any) -> Any:
+    # Clients that send a whole object back send the currency in the form of the answers.
     while isinstance(value, dict):
         value = value.get("code") or value.get("currency")
     return value

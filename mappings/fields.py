@@ -52,10 +52,6 @@ def declare_field_set_in_code(
     return (FieldRow(legacy, current, None, is_sent=False, reason=reason),)
 
 
-def declare_dropped_fields(*names: str, reason: str) -> tuple[FieldRow, ...]:
-    return tuple(FieldRow(name, None, None, is_sent=False, reason=reason) for name in names)
-
-
 class FieldTableError(Exception):
     """A field table does not match the shapes that it translates between."""
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from mappings.batch_answers import extract_recipient_country
-from mappings.batch_bodies import RECIPIENT_CACHE_SECONDS
+from mappings.batch_bodies import read_recipients
 from mappings.dates import EARLIEST_INSTANT, parse_date_span, parse_instant_or_earliest
-from mappings.effects import JSON, Call, Parallel
+from mappings.effects import JSON
 from mappings.errors import is_transient
 from mappings.failures import Failure
 from mappings.field_types import find_country_alpha_2_code
 from mappings.ids import build_legacy_ids_load
-from mappings.lazy_sequences import filter_rows, iterate_chunks
+from mappings.lazy_sequences import filter_rows
 from mappings.matching import Payment
 from mappings.objects import derive_legacy_payment_status
 from mappings.payouts import SubFlow
@@ -28,9 +28,6 @@ LATEST_INSTANT = datetime.max.replace(tzinfo=UTC)
 
 MAX_CLOCK_ERROR = timedelta(minutes=5)
 """Maximum difference between stored times and the service's: clock skew and response time."""
-
-PARALLEL_RECIPIENT_READS = 200
-"""Number of recipients that one parallel step reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,20 +162,8 @@ def _filter_by_country(filters: Filters, payments: Sequence[Payment]) -> SubFlow
         for listed_payment in payments
         if not extract_recipient_country(listed_payment.get("recipient") or {})
     )
-    unread_ids = dict.fromkeys(id_ for id_ in unknown_ids if id_ and id_ not in countries)
-    for chunk in iterate_chunks(unread_ids, PARALLEL_RECIPIENT_READS):
-        calls = [
-            Call("GET", f"/recipients/{id_}", cache_seconds=RECIPIENT_CACHE_SECONDS)
-            for id_ in chunk
-        ]
-        for id_, answer in zip(chunk, (yield Parallel(calls)), strict=True):
-            if isinstance(answer, Failure):
-                # A list without these payments would look complete.
-                if is_transient(answer):
-                    raise answer
-                countries[id_] = None
-            else:
-                countries[id_] = extract_recipient_country(answer["recipient"])
+    unread_ids = (id_ for id_ in unknown_ids if id_ and id_ not in countries)
+    countries |= yield from read_recipients(unread_ids, _extract_country_of_answer)
 
     def is_in_country(payment: Payment) -> bool:
         country = extract_recipient_country(payment.get("recipient") or {})
@@ -187,6 +172,15 @@ def _filter_by_country(filters: Filters, payments: Sequence[Payment]) -> SubFlow
         ) == filters.country
 
     return filter_rows(payments, is_in_country)
+
+
+def _extract_country_of_answer(answer: JSON) -> JSON:
+    if not isinstance(answer, Failure):
+        return extract_recipient_country(answer["recipient"])
+    # A list without these payments would look complete.
+    if is_transient(answer):
+        raise answer
+    return None
 
 
 def _extract_recipient_id_of_payment(payment: Payment) -> JSON:

@@ -120,13 +120,15 @@ PAYMENT = FieldTable(
         "exchangeRate",
         "fxRate",
         "fees",
+        "recipientFees",
+        "merchantFees",
+        "memo",
+        "sourceCurrency",
+        "targetCurrency",
+        "processedAt",
+        "createdAt",
+        "updatedAt",
         reason="read-only",
-    ),
-    declare_read_only_fields(
-        "recipientFees", "merchantFees", "memo", "sourceCurrency", reason="read-only"
-    ),
-    declare_read_only_fields(
-        "targetCurrency", "processedAt", "createdAt", "updatedAt", reason="read-only"
     ),
     declare_field_set_in_code("recipient", reason="the recipient as in all answers"),
     declare_field_set_in_code(
@@ -201,7 +203,7 @@ def find_masked_ssn(recipient: Mapping[str, JSON]) -> JSON:
     return recipient.get("ssn") or find_masked_government_id(recipient, "US")
 
 
-def determine_government_id_type(country: str) -> str:
+def determine_government_id_type(country: JSON) -> str:
     return "SSN" if country == "US" else "other"
 
 
@@ -211,7 +213,7 @@ def find_masked_government_id(recipient: Mapping[str, JSON], country: JSON) -> J
     if not entries:
         return None
     # Legacy fields exist only for the types that the gateway itself creates.
-    type_ = "SSN" if country == "US" else "other"
+    type_ = determine_government_id_type(country)
     for entry in entries:
         if entry.get("country") == country and entry.get("type") == type_:
             return entry.get("value")
@@ -302,8 +304,8 @@ def build_legacy_payout(
     method = METHOD_BY_ACCOUNT_TYPE.get(type_, type_)
     code = primary.get("currency") or recipient.get("primaryCurrency")
     return {
-        "autoswitch": {**DEFAULT_HOLD, **(facts.get("autoswitch") or {})},
-        "holdup": {**DEFAULT_HOLD, **(facts.get("holdup") or {})},
+        "autoswitch": build_legacy_payout_hold(facts, "autoswitch"),
+        "holdup": build_legacy_payout_hold(facts, "holdup"),
         "primary": {"method": method, "currency": build_legacy_currency(code, options)},
         "method": method,
         "methodDisplay": format_payout_method_display(type_),

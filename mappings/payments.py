@@ -142,9 +142,8 @@ def _add_recipient_details(entry: Entry) -> SubFlow:
     if "email" in entry["recipient"]:
         return entry
     id_ = entry["recipient"]["id"]
-    call = Call("GET", f"/recipients/{id_}", cache_seconds=batch_bodies.RECIPIENT_CACHE_SECONDS)
     try:
-        recipient = (yield call)["recipient"]
+        recipient = (yield batch_bodies.build_recipient_call(id_))["recipient"]
     except Refused as refusal:
         if refusal.status != 404:
             raise
@@ -218,11 +217,7 @@ def _build_full_payment(payment: Payment, request: Request, *, is_added: bool = 
         return build_legacy_payment(payment, None)
     facts = yield LoadFacts("recipient", str(id_))
     try:
-        recipient = (
-            yield Call(
-                "GET", f"/recipients/{id_}", cache_seconds=batch_bodies.RECIPIENT_CACHE_SECONDS
-            )
-        )["recipient"]
+        recipient = (yield batch_bodies.build_recipient_call(id_))["recipient"]
     except Failure as failure:
         # After a transient failure the reduced recipient would look like one without a payout
         # method. A payment just added is answered in any case, or the client would add it again.

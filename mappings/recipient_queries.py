@@ -250,24 +250,12 @@ def _build_address_sort_key(name: str) -> Callable[[Row, Facts], Any]:
     return lambda row, _facts: _replace_non_text_with_empty(_extract_address(row).get(name))
 
 
+_SORTED_TEXT_FIELDS = (
+    "id", "name", "email", "referenceId", "firstName", "lastName", "type", "language", "dob",
+    "primaryCurrency",
+)  # fmt: skip
 SORT_KEYS: Mapping[str, Callable[[Row, Facts], Any]] = {
-    **{
-        name: _build_field_sort_key(name)
-        for name in (
-            [
-                "id",
-                "name",
-                "email",
-                "referenceId",
-                "firstName",
-                "lastName",
-                "type",
-                "language",
-                "dob",
-                "primaryCurrency",
-            ]
-        )
-    },
+    **{name: _build_field_sort_key(name) for name in _SORTED_TEXT_FIELDS},
     **{name: _build_address_sort_key(name) for name in ("country", "city", "region", "postalCode")},
     "status": lambda row, facts: _replace_non_text_with_empty(
         choose_legacy_recipient_status(row, facts)

@@ -10,7 +10,6 @@ from mappings.fields import (
     FieldRow,
     FieldTable,
     FieldTableError,
-    declare_dropped_fields,
     declare_field_set_in_code,
     declare_nested_table,
     declare_read_only_fields,
@@ -69,7 +68,7 @@ def build_row_groups(**changes: tuple[FieldRow, ...] | None) -> tuple[tuple[Fiel
         "province": declare_renamed_field("province", "region", answer_name="regionCode"),
         "street": declare_nested_table("street", STREET_TABLE),
         "status": declare_field_set_in_code("status", "state", reason="other words"),
-        "colour": declare_dropped_fields("colour", reason="nothing is painted"),
+        "colour": declare_field_set_in_code("colour", reason="nothing is painted"),
     }
     return tuple(row_group for row_group in {**valid_groups, **changes}.values() if row_group)
 
@@ -98,7 +97,7 @@ def test_request_only_field_needs_a_row() -> None:
 
 def test_row_for_unknown_legacy_field_is_an_error() -> None:
     with pytest.raises(FieldTableError, match="color: not in the legacy shape"):
-        build_table(colour=declare_dropped_fields("color", reason="mistyped"))
+        build_table(colour=declare_field_set_in_code("color", reason="mistyped"))
 
 
 def test_mistyped_row_is_reported_with_field_left_without_row() -> None:
@@ -137,7 +136,7 @@ def test_two_rows_for_one_field_are_an_error() -> None:
 
 def test_field_both_translated_and_dropped_is_an_error() -> None:
     with pytest.raises(FieldTableError, match=r"^name: more than one row$"):
-        build_table(again=declare_dropped_fields("name", reason="not needed after all"))
+        build_table(again=declare_field_set_in_code("name", reason="not needed after all"))
 
 
 def test_all_table_errors_are_reported_at_once() -> None:
