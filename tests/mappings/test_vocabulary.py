@@ -163,118 +163,7 @@ def test_full_field_name_is_translated(
     assert NEUTRAL.translate_field_path(body_type, neutral_path) == neutral_path
 
 
-# The shapes of both interfaces
-
-ANSWERED_PAYOUT = {
-    "method": "wallet",
-    "primary": {"method": "wallet", "currency": {"code": "USD", "name": "wallet"}},
-    "accounts": {
-        "bank": {"name": "wallet", "institution": "Wallet", "bankCity": "wallet"},
-        "wallet": {"address": "wallet"},
-    },
-}
-RECIPIENT = {
-    "id": "R-1",
-    "name": "wallet",
-    "referenceId": "avatarUrl",
-    "avatarUrl": "wallet",
-    "address": {"city": "wallet"},
-    "payoutMethod": "wallet",
-    "payout": ANSWERED_PAYOUT,
-}
-
-
-def apply_client_words(recipient: dict[str, Any]) -> dict[str, Any]:
-    payout = {
-        **ANSWERED_PAYOUT,
-        "method": "paypal",
-        "primary": {**ANSWERED_PAYOUT["primary"], "method": "paypal"},
-        "accounts": {"bank": ANSWERED_PAYOUT["accounts"]["bank"], "paypal": {"address": "wallet"}},
-    }
-    names = {"avatarUrl": "gravatarUrl"}
-    return {
-        **{names.get(name, name): value for name, value in recipient.items()},
-        "payoutMethod": "paypal",
-        "payout": payout,
-    }
-
-
-@pytest.mark.parametrize(
-    ("answer_type", "build_answer"),
-    [
-        (legacy.Recipient, lambda recipient: recipient),
-        (legacy.RecipientAnswer, lambda recipient: {"recipient": recipient}),
-        (
-            legacy.RecipientsAnswer,
-            lambda recipient: {"recipients": [recipient, recipient], "meta": {"page": 1}},
-        ),
-        (
-            legacy.PaymentsAnswer,
-            lambda recipient: {"payments": [{"memo": "wallet", "recipient": recipient}]},
-        ),
-    ],
-    ids=["recipient", "answer", "list", "payments"],
-)
-def test_recipient_uses_client_words_and_keeps_free_text(
-    answer_type: Any, build_answer: Any
-) -> None:
-    assert LEGACY.translate_from_neutral(answer_type, build_answer(RECIPIENT)) == build_answer(
-        apply_client_words(RECIPIENT)
-    )
-
-
-def test_payout_uses_client_words() -> None:
-    assert (
-        LEGACY.translate_from_neutral(legacy.Payout, ANSWERED_PAYOUT)
-        == apply_client_words(RECIPIENT)["payout"]
-    )
-
-
-def test_returned_payout_is_read_in_client_words() -> None:
-    client_body = {"payout": apply_client_words(RECIPIENT)["payout"]}
-    neutral_payout = LEGACY.translate_to_neutral(legacy.RecipientBody, client_body)["payout"]
-    assert neutral_payout["primary"]["method"] == "wallet"
-    assert neutral_payout["accounts"]["wallet"] == {"address": "wallet"}
-    assert neutral_payout["accounts"]["bank"] == ANSWERED_PAYOUT["accounts"]["bank"]
-
-
-def test_account_uses_service_words_both_ways() -> None:
-    account = {"type": "wallet", "emailAddress": "wallet", "accountHolderName": "wallet"}
-    configured_account = {**account, "type": "payco"}
-    assert CURRENT.translate_from_neutral(current.Account, account) == configured_account
-    recipient = {"accounts": [configured_account], "payoutMethod": "payco", "pictureUrl": "payco"}
-    assert CURRENT.translate_to_neutral(current.RecipientAnswer, {"recipient": recipient}) == {
-        "recipient": {"accounts": [account], "payoutMethod": "wallet", "avatarUrl": "payco"}
-    }
-
-
-def test_summary_methods_are_read_in_service_words() -> None:
-    answer = {"batchSummary": {"id": "payco", "methods": {"payco": {}, "bank-transfer": {}}}}
-    assert CURRENT.translate_to_neutral(current.SummaryAnswer, answer) == {
-        "batchSummary": {"id": "payco", "methods": {"wallet": {}, "bank-transfer": {}}}
-    }
-
-
-@pytest.mark.parametrize("method", ["wallet", "bank-transfer"])
-def test_list_filter_uses_words_of_each_side(method: str) -> None:
-    configured_words = {"wallet": ("paypal", "payco")}.get(method, (method, method))
-    query = {"payoutMethod": method, "search": "wallet", "city": "wallet"}
-    client, service = (
-        {**query, "payoutMethod": configured_word} for configured_word in configured_words
-    )
-    assert LEGACY.translate_to_neutral(legacy.RecipientsQuery, client) == query
-    assert CURRENT.translate_from_neutral(current.RecipientsQuery, query) == service
-
-
-def test_method_display_uses_client_words() -> None:
-    for default_label, configured_label in (
-        ("Wallet", "Paypal"),
-        ("Bank Transfer", "Bank Transfer"),
-    ):
-        assert LEGACY.translate_from_neutral(legacy.Payout, {"methodDisplay": default_label}) == {
-            "methodDisplay": configured_label
-        }
-
+# Labels, and words of one side
 
 LABELS = Vocabulary(
     legacy_wallet="paypal",
@@ -286,29 +175,6 @@ LABELS = Vocabulary(
     legacy_service_account_type="AcMe",
     current_wallet="payco",
 )
-
-
-def test_each_label_has_its_own_words_and_capitals() -> None:
-    legacy_translator = build_legacy_translator(LABELS)
-    for neutral_label, configured_label in (
-        ("Wallet", "PayPal"),
-        ("Bank Transfer", "Bank transfer"),
-        ("Check", "Check"),
-    ):
-        for answer_type in (legacy.Payout, legacy.ListedPayment):
-            assert legacy_translator.translate_from_neutral(
-                answer_type, {"methodDisplay": neutral_label}
-            ) == {"methodDisplay": configured_label}
-    methods = {
-        "wallet": {"accountType": "wallet", "displayName": "Wallet"},
-        "bank-transfer": {"accountType": "service", "displayName": "Bank Transfer"},
-    }
-    assert legacy_translator.translate_from_neutral(legacy.Summary, {"methods": methods}) == {
-        "methods": {
-            "paypal": {"accountType": "PayPaL", "displayName": "PAYPAL"},
-            "bank-transfer": {"accountType": "AcMe", "displayName": "Local bank"},
-        }
-    }
 
 
 def test_summary_label_is_translated_to_client_words() -> None:
