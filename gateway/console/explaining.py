@@ -93,13 +93,8 @@ def parse_request_text(text: str) -> CurlRequest:
     """Parses a curl command, or an HTTP request without headers; raises InvalidCurlCommand."""
     if len(text) > MAX_REQUEST_CHARS:
         raise InvalidCurlCommand("the request is too long")
-    try:
-        # Forms send line ends as CRLF.
-        words = shlex.split(text.replace("\\\r\n", " ").replace("\\\n", " "))
-    except ValueError:
-        raise InvalidCurlCommand("unclosed quote: paste the whole command") from None
     # Otherwise `-d @file` would show a file of this machine in the browser.
-    return parse_curl(words, _reject_curl_data_file)
+    return parse_curl([text], _reject_curl_data_file)
 
 
 def _reject_curl_data_file(_name: str) -> NoReturn:

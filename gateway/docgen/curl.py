@@ -129,11 +129,12 @@ def _split_command_line(words: Sequence[str]) -> list[str]:
     """Splits a command line that was pasted as one argument, as a shell would."""
     arguments = list(words)
     # In quotes, the shell passes the whole command as one argument.
-    if len(arguments) == 1 and re.match(r"\s*curl\s", arguments[0]):
+    if len(arguments) == 1:
         try:
-            arguments = shlex.split(arguments[0].replace("\\\n", " "))
+            # Forms send line ends as CRLF.
+            arguments = shlex.split(re.sub(r"\\\r?\n", " ", arguments[0]))
         except ValueError:
-            raise InvalidCurlCommand("a quotation mark in the curl command is not closed") from None
+            raise InvalidCurlCommand("unclosed quote: paste the whole command") from None
     return arguments[1:] if arguments[:1] == ["curl"] else arguments
 
 

@@ -124,8 +124,8 @@ def build_request_example(settings: Settings, operation: Operation) -> RequestEx
         word = words[part.strip("<>")] if part.startswith("<") else part
         # The path segment before an id names its kind: recipients/{id}.
         parts.append(EXAMPLE_IDS[parts[-1]] if part.startswith("{") else word)
-    query = "?page=1&pageSize=10" if operation.query_shape else ""
-    target = f"/v1{'/'.join(parts)}{query}"
+    query = EXAMPLE_QUERIES.get(operation.name, "")
+    target = f"/v1{'/'.join(parts)}" + (f"?{query}" if query else "")
     body: Any = None
     if operation.body_shape is not None:
         body = build_legacy_translator(vocabulary).translate_from_neutral(

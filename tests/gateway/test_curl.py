@@ -74,7 +74,7 @@ def test_curl_command_is_parsed(arguments: list[str], expected: tuple[str, str, 
     ("arguments", "expected_text"),
     [
         (["curl", "-H", KEY_HEADER], "no address was given"),
-        ([f"curl -H '{KEY_HEADER}"], "not closed"),
+        ([f"curl -H '{KEY_HEADER}"], "unclosed quote"),
         ([f"wget --header '{KEY_HEADER}'"], "no address was given"),
         (["curl", LEGACY_URL, "-d"], "-d needs a value"),
     ],

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 
 from gateway.config.settings import Settings
-from gateway.docgen.examples import EXAMPLE_BODIES, EXAMPLE_IDS, EXAMPLE_QUERIES
-from gateway.docgen.explain import ExplainedCall, Explanation, explain_request
+from gateway.docgen.examples import build_request_example
+from gateway.docgen.explain import ExplainedCall, explain_request
 from gateway.docgen.reference.markdown import format_inline_code, format_markdown_table
 from mappings import OPERATIONS, UNLISTED
 from mappings.batch_views import BATCH
@@ -125,10 +125,12 @@ def _render_operation(operation: Operation) -> Iterator[str]:
 
 
 def _render_example(operation: Operation) -> Iterator[str]:
-    explanation = explain_example_request(operation)
-    body = EXAMPLE_BODIES.get(operation.name)
-    body_text = f"\n{json.dumps(body, indent=1)}" if body else ""
-    yield f"```\n{operation.method} {build_example_target(operation)}{body_text}\n```\n"
+    # Default settings: the page describes the neutral words, not one service's.
+    example = build_request_example(Settings(), operation)
+    data = b"" if example.body is None else json.dumps(example.body).encode()
+    explanation = explain_request(Settings(), example.method, example.target, data)
+    body_text = f"\n{json.dumps(example.body, indent=1)}" if example.body else ""
+    yield f"```\n{example.method} {example.target}{body_text}\n```\n"
     for number, call in enumerate(explanation.calls, 1):
         yield from _render_call(number, call)
     if explanation.kept:
@@ -142,22 +144,6 @@ def _render_example(operation: Operation) -> Iterator[str]:
         raise ValueError(
             f"the example of {operation.name} is rejected: {explanation.refusal.build_body()}"
         )
-
-
-def explain_example_request(operation: Operation) -> Explanation:
-    """Runs the example request of an operation against the simulated service."""
-    body = EXAMPLE_BODIES.get(operation.name)
-    data = b"" if body is None else json.dumps(body).encode()
-    # Default settings: the page describes the neutral words, not one service's.
-    return explain_request(Settings(), operation.method, build_example_target(operation), data)
-
-
-def build_example_target(operation: Operation) -> str:
-    path = re.sub("<(.*?)>", r"\1", operation.path)
-    for collection, id_ in EXAMPLE_IDS.items():
-        path = re.sub(rf"(/{collection})/\{{\w+\}}", rf"\1/{id_}", path)
-    query = EXAMPLE_QUERIES.get(operation.name, "")
-    return f"/v1{path}" + (f"?{query}" if query else "")
 
 
 def _render_call(number: int, call: ExplainedCall) -> Iterator[str]:
