@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any
 
 from mappings import money
 from mappings.batch_bodies import has_upstream_batch_requested_payments
 from mappings.batch_locks import is_batch_unlocked
 from mappings.batch_reads import load_batch
 from mappings.batch_views import EDITABLE_STATUSES, Batch, derive_batch_status, drop_nulls
-from mappings.current import SUMMARY_PATH
 from mappings.effects import JSON, Answer, Call, CompareAndSet, Flow, LoadFacts
 from mappings.failures import Invalid, NoSuchOperation, Refused
 from mappings.ids import needs_alias_id
+from mappings.outcome_rules import fetch_summary_if_exists
 from mappings.paging import compute_last_page_to_read, load_all_rows
 from mappings.payloads import extract_batch
 from mappings.payouts import SubFlow
+from mappings.recipient_outcomes import fetch_recipient_if_exists
 
 Difference = Mapping[str, JSON]
 
@@ -139,12 +139,10 @@ def find_superseded_batch_differences(upstream: str, now: str) -> Flow:
 
     It reads GET /batch/:id/summary.
     """
-    try:
-        batch = extract_batch((yield Call("GET", SUMMARY_PATH.format(id=upstream))))
-    except Refused as refused:
-        if refused.status != 404:
-            raise
+    summary = yield from fetch_summary_if_exists(upstream)
+    if summary is None:
         return _build_differences_answer()
+    batch = extract_batch(summary)
     status = derive_batch_status(drop_nulls(batch))
     if status is None or status in EDITABLE_STATUSES:
         return _build_differences_answer()
@@ -209,13 +207,8 @@ def find_recipients_without_alias_id() -> Flow:
 def find_deleted_recipient_differences(recipient_id: str) -> Flow:
     """Reports a recipient that clients deleted but that can be paid; calls GET /recipients/:id."""
     facts = yield LoadFacts("recipient", recipient_id)
-    try:
-        recipient: Any = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
-    except Refused as refused:
-        if refused.status != 404:
-            raise
-        return _build_differences_answer()
-    if recipient.get("status") == "archived" or not facts.get("deleted"):
+    recipient = yield from fetch_recipient_if_exists(recipient_id)
+    if not recipient or recipient.get("status") == "archived" or not facts.get("deleted"):
         return _build_differences_answer()
     if facts.get("still_there"):
         description = "its creation was refused, and it is not deleted yet"

@@ -18,7 +18,6 @@ from mappings.batch_views import (
     build_batch,
     derive_batch_status,
 )
-from mappings.current import SUMMARY_PATH
 from mappings.effects import JSON, Answer, Call, Flow
 from mappings.failures import NoSuchOperation, Refused
 from mappings.matching import Entry
@@ -29,9 +28,11 @@ from mappings.objects import (
     is_deleted_for_clients,
     is_legacy_status_still_valid,
 )
+from mappings.outcome_rules import fetch_summary_if_exists
 from mappings.paging import load_all_rows
 from mappings.payloads import extract_batch, extract_payments
 from mappings.payouts import SubFlow
+from mappings.recipient_outcomes import fetch_recipient_if_exists
 
 LegacyObject = Mapping[str, JSON]
 
@@ -73,12 +74,8 @@ def match_legacy_recipient(legacy_recipient: LegacyObject) -> Flow:
 
 
 def _find_recipient_at_current_service(legacy_recipient: LegacyObject) -> SubFlow:
-    try:
-        recipient = (yield Call("GET", f"/recipients/{legacy_recipient['id']}"))["recipient"]
-    except Refused as refused:
-        if refused.status != 404:
-            raise
-    else:
+    recipient = yield from fetch_recipient_if_exists(legacy_recipient["id"])
+    if recipient is not None:
         # The fields are not compared: a recipient with the same id is certainly the same one.
         return None if is_deleted_for_clients(recipient, {}) else recipient
     rows = (
@@ -132,7 +129,7 @@ def match_legacy_batch(
     """
     payment_keys = _build_payment_keys(payments, current_ids)
     own_id = current_ids.get(legacy_batch["id"], legacy_batch["id"])
-    if (summary := (yield from _fetch_summary(own_id))) is not None:
+    if (summary := (yield from fetch_summary_if_exists(own_id))) is not None:
         return _match_batch_with_summary(legacy_batch, payments, current_ids, own_id, summary)
     if current_batches is None:
         candidate_ids = yield from _list_candidate_batch_ids(legacy_batch, payments, current_ids)
@@ -144,7 +141,7 @@ def match_legacy_batch(
         ]
     matches = []
     for id_ in candidate_ids:
-        summary = yield from _fetch_summary(id_)
+        summary = yield from fetch_summary_if_exists(id_)
         if summary is not None and _is_summary_of_legacy_batch(legacy_batch, payment_keys, summary):
             matches.append((id_, summary))
     # With a wrong match, the client would start, edit or delete the wrong batch.
@@ -164,15 +161,6 @@ def _is_summary_of_legacy_batch(
     return (
         is_same_description and _build_payment_keys(extract_payments(summary), {}) == payment_keys
     )
-
-
-def _fetch_summary(id_: str) -> SubFlow:
-    try:
-        return (yield Call("GET", SUMMARY_PATH.format(id=id_)))
-    except Refused as refused:
-        if refused.status != 404:
-            raise
-        return None
 
 
 def _list_candidate_batch_ids(

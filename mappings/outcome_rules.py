@@ -95,7 +95,11 @@ def _select_batches_paying_same(
     exact_ids: set[JSON] = set()
     for row in rows:
         # A batch that another write claims cannot be the result of this one.
-        summary = None if row["id"] in write.claimed_ids else (yield from _fetch_summary(row["id"]))
+        summary = (
+            None
+            if row["id"] in write.claimed_ids
+            else (yield from fetch_summary_if_exists(row["id"]))
+        )
         if summary is None or not is_created_after_write(extract_batch(summary), write):
             continue
         if not has_recipient_for_every_payment(summary):
@@ -112,11 +116,8 @@ def _select_batches_paying_same(
 
 def _confirm_operator_named_batch(batch_id: str, body: JSONObject) -> OutcomeReads:
     """Checks the batch that an operator named, which must not visibly pay something else."""
-    try:
-        summary = yield Call("GET", SUMMARY_PATH.format(id=batch_id))
-    except Refused as refusal:
-        if refusal.status != 404:
-            raise
+    summary = yield from fetch_summary_if_exists(batch_id)
+    if summary is None:
         return Inconclusive(f"the service has no batch {batch_id}, named by the operator")
     payments = extract_payments(summary)
     has_payees = all(map(has_recipient, payments))
@@ -136,8 +137,8 @@ def select_payment_match_fields(body: JSONObject) -> dict[str, JSON]:
     return {name: value for name, value in body.items() if name != "memo"}
 
 
-def _fetch_summary(batch_id: str) -> Generator[Step, Any, JSON]:
-    """Fetches a batch's summary; None if the batch is deleted."""
+def fetch_summary_if_exists(batch_id: str) -> Generator[Step, Any, JSON]:
+    """Calls GET /batch/:id/summary; None if the service does not have the batch."""
     try:
         return (yield Call("GET", SUMMARY_PATH.format(id=batch_id)))
     except Refused as refusal:
@@ -403,14 +404,12 @@ def build_batch_deletion_outcome_rule(upstream_id: str) -> OutcomeRule:
     """Builds the rule of a batch deletion; it reads GET /batch/:id/summary."""
 
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
-        try:
-            summary = yield Call("GET", SUMMARY_PATH.format(id=upstream_id))
-        except Refused as refusal:
-            if refusal.status != 404:
-                raise
-            return Confirmed({"object": "deleted"})
+        summary = yield from fetch_summary_if_exists(upstream_id)
         # Some services still show a deleted batch, so that an operator may know better.
-        is_deleted = extract_batch(summary).get("status") in ("deleted", "archived")
+        is_deleted = summary is None or extract_batch(summary).get("status") in (
+            "deleted",
+            "archived",
+        )
         return Confirmed({"object": "deleted"}) if is_deleted else Absent()
 
     return read_outcome

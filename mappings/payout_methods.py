@@ -34,34 +34,8 @@ def create_payout_method(request: Request) -> Flow:
 
     If an account is refused, the government ids stay; sending them again is harmless.
     """
-    recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
-    payout = payouts.drop_masks_sent_back(
-        payouts.parse_payout(request.body, "", request.problems), recipient
-    )
-    payout = structs.replace(payout, method=payouts.resolve_primary_method(payout))
-    changes = payout_changes.detect_payout_changes(payout, recipient, is_replacement=True)
-    ids = changes.government_ids
-    request.raise_if_invalid(
-        [
-            *changes.validate(),
-            *payout_holds.find_active_hold_problems(payout, facts, request.options),
-            *government_ids.validate_government_ids(ids, recipient, request.options),
-        ]
-    )
-    holds = payout_holds.collect_changed_payout_holds(payout, facts)
-    # Sent before the accounts, because in some countries the service requires the government id
-    # first.
-    if ids:
-        recipient = {
-            **recipient,
-            **(yield _build_government_id_update(recipient["id"], ids))["recipient"],
-        }
-        changes = structs.replace(changes, recipient=recipient)
-    recipient = yield from payout_changes.apply_payout_changes(changes, request.options)
-    if holds:
-        yield CompareAndSet("recipient", recipient["id"], holds)
-    answer = build_legacy_payout(recipient, {**facts, **holds}, request.options)
-    return Answer(answer or {}, payout_holds.build_hold_notices(holds))
+    recipient, facts, notices = yield from _change_payout(request, is_replacement=True)
+    return Answer(build_legacy_payout(recipient, facts, request.options) or {}, notices)
 
 
 def read_payout_method(request: Request) -> Flow:
@@ -87,11 +61,19 @@ def update_payout_method(request: Request) -> Flow:
     POST   /recipients/:id/accounts           if there is no such account, or its country changes
     DELETE /recipients/:id/accounts/:account  for an account that a new one replaces
     """
+    _, _, notices = yield from _change_payout(request, is_replacement=False)
+    return Answer({"object": "updated"}, notices)
+
+
+def _change_payout(request: Request, *, is_replacement: bool) -> payouts.SubFlow:
+    """Returns the recipient and its facts after the change, and notices for the operator."""
     recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
     payout = payouts.drop_masks_sent_back(
         payouts.parse_payout(request.body, "", request.problems), recipient
     )
-    changes = payout_changes.detect_payout_changes(payout, recipient)
+    if is_replacement:
+        payout = structs.replace(payout, method=payouts.resolve_primary_method(payout))
+    changes = payout_changes.detect_payout_changes(payout, recipient, is_replacement=is_replacement)
     ids = changes.government_ids
     request.raise_if_invalid(
         [
@@ -101,12 +83,15 @@ def update_payout_method(request: Request) -> Flow:
         ]
     )
     holds = payout_holds.collect_changed_payout_holds(payout, facts)
+    # Sent before the accounts, because in some countries the service requires the government id
+    # first.
     if ids:
-        yield _build_government_id_update(recipient["id"], ids)
-    yield from payout_changes.apply_payout_changes(changes, request.options)
+        response = yield _build_government_id_update(recipient["id"], ids)
+        changes = structs.replace(changes, recipient={**recipient, **response["recipient"]})
+    recipient = yield from payout_changes.apply_payout_changes(changes, request.options)
     if holds:
         yield CompareAndSet("recipient", recipient["id"], holds)
-    return Answer({"object": "updated"}, payout_holds.build_hold_notices(holds))
+    return recipient, {**facts, **holds}, payout_holds.build_hold_notices(holds)
 
 
 def _build_government_id_update(

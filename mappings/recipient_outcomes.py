@@ -52,7 +52,8 @@ def build_recipient_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
             candidates, write, is_full_match=lambda row: _has_compatible_values(body, row)
         )
         if isinstance(match, dict):
-            return (yield from _confirm_fetched_recipient(match["id"]))
+            answer = yield Call("GET", f"/recipients/{match['id']}")
+            return Confirmed({"recipient": answer["recipient"]}, object_id=match["id"])
         return match
 
     return read_outcome
@@ -70,22 +71,25 @@ def _has_compatible_values(values: JSONObject, row: JSONObject) -> bool:
     return all(is_shown_value_compatible(value, row.get(name)) for name, value in values.items())
 
 
-def _confirm_fetched_recipient(recipient_id: str) -> Generator[Step, Any, Confirmed]:
-    answer = yield Call("GET", f"/recipients/{recipient_id}")
-    return Confirmed({"recipient": answer["recipient"]}, object_id=recipient_id)
+def fetch_recipient_if_exists(recipient_id: str) -> Generator[Step, Any, JSONObject | None]:
+    """Calls GET /recipients/:id; None if the service does not have the recipient."""
+    try:
+        recipient: JSONObject = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
+    except Refused as refusal:
+        if refusal.status != 404:
+            raise
+        return None
+    return recipient
 
 
 def _confirm_operator_named_recipient(recipient_id: str, body: JSONObject) -> OutcomeReads:
     """Checks the recipient that an operator named as the one created."""
-    # A mistyped id would pay another person, so the address has to agree.
-    try:
-        outcome = yield from _confirm_fetched_recipient(recipient_id)
-    except Refused as refusal:
-        if refusal.status != 404:
-            raise
+    recipient = yield from fetch_recipient_if_exists(recipient_id)
+    if recipient is None:
         return Inconclusive(f"the service has no recipient {recipient_id}, named by the operator")
-    if is_shown_value_compatible(body.get("email"), outcome.body["recipient"].get("email")):
-        return outcome
+    # A mistyped id would pay another person, so the address has to agree.
+    if is_shown_value_compatible(body.get("email"), recipient.get("email")):
+        return Confirmed({"recipient": recipient}, object_id=recipient_id)
     return Inconclusive(f"{recipient_id}, named by the operator, has another address")
 
 
@@ -215,14 +219,9 @@ def build_account_deletion_outcome_rule(recipient_id: str, account_id: str) -> O
 
 
 def _fetch_accounts(recipient_id: str) -> Generator[Step, Any, list[dict[str, JSON]]]:
-    try:
-        recipient = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
-    # The recipient has been deleted since, and its accounts with it.
-    except Refused as refusal:
-        if refusal.status != 404:
-            raise
-        return []
-    return list(recipient.get("accounts") or [])
+    # The recipient may have been deleted since, and its accounts with it.
+    recipient = yield from fetch_recipient_if_exists(recipient_id)
+    return list((recipient or {}).get("accounts") or [])
 
 
 def _is_matching_account(fields: JSONObject, account: JSONObject) -> bool:
