@@ -129,7 +129,11 @@ def _render_example(operation: Operation) -> Iterator[str]:
     example = build_request_example(Settings(), operation)
     data = b"" if example.body is None else json.dumps(example.body).encode()
     explanation = explain_request(Settings(), example.method, example.target, data)
-    body_text = f"\n{json.dumps(example.body, indent=1)}" if example.body else ""
+    # One field a line: enough to read, and shorter than any nesting.
+    fields = ",\n".join(
+        f'  "{name}": {json.dumps(value)}' for name, value in (example.body or {}).items()
+    )
+    body_text = f"\n{{\n{fields}\n}}" if fields else ""
     yield f"```\n{example.method} {example.target}{body_text}\n```\n"
     for number, call in enumerate(explanation.calls, 1):
         yield from _render_call(number, call)
@@ -149,7 +153,9 @@ def _render_example(operation: Operation) -> Iterator[str]:
 def _render_call(number: int, call: ExplainedCall) -> Iterator[str]:
     note = ", optional endpoint" if call.inferred else ""
     yield f"{number}. `{call.method} {call.target}` (current interface, section {call.section}{note})\n"
-    if call.fields:
+    if unchanged := [origin.field for origin in call.fields if origin.rule == "same"]:
+        yield f"Same in both interfaces: {', '.join(map(format_inline_code, unchanged))}.\n"
+    if changed := [origin for origin in call.fields if origin.rule != "same"]:
         rows = [
             [
                 format_inline_code(origin.field),
@@ -157,7 +163,7 @@ def _render_call(number: int, call: ExplainedCall) -> Iterator[str]:
                 format_inline_code(origin.sent_in),
                 origin.rule,
             ]
-            for origin in call.fields
+            for origin in changed
         ]
         yield from format_markdown_table(["field", "value", "sent in", "rule"], rows)
 
