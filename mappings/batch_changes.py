@@ -43,7 +43,7 @@ def edit_batch_payments(batch: Batch, request: Request) -> SubFlow:
             partial(_build_added_entry, request, batch),
             changes.added_payments,
             recipients,
-            changes.addition_positions,
+            range(len(recipients)),
         )
     )
     call = _build_patch_call(request, batch, changes, added_entries)
@@ -110,10 +110,6 @@ class _BatchChanges(NamedTuple):
     def effective_changes(self) -> Sequence[SentPayment]:
         """The changed payments, without those that the client sent back unchanged."""
         return filter_rows(self.changed_payments, _has_payment_changes)
-
-    @property
-    def addition_positions(self) -> Sequence[int]:
-        return range(len(self.added_payments))
 
     def find_payment_ref(self, payment: SentPayment) -> PaymentRef:
         return self.payment_refs[str(payment.body.get("id"))]

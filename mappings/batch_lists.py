@@ -212,16 +212,12 @@ def _build_listed_batch(row: Row, facts: Row, result: Batch | Exception | None) 
         entries = (
             []
             if _has_all_listed_fields(row)
-            else (yield from _load_stored_payment_entries(row["id"]))
+            else (yield LoadFacts("payments", row["id"])).get("entries", [])
         )
         batch = build_batch(row["id"], facts, entries, {}, None)
     if batch.is_draft:
         return batch
     return replace(batch, service_fields={**row, **drop_nulls(batch.service_fields)})
-
-
-def _load_stored_payment_entries(batch_id: str) -> SubFlow:
-    return (yield LoadFacts("payments", batch_id)).get("entries", [])
 
 
 def _has_all_listed_fields(row: Mapping[str, JSON]) -> bool:

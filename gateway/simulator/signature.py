@@ -43,29 +43,21 @@ def authenticate_request(
     caller, and does not say which one a stale timestamp gets.
     """
     timestamp = headers.get(vocabulary.timestamp_header, "")
-    credentials, signature = _parse_authorization_header(
-        credentials_by_access_key, vocabulary, headers.get("Authorization", "")
-    )
-    if credentials is None or not _is_fresh(timestamp, now, max_age_seconds):
+    # Compared as written: the document shows the scheme in one spelling only.
+    scheme, _, credential = headers.get("Authorization", "").partition(" ")
+    access_key, _, signature = credential.partition(":")
+    credentials = credentials_by_access_key.get(access_key)
+    if (
+        scheme != vocabulary.scheme
+        or credentials is None
+        or not _is_fresh(timestamp, now, max_age_seconds)
+    ):
         raise _build_invalid_key_error()
     expected = compute_signature(credentials.secret_key, timestamp, method, target, body)
     # As bytes, because compare_digest raises on text that is not ASCII.
     if not hmac.compare_digest(expected.encode(), signature.encode("utf-8", "surrogateescape")):
         raise _build_invalid_key_error()
     return credentials
-
-
-def _parse_authorization_header(
-    credentials_by_access_key: Mapping[str, ServiceCredentials],
-    vocabulary: Vocabulary,
-    authorization: str,
-) -> tuple[ServiceCredentials | None, str]:
-    # Compared as written: the document shows the scheme in one spelling only.
-    scheme, _, credential = authorization.partition(" ")
-    access_key, _, signature = credential.partition(":")
-    return (
-        credentials_by_access_key.get(access_key) if scheme == vocabulary.scheme else None
-    ), signature
 
 
 def _is_fresh(timestamp: str, now: float, max_age_seconds: float) -> bool:

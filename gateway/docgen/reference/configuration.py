@@ -179,16 +179,15 @@ def _describe_bounds(schema: Mapping[str, Any]) -> str:
 
 def map_setting_descriptions_by_key(example: str) -> dict[tuple[str, str], str]:
     """Returns the comments of the example by section and key; `live` also describes `sandbox`."""
-    return {
+    descriptions = {
         (section, name): description
         for section, name, _value, description in iter_example_assignments(example)
-        for section in _list_sections_sharing_comment(section)
         if description
     }
-
-
-def _list_sections_sharing_comment(section: str) -> tuple[str, ...]:
-    return (section, "environments.sandbox") if section == "environments.live" else (section,)
+    for (section, name), description in list(descriptions.items()):
+        if section == "environments.live":
+            descriptions.setdefault(("environments.sandbox", name), description)
+    return descriptions
 
 
 def iter_example_assignments(example: str) -> Iterator[tuple[str, str, str, str]]:
