@@ -4,6 +4,11 @@ import gc
 import os
 
 import pytest
+from hypothesis import settings
+
+# On a busy machine any example may be slow.
+settings.register_profile("any speed", deadline=None)
+settings.load_profile("any speed")
 
 YOUNG_OBJECTS = 10_000
 """As the product sets it for itself, see ``gateway.server.memory_tuning``."""

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
@@ -213,7 +213,6 @@ def test_document_uses_configured_vocabulary_only() -> None:
     assert "/profile/balances/paypal" in document_text
 
 
-@settings(deadline=None)
 @given(st.one_of(st.from_regex("[0-9.]{1,8}", fullmatch=True), st.text(max_size=6)))
 def test_amount_pattern_agrees_with_validation(text: str) -> None:
     """If they differ, a generated client refuses valid amounts or sends invalid ones."""
