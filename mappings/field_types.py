@@ -21,6 +21,7 @@ from pydantic import BeforeValidator, TypeAdapter, ValidationError, WithJsonSche
 from pydantic_core import PydanticCustomError
 
 from mappings.failures import MAX_ERRORS, Invalid, Problem
+from mappings.json_levels import list_nested_items
 from mappings.lazy_sequences import SLICE_SIZE, CompressedSequence, LazySequence
 
 WordName = Literal[
@@ -311,17 +312,26 @@ _NESTED_TYPES = (dict, list)
 
 def drop_empty_fields(body: Any) -> Any:
     """Drops fields with ``""``, which clients send for fields that they leave out."""
+    level = [body]
+    while level:
+        if "" in level:
+            return _copy_without_empty_fields(body)
+        level = list_nested_items(level)
+    return body
+
+
+def _copy_without_empty_fields(body: Any) -> Any:
     if isinstance(body, dict):
         fields = body.copy()
         for name, value in body.items():
             # Only nested values need a function call, because most fields are text.
             if isinstance(value, _NESTED_TYPES):
-                fields[name] = drop_empty_fields(value)
+                fields[name] = _copy_without_empty_fields(value)
             elif value == "" and name not in FIELDS_THAT_MAY_BE_EMPTY:
                 del fields[name]
         return fields
     if isinstance(body, list):
-        return [*map(drop_empty_fields, body)]
+        return [*map(_copy_without_empty_fields, body)]
     return body
 
 

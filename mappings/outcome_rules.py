@@ -134,7 +134,9 @@ def select_batch_match_fields(body: JSONObject) -> dict[str, JSON]:
 
 def select_payment_match_fields(body: JSONObject) -> dict[str, JSON]:
     """Returns a payment without its memo, because the document does not say that it is stored."""
-    return {name: value for name, value in body.items() if name != "memo"}
+    fields = dict(body)
+    fields.pop("memo", None)
+    return fields
 
 
 def fetch_summary_if_exists(batch_id: str) -> Generator[Step, Any, JSON]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from decimal import Decimal
-from itertools import chain, compress
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
 
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.json_codec.text_decoding import MAX_DEPTH, ExactDecimal
+from mappings.json_levels import LISTS, iterate_dicts, list_nested_items
 from mappings.lazy_sequences import CompressedSequence, LazySequence, MappedSequence
 
 
@@ -131,7 +132,7 @@ _TEXT = {str}
 _SIMPLE = {str, int, bool, type(None)}
 _PLAIN = _SIMPLE | {CompressedSequence, MappedSequence}
 """Types that need no check before they are encoded."""
-_NESTS = {dict, list, tuple}
+_NESTS = {dict, *LISTS}
 _SHORT = _SIMPLE | _DECIMALS | {list, tuple}
 """Types in which ``has_rows`` does not search."""
 
@@ -161,12 +162,9 @@ def _find_encoding_problem(value: Any) -> str:
             return "not a JSON value: NaN or an infinite number"
         if kinds.isdisjoint(_NESTS):
             return ""
-        nested = list(compress(level, map(_NESTS.__contains__, map(type, level))))
-        dicts = [item for item in nested if type(item) is dict]
-        lists = [item for item in nested if type(item) is not dict]
-        if not _TEXT.issuperset(map(type, chain.from_iterable(dicts))):
+        if not _TEXT.issuperset(map(type, chain.from_iterable(iterate_dicts(level)))):
             return "a key that is not text"
-        level = [*chain.from_iterable(map(dict.values, dicts)), *chain.from_iterable(lists)]
+        level = list_nested_items(level)
     return f"nested deeper than {MAX_DEPTH}"
 
 

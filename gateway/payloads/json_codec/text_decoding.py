@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from codecs import BOM_UTF8
 from decimal import Decimal
-from itertools import chain, compress
 from typing import Any, Self
 
 import msgspec
 import simplejson
+
+from mappings.json_levels import list_nested_items
 
 MAX_DEPTH = 64
 """Maximum nesting of objects and arrays; the documents' deepest body has five levels."""
@@ -99,16 +100,12 @@ def decode_strictly_with_refusal_reason(data: bytes) -> tuple[str, Any]:
 
 def is_nested_deeper_than(value: Any, max_depth: int) -> bool:
     """Whether a decoded value is nested deeper than ``max_depth``."""
-    level = [value] if type(value) in _NESTS else []
-    # Level by level, because most values are no containers: these are not looked at one by one.
+    level = [value]
     for _ in range(max_depth):
-        dicts = [item for item in level if type(item) is dict]
-        lists = [item for item in level if type(item) is list]
-        items = [*chain.from_iterable(map(dict.values, dicts)), *chain.from_iterable(lists)]
-        level = list(compress(items, map(_NESTS.__contains__, map(type, items))))
+        level = list_nested_items(level)
         if not level:
             return False
-    return bool(level)
+    return not _NESTS.isdisjoint(map(type, level))
 
 
 class DuplicateKeyError(Exception):
