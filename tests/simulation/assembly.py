@@ -41,7 +41,7 @@ from gateway.signed_api.transitions import (
 from gateway.storage import ObjectStateStore, StoreUnavailable
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.mode_rows import FORWARD, TRANSLATE, Mode
-from gateway.storage.operations import OperationRecord
+from gateway.storage.operation_records import OperationRecord
 from gateway.storage.sqlite_driver import sqlite3
 from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.client import UNANSWERED_STATUSES, Reply
@@ -205,8 +205,8 @@ class SimulatedUpstream:
             raise call.build_failure("the connection failed") from None
         finally:
             await self._process.step()
-        headers = CIMultiDictProxy(CIMultiDict({"Date": date}))
-        return Reply(status, headers, body_bytes, asyncio.get_running_loop().time() - start_time, 1)
+        lines = [(b"Date", date.encode())]
+        return Reply(status, lines, body_bytes, asyncio.get_running_loop().time() - start_time, 1)
 
     async def _send_with_correction(self, call: _Call, environment: str) -> tuple[int, bytes, str]:
         correction, has_retried = self.clock.offset(environment), False
