@@ -29,7 +29,7 @@ from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant, o
 from gateway.storage.database import Transaction
 from gateway.storage.engine import find_sqlite_file, parse_state_url
 from gateway.storage.migrate import migrate
-from gateway.storage.operations import (
+from gateway.storage.operation_states import (
     ANSWERED,
     CONFIRMED,
     DONE,

@@ -23,7 +23,7 @@ from gateway.config.settings import Settings
 if TYPE_CHECKING:
     from gateway.operator.object_trace import ObjectTrace
     from gateway.storage import Store, Tenant
-    from gateway.storage.operations import Write
+    from gateway.storage.operation_records import Write
 
 
 @click.command()

@@ -104,8 +104,8 @@ def _format_write_in_doubt(in_doubt: WriteInDoubt) -> str:
 
 
 def _describe_recorded_outcome(verdict: str) -> str:
+    from gateway.storage.operation_records import OPERATOR_OUTCOMES
     from gateway.storage.operation_states import describe_write_state
-    from gateway.storage.operations import OPERATOR_OUTCOMES
 
     return describe_write_state(verdict) if verdict in OPERATOR_OUTCOMES else f"made {verdict}"
 

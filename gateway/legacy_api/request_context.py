@@ -12,7 +12,7 @@ from gateway.admission.load import AdmissionSlot
 from gateway.http.client_address import Address
 from gateway.http.progress import RequestLabels
 from gateway.migration.inbound_request import InboundRequest
-from gateway.storage.operations import OperationRecord
+from gateway.storage.operation_records import OperationRecord
 from gateway.storage.request_counts import NO_TENANT
 from gateway.writes.caller import Caller
 from mappings.effects import Operation

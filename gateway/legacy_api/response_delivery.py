@@ -12,7 +12,7 @@ from gateway.http.request import HttpRequest
 from gateway.http.responses import HttpResponse
 from gateway.legacy_api.request_context import RequestContext
 from gateway.observability import logs
-from gateway.storage.operations import OperationRecord
+from gateway.storage.operation_records import OperationRecord
 from gateway.writes.idempotency import IdempotencyGuard
 
 log = structlog.get_logger()

@@ -22,7 +22,7 @@ from gateway.migration.inbound_request import InboundRequest, parse_fields
 from gateway.observability import traces
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread_if
-from gateway.storage.operations import OperationRecord
+from gateway.storage.operation_records import OperationRecord
 from gateway.upstream import header_filter, instrumentation
 from gateway.upstream.client import MAX_ANSWER_BYTES, UNANSWERED_STATUSES
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest

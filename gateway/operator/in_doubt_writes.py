@@ -13,17 +13,16 @@ from gateway.payloads import stored_json
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.heartbeats import WATCH_SECONDS, load_heartbeat_counts_by_instance
 from gateway.storage.id_rows import load_current_ids_by_legacy_id, load_legacy_ids
-from gateway.storage.operation_states import describe_write_state
-from gateway.storage.operations import (
+from gateway.storage.operation_records import OperationRecord, Write
+from gateway.storage.operation_states import (
     ABSENT,
     CONFIRMED,
     IN_DOUBT,
     RUNNING,
     SENT,
-    OperationRecord,
-    OperationRepository,
-    Write,
+    describe_write_state,
 )
+from gateway.storage.operations import OperationRepository
 from gateway.storage.tenants import Tenant
 from mappings.current import ID_PATTERN, Endpoint, find_documented_endpoint
 from mappings.signed_writes import CHANGE

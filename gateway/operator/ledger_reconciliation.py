@@ -20,7 +20,8 @@ from gateway.operator.standalone_executor import create_flow_executor
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.id_rows import load_legacy_ids
-from gateway.storage.operations import IN_DOUBT, RUNNING, OperationRepository
+from gateway.storage.operation_states import IN_DOUBT, RUNNING
+from gateway.storage.operations import OperationRepository
 from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import open_upstream_client
 from gateway.writes.caller import Caller

@@ -9,19 +9,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select, text
+from sqlalchemy import ColumnElement, Label, Select, and_, exists, func, or_, select, text
 
 from gateway.admission.limits import RateLimiter
 from gateway.observability import metrics
 from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.database import Transaction
-from gateway.storage.operation_statements import IS_SENT_WRITE
-from gateway.storage.operations import IN_DOUBT, RUNNING
+from gateway.storage.operation_statements import IS_OPEN_OPERATION, IS_SENT_WRITE
+from gateway.storage.operation_states import IN_DOUBT, RUNNING
 from gateway.storage.restore_detection import RESTORED
 from gateway.storage.state_tables import IS_SUPERSEDED, id_redirects
 from gateway.storage.tables import (
-    IS_OPEN,
     UNSEEN_BATCH_CONDITION,
     api_keys,
     counters,
@@ -43,7 +42,7 @@ READ_TIMEOUT_SECONDS = 3.0
 IN_FLIGHT_PERIOD = timedelta(seconds=60)
 """A write that was sent longer ago is no longer in flight."""
 
-IS_OPEN_CONDITION, IS_SUPERSEDED_CONDITION = text(f"operations.{IS_OPEN}"), text(IS_SUPERSEDED)
+IS_SUPERSEDED_CONDITION = text(IS_SUPERSEDED)
 """The exact conditions of the partial indexes; with others, a database scans the whole table."""
 
 UNKNOWN_VALUE = math.nan
@@ -72,32 +71,32 @@ class StateGauges:
 async def load_state_gauges(store: Store) -> StateGauges:
     """Reads the gauges from the state with a few cheap queries. Raises StoreUnavailable."""
     now = store.clock()
-    sent_writes = select(
-        func.count(),
-        func.min(upstream_writes.c.recorded_at, type_=upstream_writes.c.recorded_at.type),
-    )
     # Newer writes are usually still in flight.
-    late_writes = sent_writes.join_from(
-        operations, upstream_writes, upstream_writes.c.operation_id == operations.c.id
-    ).where(
-        IS_OPEN_CONDITION, IS_SENT_WRITE, upstream_writes.c.recorded_at < now - IN_FLIGHT_PERIOD
+    is_late = (
+        upstream_writes.c.operation_id == operations.c.id,
+        IS_SENT_WRITE,
+        upstream_writes.c.recorded_at < now - IN_FLIGHT_PERIOD,
     )
+    # Only the last write of an operation can be in doubt. No join: SQLite might scan the writes.
+    late_write_at = _build_time_query(func.min, *is_late)
+    late = select(late_write_at).select_from(operations).where(IS_OPEN_OPERATION).subquery()
+    late_writes = select(func.count(late.c.at), func.min(late.c.at, type_=late.c.at.type))
     stuck_count = _build_stuck_operations_query(now)
     in_doubt_count = (
         select(func.count())
         .select_from(operations)
         .where(
-            IS_OPEN_CONDITION,
+            IS_OPEN_OPERATION,
             or_(
                 operations.c.state == IN_DOUBT,
                 and_(
                     operations.c.state == RUNNING,
-                    or_(operations.c.reason.is_not(None), _has_late_write(now)),
+                    or_(operations.c.reason.is_not(None), exists().where(*is_late)),
                 ),
             ),
         )
     )
-    open_count = select(func.count()).select_from(operations).where(IS_OPEN_CONDITION)
+    open_count = select(func.count()).select_from(operations).where(IS_OPEN_OPERATION)
     superseded_count = select(func.count()).select_from(id_redirects).where(IS_SUPERSEDED_CONDITION)
     unseen_count = (
         select(func.count()).select_from(upstream_writes).where(text(UNSEEN_BATCH_CONDITION))
@@ -128,17 +127,10 @@ async def load_state_gauges(store: Store) -> StateGauges:
     return await store.read(load)
 
 
-def _has_late_write(now: datetime) -> ColumnElement[bool]:
-    return (
-        select(upstream_writes.c.number)
-        .where(
-            upstream_writes.c.operation_id == operations.c.id,
-            IS_SENT_WRITE,
-            upstream_writes.c.recorded_at < now - IN_FLIGHT_PERIOD,
-        )
-        .correlate(operations)
-        .exists()
-    )
+def _build_time_query(choose: Any, *conditions: ColumnElement[bool]) -> Label[Any]:
+    """Builds a query for the time of one of an operation's writes."""
+    time = choose(upstream_writes.c.recorded_at, type_=upstream_writes.c.recorded_at.type)
+    return select(time).where(*conditions).correlate(operations).scalar_subquery().label("at")
 
 
 def _build_stuck_operations_query(now: datetime) -> Select[int, Any]:
@@ -146,27 +138,13 @@ def _build_stuck_operations_query(now: datetime) -> Select[int, Any]:
 
     The second column is the time of the last write of the oldest operation.
     """
-    last_write_at = func.max(
-        upstream_writes.c.recorded_at, type_=upstream_writes.c.recorded_at.type
-    )
     is_of_operation = upstream_writes.c.operation_id == operations.c.id
     # An operation in doubt has a reason (``why``) until it ends, also while it is being resolved. A
     # subquery instead of a join: SQLite would scan the whole journal in grouping order.
     stuck_operations = (
-        select(
-            select(last_write_at)
-            .where(is_of_operation)
-            .correlate(operations)
-            .scalar_subquery()
-            .label("at")
-        )
-        .where(IS_OPEN_CONDITION, operations.c.reason.is_not(None))
-        .where(
-            ~select(upstream_writes.c.number)
-            .where(is_of_operation, IS_SENT_WRITE)
-            .correlate(operations)
-            .exists()
-        )
+        select(_build_time_query(func.max, is_of_operation))
+        .where(IS_OPEN_OPERATION, operations.c.reason.is_not(None))
+        .where(~exists().where(is_of_operation, IS_SENT_WRITE))
         .subquery()
     )
     return select(

@@ -17,7 +17,8 @@ from sqlalchemy import ColumnElement, Table, and_, or_, select
 from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import AuditEvent, list_audit_events
 from gateway.storage.database import Transaction
-from gateway.storage.operations import OperationRecord, OperationRepository, Write
+from gateway.storage.operation_records import OperationRecord, Write
+from gateway.storage.operations import OperationRepository
 from gateway.storage.state_tables import STATE_TABLES
 from gateway.storage.tables import legacy_ids, operation_objects
 

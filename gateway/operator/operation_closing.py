@@ -18,21 +18,23 @@ from gateway.operator.in_doubt_writes import (
     resolve_original_object_id,
 )
 from gateway.storage import ObjectStateStore, Store
-from gateway.storage.operations import (
+from gateway.storage.operation_records import (
+    OPERATOR_OUTCOMES,
+    Checkpoint,
+    OperationRecord,
+    OwnershipLostError,
+    Write,
+)
+from gateway.storage.operation_states import (
     ABSENT,
     ANSWERED,
     CONFIRMED,
     IN_DOUBT,
-    OPERATOR_OUTCOMES,
     RUNNING,
     SENT,
     UNDONE,
-    Checkpoint,
-    OperationRecord,
-    OperationRepository,
-    OwnershipLostError,
-    Write,
 )
+from gateway.storage.operations import OperationRepository
 from gateway.writes.outcome_policy import UNREADABLE_REASON
 from mappings.drafts import build_stale_lock_release
 from mappings.effects import CompareAndSet

@@ -22,7 +22,8 @@ from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import RECIPIENT_ERASED, record_audit_event
 from gateway.storage.database import Transaction
 from gateway.storage.id_rows import load_current_ids_by_legacy_id, load_legacy_ids
-from gateway.storage.operations import ANSWERED, SENT, UNDONE, OperationRepository
+from gateway.storage.operation_states import ANSWERED, SENT, UNDONE
+from gateway.storage.operations import OperationRepository
 from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.storage.request_counts import delete_old_request_counts, delete_old_usage
 from gateway.storage.state_tables import batch_payments, signed_changes

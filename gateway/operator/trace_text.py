@@ -10,8 +10,8 @@ from typing import Any
 from gateway.operator.in_doubt_writes import format_write_id
 from gateway.operator.object_trace import ObjectTrace
 from gateway.storage.audit_log import AuditEvent, describe_scope
-from gateway.storage.operation_states import build_operator_outcome_audit_text, describe_write_state
-from gateway.storage.operations import (
+from gateway.storage.operation_records import OperationRecord, Write
+from gateway.storage.operation_states import (
     ABSENT,
     ANSWERED,
     CONFIRMED,
@@ -19,8 +19,8 @@ from gateway.storage.operations import (
     IN_DOUBT,
     NO_ENDPOINT,
     UNDONE,
-    OperationRecord,
-    Write,
+    build_operator_outcome_audit_text,
+    describe_write_state,
 )
 
 EDIT_OPERATIONS = frozenset({"update_batch", "create_payment", "update_payment", "delete_payment"})

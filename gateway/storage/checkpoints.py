@@ -7,9 +7,8 @@ paused must not continue where another one has continued.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -33,13 +32,16 @@ from gateway.storage.operation_texts import OperationTexts
 from mappings.current import ID_PATTERN
 
 if TYPE_CHECKING:
-    from gateway.storage.database import Transaction
+    from gateway.storage.database import Change, Transaction
     from gateway.storage.sql import Parameters
     from gateway.storage.store import Store
     from gateway.storage.tenants import Tenant
 
 _PATH_IDS = re.compile(rf"(?<=/){ID_PATTERN}(?=[/?]|$)")
 """Matches the ids in a path; an action such as `start-processing` is not an id."""
+
+MAX_COMBINED_OBJECTS = 4
+"""Rows of object ids that are inserted together with the other rows."""
 
 
 class CheckpointWriter:
@@ -96,49 +98,56 @@ class CheckpointWriter:
             raise RestoreUncheckedError
         if checkpoint.is_first:
             await _check_no_identical_operation(tx, record, checkpoint.unrelated_ids)
-            await self._insert_operation(tx, record)
+            change = await self._build_insert(tx, record)
         else:
-            await self._update_operation(tx, record, checkpoint)
+            change = await self._build_update(tx, record, checkpoint)
+        row_changes = await self._build_row_changes(tx, record, checkpoint)
+        is_owned, *_ = await tx.execute_all(change, *row_changes)
+        if not is_owned:
+            raise DuplicateOperationError if checkpoint.is_first else OwnershipLostError
         # After the fence: only the owner may claim.
         for write in filter(_is_object_claim, checkpoint.resolved_writes):
             await self._check_object_not_claimed(tx, record, write)
-        await self._object_states.apply_changes(tx, record.tenant, checkpoint.object_changes)
+        if changes := checkpoint.object_changes:
+            await self._object_states.apply_changes(tx, record.tenant, changes)
         if checkpoint.deletes_routing_marks:
             values = {**record.tenant._asdict(), "operation_id": record.id}
             await tx.execute(statements.DELETE_ROUTING_MARKS, values)
-        await self._save_steps_and_writes(tx, record, checkpoint)
-        await insert_legacy_ids(tx, record.tenant, checkpoint.new_aliases, self._store.clock())
+        if checkpoint.drops_payload and checkpoint.has_chunks:
+            await chunks.delete_chunks(tx, record.id)
+        if aliases := checkpoint.new_aliases:
+            await insert_legacy_ids(tx, record.tenant, aliases, self._store.clock())
 
-    async def _save_steps_and_writes(
+    async def _build_row_changes(
         self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
-    ) -> None:
-        """Saves the rows besides the operation's own: step results, writes, object ids."""
+    ) -> list[Change]:
+        """Builds the changes besides that of the operation: step results, writes, object ids."""
         operation = {"operation_id": record.id}
-        if checkpoint.drops_payload:
-            if checkpoint.has_step_rows:
-                await tx.execute(statements.DELETE_STEPS, operation)
-            if checkpoint.has_chunks:
-                await chunks.delete_chunks(tx, record.id)
+        changes: list[Change] = []
+        if checkpoint.drops_payload and checkpoint.has_step_rows:
+            changes.append((statements.DELETE_STEPS, operation))
         elif checkpoint.step_results is not None:
             number, text = checkpoint.step_results
             encrypted = await self._texts.encrypt(tx, record, "results", text)
-            row = {"operation_id": record.id, "number": number, "results": encrypted}
-            await tx.execute(statements.UPSERT_STEPS, row)
-        for write in checkpoint.resolved_writes:
-            outcome = {
-                **operation,
-                "write_number": write.number,
-                **dict(zip(statements.OUTCOME_COLUMNS, _list_outcome_values(write), strict=True)),
-            }
-            await tx.execute(statements.UPDATE_WRITE, outcome)
+            steps = {**operation, "number": number, "results": encrypted}
+            changes.append((statements.UPSERT_STEPS, steps))
+        changes += [
+            (statements.UPDATE_WRITE, structs.asdict(write) | operation)
+            for write in checkpoint.resolved_writes
+        ]
         if checkpoint.new_write:
-            write_row = _build_write_row(record, checkpoint.new_write)
-            await tx.execute(statements.UPSERT_WRITE, write_row)
-        if object_rows := _build_operation_object_id_rows(record, checkpoint):
+            # In place of an earlier attempt without effect.
+            write_row = structs.asdict(checkpoint.new_write) | operation | record.tenant._asdict()
+            changes.append((statements.UPSERT_WRITE, write_row))
+        object_rows = _build_operation_object_id_rows(record, checkpoint)
+        if len(object_rows) > MAX_COMBINED_OBJECTS:
             await tx.execute(statements.INSERT_OBJECTS, *object_rows)
+        else:
+            changes += [(statements.INSERT_OBJECTS, row) for row in object_rows]
         if action := checkpoint.audit_action:
             event_row = build_event_row(self._store, action, record.tenant, operation_id=record.id)
-            await tx.execute(statements.INSERT_AUDIT_EVENT, event_row)
+            changes.append((statements.INSERT_AUDIT_EVENT, event_row))
+        return changes
 
     async def _check_object_not_claimed(
         self, tx: Transaction, record: OperationRecord, write: Write
@@ -161,20 +170,16 @@ class CheckpointWriter:
         if any(self._may_be_sending(id_, instance) for id_, instance in rivals):
             raise AlreadyClaimedError
 
-    async def _insert_operation(self, tx: Transaction, record: OperationRecord) -> None:
-        row = dict(
-            zip(statements.NEW_OPERATION_COLUMNS, _list_operation_values(record), strict=True)
-        )
-        row |= {**record.tenant._asdict(), "request": None}
+    async def _build_insert(self, tx: Transaction, record: OperationRecord) -> Change:
+        row = structs.asdict(record) | record.tenant._asdict()
         if record.request is not None:
             row["request"] = await self._texts.encrypt(tx, record, "request", record.request)
-        # The only conflict is that of the Idempotency-Key, which another operation has.
-        if not await tx.execute(statements.INSERT_OPERATION, row):
-            raise DuplicateOperationError
+        # It inserts no row only if another operation has the Idempotency-Key.
+        return statements.INSERT_OPERATION, row
 
-    async def _update_operation(
+    async def _build_update(
         self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
-    ) -> None:
+    ) -> Change:
         # An update is needed even if nothing changes, because it checks the fence.
         values = dict(checkpoint.column_values) or {"fence": record.fence}
         if checkpoint.drops_payload:
@@ -187,13 +192,16 @@ class CheckpointWriter:
             values["ended_at"] = self._store.database_clock.now()
         update = statements.build_fenced_update(tuple(sorted(values)), values.get("state"))
         fence = {"operation_id": record.id, "expected_fence": record.fence}
-        # No row has this id, token and state: another instance has taken the operation over.
-        if not await tx.execute(update, {**values, **fence}):
-            raise OwnershipLostError
+        # It changes no row, of this id, fence and state, only if another instance has taken over.
+        return update, {**values, **fence}
 
 
 async def is_frozen(tx: Transaction, tenant: Tenant) -> bool:
-    return bool(await tx.fetch(statements.SELECT_FREEZE, tenant._asdict()))
+    # All of them, as there are few: SQLite would build tables for the alternatives of a condition.
+    return any(
+        merchant in ("", tenant.merchant) and environment in ("", tenant.environment)
+        for merchant, environment in await tx.fetch(statements.SELECT_FREEZES)
+    )
 
 
 async def is_restored(tx: Transaction) -> bool:
@@ -206,14 +214,13 @@ async def _check_no_identical_operation(
     """Raises DuplicateOperationError if another process has begun the same request meanwhile."""
     if unrelated_ids is None:
         return
-    request = {
+    common = {
+        **record.tenant._asdict(),
         "key_id": record.key_id,
-        "fingerprint": record.fingerprint,
-        "unimported": record.fingerprint_before_import,
         "arrived_at": record.started_at,
     }
-    values = {**record.tenant._asdict(), **request}
-    for id_, idempotency in await tx.fetch(statements.SELECT_IDENTICAL, values):
+    values = [{**common, "fingerprint": each} for each in record.fingerprints]
+    for id_, idempotency in await tx.fetch(statements.SELECT_IDENTICAL, *values):
         # Two different Idempotency-Keys mean two requests.
         if id_ not in unrelated_ids and None in (idempotency, record.idempotency):
             raise DuplicateOperationError
@@ -233,15 +240,3 @@ def _build_operation_object_id_rows(
 
 def _is_object_claim(write: Write) -> bool:
     return write.state == CONFIRMED and write.object_id is not None
-
-
-_list_operation_values = attrgetter(*statements.NEW_OPERATION_COLUMNS)
-_list_write_values = attrgetter(*statements.WRITE_COLUMNS)
-_list_outcome_values = attrgetter(*statements.OUTCOME_COLUMNS)
-
-
-def _build_write_row(record: OperationRecord, write: Write) -> Mapping[str, Any]:
-    """Builds the row of a write, which replaces that of an earlier attempt without effect."""
-    values = dict(zip(statements.WRITE_COLUMNS, _list_write_values(write), strict=True))
-    key = {"operation_id": record.id, "number": write.number}
-    return {**values, **record.tenant._asdict(), **key}

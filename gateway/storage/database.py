@@ -24,6 +24,9 @@ from gateway.storage.sql import (
 Result = TypeVar("Result")
 Body = Callable[["Transaction"], Coroutine[Any, Any, Result]]
 
+Change = tuple[Statement, Parameters]
+"""An INSERT, UPDATE or DELETE with its parameters."""
+
 FEW = 50
 """Maximum number of rows of a brief read; see ``Database.read``."""
 
@@ -63,6 +66,13 @@ class Transaction(ABC):
             isinstance(statement, Statement) and statement.compiled.get(self.dialect)
         ) or self._compile(statement, parameter_sets)
         return await self._execute(compiled, parameter_sets or ({},))
+
+    async def execute_all(self, *changes: Change) -> list[int]:
+        """Runs statements, each on other rows; returns the numbers of changed rows.
+
+        PostgreSQL runs them in one round trip.
+        """
+        return [await self.execute(*change) for change in changes]
 
     @abstractmethod
     async def lock(self, *names: str) -> None:
@@ -110,8 +120,8 @@ class Database(ABC):
         """Runs a body that changes nothing; raises StoreUnavailable and what the body raises.
 
         ``is_brief`` is for a few rows that are selected by their keys: on SQLite the event loop
-        waits for them. On PostgreSQL each statement of the body sees what was committed when it
-        began.
+        waits for them. Each statement of such a body, and of any on PostgreSQL, sees what was
+        committed when it began.
         """
 
     def fetch_now(

@@ -49,13 +49,21 @@ async def load_legacy_ids(store: Store, owner: Tenant, current: Iterable[str]) -
 
 
 async def _load_id_pairs(
-    store: Store, owner: Tenant, statement: Statement, wanted: Iterable[str]
+    store: Store, owner: Tenant, statements: _IdPairStatements, wanted: Iterable[str]
 ) -> Sequence[Any]:
     """Loads rows of legacy and current id; imported ones come last."""
     if not (names := sorted(set(wanted))):
         return ()
-    values = {**owner._asdict(), "names": names}
-    return await store.read(lambda tx: tx.fetch(statement, values), is_brief=len(names) <= FEW)
+    rows: Sequence[Any] | None = None
+    if len(names) == 1:
+        values = {**owner._asdict(), "name": names[0]}
+        rows = store.database.fetch_now(statements.select_one, values)
+    if rows is None:
+        some = {**owner._asdict(), "names": names}
+        rows = await store.read(
+            lambda tx: tx.fetch(statements.select_some, some), is_brief=len(names) <= FEW
+        )
+    return rows
 
 
 _IS_TENANT = and_(*(legacy_ids.c[name] == bindparam(name) for name in ("merchant", "environment")))
@@ -66,10 +74,17 @@ def _build_id_pairs_query(*conditions: ColumnElement[bool]) -> Select[Any]:
     return pairs.order_by(legacy_ids.c.imported)
 
 
-_BY_LEGACY = Statement(lambda _kind: _build_id_pairs_query(AnyOf(legacy_ids.c.legacy_id, "names")))
-_BY_CURRENT = Statement(
-    lambda _kind: _build_id_pairs_query(AnyOf(legacy_ids.c.current_id, "names"))
-)
+class _IdPairStatements:
+    def __init__(self, column: ColumnElement[str]) -> None:
+        # For a list of values, SQLite builds a table each time.
+        self.select_one = Statement(
+            lambda _kind: _build_id_pairs_query(column == bindparam("name"))
+        )
+        self.select_some = Statement(lambda _kind: _build_id_pairs_query(AnyOf(column, "names")))
+
+
+_BY_LEGACY = _IdPairStatements(legacy_ids.c.legacy_id)
+_BY_CURRENT = _IdPairStatements(legacy_ids.c.current_id)
 _IMPORTED = Statement(
     lambda _kind: _build_id_pairs_query(
         AnyOf(legacy_ids.c.current_id, "names"), legacy_ids.c.imported
@@ -129,7 +144,7 @@ async def insert_legacy_ids(
         inserted = await tx.fetch(_INSERT, *slice_rows)
         existing = {row["legacy_id"] for row in slice_rows} - {name for (name,) in inserted}
         values = {**owner._asdict(), "names": sorted(existing)}
-        for name, current_id in await tx.fetch(_BY_LEGACY, values) if existing else ():
+        for name, current_id in await tx.fetch(_BY_LEGACY.select_some, values) if existing else ():
             # The same pair again is no collision: a resumed flow saves its ids once more.
             if current_id != names[name]:
                 raise IdCollisionError(name)

@@ -78,8 +78,12 @@ class OperationRecord(msgspec.Struct, frozen=True):
 
     def has_same_request(self, other: OperationRecord) -> bool:
         """Whether ``other``, which is older, may be the first attempt of this request."""
-        is_alike = other.fingerprint in (self.fingerprint, self.fingerprint_before_import)
-        return is_alike and other.key_id == self.key_id
+        return other.fingerprint in self.fingerprints and other.key_id == self.key_id
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """The fingerprints that its first attempt may have."""
+        return [*{self.fingerprint, self.fingerprint_before_import or self.fingerprint}]
 
     @property
     def is_forwarded(self) -> bool:

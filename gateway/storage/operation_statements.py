@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 from sqlalchemy import (
@@ -18,11 +17,12 @@ from sqlalchemy import (
     or_,
     select,
     text,
+    union_all,
     update,
 )
-from sqlalchemy.dialects import postgresql
 
 from gateway.storage import operation_states as states
+from gateway.storage.operation_records import Write
 from gateway.storage.restore_detection import RESTORED
 from gateway.storage.sql import (
     AnyOf,
@@ -38,7 +38,6 @@ from gateway.storage.tables import (
     audit_events,
     counters,
     freezes,
-    operation_numbers,
     operation_objects,
     operation_steps,
     operations,
@@ -48,27 +47,13 @@ from mappings.forwarded_writes import ROUTING_KIND
 
 IS_SENT_WRITE = upstream_writes.c.state == literal_column(f"'{states.SENT}'")
 """Has no index of its own: a sent write is found by its operation, which is open."""
-IS_OPEN_OPERATION = text(f"operations.{IS_OPEN}")
+IS_OPEN_OPERATION = text(IS_OPEN.replace("state", "operations.state"))
 IS_UNREAD_ANSWER = text(UNREAD_ANSWER_CONDITION)
 """Conditions in the exact text of the partial indexes: otherwise a database would read the whole
 table, which only grows."""
 
 
 TENANT_COLUMNS = ("merchant", "environment")
-NEW_OPERATION_COLUMNS = (
-    "id",
-    "key_id",
-    "key_name",
-    "operation",
-    "request_id",
-    "fingerprint",
-    "idempotency",
-    "state",
-    "instance",
-    "fence",
-    "is_client_disconnected",
-    "started_at",
-)
 SUMMARY_COLUMNS = tuple(
     column.name for column in operations.c if column.name not in ("request", "number")
 )
@@ -80,14 +65,7 @@ def _is_in_state(state: str) -> ColumnElement[bool]:
 
 
 IS_DONE = _is_in_state(states.DONE)
-UNFINISHED = and_(
-    IS_OPEN_OPERATION,
-    or_(_is_in_state(states.RUNNING), _is_in_state(states.IN_DOUBT)),
-)
-IS_FREEZE_OF_TENANT = and_(
-    or_(freezes.c.merchant == "", freezes.c.merchant == bindparam("merchant")),
-    or_(freezes.c.environment == "", freezes.c.environment == bindparam("environment")),
-)
+UNFINISHED = and_(IS_OPEN_OPERATION, operations.c.state != literal_column(f"'{states.DONE}'"))
 
 
 def build_tenant_condition(table: Table) -> ColumnElement[bool]:
@@ -100,37 +78,26 @@ HAS_IDEMPOTENCY_KEY = and_(
 )
 
 
-def _build_fingerprint_condition() -> ColumnElement[bool]:
-    fingerprint = operations.c.fingerprint
-    names = ("fingerprint", "unimported")
-    return fingerprint.in_([bindparam(name, type_=fingerprint.type) for name in names])
+HAS_FINGERPRINT = operations.c.fingerprint == bindparam("fingerprint")
 
 
 def _build_related_operations_query() -> Any:
     """Builds a query for the operations that matter to a new one, which may name ``objects``.
 
     They are open ones with the same request, unfinished ones that name one of its objects, and one
-    with its Idempotency-Key.
+    with its Idempotency-Key; some more than once.
     """
     named = select(operation_objects.c.operation_id).where(
         build_tenant_condition(operation_objects),
         AnyOf(operation_objects.c.object_id, "objects"),
         operation_objects.c.operation_id == operations.c.id,
     )
-    concerns = or_(_build_fingerprint_condition(), and_(UNFINISHED, named.exists()))
-    is_open = and_(IS_OPEN_OPERATION, concerns)
-    return (
-        select(*(operations.c[name] for name in SUMMARY_COLUMNS))
-        .where(
-            or_(
-                and_(
-                    build_tenant_condition(operations), or_(is_open, *_build_overlap_conditions())
-                ),
-                HAS_IDEMPOTENCY_KEY,
-            )
-        )
-        .order_by(operations.c.started_at, operations.c.id)
-    )
+    concerns = or_(HAS_FINGERPRINT, and_(UNFINISHED, named.exists()))
+    alternatives = (and_(IS_OPEN_OPERATION, concerns), *_build_overlap_conditions())
+    conditions = [and_(build_tenant_condition(operations), each) for each in alternatives]
+    summary = select(*(operations.c[name] for name in SUMMARY_COLUMNS))
+    # Each in a query of its own, for which the databases surely choose its index.
+    return union_all(*(summary.where(each) for each in (*conditions, HAS_IDEMPOTENCY_KEY)))
 
 
 def _build_overlap_conditions() -> tuple[ColumnElement[bool], ColumnElement[bool]]:
@@ -139,7 +106,7 @@ def _build_overlap_conditions() -> tuple[ColumnElement[bool], ColumnElement[bool
     Each in the words of an index.
     """
     has_overlapped = and_(
-        _build_fingerprint_condition(),
+        HAS_FINGERPRINT,
         _is_in_state(states.ANSWERED),
         operations.c.ended_at > bindparam("arrived_at", type_=operations.c.ended_at.type),
     )
@@ -151,7 +118,7 @@ SELECT_RELATED = Statement(lambda _kind: _build_related_operations_query())
 SELECT_IDENTICAL = Statement(
     lambda _kind: select(operations.c.id, operations.c.idempotency).where(
         build_tenant_condition(operations),
-        or_(and_(IS_OPEN_OPERATION, _build_fingerprint_condition()), *_build_overlap_conditions()),
+        or_(and_(IS_OPEN_OPERATION, HAS_FINGERPRINT), *_build_overlap_conditions()),
         operations.c.key_id == bindparam("key_id"),
     )
 )
@@ -163,15 +130,15 @@ SELECT_DELIVERING_INSTANCES = Statement(
             build_tenant_condition(operations),
             # Each alternative matches a partial index.
             or_(
-                and_(IS_UNREAD_ANSWER, _build_fingerprint_condition()),
+                and_(IS_UNREAD_ANSWER, HAS_FINGERPRINT),
                 and_(
                     HAS_ANY_IDEMPOTENCY_KEY,
-                    _build_fingerprint_condition(),
+                    HAS_FINGERPRINT,
                     _is_in_state(states.ANSWERED),
                 ),
                 and_(
                     IS_OPEN_OPERATION,
-                    _build_fingerprint_condition(),
+                    HAS_FINGERPRINT,
                     IS_DONE,
                     operations.c.is_client_disconnected.is_(False),
                 ),
@@ -196,25 +163,20 @@ SELECT_BY_OBJECT = Statement(
         AnyOf(operation_objects.c.operation_id, "operation_ids"),
     )
 )
-SELECT_FREEZE = Statement(
-    # Without LIMIT: SQLite would plan the statement again each time.
-    lambda _kind: select(freezes.c.merchant).where(IS_FREEZE_OF_TENANT)
-)
+SELECT_FREEZES = Statement(lambda _kind: select(freezes.c.merchant, freezes.c.environment))
 SELECT_RESTORED = Statement(
     lambda _kind: select(counters.c.value).where(counters.c.name == RESTORED)
 )
 
 
-def _build_operation_insert(kind: ModuleType) -> Any:
-    # Inserts no row if the Idempotency-Key is used, without failing the transaction.
-    insert = kind.insert(operations).on_conflict_do_nothing().inline()
-    # SQLite numbers the rows itself.
-    return insert.values(number=operation_numbers.next_value()) if kind is postgresql else insert
-
-
 INSERT_OPERATION = Statement(
-    _build_operation_insert,
-    (*NEW_OPERATION_COLUMNS, *TENANT_COLUMNS, "request"),
+    # Inserts no row if the Idempotency-Key is used, without failing the transaction.
+    lambda kind: kind.insert(operations).on_conflict_do_nothing().inline(),
+    (
+        *TENANT_COLUMNS,
+        *("id", "key_id", "key_name", "operation", "request_id", "fingerprint", "idempotency"),
+        *("state", "instance", "fence", "is_client_disconnected", "started_at", "request"),
+    ),
 )
 
 
@@ -238,22 +200,31 @@ DELETE_STEPS = Statement(
 )
 ANSWER_HOLDER_PREFIX = "answer "
 """Prefix of the holder of a response's chunks, which may be stored longer than other texts."""
-CLOSE_OPERATIONS = Statement(
+_IS_DONE_OPERATION = and_(operations.c.id == bindparam("operation_id"), IS_DONE)
+SELECT_DONE_WITH_REQUEST = Statement(
+    # Locked: one that is taken over before it is closed needs its texts.
+    lambda _kind: (
+        select(operations.c.id)
+        .where(_IS_DONE_OPERATION, operations.c.request.is_not(None))
+        .with_for_update()
+    )
+)
+CLOSE_OPERATION = Statement(
     lambda _kind: (
         update(operations)
-        .where(AnyOf(operations.c.id, "ids"), IS_DONE)
-        # Usually known since its response was written.
+        .where(_IS_DONE_OPERATION)
         .values(
+            state=states.ANSWERED,
+            request=None,
+            # Usually known since its response was written.
             ended_at=func.coalesce(
                 operations.c.ended_at, bindparam("closed_at", type_=operations.c.ended_at.type)
-            )
+            ),
         )
-        .returning(operations.c.id, operations.c.request)
     ),
-    ("state",),
 )
-"""Returns the stored request of each closed operation. The response stays for a while, because a
-connection reset may yet show that its client has not read it."""
+"""The response stays for a while, because a connection reset may yet show that its client has not
+read it."""
 
 REOPEN_OPERATION = Statement(
     lambda _kind: (
@@ -268,37 +239,19 @@ REOPEN_OPERATION = Statement(
     )
 )
 
-CLEAR_REQUEST = Statement(
-    lambda _kind: (
-        update(operations).where(operations.c.id == bindparam("operation_id")).values(request=None)
-    )
-)
 INSERT_OBJECTS = build_insert_if_absent_statement(
     operation_objects, (*TENANT_COLUMNS, "object_id", "operation_id")
 )
-WRITE_COLUMNS = (
-    *(
-        "method",
-        "path",
-        "call_digest",
-        "state",
-        "recorded_at",
-        "status",
-        "object_id",
-        "operator_outcome",
-    ),
-    "resolved_at",
-)
-UPSERT_WRITE = build_upsert_statement(upstream_writes, (*TENANT_COLUMNS, *WRITE_COLUMNS))
-OUTCOME_COLUMNS = ("state", "status", "object_id", "resolved_at")
+_, *_WRITE_COLUMNS = Write.__struct_fields__  # the first is in the key
+UPSERT_WRITE = build_upsert_statement(upstream_writes, (*TENANT_COLUMNS, *_WRITE_COLUMNS))
 UPDATE_WRITE = Statement(
     lambda _kind: update(upstream_writes).where(
         upstream_writes.c.operation_id == bindparam("operation_id"),
-        upstream_writes.c.number == bindparam("write_number"),
+        upstream_writes.c.number == bindparam("number"),
         # Its outcome is recorded once; the same one again changes nothing.
         IS_SENT_WRITE,
     ),
-    OUTCOME_COLUMNS,
+    ("state", "status", "object_id", "resolved_at"),
 )
 SELECT_CLAIM_OF_OTHERS = Statement(
     lambda _kind: (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from msgspec import structs
@@ -17,32 +18,17 @@ from gateway.storage.audit_log import record_audit_event
 from gateway.storage.database import FEW, Transaction
 from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.operation_records import (
-    OPERATOR_OUTCOMES,
-    AlreadyClaimedError,
     Checkpoint,
-    DuplicateOperationError,
     OperationRecord,
     OperatorOutcomes,
-    OwnershipLostError,
-    RestoreUncheckedError,
     Write,
-    WritesFrozenError,
 )
 from gateway.storage.operation_states import (
-    ABSENT,
     ANSWERED,
-    CONFIRMED,
-    DONE,
-    IN_DOUBT,
-    MAY_EXIST,
-    NO_ENDPOINT,
-    OPEN,
     OPERATION_TRANSITIONS,
-    REFUSED,
     RUNNING,
     SENT,
     UNDONE,
-    UNSENT,
     build_operator_outcome_audit_text,
     list_source_states,
 )
@@ -51,33 +37,6 @@ from gateway.storage.sql import AnyOf
 from gateway.storage.store import Store
 from gateway.storage.tables import operation_objects, operation_steps, operations, upstream_writes
 from gateway.storage.tenants import Tenant
-
-__all__ = [
-    "ABSENT",
-    "ANSWERED",
-    "CONFIRMED",
-    "DONE",
-    "IN_DOUBT",
-    "MAY_EXIST",
-    "NO_ENDPOINT",
-    "OPEN",
-    "OPERATOR_OUTCOMES",
-    "REFUSED",
-    "RUNNING",
-    "SENT",
-    "UNDONE",
-    "UNSENT",
-    "AlreadyClaimedError",
-    "Checkpoint",
-    "DuplicateOperationError",
-    "OperationRecord",
-    "OperationRepository",
-    "OperatorOutcomes",
-    "OwnershipLostError",
-    "RestoreUncheckedError",
-    "Write",
-    "WritesFrozenError",
-]
 
 
 class OperationRepository:
@@ -132,16 +91,16 @@ class OperationRepository:
         """
         if not ids:
             return
-        values = {"ids": sorted(ids), "state": ANSWERED, "closed_at": self._store.clock()}
+        common = {"closed_at": self._store.clock()}
+        values = [{**common, "operation_id": id_} for id_ in sorted(ids)]
 
         async def close_operations(tx: Transaction) -> None:
-            rows = await tx.fetch(statements.CLOSE_OPERATIONS, values)
-            with_texts = [row.id for row in rows if row.request is not None]
+            with_texts = await tx.fetch(statements.SELECT_DONE_WITH_REQUEST, *values)
+            await tx.execute(statements.CLOSE_OPERATION, *values)
             if with_texts:
-                parameters = [{"operation_id": id_} for id_ in with_texts]
-                await tx.execute(statements.CLEAR_REQUEST, *parameters)
-                await tx.execute(statements.DELETE_STEPS, *parameters)
-                await chunks.delete_chunks(tx, *with_texts)
+                steps = [{"operation_id": row.id} for row in with_texts]
+                await tx.execute(statements.DELETE_STEPS, *steps)
+                await chunks.delete_chunks(tx, *(row.id for row in with_texts))
 
         await self._store.write(close_operations)
 
@@ -168,15 +127,15 @@ class OperationRepository:
         values = {
             **record.tenant._asdict(),
             "key_id": record.key_id,
-            "fingerprint": record.fingerprint,
-            "unimported": record.fingerprint_before_import,
             "idempotency": record.idempotency,
             "arrived_at": record.started_at,
             "objects": sorted(record.object_ids),
         }
+        parameters = [{**values, "fingerprint": each} for each in record.fingerprints]
 
         async def load(tx: Transaction) -> tuple[Sequence[Any], Sequence[Any]]:
-            rows = await tx.fetch(statements.SELECT_RELATED, values)
+            found = await tx.fetch(statements.SELECT_RELATED, *parameters)
+            rows = sorted({row.id: row for row in found}.values(), key=_get_start)
             if not (rows and record.object_ids):
                 return rows, ()
             operation_ids = {"operation_ids": [row.id for row in rows]}
@@ -185,9 +144,7 @@ class OperationRepository:
         is_brief = len(record.object_ids) <= FEW
         rows, object_rows = await self._store.read(load, is_brief=is_brief)
         object_ids = _group_object_ids(object_rows)
-        return [
-            await self._decrypt_record_response(_parse_summary(row, object_ids)) for row in rows
-        ]
+        return [await self._decrypt_record_response(_parse_record(row, object_ids)) for row in rows]
 
     async def list_delivering_instances(
         self, record: OperationRecord, since: datetime
@@ -196,16 +153,15 @@ class OperationRepository:
 
         ``since`` is the earliest end of an operation whose delivery counts as recent.
         """
-        values = {
+        common = {
             **record.tenant._asdict(),
             "key_id": record.key_id,
-            "fingerprint": record.fingerprint,
-            "unimported": record.fingerprint_before_import,
             "instance": record.instance,
             "since": since,
         }
+        values = [{**common, "fingerprint": each} for each in record.fingerprints]
         rows = await self._store.read(
-            lambda tx: tx.fetch(statements.SELECT_DELIVERING_INSTANCES, values), is_brief=True
+            lambda tx: tx.fetch(statements.SELECT_DELIVERING_INSTANCES, *values), is_brief=True
         )
         # Two different Idempotency-Keys mean two requests.
         return [row.instance for row in rows if None in (row.idempotency, record.idempotency)]
@@ -232,7 +188,7 @@ class OperationRepository:
     async def list_unfinished_without_requests(self) -> list[OperationRecord]:
         """Like ``list_unfinished``, but without requests and object ids."""
         rows = await self._store.read(lambda tx: tx.fetch(statements.SELECT_UNFINISHED))
-        return [await self._decrypt_record_response(_parse_summary(row, {})) for row in rows]
+        return [await self._decrypt_record_response(_parse_record(row, {})) for row in rows]
 
     async def list_by_object(
         self, tenant: Tenant | None, ids: Iterable[str]
@@ -266,9 +222,8 @@ class OperationRepository:
         )
 
     async def _list_operations_where(self, condition: ColumnElement[bool]) -> list[OperationRecord]:
-        query = (
-            select(operations).where(condition).order_by(operations.c.started_at, operations.c.id)
-        )
+        columns = [column for column in operations.c if column.name != "number"]
+        query = select(*columns).where(condition).order_by(operations.c.started_at, operations.c.id)
 
         async def load(tx: Transaction) -> tuple[Sequence[Any], Sequence[Any]]:
             rows = await tx.fetch(query)
@@ -277,12 +232,12 @@ class OperationRepository:
 
         rows, object_rows = await self._store.read(load)
         object_ids = _group_object_ids([(row.operation_id, row.object_id) for row in object_rows])
-        records = [_parse_record(row) for row in rows]
+        records = [
+            await self._decrypt_record_response(_parse_record(row, object_ids)) for row in rows
+        ]
         return [
             structs.replace(
-                await self._decrypt_record_response(record),
-                object_ids=object_ids.get(record.id, ()),
-                request=await self._texts.decrypt(record, "request", record.request),
+                record, request=await self._texts.decrypt(record, "request", record.request)
             )
             for record in records
         ]
@@ -301,7 +256,8 @@ class OperationRepository:
         values = {"ids": sorted(writes_by_id)}
         rows = await self._store.read(lambda tx: tx.fetch(_WRITES_QUERY, values)) if ids else ()
         for row in rows:
-            writes_by_id[row.operation_id].append(_parse_write(row))
+            operation_id, *columns = row
+            writes_by_id[operation_id].append(Write(*columns))
         return writes_by_id
 
     async def load_object_ids_created_by_others(
@@ -409,9 +365,13 @@ class OperationRepository:
         await self._store.write(delete_answers)
 
 
+_get_start = attrgetter("started_at", "id")
 _SUBJECTS_QUERY = select(operation_objects).where(AnyOf(operation_objects.c.operation_id, "ids"))
 _WRITES_QUERY = (
-    select(upstream_writes)
+    select(
+        upstream_writes.c.operation_id,
+        *(upstream_writes.c[name] for name in Write.__struct_fields__),
+    )
     .where(AnyOf(upstream_writes.c.operation_id, "ids"))
     .order_by(upstream_writes.c.number)
 )
@@ -425,24 +385,10 @@ def _group_object_ids(rows: Iterable[tuple[str, str]]) -> dict[str, tuple[str, .
     return object_ids
 
 
-def _parse_summary(
-    row: Sequence[Any], object_ids: Mapping[str, tuple[str, ...]]
-) -> OperationRecord:
-    values = dict(zip(statements.SUMMARY_COLUMNS, row, strict=True))
-    tenant = Tenant(values.pop("merchant"), values.pop("environment"))
-    return OperationRecord(tenant=tenant, object_ids=object_ids.get(values["id"], ()), **values)
-
-
-def _parse_record(row: Any) -> OperationRecord:
+def _parse_record(row: Any, object_ids: Mapping[str, tuple[str, ...]]) -> OperationRecord:
     values = row._asdict()
     tenant = Tenant(values.pop("merchant"), values.pop("environment"))
-    del values["number"]
-    return OperationRecord(tenant=tenant, **values)
-
-
-def _parse_write(row: Any) -> Write:
-    columns = Write.__struct_fields__
-    return Write(**{name: value for name, value in row._asdict().items() if name in columns})
+    return OperationRecord(tenant=tenant, object_ids=object_ids.get(row.id, ()), **values)
 
 
 def _build_claim_count_query(record: OperationRecord, made: str) -> Select[int]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
+from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import asyncpg
@@ -15,6 +18,7 @@ from sqlalchemy import text
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage.database import (
     Body,
+    Change,
     Database,
     FaultyStatement,
     Result,
@@ -78,6 +82,15 @@ class PostgresqlTransaction(Transaction):
     ) -> Result:
         return await run_in_thread_if(is_long, function, *arguments)
 
+    async def execute_all(self, *changes: Change) -> list[int]:
+        compiled = [statement.compile_for_dialect("postgresql") for statement, _ in changes]
+        arguments = [
+            each.build_arguments(parameters)
+            for each, (_, parameters) in zip(compiled, changes, strict=True)
+        ]
+        text = _combine_statements(*(each.text for each in compiled))
+        return list(await self._connection.fetchrow(text, *chain.from_iterable(arguments)))
+
     async def _fetch(
         self, compiled: CompiledStatement, parameter_sets: Sequence[Parameters]
     ) -> Sequence[Any]:
@@ -104,6 +117,20 @@ class PostgresqlTransaction(Transaction):
         return -1
 
 
+@lru_cache(256)
+def _combine_statements(*statements: str) -> str:
+    """Combines statements to one, which returns the numbers of rows that they change."""
+    parts, parameter_count = [], 0
+    for number, statement in enumerate(statements):
+        offset = parameter_count
+        numbered = _PARAMETER.sub(lambda match: f"${int(match[1]) + offset}", statement)  # noqa: B023
+        parts.append(f"s{number} AS ({numbered} RETURNING 1)")
+        parameter_count += max(map(int, _PARAMETER.findall(statement)), default=0)
+    counts = ", ".join(f"(SELECT count(*) FROM s{each})" for each in range(len(parts)))  # noqa: S608
+    return f"WITH {', '.join(parts)} SELECT {counts}"
+
+
+_PARAMETER = re.compile(r"\$(\d+)")
 _INSTANCE_LOCKS = text(
     "SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND granted AND database ="
     " (SELECT oid FROM pg_database WHERE datname = current_database())"

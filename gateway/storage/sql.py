@@ -40,7 +40,7 @@ class CompiledStatement:
     _make_row: Callable[[Iterable[Any]], Any]
 
     def build_arguments(self, parameters: Parameters) -> list[Any]:
-        values = {**self._defaults, **parameters}
+        values = {**self._defaults, **parameters} if self._defaults else parameters
         arguments = [*map(values.__getitem__, self._names)]
         for position, convert in self._argument_converters.items():
             arguments[position] = convert(arguments[position])

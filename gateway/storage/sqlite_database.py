@@ -47,7 +47,8 @@ class SqliteTransaction(Transaction):
     dialect = "sqlite"
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+        # One for all statements: a cursor costs as much as a short statement.
+        self._cursor = connection.cursor()
 
     async def lock(self, *names: str) -> None:
         """Does nothing: SQLite has one writer at a time."""
@@ -65,8 +66,8 @@ class SqliteTransaction(Transaction):
     ) -> Sequence[Any]:
         rows: list[Any] = []
         for parameters in parameter_sets:
-            cursor = self._connection.execute(compiled.text, compiled.build_arguments(parameters))
-            rows += cursor.fetchall()
+            self._cursor.execute(compiled.text, compiled.build_arguments(parameters))
+            rows += self._cursor.fetchall()
         return rows
 
     async def _execute(
@@ -74,8 +75,8 @@ class SqliteTransaction(Transaction):
     ) -> int:
         if len(parameter_sets) == 1:
             arguments = compiled.build_arguments(parameter_sets[0])
-            return self._connection.execute(compiled.text, arguments).rowcount
-        self._connection.executemany(compiled.text, map(compiled.build_arguments, parameter_sets))
+            return self._cursor.execute(compiled.text, arguments).rowcount
+        self._cursor.executemany(compiled.text, map(compiled.build_arguments, parameter_sets))
         return -1
 
 
@@ -173,7 +174,8 @@ class SqliteDatabase(Database):
         try:
             if self._read_connection is None:
                 self._read_connection = self._connect(0)
-            return run_transaction(self._read_connection, body, "BEGIN")
+            # Each statement is a transaction of its own, as on PostgreSQL.
+            return run_coroutine_without_waiting(body(SqliteTransaction(self._read_connection)))
         except sqlite3.Error as error:
             if find_sqlite_code(error) == sqlite3.SQLITE_BUSY:
                 raise _FileLocked from None
@@ -360,18 +362,6 @@ def _stat(path: str) -> os.stat_result | None:
         return os.stat(path)  # noqa: PTH116 - in nearly every request
     except FileNotFoundError:
         return None
-
-
-def run_transaction(connection: sqlite3.Connection, body: Body[Result], begin: str) -> Result:
-    """Runs a body in a transaction of its own, in this thread."""
-    try:
-        connection.execute(begin)
-        result = run_coroutine_without_waiting(body(SqliteTransaction(connection)))
-        connection.execute("COMMIT")
-    except BaseException:
-        _roll_back(connection)
-        raise
-    return result
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

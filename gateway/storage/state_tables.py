@@ -102,6 +102,7 @@ class StateTable:
         *constraints: CheckConstraint,
         others: str | None = None,
         is_encrypted: bool = False,
+        is_key_ordered: bool = True,
     ) -> None:
         self.others, self.is_encrypted = others, is_encrypted
         self._facts = facts
@@ -115,7 +116,7 @@ class StateTable:
             Column("updated_at", UTCDateTime, nullable=False),
             PrimaryKeyConstraint(*_KEY),
             *constraints,
-            **({} if is_encrypted else KEY_ORDERED),
+            **(KEY_ORDERED if is_key_ordered and not is_encrypted else {}),
         )
         is_own = and_(*(table.c[key] == bindparam(key) for key in _KEY[:2]))
         is_this = and_(is_own, table.c.id == bindparam("id"))
@@ -158,9 +159,12 @@ class StateTable:
 IS_SUPERSEDED = "is_superseded"
 """The condition of an index: a redirect from a superseded batch."""
 
-_LOCK_PHASES = "'editing', 'making', 'quoting', 'starting', 'deleting'"
-_IS_PHASE = f"phase IN ('draft', 'sent', 'deleted', {_LOCK_PHASES})"
-_IS_LOCKED_SINCE = f"since IS NULL OR phase IN ({_LOCK_PHASES})"
+# Not with IN, for which SQLite would build a table with each row that it inserts or updates.
+_IS_LOCKED = " OR ".join(
+    f"phase = '{phase}'" for phase in ("editing", "making", "quoting", "starting", "deleting")
+)
+_IS_PHASE = f"phase = 'draft' OR phase = 'sent' OR phase = 'deleted' OR {_IS_LOCKED}"
+_IS_LOCKED_SINCE = f"since IS NULL OR {_IS_LOCKED}"
 _IS_DRAFT_HERE = "phase <> 'draft' OR upstream_id IS NULL"
 
 STATE_TABLES: Mapping[str, StateTable] = {
@@ -176,6 +180,8 @@ STATE_TABLES: Mapping[str, StateTable] = {
             "abandoned": _build_flag_column(IS_SUPERSEDED),
             "gone": _build_flag_column("is_removed"),
         },
+        # SQLite would search a merchant's redirects by the key, and not by the index of superseded ones.
+        is_key_ordered=False,
     ),
     "recipient": StateTable(
         "recipient_states",

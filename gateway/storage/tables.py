@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -87,7 +88,11 @@ def _format_moment(value: datetime | None) -> str | None:
         raise ValueError("a time without a zone")
     if value.tzinfo is not UTC:
         value = value.astimezone(UTC)
-    return value.isoformat(" ", "microseconds").removesuffix("+00:00")
+    # Faster than ``isoformat``, which it equals apart from the separator.
+    text: str = msgspec.to_builtins(value)
+    if value.microsecond:
+        return f"{text[:10]} {text[11:26]}"
+    return f"{text[:10]} {text[11:19]}.000000"
 
 
 def _parse_moment(text: str | None) -> datetime | None:
@@ -185,9 +190,6 @@ legacy_ids = Table(
     **KEY_ORDERED,
 )
 
-operation_numbers = Sequence("operation_numbers", metadata=metadata)
-"""Only on PostgreSQL, where a counter row would make instances wait for each other's commits."""
-
 operations = Table(
     # Operations: requests that write, from the first change until the client has the response.
     # Personal data is encrypted, and deleted as soon as it is not needed.
@@ -198,7 +200,7 @@ operations = Table(
     Column(
         "number",
         BigInteger().with_variant(Integer, "sqlite"),
-        operation_numbers,
+        Sequence("operation_numbers"),
         primary_key=True,
     ),
     Column("id", Text, nullable=False, unique=True),
@@ -221,7 +223,8 @@ operations = Table(
     Column("started_at", UTCDateTime, nullable=False),
     Column("ended_at", UTCDateTime),
 )
-IS_OPEN = "state in ('running', 'unsettled', 'done')"
+# Not with IN, for which SQLite would build a table with each row that it inserts or updates.
+IS_OPEN = "state <> 'answered' AND state <> 'undone'"
 Index(
     "ix_operations_open",
     operations.c.merchant,
@@ -231,9 +234,10 @@ Index(
 )
 HAS_IDEMPOTENCY_KEY_CONDITION = "idempotency IS NOT NULL"
 Index(
+    # Not led by ``key_id``: SQLite would choose it to search one merchant's requests.
     None,
-    operations.c.key_id,
     operations.c.idempotency,
+    operations.c.key_id,
     unique=True,
     sqlite_where=text(HAS_IDEMPOTENCY_KEY_CONDITION),
     postgresql_where=text(HAS_IDEMPOTENCY_KEY_CONDITION),

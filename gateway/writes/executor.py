@@ -20,7 +20,8 @@ from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.reads.listing import ListReader
 from gateway.reads.recent_reads import RecentReads
 from gateway.storage.object_state import ObjectStateStore
-from gateway.storage.operations import UNSENT, Write
+from gateway.storage.operation_records import Write
+from gateway.storage.operation_states import UNSENT
 from gateway.storage.tenants import Tenant
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.optional_endpoints import OptionalEndpoints

@@ -25,15 +25,12 @@ import structlog
 from gateway.http.responses import LegacyResponse
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import StoreUnavailable, Tenant
-from gateway.storage.operations import (
-    ANSWERED,
-    DONE,
-    RUNNING,
-    UNDONE,
+from gateway.storage.operation_records import (
     DuplicateOperationError,
     OperationRecord,
     OwnershipLostError,
 )
+from gateway.storage.operation_states import ANSWERED, DONE, RUNNING, UNDONE
 from gateway.writes import stored_responses
 from gateway.writes.batch_routing import BatchRoutedElsewhereError
 from gateway.writes.caller import Caller

@@ -23,11 +23,9 @@ from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.keyed_hmac import KeyedHmac
-from gateway.storage.operations import (
-    DONE,
-    OperationRecord,
-    OperationRepository,
-)
+from gateway.storage.operation_records import OperationRecord
+from gateway.storage.operation_states import DONE
+from gateway.storage.operations import OperationRepository
 from gateway.upstream.clock import ServiceClock
 from gateway.writes import step_records
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS

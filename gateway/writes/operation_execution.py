@@ -20,7 +20,15 @@ from gateway.payloads.stored_json import StoredText
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import StoreUnavailable
 from gateway.storage.object_state import has_preconditions
-from gateway.storage.operations import (
+from gateway.storage.operation_records import (
+    AlreadyClaimedError,
+    Checkpoint,
+    OperationRecord,
+    RestoreUncheckedError,
+    Write,
+    WritesFrozenError,
+)
+from gateway.storage.operation_states import (
     ABSENT,
     ANSWERED,
     CONFIRMED,
@@ -32,12 +40,6 @@ from gateway.storage.operations import (
     SENT,
     UNDONE,
     UNSENT,
-    AlreadyClaimedError,
-    Checkpoint,
-    OperationRecord,
-    RestoreUncheckedError,
-    Write,
-    WritesFrozenError,
 )
 from gateway.writes import step_records
 from gateway.writes.batch_routing import BatchRoutedElsewhereError

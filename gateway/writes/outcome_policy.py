@@ -18,14 +18,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from gateway.storage.operations import (
-    CONFIRMED,
-    OPERATOR_OUTCOMES,
-    RUNNING,
-    SENT,
-    OperationRecord,
-    Write,
-)
+from gateway.storage.operation_records import OPERATOR_OUTCOMES, OperationRecord, Write
+from gateway.storage.operation_states import CONFIRMED, RUNNING, SENT
 from gateway.upstream.clock import MAX_STAMP_AGE_SECONDS, SKEW_TOLERANCE_SECONDS, ServiceClock
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution

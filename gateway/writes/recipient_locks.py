@@ -8,11 +8,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from gateway.storage.operations import (
-    IN_DOUBT,
-    RUNNING,
-    UNDONE,
-)
+from gateway.storage.operation_states import IN_DOUBT, RUNNING, UNDONE
 from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution

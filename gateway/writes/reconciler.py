@@ -24,16 +24,8 @@ from gateway.auth.keys import ApiKey
 from gateway.observability import logs
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import Store, StoreUnavailable, Tenant
-from gateway.storage.operations import (
-    ANSWERED,
-    DONE,
-    IN_DOUBT,
-    RUNNING,
-    UNDONE,
-    OperationRecord,
-    OperatorOutcomes,
-    OwnershipLostError,
-)
+from gateway.storage.operation_records import OperationRecord, OperatorOutcomes, OwnershipLostError
+from gateway.storage.operation_states import ANSWERED, DONE, IN_DOUBT, RUNNING, UNDONE
 from gateway.writes import stored_responses
 from gateway.writes.caller import Caller
 from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, FlowExecutor

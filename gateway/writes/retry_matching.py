@@ -5,13 +5,8 @@ from __future__ import annotations
 import math
 from datetime import timedelta
 
-from gateway.storage.operations import (
-    ANSWERED,
-    DONE,
-    IN_DOUBT,
-    RUNNING,
-    OperationRecord,
-)
+from gateway.storage.operation_records import OperationRecord
+from gateway.storage.operation_states import ANSWERED, DONE, IN_DOUBT, RUNNING
 from gateway.writes.journal import Journal
 from gateway.writes.reconciler import WriteReconciler
 from mappings.effects import Operation

@@ -8,19 +8,18 @@ client uses.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from gateway.http.responses import LegacyResponse
 from gateway.payloads import stored_json
 from gateway.payloads.stored_json import StoredText
 from gateway.payloads.worker_thread import run_in_thread_if
-from gateway.storage.operations import (
-    DONE,
-    OperationRecord,
-)
+from gateway.storage.operation_records import OperationRecord
+from gateway.storage.operation_states import DONE
 from gateway.writes.caller import Caller
 from mappings.effects import Answer
 from mappings.failures import Unknown
@@ -32,21 +31,14 @@ _ANSWER_START = "{"
 """The first character of a stored answer (a JSON object); stored responses are JSON arrays."""
 
 
-def encode_response_parts(status: int, body: str, headers: Mapping[str, str]) -> str:
-    """Returns the stored text of a response of either service: ``[status, body, headers]``."""
-    return json.dumps([status, body, dict(headers)])
-
-
-def decode_response_parts(text: StoredText) -> tuple[int, str, dict[str, str]]:
-    """Returns the status, body and headers of a stored response."""
-    status, body, headers = json.loads(stored_json.decompress_text(text))
-    return status, body, headers
-
-
 def encode_response(response: LegacyResponse) -> StoredText:
-    return stored_json.compress_if_large(
-        encode_response_parts(response.status, response.body_bytes.decode(), response.headers)
-    )
+    """Encodes a response of either service as ``[status, body, headers]``."""
+    parts = [response.status, response.body_bytes.decode(), dict(response.headers)]
+    try:
+        text = msgspec.json.encode(parts).decode()
+    except UnicodeEncodeError:  # a header of the legacy service that is not UTF-8
+        text = json.dumps(parts)
+    return stored_json.compress_if_large(text)
 
 
 def encode_answer(answer: Answer) -> StoredText:
@@ -57,7 +49,7 @@ def decode_stored_response(text: StoredText) -> LegacyResponse | Answer:
     if stored_json.starts_with(text, _ANSWER_START):
         stored: Any = stored_json.decode_value(text)
         return Answer(stored["body"], tuple(stored["notices"]))
-    status, body, headers = decode_response_parts(text)
+    status, body, headers = json.loads(stored_json.decompress_text(text))
     return LegacyResponse(status, {}, headers, chunks=[body.encode()])
 
 

@@ -10,6 +10,7 @@ import base64
 import json
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Literal
@@ -25,7 +26,7 @@ from gateway.storage.encryption import EncryptionKeys
 from gateway.storage.migrate import migrate
 from gateway.storage.operation_states import OPERATION_TRANSITIONS, WRITE_TRANSITIONS
 from gateway.storage.sql import compile_statement
-from gateway.storage.sqlite_database import run_transaction
+from gateway.storage.sqlite_database import SqliteTransaction, run_coroutine_without_waiting
 from gateway.storage.sqlite_driver import sqlite3
 from gateway.storage.tables import metadata
 from tests.simulation.process import EPOCH, Process
@@ -81,6 +82,19 @@ class MemoryDatabase(Database):
 
     async def close(self) -> None:
         pass
+
+
+def run_transaction(connection: sqlite3.Connection, body: Body[Result], begin: str) -> Result:
+    """Run a body in a transaction of its own, in this thread."""
+    try:
+        connection.execute(begin)
+        result = run_coroutine_without_waiting(body(SqliteTransaction(connection)))
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):  # SQLite rolls some transactions back itself
+            connection.execute("ROLLBACK")
+        raise
+    return result
 
 
 class SimulatedStore(Store):

@@ -7,11 +7,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from msgspec import structs
+from sqlalchemy import bindparam, update
 
 from gateway.signed_api import transitions
 from gateway.storage import checkpoints
 from gateway.storage.checkpoints import CheckpointWriter
-from gateway.storage.operations import OperationRepository, Write
+from gateway.storage.operation_records import Write
+from gateway.storage.operations import OperationRepository
+from gateway.storage.sql import Statement
+from gateway.storage.tables import operations
 from gateway.writes import executor, operation_execution, outcome_policy
 from gateway.writes.batch_routing import BatchRouting
 from gateway.writes.executor import FlowExecutor
@@ -85,7 +89,13 @@ def _object_of_another_write_is_claimed() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _lost_fence_is_ignored() -> Iterator[tuple[Any, str, Any]]:
-    yield CheckpointWriter, "_update_operation", _do_nothing
+    of_operation = operations.c.id == bindparam("operation_id")
+    unfenced = Statement(lambda _kind: update(operations).where(of_operation).values(reason=None))
+
+    async def build_unfenced_update(_writer: Any, _tx: Any, record: Any, _checkpoint: Any) -> Any:
+        return unfenced, {"operation_id": record.id}
+
+    yield CheckpointWriter, "_build_update", build_unfenced_update
 
 
 def _unanswered_write_counts_as_refused() -> Iterator[tuple[Any, str, Any]]:

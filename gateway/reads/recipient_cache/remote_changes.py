@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 
 from gateway.http.request_paths import extract_recipient_id
-from gateway.storage.operations import SENT
+from gateway.storage.operation_states import SENT
 from gateway.storage.store import Store
 from gateway.storage.tables import upstream_writes
 from gateway.storage.tenants import Tenant

@@ -11,7 +11,9 @@ from gateway.config.settings import State
 from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.id_rows import save_legacy_ids
-from gateway.storage.operations import UNDONE, Checkpoint, OperationRecord, OperationRepository
+from gateway.storage.operation_records import Checkpoint, OperationRecord
+from gateway.storage.operation_states import UNDONE
+from gateway.storage.operations import OperationRepository
 from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict

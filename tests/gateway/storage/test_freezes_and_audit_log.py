@@ -22,7 +22,13 @@ from gateway.operator.retention import delete_expired_data
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store, operation_statements
 from gateway.storage.engine import find_sqlite_file, parse_state_url
 from gateway.storage.freezes import freeze_writes, unfreeze_writes
-from gateway.storage.operations import (
+from gateway.storage.operation_records import (
+    Checkpoint,
+    OperationRecord,
+    RestoreUncheckedError,
+    Write,
+)
+from gateway.storage.operation_states import (
     ABSENT,
     ANSWERED,
     CONFIRMED,
@@ -30,12 +36,8 @@ from gateway.storage.operations import (
     IN_DOUBT,
     RUNNING,
     UNDONE,
-    Checkpoint,
-    OperationRecord,
-    OperationRepository,
-    RestoreUncheckedError,
-    Write,
 )
+from gateway.storage.operations import OperationRepository
 from gateway.storage.restore_detection import (
     HighWaterMark,
     clear_restored_flag,

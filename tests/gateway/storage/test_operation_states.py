@@ -11,6 +11,7 @@ from sqlalchemy import select, update
 
 from gateway.config.settings import State
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
+from gateway.storage.operation_records import Checkpoint, OperationRecord, OwnershipLostError, Write
 from gateway.storage.operation_states import (
     OPERATION_STATES,
     OPERATION_TRANSITIONS,
@@ -19,13 +20,7 @@ from gateway.storage.operation_states import (
     WRITE_STATES,
     WRITE_TRANSITIONS,
 )
-from gateway.storage.operations import (
-    Checkpoint,
-    OperationRecord,
-    OperationRepository,
-    OwnershipLostError,
-    Write,
-)
+from gateway.storage.operations import OperationRepository
 from gateway.storage.tables import operations, upstream_writes
 from tests.state import execute, fetch
 

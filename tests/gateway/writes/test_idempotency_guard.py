@@ -14,13 +14,9 @@ from gateway.auth.signing import Credentials
 from gateway.http.responses import LegacyResponse
 from gateway.simulator import Service, start_simulator
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable
-from gateway.storage.operations import (
-    ANSWERED,
-    DONE,
-    Checkpoint,
-    OperationRecord,
-    OperationRepository,
-)
+from gateway.storage.operation_records import Checkpoint, OperationRecord
+from gateway.storage.operation_states import ANSWERED, DONE
+from gateway.storage.operations import OperationRepository
 from gateway.writes.caller import Caller
 from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
 from gateway.writes.journal import Journal

@@ -13,7 +13,8 @@ from msgspec import structs
 
 from gateway.http.request_reader import generate_hex_id
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, open_store
-from gateway.storage.operations import CONFIRMED, SENT, OwnershipLostError
+from gateway.storage.operation_records import OwnershipLostError
+from gateway.storage.operation_states import CONFIRMED, SENT
 from gateway.upstream.clock import ServiceClock
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution

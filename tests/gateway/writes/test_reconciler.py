@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable
-from gateway.storage.operations import OperationRecord, OperationRepository
+from gateway.storage.operation_records import OperationRecord
+from gateway.storage.operations import OperationRepository
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.reconciler import WriteReconciler

@@ -8,8 +8,8 @@ import pytest
 from msgspec import structs
 
 from gateway.storage import Tenant
+from gateway.storage.operation_records import OperationRecord
 from gateway.storage.operation_states import OPERATION_STATES
-from gateway.storage.operations import OperationRecord
 from gateway.writes.retry_matching import is_blocking
 
 RECORD = OperationRecord(

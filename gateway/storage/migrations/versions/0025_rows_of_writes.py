@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -12,13 +14,12 @@ depends_on = None
 
 HAS_KEY = "idempotency IS NOT NULL"
 IS_UNREAD_ANSWER = "response IS NOT NULL AND idempotency IS NULL AND state = 'answered'"
-IS_OPEN = "state in ('running', 'unsettled', 'done')"
+IS_OPEN = "state <> 'answered' AND state <> 'undone'"
 WITHOUT_ROWID = (
     "operation_objects",
     "operation_steps",
     "upstream_writes",
     "legacy_ids",
-    "id_redirects",
     "recipient_states",
     "recipient_locks",
     "batch_services",
@@ -41,22 +42,31 @@ def upgrade() -> None:
         " FROM operations WHERE number IS NULL) AS numbered WHERE numbered.id = operations.id"
     )
     op.drop_index("ix_operations_number", "operations")
+    op.drop_index("ix_operations_open", "operations")
     op.drop_index("ix_upstream_writes_sent", "upstream_writes")
     if op.get_bind().dialect.name == "sqlite":
         _copy_operations()
         for table in WITHOUT_ROWID:
-            _copy_without_rowid(table)
+            _copy_table(table, " WITHOUT ROWID")
+        _copy_table("batches")
     else:
         key = sa.inspect(op.get_bind()).get_pk_constraint("operations")["name"]
         op.drop_constraint(str(key), "operations")
         op.drop_constraint("uq_journal_key_id_idempotency", "operations")
         op.create_primary_key("pk_operations", "operations", ["number"])
         op.create_unique_constraint("uq_operations_id", "operations", ["id"])
-    has_key = sa.text(HAS_KEY)
+    is_open, has_key = sa.text(IS_OPEN), sa.text(HAS_KEY)
     op.create_index(
-        "ix_operations_key_id_idempotency",
+        "ix_operations_open",
         "operations",
-        ["key_id", "idempotency"],
+        ["merchant", "environment"],
+        sqlite_where=is_open,
+        postgresql_where=is_open,
+    )
+    op.create_index(
+        "ix_operations_idempotency_key_id",
+        "operations",
+        ["idempotency", "key_id"],
         unique=True,
         sqlite_where=has_key,
         postgresql_where=has_key,
@@ -102,19 +112,24 @@ def _copy_operations() -> None:
         ("ix_operations_named", "started_at", HAS_KEY),
         ("ix_operations_named_requests", "fingerprint", HAS_KEY),
         ("ix_operations_answered", "fingerprint", IS_UNREAD_ANSWER),
-        ("ix_operations_open", "merchant, environment", IS_OPEN),
     ):
         op.execute(f"CREATE INDEX {name} ON operations ({column}) WHERE {condition}")
 
 
-def _copy_without_rowid(table: str) -> None:
+def _copy_table(table: str, options: str = "") -> None:
     query = sa.text("SELECT sql FROM sqlite_master WHERE tbl_name = :table AND sql IS NOT NULL")
     statements = list(op.get_bind().scalars(query, {"table": table}))
     op.rename_table(table, f"old_{table}")
     indexes = [statement for statement in statements if not statement.startswith("CREATE TABLE")]
     (creation,) = (statement for statement in statements if statement not in indexes)
-    op.execute(sa.text(f"{creation} WITHOUT ROWID".replace(":", r"\:")))
+    # For a condition with IN, SQLite builds a table with each row that it inserts or updates.
+    creation = re.sub(r"phase IN \(([^()]*)\)", _replace_in, creation)
+    op.execute(sa.text(f"{creation}{options}".replace(":", r"\:")))
     op.execute(f"INSERT INTO {table} SELECT * FROM old_{table}")  # noqa: S608
     op.drop_table(f"old_{table}")
     for statement in indexes:
         op.execute(sa.text(statement.replace(":", r"\:")))
+
+
+def _replace_in(condition: re.Match[str]) -> str:
+    return " OR ".join(f"phase = {phase}" for phase in condition[1].split(", "))
