@@ -377,9 +377,9 @@ def _draw_order_and_page(rng: random.Random) -> dict[str, str]:
     return query
 
 
-async def test_200_queries_match_the_legacy_document(changed_recipients: GatewayAndService) -> None:
+async def test_100_queries_match_the_legacy_document(changed_recipients: GatewayAndService) -> None:
     one_call = 0
-    for query in iterate_queries(changed_recipients, 200):
+    for query in iterate_queries(changed_recipients, 100):
         expected_list, call_count = (
             ExpectedList(changed_recipients, query),
             changed_recipients.count_calls(),
@@ -390,7 +390,7 @@ async def test_200_queries_match_the_legacy_document(changed_recipients: Gateway
         if expected_list.is_one_call():
             one_call += 1
             assert changed_recipients.count_calls() == call_count + 1, query
-    assert changed_recipients.lists_archived or one_call > 20, (
+    assert changed_recipients.lists_archived or one_call > 10, (
         "the queries do not try what they are to try"
     )
 

@@ -1,4 +1,4 @@
-"""Ten thousand varied signed requests reach the service as they were signed.
+"""Two thousand varied signed requests reach the service as they were signed.
 
 Both connections are compared byte for byte: the client's requests are written by hand, and the
 service is a server that records raw requests.
@@ -24,7 +24,7 @@ from tests.signed_requests import (
 )
 from tests.sockets import open_connection
 
-REQUEST_COUNT = 10_000
+REQUEST_COUNT = 2_000
 CONNECTION_COUNT = 8
 
 # All characters of a target, except those that change the path: see test_targets.py.

@@ -232,9 +232,7 @@ def test_each_assumption_has_a_row_and_a_switch() -> None:
     assert switched | {"clock", "country names"} == {row.name for row in ASSUMPTIONS}
 
 
-@pytest.mark.parametrize(
-    ("signal_number", "code"), [(signal.SIGINT, 2), (signal.SIGTERM, 2), (signal.SIGKILL, -9)]
-)
+@pytest.mark.parametrize(("signal_number", "code"), [(signal.SIGTERM, 2), (signal.SIGKILL, -9)])
 async def test_interrupted_rehearsal_is_continued_and_cleaned_up(
     rehearsed: RehearsedFolder, signal_number: int, code: int
 ) -> None:
