@@ -35,8 +35,9 @@ from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.operations import OperationRepository
 from gateway.upstream.capability_cache import CapabilityCache, load_capabilities
-from gateway.upstream.client import Reply, open_upstream_client
+from gateway.upstream.client import open_upstream_client
 from gateway.upstream.clock import ServiceClock
+from gateway.upstream.http_connection import Reply
 from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.upstream.send_attempt import Fence
 from gateway.writes.caller import Caller

@@ -27,7 +27,7 @@ from gateway.console.forms import (
 from gateway.storage import StoreUnavailable
 from gateway.storage.audit_log import describe_scope
 from gateway.storage.request_counts import BUCKET_BOUNDS_MS
-from gateway.upstream.client import USER_AGENT
+from gateway.upstream.http_connection import USER_AGENT
 
 View = Callable[[web.Request], Awaitable[web.StreamResponse]]
 FormView = Callable[[web.Request, Mapping[str, str]], Awaitable[web.StreamResponse]]

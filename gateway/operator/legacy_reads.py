@@ -17,7 +17,8 @@ from multidict import CIMultiDict
 
 from gateway.payloads import json_codec
 from gateway.storage import ObjectStateStore
-from gateway.upstream.client import MAX_ANSWER_BYTES, USER_AGENT
+from gateway.upstream.client import MAX_ANSWER_BYTES
+from gateway.upstream.http_connection import USER_AGENT
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest
 from gateway.upstream.send_attempt import ResponseLost
 from mappings.effects import JSON

@@ -29,8 +29,8 @@ from gateway.storage.tables import (
     upstream_writes,
 )
 from gateway.upstream.circuit_breaker import CircuitBreakers
-from gateway.upstream.client import USER_AGENT
 from gateway.upstream.clock import ServiceClock
+from gateway.upstream.http_connection import USER_AGENT
 from gateway.upstream.service_problems import ServiceProblems
 from gateway.upstream.transport import Origin
 

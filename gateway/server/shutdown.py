@@ -9,7 +9,7 @@ import time
 import structlog
 
 from gateway.config.settings import Settings
-from gateway.upstream.client import USER_AGENT
+from gateway.upstream.http_connection import USER_AGENT
 
 log = structlog.get_logger()
 

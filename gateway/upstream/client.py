@@ -13,7 +13,6 @@ import asyncio
 import re
 import time
 from contextlib import asynccontextmanager
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,14 +30,15 @@ from gateway.observability import metrics, traces
 from gateway.payloads import json_codec
 from gateway.payloads.compressed_buffer import WINDOW_BYTES, CompressedBuffer
 from gateway.upstream.circuit_breaker import CircuitBreaker, CircuitBreakers, Outcome
-from gateway.upstream.clock import EnvironmentSkew, ServiceClock, SkewSample, measure_skew
+from gateway.upstream.clock import EnvironmentSkew, ServiceClock, measure_skew
 from gateway.upstream.connections import CONNECT_TIMEOUT_SHARE
 from gateway.upstream.egress import EgressConfig
 from gateway.upstream.http_connection import (
+    USER_AGENT,
     Deadline,
+    Reply,
     UpstreamConnection,
     build_too_large_error,
-    decode_header_lines,
 )
 from gateway.upstream.send_attempt import Fence, ResponseLost, UnusableConnection
 from gateway.upstream.service_problems import ServiceProblems
@@ -47,9 +47,7 @@ from gateway.upstream.transport import Origin
 from mappings.failures import Unknown, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-
-    from multidict import CIMultiDict
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from gateway.config.settings import Settings
 
@@ -69,36 +67,7 @@ LARGE_BODY_BYTES = 1024 * 1024
 TARGET_PATTERN = re.compile(r"/v1/[!-\"$-~]*")  # visible ASCII; a fragment would not be sent
 
 
-def _find_gateway_version() -> str:
-    try:
-        return version("payout-gateway")
-    except PackageNotFoundError:  # run from a checkout
-        return "0"
-
-
-USER_AGENT = f"payout-gateway/{_find_gateway_version()}"
-
 log = structlog.get_logger()
-
-
-class Reply(msgspec.Struct):
-    """A response of the service, with any status.
-
-    ``body`` is decompressed, or a CompressedBuffer if it is large. ``seconds`` is the duration of
-    the call with all ``attempts``, the number of times it was sent.
-    """
-
-    status: int
-    header_lines: Sequence[tuple[bytes, bytes]]
-    body: bytes | CompressedBuffer
-    seconds: float = 0.0
-    attempts: int = 1
-    skew_sample: SkewSample | None = None
-    date: bytes = b""
-
-    @property
-    def headers(self) -> CIMultiDict[str]:
-        return decode_header_lines(self.header_lines)
 
 
 class _Environment(msgspec.Struct):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import cast
 
 import msgspec
@@ -18,12 +19,23 @@ from multidict import CIMultiDict
 from gateway.http import progress
 from gateway.payloads import json_codec
 from gateway.payloads.compressed_buffer import CompressedBuffer, iter_windows
+from gateway.upstream.clock import SkewSample
 from gateway.upstream.send_attempt import ResponseLost, UnusableConnection
 
 MAX_HEAD_BYTES = 256 * 1024
 """Limit for the head of a response, with informational (1xx) responses and trailers."""
 
 CLOSED_BEFORE_ANSWER = "the connection was closed before an answer arrived"
+
+
+def _find_gateway_version() -> str:
+    try:
+        return version("payout-gateway")
+    except PackageNotFoundError:  # run from a checkout
+        return "0"
+
+
+USER_AGENT = f"payout-gateway/{_find_gateway_version()}"
 
 
 class Deadline(msgspec.Struct):
@@ -306,7 +318,27 @@ class UpstreamConnection(asyncio.Protocol):
             self.is_complete, self._can_keep_alive = True, self._parser.should_keep_alive()
 
 
-def decode_header_lines(lines: Iterable[tuple[bytes, bytes]]) -> CIMultiDict[str]:
+class Reply(msgspec.Struct):
+    """A response of the service, with any status.
+
+    ``body`` is decompressed, or a CompressedBuffer if it is large. ``seconds`` is the duration of
+    the call with all ``attempts``, the number of times it was sent.
+    """
+
+    status: int
+    header_lines: Sequence[tuple[bytes, bytes]]
+    body: bytes | CompressedBuffer
+    seconds: float = 0.0
+    attempts: int = 1
+    skew_sample: SkewSample | None = None
+    date: bytes = b""
+
+    @property
+    def headers(self) -> CIMultiDict[str]:
+        return _decode_header_lines(self.header_lines)
+
+
+def _decode_header_lines(lines: Iterable[tuple[bytes, bytes]]) -> CIMultiDict[str]:
     return CIMultiDict(
         [
             (name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape"))

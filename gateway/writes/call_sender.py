@@ -22,7 +22,8 @@ from gateway.observability import metrics, traces
 from gateway.payloads import json_codec
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
-from gateway.upstream.client import MAX_ANSWER_BYTES, Reply, UpstreamClient
+from gateway.upstream.client import MAX_ANSWER_BYTES, UpstreamClient
+from gateway.upstream.http_connection import Reply
 from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.upstream.send_attempt import Fence
 from gateway.writes.caller import Caller

@@ -44,8 +44,9 @@ from gateway.storage.mode_rows import FORWARD, TRANSLATE, Mode
 from gateway.storage.operation_records import OperationRecord
 from gateway.storage.sqlite_driver import sqlite3
 from gateway.upstream.capability_cache import CapabilityCache
-from gateway.upstream.client import UNANSWERED_STATUSES, Reply
+from gateway.upstream.client import UNANSWERED_STATUSES
 from gateway.upstream.clock import ServiceClock, measure_skew
+from gateway.upstream.http_connection import Reply
 from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.upstream.send_attempt import Fence
 from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting

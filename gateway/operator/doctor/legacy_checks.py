@@ -12,7 +12,8 @@ from gateway.operator.doctor.findings import Finding, advise_on_unreachable_addr
 from gateway.payloads import json_codec
 from gateway.storage import Store
 from gateway.storage.mode_rows import TRANSLATE, list_mode_switches
-from gateway.upstream.client import USER_AGENT, create_circuit_breakers
+from gateway.upstream.client import create_circuit_breakers
+from gateway.upstream.http_connection import USER_AGENT
 from gateway.upstream.passthrough import (
     PassthroughClient,
     PassthroughRequest,

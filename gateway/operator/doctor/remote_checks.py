@@ -12,7 +12,8 @@ from gateway.auth.keys import FORBIDDEN_ADVICE
 from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
 from gateway.operator.doctor.findings import Finding, State, advise_on_unreachable_address
-from gateway.upstream.client import Reply, UpstreamClient
+from gateway.upstream.client import UpstreamClient
+from gateway.upstream.http_connection import Reply
 from mappings.failures import Unknown, Unreachable
 
 PROBE_TARGET = "/v1/recipients?page=1&pageSize=1"

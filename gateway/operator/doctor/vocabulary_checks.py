@@ -9,7 +9,7 @@ from typing import Any
 from gateway.config.settings import CurrentWords
 from gateway.operator.doctor.findings import Finding
 from gateway.operator.doctor.remote_checks import ServiceProbe, is_service_reply, parse_body
-from gateway.upstream.client import Reply
+from gateway.upstream.http_connection import Reply
 from gateway.upstream.optional_endpoints import MISSING_STATUSES
 
 BALANCE_CHECK, WALLET_CHECK = "balance_path", "wallet word"

@@ -18,8 +18,9 @@ from gateway.config.settings import Settings
 from gateway.operator.rehearsal.scenario import BODIES, Step
 from gateway.payloads import json_codec
 from gateway.storage import Tenant
-from gateway.upstream.client import Reply, UpstreamClient, open_upstream_client
+from gateway.upstream.client import UpstreamClient, open_upstream_client
 from gateway.upstream.clock import ServiceClock
+from gateway.upstream.http_connection import Reply
 from mappings.effects import JSON
 from mappings.failures import Unknown, Unreachable
 from mappings.payloads import extract_batch, find_payments
