@@ -30,6 +30,7 @@ ASSEMBLY = {
     "tests/assembly.py": "assembles a gateway without sockets for the cases in process",
     "tests/simulation/assembly.py": "assembles a gateway without sockets",
     "tests/simulation/database.py": "is the database of such a gateway",
+    "tests/simulation/postgresql.py": "is that database on PostgreSQL",
     "tests/simulation/mutations.py": "plants mistakes in the product",
     "tests/mutations/line_coverage.py": "traces the lines of mappings/",
     "tests/mutations/test_mutations.py": "checks that a table of mappings/ is replaced and restored",

@@ -1,6 +1,6 @@
 """Assembles a gateway of the simulation from the parts of the product, without a socket.
 
-This module, ``database`` and ``mutations`` are all of the simulation that imports internals of the product.
+This module, ``database``, ``postgresql`` and ``mutations`` are all of the simulation that imports internals of the product.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from gateway.storage import ObjectStateStore, StoreUnavailable
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.mode_rows import FORWARD, TRANSLATE, Mode
 from gateway.storage.operation_records import OperationRecord
-from gateway.storage.sqlite_driver import sqlite3
 from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.client import UNANSWERED_STATUSES
 from gateway.upstream.clock import ServiceClock, measure_skew
@@ -62,7 +61,7 @@ from mappings import OPERATIONS, UNLISTED, errors, field_types
 from mappings.effects import Answer, Operation, Request, Vocabulary
 from mappings.failures import Failure, Unknown, Unreachable
 from tests.recording_service import HTML, SentRequest
-from tests.simulation.database import SimulatedStore
+from tests.simulation.database import Connection, SimulatedStore
 from tests.simulation.network import (
     SIGNATURE_HEADERS,
     SIGNED_BY_CLIENT,
@@ -557,7 +556,7 @@ async def settle_forwarded_writes(store: SimulatedStore, network: LegacyNetwork)
 async def start_gateway(
     network: Network,
     legacy_network: LegacyNetwork,
-    connection: sqlite3.Connection,
+    connection: Connection,
     random_source: random.Random,
     report_problem: Callable[[str], None],
     *,

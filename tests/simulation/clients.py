@@ -53,16 +53,13 @@ async def request_until_answered(
             if random_source.random() < 0.6
             else random_source.randrange(len(environment.gateways))
         )
-        response = await request_once(
-            environment.gateways[gateway_index % len(environment.gateways)],
-            request,
-            environment,
-            random_source,
-        )
+        gateway = environment.gateways[gateway_index % len(environment.gateways)]
+        response = await request_once(gateway, request, environment, random_source)
         environment.log(f"{request} was answered {response.status if response else 'nothing'}")
         if response and response.status not in (403, 429) and response.status < 500:
             return response
-        undisturbed_tries += environment.is_undisturbed
+        # One that is down, or paused while it starts, is not an attempt.
+        undisturbed_tries += environment.is_undisturbed and is_up(gateway)
         await asyncio.sleep(
             _choose_pause(response, random_source, is_undisturbed=environment.is_undisturbed)
         )
@@ -77,6 +74,10 @@ def _choose_pause(
     return random_source.choice((0.0, 0.0, 0.1, 0.5, 2.0, 5.0)) + (3.0 if is_undisturbed else 0.0)
 
 
+def is_up(gateway: Gateway) -> bool:
+    return gateway.is_open and not gateway.process.is_dead
+
+
 async def request_once(
     gateway: Gateway,
     request: LegacyRequest | SignedRequest,
@@ -85,7 +86,7 @@ async def request_once(
 ) -> Response | None:
     """The response to one attempt; None if there is none in time."""
     await asyncio.sleep(random_source.choice((0.0, 0.001, 0.01)))
-    if not gateway.is_open or gateway.process.is_dead:
+    if not is_up(gateway):
         return None
     connection = ClientConnection()
     gateway.accept(request, connection)

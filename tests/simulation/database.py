@@ -1,4 +1,7 @@
-"""A database in memory: a transaction takes no time, and time passes before and after it.
+"""The database: a transaction takes no time, and time passes before and after it.
+
+It is SQLite in memory, or the empty PostgreSQL database whose URL is in
+``PAYOUT_GATEWAY_SIMULATION_POSTGRES``.
 
 The driver never waits, so that every run of a seed is the same.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import random
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +19,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Literal
 
-from sqlalchemy import Select, StaticPool, create_engine, delete
+from sqlalchemy import Select, StaticPool, create_engine, delete, select
 
 from gateway.auth.key_import import import_keys
 from gateway.auth.key_lines import parse_key_lines
@@ -28,7 +32,9 @@ from gateway.storage.operation_states import OPERATION_TRANSITIONS, WRITE_TRANSI
 from gateway.storage.sql import compile_statement
 from gateway.storage.sqlite_database import SqliteTransaction, run_coroutine_without_waiting
 from gateway.storage.sqlite_driver import sqlite3
+from gateway.storage.state_tables import id_redirects
 from gateway.storage.tables import metadata
+from tests.simulation.postgresql import PostgresqlConnection
 from tests.simulation.process import EPOCH, Process
 from tests.state import KEY, OpenOperation, StoredWrite, select_open_operations, select_writes
 
@@ -36,16 +42,16 @@ ENCRYPTION_KEYS = EncryptionKeys({"one": base64.b64decode(b"A" * 43 + b"=")})
 UNCHANGED_TABLES = ("api_keys", "tenant_credentials", "counters", "encryption_keys")
 """Tables that every seed shares."""
 
+Connection = sqlite3.Connection | PostgresqlConnection
 Fault = Literal["before", "after"] | None
 
 
 class MemoryDatabase(Database):
     """One process's access to the database, which may fail before or after a transaction."""
 
-    dialect = "sqlite"
-
-    def __init__(self, process: Process, connection: sqlite3.Connection) -> None:
+    def __init__(self, process: Process, connection: Connection) -> None:
         super().__init__("memory")
+        self.dialect = "sqlite" if isinstance(connection, sqlite3.Connection) else "postgresql"
         self.fault_rate = 0.0
         """Share of its transactions that fail."""
         self._process = process
@@ -55,11 +61,16 @@ class MemoryDatabase(Database):
         rng = self._process.random_source
         return rng.choice(("before", "after")) if rng.random() < self.fault_rate else None
 
+    def _run(self, body: Body[Result], *, writes: bool) -> Result:
+        if isinstance(self._connection, PostgresqlConnection):
+            return self._connection.run_transaction(body, writes=writes)
+        return run_transaction(self._connection, body, "BEGIN IMMEDIATE" if writes else "BEGIN")
+
     async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:
         await self._process.step()
         if self._choose_fault():
             raise _build_unavailable()
-        result = run_transaction(self._connection, body, "BEGIN")
+        result = self._run(body, writes=False)
         await self._process.step()
         return result
 
@@ -68,7 +79,7 @@ class MemoryDatabase(Database):
         await self._process.step()
         if fault == "before":
             raise _build_unavailable()
-        result = run_transaction(self._connection, body, "BEGIN IMMEDIATE")
+        result = self._run(body, writes=True)
         await self._process.step()
         if fault == "after":  # committed, but reported as failed
             raise _build_unavailable()
@@ -100,7 +111,7 @@ def run_transaction(connection: sqlite3.Connection, body: Body[Result], begin: s
 class SimulatedStore(Store):
     """One process's store."""
 
-    def __init__(self, process: Process, connection: sqlite3.Connection, *, shared: bool) -> None:
+    def __init__(self, process: Process, connection: Connection, *, shared: bool) -> None:
         self.memory_database = MemoryDatabase(process, connection)
         super().__init__(self.memory_database, lambda: datetime.fromtimestamp(process.wall(), UTC))
         self.database_clock = DatabaseClock(self.memory_database, self.clock, process.monotonic)
@@ -117,15 +128,22 @@ def _build_unavailable() -> StoreUnavailable:
 
 
 @cache
-def open_database() -> sqlite3.Connection:
+def open_database() -> Connection:
     """Opens the database that all seeds use, one after another."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    engine = create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
-    with engine.begin() as migration_connection:
-        migrate(migration_connection, "memory")
+    connection: Connection
+    if url := os.environ.get("PAYOUT_GATEWAY_SIMULATION_POSTGRES"):
+        connection = PostgresqlConnection(url)
+        connection.run_in_sqlalchemy(lambda sqlalchemy: migrate(sqlalchemy, "postgresql"))
+        connection.execute("INSERT INTO encryption_keys VALUES ('one', '', now())")
+    else:
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        engine = create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
+        with engine.begin() as migration_connection:
+            migrate(migration_connection, "memory")
     store = SimulatedStore(Process(random.Random(0)), connection, shared=False)
     asyncio.run(import_keys(store, parse_key_lines(json.dumps(KEY).encode())))
-    watch_transitions(connection, forbidden_changes)
+    if isinstance(connection, sqlite3.Connection):
+        watch_transitions(connection, forbidden_changes)
     return connection
 
 
@@ -159,27 +177,35 @@ def take_forbidden_changes() -> list[str]:
     return changes
 
 
-def is_superseded(connection: sqlite3.Connection, batch: str) -> bool:
+def is_superseded(connection: Connection, batch: str) -> bool:
     """Whether this upstream batch is superseded, by the committed rows."""
-    query = "SELECT 1 FROM id_redirects WHERE is_superseded AND id = ?"
-    return connection.execute(query, (batch,)).fetchone() is not None
+    query = select(id_redirects.c.id).where(
+        id_redirects.c.is_superseded, id_redirects.c.id == batch
+    )
+    return bool(_fetch_rows(connection, query))
 
 
-def empty_database(connection: sqlite3.Connection) -> None:
+def empty_database(connection: Connection) -> None:
     """Deletes what a seed has written."""
-    for table in reversed(metadata.sorted_tables):
-        if table.name not in UNCHANGED_TABLES:
-            connection.execute(str(delete(table)))
+    tables = reversed(metadata.sorted_tables)
+    statements = [str(delete(table)) for table in tables if table.name not in UNCHANGED_TABLES]
+    if isinstance(connection, PostgresqlConnection):
+        connection.execute(*statements)
+        return
+    for statement in statements:
+        connection.execute(statement)
 
 
-def list_writes(connection: sqlite3.Connection) -> list[StoredWrite]:
+def list_writes(connection: Connection) -> list[StoredWrite]:
     return [StoredWrite(**row._asdict()) for row in _fetch_rows(connection, select_writes())]
 
 
-def list_open_operations(connection: sqlite3.Connection) -> list[OpenOperation]:
+def list_open_operations(connection: Connection) -> list[OpenOperation]:
     return [OpenOperation(*row) for row in _fetch_rows(connection, select_open_operations())]
 
 
-def _fetch_rows(connection: sqlite3.Connection, query: Select[Any]) -> Sequence[Any]:
+def _fetch_rows(connection: Connection, query: Select[Any]) -> Sequence[Any]:
+    if isinstance(connection, PostgresqlConnection):
+        return connection.fetch(query)
     compiled = compile_statement(query, "sqlite")
     return compiled.build_rows(connection.execute(compiled.text, compiled.build_arguments({})))

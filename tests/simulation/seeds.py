@@ -15,7 +15,6 @@ from typing import Any
 
 import structlog
 
-from gateway.storage.sqlite_driver import sqlite3
 from tests.simulation import checks
 from tests.simulation.assembly import (
     LEASE_SECONDS,
@@ -24,6 +23,7 @@ from tests.simulation.assembly import (
     start_gateway,
 )
 from tests.simulation.database import (
+    Connection,
     SimulatedStore,
     empty_database,
     is_superseded,
@@ -104,7 +104,7 @@ class Simulation:
     conditions: Conditions
     network: Network
     legacy_network: LegacyNetwork
-    connection: sqlite3.Connection
+    connection: Connection
     lease_seconds: float = LEASE_SECONDS
     is_undisturbed: bool = False
     gateways: list[Gateway] = field(default_factory=list)
@@ -244,7 +244,7 @@ class Simulation:
 
 
 async def _play_seed(
-    seed: int, connection: sqlite3.Connection, changes: Mapping[str, Any], *, is_printed: bool
+    seed: int, connection: Connection, changes: Mapping[str, Any], *, is_printed: bool
 ) -> Result:
     rng = random.Random(seed)
     random.seed(seed)  # for the random numbers of the product
