@@ -30,6 +30,7 @@ from gateway.legacy_api import request_log
 from gateway.legacy_api.authentication import CallerAuthenticator
 from gateway.legacy_api.codec import LegacyCodec
 from gateway.legacy_api.deprecation import DeprecationNotice
+from gateway.legacy_api.idempotency_keys import read_idempotency_key
 from gateway.legacy_api.request_context import RequestContext
 from gateway.legacy_api.response_delivery import ResponseDelivery
 from gateway.legacy_api.routes import Routes
@@ -49,7 +50,6 @@ from gateway.writes.idempotency import (
     IdempotencyGuard,
     LoadRoutingChecks,
     WriteRequest,
-    parse_idempotency_key,
 )
 from mappings import errors
 from mappings.effects import JSON, Operation, Request
@@ -328,7 +328,7 @@ class LegacyHandler:
             operation,
             flow_request,
             context.caller,
-            _read_idempotency_key(request),
+            read_idempotency_key(request),
             flow_request.problems,
             routing_checks,
         )
@@ -396,7 +396,7 @@ class LegacyHandler:
             target,
             headers,
             body,
-            idempotency_key=_read_idempotency_key(request),
+            idempotency_key=read_idempotency_key(request),
             log_fields=context.log_fields,
         )
 
@@ -412,9 +412,3 @@ class LegacyHandler:
         if operation.body_shape is not None:
             slot.check_capacity(key.tenant_name)
         return slot
-
-
-def _read_idempotency_key(request: HttpRequest) -> str | None:
-    header_values = request.headers.getall("Idempotency-Key", [])
-    # A GET may write (the summary does), but to its client it is a read, which needs no key.
-    return parse_idempotency_key(header_values) if request.method != "GET" else None

@@ -39,12 +39,11 @@ from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.recipient_locks import RecipientLocks
 from gateway.writes.reconciler import WriteReconciler
-from gateway.writes.retry_matching import RetryMatcher, is_blocking
+from gateway.writes.retry_matching import RetryMatcher, is_blocking, is_temporary_refusal
 from mappings.effects import Answer, CompareAndSet, Operation, Request
 from mappings.failures import (
     ClientDisconnected,
     Failure,
-    Halted,
     Invalid,
     Problem,
     UndoPending,
@@ -59,33 +58,11 @@ LoadRoutingChecks = Callable[[str], Awaitable[Sequence[CompareAndSet]]]
 RecordedResponse = tuple[LegacyResponse, OperationRecord | None]
 """A response, and the operation that is closed as soon as its client has received it."""
 
-_MAX_KEY_LENGTH = 255
-
 KEY_REUSED = Problem(
     "invalid_field", "This Idempotency-Key was used with another request.", "Idempotency-Key"
 )
-INVALID_KEY = Problem(
-    "invalid_field",
-    f"An Idempotency-Key is 1 to {_MAX_KEY_LENGTH} visible characters, and given once.",
-    "Idempotency-Key",
-)
 
 log = structlog.get_logger()
-
-
-def parse_idempotency_key(header_values: Sequence[str]) -> str | None:
-    """Parses the ``Idempotency-Key`` of a request; raises Invalid if it is not a valid key."""
-    if not header_values:
-        return None
-    key = header_values[0].strip()
-    if (
-        # Two values may come from a proxy that merged requests; neither is safe to choose.
-        len(header_values) > 1
-        or not 0 < len(key) <= _MAX_KEY_LENGTH
-        or not (key.isascii() and key.isprintable())
-    ):
-        raise Invalid(INVALID_KEY)
-    return key
 
 
 class FirstAttemptTranslatedError(Exception):
@@ -261,7 +238,7 @@ class IdempotencyGuard:
         """Ends a refused operation, or leaves its undo to the reconciler; returns the response."""
         response = await render_failure(failure)
         # A refusal that may pass is not stored: the Idempotency-Key would repeat it for a day.
-        is_final = has_key and response.status in (404, 406) and not _is_temporary_refusal(failure)
+        is_final = has_key and response.status in (404, 406) and not is_temporary_refusal(failure)
         stored = (
             await run_in_thread_if(response.is_long, stored_responses.encode_response, response)
             if is_final
@@ -557,14 +534,3 @@ def _check_first_attempt(
         raise Invalid(KEY_REUSED)
     if write_request.forwarded_request is not None and not first_attempt.is_forwarded:
         raise FirstAttemptTranslatedError
-
-
-def _is_temporary_refusal(failure: Failure) -> bool:
-    """Whether a refusal may differ on a later attempt, so that it is not stored for the key.
-
-    The status of an object changes, and a failure or limit of the gateway passes.
-    """
-    problems = getattr(failure, "problems", ())
-    return isinstance(failure, Halted) or any(
-        problem.code == "invalid_status" for problem in problems
-    )

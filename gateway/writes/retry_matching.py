@@ -10,6 +10,7 @@ from gateway.storage.operation_states import ANSWERED, DONE, IN_DOUBT, RUNNING
 from gateway.writes.journal import Journal
 from gateway.writes.reconciler import WriteReconciler
 from mappings.effects import Operation
+from mappings.failures import Failure, Halted
 from mappings.forwarded_writes import FORWARDED_PREFIX
 from mappings.signed_writes import BLOCKED_BY_SIGNED_CHANGES, CHANGE
 
@@ -159,4 +160,15 @@ def _can_run_concurrently(row: OperationRecord, record: OperationRecord) -> bool
     return are_adds and row.fingerprint not in (
         record.fingerprint,
         record.fingerprint_before_import,
+    )
+
+
+def is_temporary_refusal(failure: Failure) -> bool:
+    """Whether a refusal may differ on a later attempt, so that it is not stored for the key.
+
+    The status of an object changes, and a failure or limit of the gateway passes.
+    """
+    problems = getattr(failure, "problems", ())
+    return isinstance(failure, Halted) or any(
+        problem.code == "invalid_status" for problem in problems
     )
