@@ -74,6 +74,11 @@ WRITES_FROZEN = Problem(
     "internal_server_error",
     "The operator of this gateway has temporarily stopped writes; nothing was done.",
 )
+WRITES_PAUSED = Problem(
+    "internal_server_error",
+    "The operator of this gateway has temporarily stopped writes; a part of this request was done, "
+    "and it continues later.",
+)
 FREEZE_RETRY_AFTER_SECONDS = 60
 """The ``Retry-After`` of requests that are refused because of a freeze."""
 RESTORE_CHECK_PENDING = Problem(
@@ -117,7 +122,8 @@ def translate_failure(failure: Failure) -> ErrorAnswer:
     if isinstance(failure, Refused):
         return _translate_refusal(failure)
     if isinstance(failure, Unknown):
-        return ErrorAnswer(500, (OUTCOME_UNKNOWN,), _format_retry_after(failure.retry_after))
+        problem = failure.problem or OUTCOME_UNKNOWN
+        return ErrorAnswer(500, (problem,), _format_retry_after(failure.retry_after))
     problem = failure.problem if isinstance(failure, Halted) else SERVICE_UNREACHABLE
     retry_after = failure.retry_after if isinstance(failure, Unreachable) else None
     return ErrorAnswer(STATUS_BY_CODE[problem.code], (problem,), _format_retry_after(retry_after))

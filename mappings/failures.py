@@ -150,17 +150,24 @@ class Halted(Unreachable):
 class Unknown(Failure):
     """A write was sent and got no readable response: it may have been executed.
 
-    It was sent ``age_seconds`` ago; ``retry_after`` is as for Unreachable.
+    It was sent ``age_seconds`` ago; ``retry_after`` is as for Unreachable. ``problem`` is the error
+    for the client, None for one that says that the outcome is unknown.
     """
 
     error_type = "in_doubt"
 
     def __init__(
-        self, reason: str = "", *, age_seconds: float = 0, retry_after: int | None = None
+        self,
+        reason: str = "",
+        *,
+        age_seconds: float = 0,
+        retry_after: int | None = None,
+        problem: Problem | None = None,
     ) -> None:
         super().__init__(reason)
         self.age_seconds = age_seconds
         self.retry_after = retry_after
+        self.problem = problem
 
 
 class UndoPending(Unknown):

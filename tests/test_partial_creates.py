@@ -6,13 +6,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.simulator import Recipient, Service
-from tests.operator_commands import AdjustableClock, wait_until_async
+from tests.operator_commands import (
+    AdjustableClock,
+    OperatedGateway,
+    open_operated_gateway,
+    wait_until_async,
+)
 from tests.recording_service import ReceivedRequest, RecordingService, Stage, open_recording_service
 from tests.running_gateway import GatewayUnderTest, open_gateway
 from tests.state import load_in_doubt_writes
@@ -138,5 +144,46 @@ async def test_undo_of_a_refused_create_is_repeated_until_confirmed(
         await wait_until_async(lambda: _is_nothing_in_doubt(setup), 20)
 
 
-async def _is_nothing_in_doubt(setup: Setup) -> bool:
+async def test_rest_of_a_bulk_deletion_is_left_to_the_retry(tmp_path: Path) -> None:
+    async with open_setup(tmp_path) as setup:
+        body = {"sourceCurrency": "USD", "payments": []}
+        ids = []
+        for description in ("one", "two"):
+            response = await setup.gateway.request(
+                "POST", "/v1/batches", {**body, "description": description}
+            )
+            ids.append(response.body["batch"]["id"])
+        path = "/v1/batches/*"
+        setup.recorder.add_fault("503 json", "DELETE", path, executes=False, skip_count=1)
+        assert (await setup.gateway.request("DELETE", "/v1/batches", {"ids": ids})).status == 500
+        setup.clock.ahead_seconds += 60
+        await wait_until_async(lambda: _is_nothing_in_doubt(setup), 40)
+        assert len(setup.recorder.list_writes("DELETE", path)) == 2
+        assert (await setup.gateway.request("DELETE", "/v1/batches", {"ids": ids})).status == 200
+        assert len(setup.recorder.list_writes("DELETE", path)) == 3
+
+
+async def _is_nothing_in_doubt(setup: Setup | OperatedGateway) -> bool:
     return not await load_in_doubt_writes(setup.gateway.settings)
+
+
+async def test_refusal_is_replayed_to_its_key_before_and_after_the_undo(tmp_path: Path) -> None:
+    refusal = b'{"ok":false,"errors":[{"code":"invalid_field","message":"No","field":"type"}]}'
+    async with open_operated_gateway(tmp_path) as setup:
+        setup.add_fault("POST", ACCOUNTS, status=406, body=refusal)
+        setup.add_fault("DELETE", "/v1/recipients/*", status=503, times=1000)
+        create = partial(
+            setup.gateway.request, "POST", "/v1/recipients", headers={"Idempotency-Key": "one"}
+        )
+        assert (await create(BODY)).status == 406
+        replayed_response = await create(BODY)
+        assert replayed_response.status == 406
+        assert replayed_response.headers["Idempotent-Replayed"] == "true"
+        (write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        assert write["method"] == "DELETE"
+        setup.service.faults.clear()
+        await setup.age_sent_writes()
+        await wait_until_async(lambda: _is_nothing_in_doubt(setup), 40)
+        assert setup.count_calls("DELETE", "/v1/recipients/*") >= 1
+        assert (await create(BODY)).status == 406
+        assert setup.service.creation_counts["recipient"] == 1

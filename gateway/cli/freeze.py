@@ -50,10 +50,9 @@ def freeze(
 ) -> None:
     """Stop writes immediately, in running gateways too; reads continue.
 
-    Give --merchant, --environment, both (that merchant in that environment), or --all. A request of
-    several calls that has started is completed, except that no batch is started. Writes get 500
-    internal_server_error with Retry-After until you run `unfreeze` with the same options. The command
-    is idempotent.
+    Give --merchant, --environment, both (that merchant in that environment), or --all. Writes get
+    500 internal_server_error with Retry-After until you run `unfreeze` with the same options. A request
+    of several calls that has started continues then. The command is idempotent.
     """
     from gateway.storage.freezes import freeze_writes
 

@@ -29,6 +29,7 @@ from gateway.writes.call_sender import CallSender
 from gateway.writes.caller import Caller
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import UNREADABLE_REASON, OutcomePolicy
+from mappings import errors
 from mappings.effects import (
     JSON,
     Absent,
@@ -257,6 +258,11 @@ class FlowExecutor:
         try:
             await execution.save_write(call, caller.stamped_at)
         except (Halted, Conflict) as failure:
+            is_pausable = execution.has_executed_write and not call.only_while_client_waits
+            if isinstance(failure, Halted) and is_pausable:
+                raise Unknown(
+                    str(failure), retry_after=failure.retry_after, problem=errors.WRITES_PAUSED
+                ) from None
             # Passed into the flow, which releases the locks that it took for the write.
             execution.record_step(call, failure)
             raise
@@ -284,7 +290,8 @@ class FlowExecutor:
             if call.undo_of and isinstance(failure, Refused) and failure.status != 404:
                 raise Unknown("the undo was refused") from None
             # Nothing is undone, because the retry or the reconciler sends the rest.
-            if isinstance(failure, Unreachable) and _is_completed_later(call, execution):
+            is_completion = _is_completion(call, execution) and not call.is_cleanup
+            if isinstance(failure, Unreachable) and is_completion:
                 execution.record_unsent_write()
                 raise Unknown(str(failure), retry_after=MIN_RETRY_AFTER_SECONDS) from None
             execution.record_response(call, failure)
@@ -495,17 +502,13 @@ def _throw_into_flow(flow: Generator[Step, Any, Any], failure: Failure) -> tuple
 
 
 def _can_send_write(call: Call, execution: OperationExecution) -> bool:
-    """Whether a write may be sent: without its client an operation is continued, but not begun."""
-    return execution.is_client_waiting or not (call.only_while_client_waits or not execution.writes)
+    """Whether a write may be sent now; what else is missing is sent by the client's retry."""
+    return execution.is_client_waiting or _is_completion(call, execution)
 
 
-def _is_completed_later(call: Call, execution: OperationExecution) -> bool:
-    """Whether a write that could not be sent is sent later, even without its client.
-
-    Only a recipient and its accounts are completed (contract, section 7).
-    """
-    is_of_recipient = call.path.startswith("/recipients/") and not call.is_cleanup
-    return is_of_recipient and execution.has_executed_write
+def _is_completion(call: Call, execution: OperationExecution) -> bool:
+    """Whether a write completes a recipient, which the gateway itself does (contract, section 7)."""
+    return execution.has_executed_write and call.path.startswith("/recipients/")
 
 
 def _is_retryable_read_failure(failure: Failure) -> bool:

@@ -216,7 +216,7 @@ class OperationExecution:
         # A write that needs its client counts as a first change, even if it is a later step.
         checks = self._build_freeze_and_restore_checks(
             call.only_while_client_waits or not self.writes
-        )
+        ) | {"refuses_if_frozen": True}
         await self._save_checkpoint(
             new_write=write,
             object_changes=[
@@ -290,7 +290,7 @@ class OperationExecution:
         return self.routing_changes if self.has_changed_nothing else ()
 
     def _build_freeze_and_restore_checks(self, is_first_change: bool) -> dict[str, Any]:
-        """Builds the checks of a first change; later ones are not refused, but completed."""
+        """Builds the checks of a first change; of later ones, only writes are refused, by a freeze."""
         return {
             "refuses_if_frozen": is_first_change,
             "refuses_if_restored": is_first_change

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,13 @@ from gateway.simulator import Service, start_simulator
 from gateway.storage import ObjectStateStore
 from gateway.storage.audit_log import find_operator_name
 from tests.operator_commands import RESPONSE_LOST, OperatedGateway, open_operated_gateway
-from tests.payouts import create_batch, create_recipient, load_payment_ids, request_successfully
+from tests.payouts import (
+    WALLET,
+    create_batch,
+    create_recipient,
+    load_payment_ids,
+    request_successfully,
+)
 from tests.processes import build_configuration, run_installed_command, run_serve
 from tests.running_gateway import ENVIRONMENT, KEY, build_settings, import_api_keys
 from tests.sockets import wait_until
@@ -178,13 +185,22 @@ async def test_empty_scope_is_a_usage_error(arguments: list[str], tmp_path: Path
 # Operations that have begun, and reads that need a write.
 
 
-async def test_running_operation_of_several_calls_is_finished(tmp_path: Path) -> None:
+async def test_running_operation_of_several_calls_continues_after_unfreeze(tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path, seconds=5) as operated_gateway:
         operated_gateway.add_fault("POST", "/v1/recipients", answer_delay=1.5)
-        create_task = asyncio.ensure_future(create_recipient(operated_gateway.gateway))
+        body = {**RECIPIENT_BODY, "payout": WALLET}
+        create = partial(operated_gateway.gateway.request, "POST", "/v1/recipients", body)
+        create_task = asyncio.ensure_future(create())
         await wait_until(lambda: operated_gateway.service.creation_counts["recipient"] == 1)
         await operated_gateway.run_command("freeze", "--all")
-        await create_task
+        for response in (await create_task, await create()):
+            assert response.status == 500
+            assert "it continues later" in response.text
+        assert operated_gateway.service.creation_counts["account"] == 0
+        await operated_gateway.run_command("unfreeze", "--all")
+        response = await create()
+        assert response.status == 200, response.text
+        assert operated_gateway.service.creation_counts["recipient"] == 1
         assert operated_gateway.service.creation_counts["account"] == 1
 
 

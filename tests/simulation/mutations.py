@@ -174,7 +174,7 @@ def _signed_response_is_judged_by_its_status() -> Iterator[tuple[Any, str, Any]]
 
 
 def _step_that_was_not_sent_fails_the_request() -> Iterator[tuple[Any, str, Any]]:
-    yield executor, "_is_completed_later", lambda *_: False
+    yield executor, "_is_completion", lambda *_: False
 
 
 def _refused_create_is_undone_once() -> Iterator[tuple[Any, str, Any]]:
