@@ -32,6 +32,9 @@ MAX_PARSED_BYTES = 8 * 1024
 MAX_KNOWN_BYTES = 4 * 1024
 """Heads of at most these bytes are remembered; longer ones would fill the memory."""
 
+_PLAIN_LINE = re.compile(rb"GET (/[A-Za-z0-9._~/?&=%+-]{0,2000}) HTTP/1\.1(?=\r\n)")
+"""The request line of most reads."""
+
 _SINGLE_HEADERS = ("Host", "Content-Type", "Transfer-Encoding", "User-Agent")
 """Headers that must not be repeated: servers differ in which one counts."""
 
@@ -65,10 +68,10 @@ class RequestParser:
         self._on_body_read = on_body_read
         self._target = b""
         self._lines: list[tuple[bytes, bytes]] = []
-        self._known_lines: list[tuple[bytes, bytes]] = []
-        self._known_version = ""
+        self._known_rest = b""
+        """What followed the request line of an earlier read on the connection; its fields."""
         self._known_fields: HeaderFields
-        """Those of an earlier request on the connection."""
+        self._is_between_requests = True
         self._unfinished_bytes = 0
         self._is_head_repeated = False
         self.body: RequestBody | None = None
@@ -76,6 +79,26 @@ class RequestParser:
 
     def feed(self, part: bytes | memoryview) -> None:
         """Parses at most ``MAX_PARSED_BYTES``; raises MalformedRequest."""
+        line = _PLAIN_LINE.match(part) if self._is_between_requests else None
+        # Clients repeat the header fields of a connection's first request, so these need not be
+        # parsed again. As those of HTTP/2's header compression, they stay until it is closed.
+        if line is not None and part[line.end() :] == self._known_rest:
+            target = line[1].decode("ascii")
+            self._requests.append(HttpRequest("GET", target, self._known_fields))
+            return
+        request_count = len(self._requests)
+        self._parse(part)
+        if (
+            line is not None
+            and self._is_between_requests
+            and len(part) <= MAX_KNOWN_BYTES
+            and len(self._requests) == request_count + 1
+        ):
+            request = self._requests[-1]
+            if isinstance(request, HttpRequest) and not request.fields.has_body:
+                self._known_rest, self._known_fields = bytes(part[line.end() :]), request.fields
+
+    def _parse(self, part: bytes | memoryview) -> None:
         self._unfinished_bytes += len(part)
         request_count = len(self._requests)
         while part:
@@ -115,6 +138,9 @@ class RequestParser:
 
     # httptools' callbacks
 
+    def on_message_begin(self) -> None:
+        self._is_between_requests = False
+
     def on_url(self, part: bytes) -> None:
         self._target += part
         if len(self._target) > MAX_LINE_BYTES:
@@ -125,21 +151,12 @@ class RequestParser:
 
     def on_headers_complete(self) -> None:
         # What follows are trailers, which are never headers.
-        lines, self._lines = self._lines, []
-        head_bytes, self._unfinished_bytes = self._unfinished_bytes, 0
+        lines, self._lines, self._unfinished_bytes = self._lines, [], 0
         if self._is_head_repeated:
             return
         parser = self._parser
         version = parser.get_http_version()
-        # Clients repeat the header fields of a connection's first request, so these need not be
-        # decoded again. As those of HTTP/2's header compression, they stay until it is closed.
-        if lines == self._known_lines and version == self._known_version:
-            fields = self._known_fields
-        else:
-            fields = _decode_fields(lines, version)
-            if head_bytes <= MAX_KNOWN_BYTES:
-                self._known_lines, self._known_version = lines, version
-                self._known_fields = fields
+        fields = _decode_fields(lines, version)
         method, target = parser.get_method().decode("ascii"), self._target.decode("ascii")
         if target[:1] != "/" and not _OTHER_TARGET.fullmatch(f"{method} {target}"):
             raise MalformedRequest("target")
@@ -159,7 +176,8 @@ class RequestParser:
             self.body.feed(data)
 
     def on_message_complete(self) -> None:
-        # The next message begins.
+        # After the last request of a connection, the parser refuses what follows.
+        self._is_between_requests = self._parser.should_keep_alive()
         self._unfinished_bytes = 0
         self._target = b""
         if self._lines:  # trailers

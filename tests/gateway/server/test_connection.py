@@ -90,6 +90,33 @@ async def test_white_space_around_a_value_is_no_part_of_it() -> None:
         assert await read_bodies(connection, 1) == [b"a b"]
 
 
+async def test_fields_of_an_earlier_request_are_not_those_of_another() -> None:
+    async def describe_request(request: HttpRequest) -> HttpResponse:
+        text = f"{request.method} {request.raw_path} {request.headers.get('X', '')}"
+        return HttpResponse(200, {}, text.encode(), await read_whole_body(request))
+
+    rest = b" HTTP/1.1\r\nHost: x\r\nX: 1\r\n\r\n"
+    exchanges = {
+        b"GET /a" + rest: b"GET /a 1",
+        b"GET /b?c" + rest: b"GET /b?c 1",
+        b"DELETE /b" + rest: b"DELETE /b 1",
+        b"GET /c" + rest.replace(b"1\r\n\r\n", b"2\r\n\r\n"): b"GET /c 2",
+        b"GET /d HTTP/1.1\r\nY: 3\r\nHost: x\r\nX: 1\r\n\r\n": b"GET /d 1",
+        # Its body looks like a request, and arrives after its head.
+        b"POST /e HTTP/1.1\r\nHost: x\r\nContent-Length: 34\r\n\r\n"
+        + (b"GET /a" + rest): b"POST /e GET /a" + rest,
+        b"GET /f" + rest: b"GET /f 1",
+    }
+    async with serve(describe_request) as (_server, connection):
+        for request, expected in exchanges.items():
+            head, end, body = request.partition(b"\r\n\r\n")
+            await connection.send(head + end)
+            if body:
+                await asyncio.sleep(0.01)
+                await connection.send(body)
+            assert await read_bodies(connection, 1) == [expected]
+
+
 async def test_content_type_of_a_replayed_response_is_the_only_one() -> None:
     async def replay(_request: HttpRequest) -> HttpResponse:
         response = LegacyResponse(200, {}, {"Content-Type": "text/plain"}, chunks=[b"x"])
