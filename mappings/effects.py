@@ -172,16 +172,13 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     match_fields: JSON = None
     in_doubt: CompareAndSet | None = None
     is_read: bool = False
-    is_plain_read: bool = False
-    """A read of a documented endpoint that is always sent. Both are set here."""
+    """Set here."""
 
     def __post_init__(self) -> None:
         if self.method == "GET":
-            is_plain = self.probe_ids is None and not self.cache_seconds
             msgspec.structs.force_setattr(self, "is_read", True)
-            msgspec.structs.force_setattr(self, "is_plain_read", is_plain)
         # Checked here, so that no flow can send a write whose outcome could stay unknown forever.
-        if not self.is_read and self.reconcile is None:
+        elif self.reconcile is None:
             raise TypeError("a write needs a rule that finds out whether it was executed")
 
     def __eq__(self, other: object) -> bool:

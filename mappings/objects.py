@@ -209,13 +209,11 @@ def determine_government_id_type(country: JSON) -> str:
 
 def find_masked_government_id(recipient: Mapping[str, JSON], country: JSON) -> JSON:
     """Returns the masked government id of a country, of the type that the gateway creates."""
-    entries = recipient.get("governmentIds")
-    if not entries:
-        return None
-    # Legacy fields exist only for the types that the gateway itself creates.
-    type_ = determine_government_id_type(country)
-    for entry in entries:
-        if entry.get("country") == country and entry.get("type") == type_:
+    for entry in recipient.get("governmentIds") or ():
+        # Legacy fields exist only for the types that the gateway itself creates.
+        if entry.get("country") == country and (
+            entry.get("type") == determine_government_id_type(country)
+        ):
             return entry.get("value")
     return None
 

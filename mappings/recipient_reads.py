@@ -18,7 +18,10 @@ def load_recipient(recipient_id: str) -> Generator[Step, Any, RecipientWithFacts
 
     Raises Invalid ("not found") if it is archived or was deleted through the gateway.
     """
-    facts = yield from load_facts_unless_deleted(recipient_id)
+    facts: Facts = yield LoadFacts("recipient", recipient_id)
+    # This needs no call, and holds even if the service could not delete the recipient.
+    if facts.get("deleted"):
+        raise Invalid(NOT_FOUND)
     recipient = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
     return recipient, (yield from delete_stale_status_fact(recipient_id, recipient, facts))
 
@@ -27,7 +30,9 @@ def load_recipient_and_call_result(
     recipient_id: str, call: Call
 ) -> Generator[Step, Any, tuple[RecipientWithFacts, Any]]:
     """Reads a recipient and makes one more read concurrently."""
-    facts = yield from load_facts_unless_deleted(recipient_id)
+    facts: Facts = yield LoadFacts("recipient", recipient_id)
+    if facts.get("deleted"):
+        raise Invalid(NOT_FOUND)
     recipient_result, call_result = yield Parallel(
         [Call("GET", f"/recipients/{recipient_id}"), call]
     )
@@ -37,14 +42,6 @@ def load_recipient_and_call_result(
             raise result
     result = recipient_result["recipient"]
     return (result, (yield from delete_stale_status_fact(recipient_id, result, facts))), call_result
-
-
-def load_facts_unless_deleted(recipient_id: str) -> Generator[Step, Any, Facts]:
-    facts: Facts = yield LoadFacts("recipient", recipient_id)
-    # This needs no call, and holds even if the service could not delete the recipient.
-    if facts.get("deleted"):
-        raise Invalid(NOT_FOUND)
-    return facts
 
 
 def delete_stale_status_fact(

@@ -39,8 +39,7 @@ def generate_hex_id() -> str:
     if not _supply:
         # Random bytes of the operating system differ between processes and hosts without a shared
         # counter.
-        text, length = os.urandom(ID_BYTES * IDS_PER_READ).hex(), ID_BYTES * 2
-        _supply.extend(text[start : start + length] for start in range(0, len(text), length))
+        _supply.extend(os.urandom(ID_BYTES * IDS_PER_READ).hex(" ", ID_BYTES).split())
     return _supply.pop()
 
 

@@ -11,8 +11,6 @@ from functools import partial
 from types import CoroutineType
 from typing import Any
 
-import structlog
-
 from gateway.admission.load import LoadShedder
 from gateway.http.request_paths import extract_recipient_id
 from gateway.payloads import json_codec
@@ -75,9 +73,6 @@ MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.5
 """Seconds between two reads of object state that another request or process is about to change."""
 
 
-log = structlog.get_logger()
-
-
 class FlowExecutor:
     """Runs a flow to its answer: reads, guarded writes, object state, and replay."""
 
@@ -120,7 +115,7 @@ class FlowExecutor:
         is_long = caller is not None and caller.is_long
         if caller and execution and execution.is_long:
             is_long = caller.is_long = True
-        step, answer = await run_in_thread(_advance_flow, flow) if is_long else _advance_flow(flow)
+        step, answer = await run_in_thread(_resume_flow, flow) if is_long else _resume_flow(flow)
         while step is not None:
             if caller is None:
                 raise TypeError("an operation without an API key cannot call the service")
@@ -136,13 +131,13 @@ class FlowExecutor:
                 raise
             except Failure as failure:
                 step, answer = await run_in_thread_if(
-                    caller.is_long, _throw_into_flow, flow, failure
+                    caller.is_long, _resume_flow, flow, None, failure
                 )
             else:
                 step, answer = (
-                    await run_in_thread(_advance_flow, flow, result)
+                    await run_in_thread(_resume_flow, flow, result)
                     if caller.is_long
-                    else _advance_flow(flow, result)
+                    else _resume_flow(flow, result)
                 )
         # A flow that ends without a write has not reported the problems yet.
         if answer is None or problems:
@@ -158,7 +153,10 @@ class FlowExecutor:
     ) -> Any:
         """Returns the result of a step, or a coroutine that waits for it."""
         if isinstance(step, Call) and not step.is_read:
-            _check_may_write(problems, execution)
+            if problems:
+                raise Invalid(*problems)
+            if execution is None:
+                raise TypeError("a write needs an execution, which records it in the journal")
         if execution is not None:
             return self._perform_or_replay_step(step, caller, execution)
         if isinstance(step, LoadFacts) and step.id is not None:
@@ -166,7 +164,7 @@ class FlowExecutor:
             if facts is not None:
                 return facts
         # Written out, because most requests are this one call.
-        if isinstance(step, Call) and step.is_plain_read:
+        elif isinstance(step, Call) and step.probe_ids is None and not step.cache_seconds:
             return self._call_sender.send(step, caller)
         return self._perform_step(step, caller)
 
@@ -362,7 +360,7 @@ class FlowExecutor:
         """Runs the reads of an outcome rule; Unreadable if the service cannot be read."""
         outcome: WriteOutcome
         try:
-            step, outcome = await run_in_thread_if(caller.is_long, _advance_flow, steps)
+            step, outcome = await run_in_thread_if(caller.is_long, _resume_flow, steps)
             while step is not None:
                 if isinstance(step, CompareAndSet) or (isinstance(step, Call) and not step.is_read):
                     raise TypeError("an outcome rule may only read")
@@ -370,11 +368,11 @@ class FlowExecutor:
                     result = await self._perform_step(step, caller)
                 except Failure as failure:
                     step, outcome = await run_in_thread_if(
-                        caller.is_long, _throw_into_flow, steps, failure
+                        caller.is_long, _resume_flow, steps, None, failure
                     )
                 else:
                     step, outcome = await run_in_thread_if(
-                        caller.is_long, _advance_flow, steps, result
+                        caller.is_long, _resume_flow, steps, result
                     )
         except Failure as failure:
             reason = f"status {failure.status}" if isinstance(failure, Refused) else str(failure)
@@ -386,11 +384,7 @@ class FlowExecutor:
         """Starts a step, whose result is awaited."""
         tenant = caller.key.tenant
         if isinstance(step, Call):
-            return (
-                self._call_sender.send(step, caller)
-                if step.is_plain_read
-                else self._send_call_or_use_cache(step, caller)
-            )
+            return self._send_call_or_use_cache(step, caller)
         if isinstance(step, LoadFacts):
             return self._load_facts(step, tenant)
         if isinstance(step, Parallel):
@@ -479,24 +473,12 @@ def _is_long_value(value: Any) -> bool:
     return json_codec.has_rows(value) or (isinstance(value, dict) and len(value) > MANY_OBJECTS)
 
 
-def _check_may_write(problems: Sequence[Problem], execution: OperationExecution | None) -> None:
-    """Raises Invalid if the client's request has problems."""
-    if problems:
-        raise Invalid(*problems)
-    if execution is None:
-        raise TypeError("a write needs an execution, which records it in the journal")
-
-
-def _advance_flow(flow: Generator[Step, Any, Any], value: Any = None) -> tuple[Step | None, Any]:
+def _resume_flow(
+    flow: Generator[Step, Any, Any], result: Any = None, failure: Failure | None = None
+) -> tuple[Step | None, Any]:
+    """Returns the next step; at the end of the flow None, and what the flow returned."""
     try:
-        return flow.send(value), None
-    except StopIteration as stop:
-        return None, stop.value
-
-
-def _throw_into_flow(flow: Generator[Step, Any, Any], failure: Failure) -> tuple[Step | None, Any]:
-    try:
-        return flow.throw(failure), None
+        return flow.send(result) if failure is None else flow.throw(failure), None
     except StopIteration as stop:
         return None, stop.value
 
