@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from email.utils import formatdate
-from functools import cache, lru_cache
 from http import HTTPStatus
 
 import msgspec
@@ -122,11 +121,14 @@ class HttpResponse:
         if self.closes_connection is (version == "1.1"):
             value = "close" if self.closes_connection else "keep-alive"
             framing_line += f"Connection: {value}\r\n"
-        date_line = "" if headers and "Date" in headers else _build_date_line(int(time.time()))
+        second, date_line = _date_line
+        if second != (now := int(time.time())):
+            date_line = _update_date_line(now)
+        if headers and "Date" in headers:
+            date_line = ""
+        status_line = _STATUS_LINES.get((version, status)) or f"HTTP/{version} {status} \r\n"
         request.is_response_started = True
-        return (
-            f"{_build_status_line(version, status)}{self._header_lines}{framing_line}{date_line}\r\n"
-        ).encode()
+        return f"{status_line}{self._header_lines}{framing_line}{date_line}\r\n".encode()
 
 
 def _encode_headers(headers: Mapping[str, str]) -> str:
@@ -190,18 +192,21 @@ class StreamedResponse(HttpResponse):
         return self._start(request, None)
 
 
-@lru_cache(maxsize=1)
-def _build_date_line(second: int) -> str:
-    return f"Date: {formatdate(second, usegmt=True)}\r\n"
+_date_line: tuple[int, str] = (0, "")
+"""The second of the last response, and the header of all responses in that second."""
 
 
-@cache
-def _build_status_line(version: str, status: int) -> str:
-    try:
-        phrase = HTTPStatus(status).phrase
-    except ValueError:
-        phrase = ""
-    return f"HTTP/{version} {status} {phrase}\r\n"
+def _update_date_line(second: int) -> str:
+    global _date_line  # noqa: PLW0603 - one clock a process
+    _date_line = second, f"Date: {formatdate(second, usegmt=True)}\r\n"
+    return _date_line[1]
+
+
+_STATUS_LINES = {
+    (version, status.value): f"HTTP/{version} {status.value} {status.phrase}\r\n"
+    for version in ("1.0", "1.1")
+    for status in HTTPStatus
+}
 
 
 class LegacyResponse(msgspec.Struct, frozen=True):
@@ -291,7 +296,7 @@ def build_http_response(
     return HttpResponse(
         legacy_response.status,
         {**headers, **own_headers} if own_headers else headers,
-        *(chunks if chunks is not None else (json_codec.dumps_trusted(legacy_response.body),)),
+        *((json_codec.dumps_trusted(legacy_response.body),) if chunks is None else chunks),
         closes_connection=legacy_response.closes_connection,
         header_lines=header_lines,
     )

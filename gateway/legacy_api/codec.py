@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from itertools import chain
-from operator import methodcaller
 from typing import Any, Literal, cast
 
 import structlog
@@ -48,8 +47,6 @@ from mappings.lazy_sequences import iterate_chunks, materialize_rows
 from mappings.vocabulary import build_legacy_translator
 
 log = structlog.get_logger()
-
-_HAS_HYPHEN = methodcaller("__contains__", "-")
 
 
 class LegacyCodec:
@@ -182,7 +179,7 @@ class LegacyCodec:
         sent_ids: Collection[str]
         if not body and not query:
             # Of the path's names only countries are no ids.
-            sent_ids = [*filter(_HAS_HYPHEN, path_ids.values())]
+            sent_ids = [id_ for id_ in path_ids.values() if "-" in id_]
         else:
             operation = context.operation
             assert operation is not None  # noqa: S101 - a request without one has no flow
@@ -198,12 +195,9 @@ class LegacyCodec:
         current_ids = self._ids.find_cached_current_ids(tenant, sent_ids)
         if current_ids is None:
             current_ids = await self._ids.map_legacy_to_current_ids(tenant, sent_ids)
-        context.client_ids = (
-            {current_ids.get(id_, id_): id_ for id_ in sent_ids}
-            if current_ids
-            else dict(zip(sent_ids, sent_ids, strict=True))
-        )
-        context.has_only_current_ids = not current_ids
+        context.client_ids = {current_ids.get(id_, id_): id_ for id_ in sent_ids}
+        if current_ids:
+            context.has_only_current_ids = False
         return current_ids
 
     async def _map_ids_in_large_request_to_current_ids(
@@ -222,7 +216,9 @@ class LegacyCodec:
         """Builds the response to a client, in its vocabulary and with its ids."""
         operation = context.operation
         assert operation is not None  # noqa: S101 - a request without one has no flow
-        context.notices, body, caller = answer.notices, answer.body, context.caller
+        body, caller = answer.body, context.caller
+        if answer.notices:
+            context.notices = answer.notices
         is_long = caller is not None and caller.is_long and json_codec.has_rows(body)
         if caller is not None:
             client_ids = (

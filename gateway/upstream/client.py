@@ -234,7 +234,9 @@ class UpstreamClient:
                     await self._start_guarded_exchange(call, connection)
                 else:
                     # Head and body in one write need only one packet, and no task.
-                    data = self._encode_signed_head(call) + bytes(body)
+                    data = self._encode_signed_head(call)
+                    if body:
+                        data += bytes(body)
                     call.sent_at = time.monotonic()
                     # Only attempts that reach the network count.
                     call.has_left, call.attempts = True, call.attempts + 1
