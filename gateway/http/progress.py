@@ -13,7 +13,6 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, Protocol, Self
-from weakref import ref
 
 import msgspec
 
@@ -103,7 +102,7 @@ class LargeRequestsInProgress:
 
     def track_request(self, request: EndingRequest, observed: ObservedRequest) -> None:
         """Attributes the work of the current task to a request until that ends."""
-        tracked = _TrackedRequest(self, self._progress_by_request, ref(observed))
+        tracked = _TrackedRequest(self, self._progress_by_request, observed)
         request.on_end = tracked.end
         _current_request.set(tracked)
 
@@ -114,8 +113,8 @@ class LargeRequestsInProgress:
     def record_request_progress(
         self, request: _TrackedRequest, step: Step, done: int, total: int
     ) -> None:
-        progress, observed = self._progress_by_request.get(request), request.observed()
-        if observed is None or request.has_ended:  # a leftover task of an ended request
+        progress, observed = self._progress_by_request.get(request), request.observed
+        if observed is None:  # a leftover task of an ended request
             return
         if progress is None:
             elapsed = timedelta(seconds=time.monotonic() - observed.start_time)
@@ -127,13 +126,12 @@ class LargeRequestsInProgress:
 class _TrackedRequest(msgspec.Struct, eq=False):
     registry: LargeRequestsInProgress
     progress_by_request: dict[_TrackedRequest, RequestProgress]
-    observed: ref[ObservedRequest]
-    """A weak reference: a pooled connection keeps the context variables of the request that opened
-    it."""
-    has_ended: bool = False
+    observed: ObservedRequest | None
+    """None once it has ended: a pooled connection keeps the context variables of the request that
+    opened it."""
 
     def end(self) -> None:
-        self.has_ended = True
+        self.observed = None
         self.progress_by_request.pop(self, None)
 
 

@@ -36,7 +36,7 @@ class LegacyClient(msgspec.Struct, frozen=True):
         return "LegacyClient(…)"  # it has the API key
 
 
-class RequestContext(msgspec.Struct, weakref=True, eq=False):
+class RequestContext(msgspec.Struct, eq=False):
     """A request with the results of its checks and calls, for the response and the log.
 
     ``start_time`` is in seconds of the monotonic clock.

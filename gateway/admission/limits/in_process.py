@@ -61,11 +61,11 @@ class _RequestWindow:
     yet removed: less than 70 KB, independent of the limit.
     """
 
-    __slots__ = ("_counts", "_head", "_seconds", "newest_second", "oldest_second", "total")
+    __slots__ = ("_head", "_seconds", "counts", "newest_second", "oldest_second", "total")
 
     def __init__(self) -> None:
         self._seconds = array("I")
-        self._counts = array("I")
+        self.counts = array("I")
         self._head = 0
         self.total = 0
         self.oldest_second = 0
@@ -76,26 +76,20 @@ class _RequestWindow:
         while (
             self._head < len(self._seconds) and self._seconds[self._head] + RETAINED_SECONDS <= now
         ):
-            self.total -= self._counts[self._head]
+            self.total -= self.counts[self._head]
             self._head += 1
         # Removed only when half is expired: each removal copies the rest, so this keeps the average
         # cost constant.
         if self._head > len(self._seconds) // 2:
-            del self._seconds[: self._head], self._counts[: self._head]
+            del self._seconds[: self._head], self.counts[: self._head]
             self._head = 0
         if self._head < len(self._seconds):
             self.oldest_second = self._seconds[self._head]
 
-    def record_request(self, now: int) -> None:
-        if not self.total:
-            self.oldest_second = now
-        self.total += 1
-        if self.newest_second >= now:
-            self._counts[-1] += 1
-        else:
-            self.newest_second = now
-            self._seconds.append(now)
-            self._counts.append(1)
+    def start_second(self, now: int) -> None:
+        self.newest_second = now
+        self._seconds.append(now)
+        self.counts.append(0)
 
     def calculate_wait_seconds(self, max_count: int, now: int) -> int:
         """Returns the seconds until at most ``max_count`` requests are counted; 0 if so already."""
@@ -105,7 +99,7 @@ class _RequestWindow:
             remaining_count > max_count
         ):  # runs more than once only after the key's limit was lowered
             wait_seconds = self._seconds[position] + RETAINED_SECONDS - now
-            remaining_count -= self._counts[position]
+            remaining_count -= self.counts[position]
             position += 1
         return wait_seconds
 
@@ -142,14 +136,17 @@ class InProcessRateLimiter:
                 window.calculate_wait_seconds(limit - 1, now) if limit > 0 else RETAINED_SECONDS
             )
             return Admission(False, limit, 0, wait_seconds, wait_seconds)
-        is_first_of_second = window.newest_second < now
-        window.record_request(now)
-        if is_first_of_second:
+        if not window.total:
+            window.oldest_second = now
+        if window.newest_second < now:
+            window.start_second(now)
             self._windows[key] = window
             # Both kinds of eviction rely on the order of last admissions, in seconds.
             self._windows.move_to_end(key)
             if self._max_keys is not None and len(self._windows) > self._max_keys:
                 self._windows.popitem(last=False)
+        window.total += 1
+        window.counts[-1] += 1
         # The oldest request leaves the window first.
         reset_seconds = window.oldest_second + RETAINED_SECONDS - now
         return Admission(True, limit, limit - window.total, reset_seconds, None)
