@@ -6,12 +6,12 @@ Pure code: no I/O, no clock, no randomness.
 from mappings import (
     balances,
     batches,
-    field_types,
     forwarded_writes,
     geography,
     payments,
     payout_methods,
     recipients,
+    request_bodies,
     signed_writes,
 )
 
@@ -41,4 +41,4 @@ FORWARDED = tuple(
 # Building an adapter takes milliseconds: the first request of a process must not pay for it.
 for _operation in OPERATIONS:
     if _operation.body_shape is not None:
-        field_types.build_type_adapter(_operation.body_shape)
+        request_bodies.build_type_adapter(_operation.body_shape)

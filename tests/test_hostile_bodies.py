@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.payloads import json_codec
-from mappings import field_types, legacy
+from mappings import legacy, request_bodies
 from mappings.errors import MAX_ERRORS
 from mappings.failures import Invalid
 from tests.running_gateway import GatewayUnderTest, open_gateway
@@ -116,6 +116,6 @@ async def test_each_address_is_looked_up_once(tmp_path: Path):
 
 def test_errors_of_list_items_are_bounded():
     with pytest.raises(Invalid) as error_info:
-        field_types.parse_body(legacy.RecipientIdsBody, {"ids": [1.5] * 50_000})
+        request_bodies.parse_body(legacy.RecipientIdsBody, {"ids": [1.5] * 50_000})
     assert len(error_info.value.problems) < 3 * MAX_ERRORS
     assert len(error_info.value.problems) + error_info.value.omitted_count == 50_000

@@ -16,7 +16,7 @@ from gateway.http.request_reader import parse_query
 from gateway.legacy_api.routes import Routes
 from gateway.payloads import json_codec
 from gateway.writes.call_sender import TargetBuilder
-from mappings import errors, field_types
+from mappings import errors, request_bodies
 from mappings.current import find_documented_endpoint
 from mappings.effects import (
     JSON,
@@ -120,7 +120,7 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
         body, problems = (
             (None, ())
             if operation.body_shape is None
-            else field_types.parse_body(operation.body_shape, legacy_body)
+            else request_bodies.parse_body(operation.body_shape, legacy_body)
         )
         request = Request(
             now=datetime.now(UTC),

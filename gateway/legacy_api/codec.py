@@ -29,7 +29,7 @@ from gateway.storage import StoreUnavailable
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.tenants import Tenant
 from gateway.writes.caller import Caller
-from mappings import errors, field_types
+from mappings import errors, request_bodies
 from mappings.effects import JSON, Answer, Operation, Request
 from mappings.errors import KNOWN_CODES, ErrorAnswer
 from mappings.failures import Failure, Halted, Problem, Refused
@@ -81,7 +81,7 @@ class LegacyCodec:
         translated = self._vocabulary.translate_to_neutral(body_shape, body)
         parsed_body: tuple[JSON, tuple[Problem, ...]]
         parsed_body = await run_in_thread_if(
-            is_long, field_types.parse_body, body_shape, translated
+            is_long, request_bodies.parse_body, body_shape, translated
         )
         if context.caller:
             # A long request is handled in slices and in threads, so that it does not block others.

@@ -14,7 +14,7 @@ from typing import Any
 from gateway.payloads import json_codec
 from gateway.upstream.client import TARGET_PATTERN
 from gateway.writes.call_sender import TargetBuilder
-from mappings import OPERATIONS, UNLISTED, errors, field_types
+from mappings import OPERATIONS, UNLISTED, errors, request_bodies
 from mappings.current import find_documented_endpoint
 from mappings.effects import (
     Answer,
@@ -147,7 +147,7 @@ def _choose_body(operation: Operation, choices: Choices) -> tuple[Any, tuple[Pro
         return None, ()
     if choices.choose_number(4) == 0:
         try:
-            return field_types.parse_body(
+            return request_bodies.parse_body(
                 operation.body_shape, json_codec.loads(choices.take_rest())
             )
         except json_codec.JsonError:
@@ -167,7 +167,7 @@ def _choose_body(operation: Operation, choices: Choices) -> tuple[Any, tuple[Pro
     for name, id_ in NAMES.items():
         text = text.replace(f"{{{name}}}", id_)
     try:
-        return field_types.parse_body(operation.body_shape, json_codec.loads(text.encode()))
+        return request_bodies.parse_body(operation.body_shape, json_codec.loads(text.encode()))
     except json_codec.JsonError:
         raise Invalid(Problem("invalid_field", "no JSON")) from None
 

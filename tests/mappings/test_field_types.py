@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import TypedDict
 
-from mappings import OPERATIONS, field_types, legacy
+from mappings import OPERATIONS, field_types, legacy, request_bodies
 from mappings.failures import Invalid, Problem
 from mappings.field_types import (
     Country,
@@ -50,14 +50,14 @@ class Shape(TypedDict, total=False):
 
 
 def parse_valid(**body: Any) -> Any:
-    parsed, problems = field_types.parse_body(Shape, body)
+    parsed, problems = request_bodies.parse_body(Shape, body)
     assert problems == ()
     return parsed
 
 
 def list_problems(body_type: Any, body: Any) -> list[Problem]:
     try:
-        _parsed, problems = field_types.parse_body(body_type, body)
+        _parsed, problems = request_bodies.parse_body(body_type, body)
     except Invalid as invalid:
         return list(invalid.problems)
     return list(problems)
@@ -215,7 +215,7 @@ def test_non_object_body_is_refused_without_field(body: Any) -> None:
 
 def test_invalid_fields_are_removed_and_valid_ones_kept() -> None:
     body = {"text": "a", "day": "soon", "inner": {"text": "b", "email": "nobody"}}
-    parsed_body, problems = field_types.parse_body(
+    parsed_body, problems = request_bodies.parse_body(
         Shape, {**body, "inners": [{"text": "c"}, {"text": []}]}
     )
     assert parsed_body == {"text": "a", "inner": {"text": "b"}, "inners": [{"text": "c"}, {}]}
@@ -271,7 +271,7 @@ def test_payout_problems_use_paths_of_the_client() -> None:
     ],
 )
 def test_field_path_is_formatted_as_documented(path: tuple[str | int, ...], text: str) -> None:
-    assert field_types.format_field_path(path) == text
+    assert request_bodies.format_field_path(path) == text
 
 
 # Errors do not quote the input
@@ -300,7 +300,7 @@ def test_no_message_quotes_the_value(kind: str, value: Any) -> None:
 @pytest.mark.parametrize("body", [SECRET_VALUE, [SECRET_VALUE]], ids=repr)
 def test_non_object_body_is_not_quoted(body: Any) -> None:
     with pytest.raises(Invalid) as error:
-        field_types.parse_body(Shape, body)
+        request_bodies.parse_body(Shape, body)
     assert SECRET_VALUE not in repr((error.value, error.value.problems, error.value.__cause__))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mappings import batch_bodies, errors, field_types, legacy, matching
+from mappings import batch_bodies, errors, legacy, matching, request_bodies
 from mappings.batch_bodies import collect_sent_payments
 from mappings.failures import Invalid, Problem, Refused
 from mappings.lazy_sequences import SLICE_SIZE, CompressedSequence, MappedSequence
@@ -46,7 +46,7 @@ INVALID_ROWS: list[dict[int, Any]] = [
 
 def parse_body(body_type: Any, body: Any) -> Any:
     try:
-        return field_types.parse_body(body_type, body)
+        return request_bodies.parse_body(body_type, body)
     except Invalid as invalid:
         return invalid.problems
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mappings import errors, field_types, legacy
+from mappings import errors, legacy, request_bodies
 from mappings.batch_bodies import SentPayment
 from mappings.batches import create_batch
 from mappings.effects import Request
@@ -21,7 +21,7 @@ PAYMENT_COUNT = 6000
 
 def test_problems_of_many_payments_take_linear_time() -> None:
     body = {"sourceCurrency": "USD", "payments": [{"sourceAmount": "1.50"}] * PAYMENT_COUNT}
-    parsed_body, problems = field_types.parse_body(legacy.BatchBody, body)
+    parsed_body, problems = request_bodies.parse_body(legacy.BatchBody, body)
     flow = create_batch(Request(datetime.now(UTC), body=parsed_body, problems=problems))
     with pytest.raises(Invalid) as error:
         next(flow)

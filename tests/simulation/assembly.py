@@ -57,7 +57,7 @@ from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.reconciler import WriteReconciler
-from mappings import OPERATIONS, UNLISTED, errors, field_types
+from mappings import OPERATIONS, UNLISTED, errors, request_bodies
 from mappings.effects import Answer, Operation, Request, Vocabulary
 from mappings.failures import Failure, Unknown, Unreachable
 from tests.recording_service import HTML, SentRequest
@@ -478,7 +478,7 @@ class Gateway:
         operation = OPERATIONS_BY_NAME[legacy_request.operation]
         body, problems = None, ()
         if operation.body_shape is not None:
-            body, problems = field_types.parse_body(operation.body_shape, legacy_request.body)
+            body, problems = request_bodies.parse_body(operation.body_shape, legacy_request.body)
         request = Request(
             now=datetime.fromtimestamp(self.process.wall(), UTC),
             seed=f"{self._ids.getrandbits(96):024x}",
