@@ -45,8 +45,7 @@ ID_CHARACTERS = 12
 
 SURE_AFTER_AGE = timedelta(seconds=35)
 """A write that cannot be seen after this time did not happen, because the service refuses requests
-that were signed more than 30 seconds ago (current interface, section 5).
-"""
+that were signed more than 30 seconds ago (current interface, section 5)."""
 
 
 @dataclass(frozen=True, slots=True)
