@@ -251,12 +251,7 @@ def determine_account_method(account: Mapping[str, JSON]) -> str:
 
 def format_payout_method_display(type_: JSON) -> JSON:
     """Formats an account type for display: ``bank-transfer`` as ``Bank Transfer``."""
-    return _capitalize_words(type_) if isinstance(type_, str) else None
-
-
-@lru_cache(maxsize=64)
-def _capitalize_words(type_: str) -> str:
-    return type_.replace("-", " ").title()
+    return type_.replace("-", " ").title() if isinstance(type_, str) else None
 
 
 DEFAULT_HOLD = {"limit": 1000, "active": False}
