@@ -76,6 +76,7 @@ class FieldTable:
         answer_rows = [self._by_legacy[name] for name in get_type_hints(legacy[0])]
         # Looking up None finds nothing, so a legacy field without a source becomes null.
         self._source_names = [row.answer_name for row in answer_rows]
+        self._legacy_names = self._map_to_legacy_names()
         self.translate_to_legacy = _compile_answer_function(answer_rows)
         """Builds exactly the legacy document's fields, in its order; null if there is no value."""
 
@@ -115,15 +116,18 @@ class FieldTable:
 
     def map_field_names_to_client(self, prefix: str = "") -> dict[str, str]:
         """Maps current field paths to the client's own, for ``Call.field_map``."""
+        return {name: prefix + field for name, field in self._legacy_names.items()}
+
+    def _map_to_legacy_names(self) -> dict[str, str]:
         names: dict[str, str] = {}
         for row in self.rows:
             if row.current_name is None or (not row.is_sent and not row.reason):
                 continue
             # Several legacy fields may become one current field; errors name the first of the
             # table.
-            names.setdefault(row.current_name, prefix + row.legacy_name)
+            names.setdefault(row.current_name, row.legacy_name)
             if row.nested_table:
-                inner = row.nested_table.map_field_names_to_client(f"{prefix}{row.legacy_name}.")
+                inner = row.nested_table.map_field_names_to_client(f"{row.legacy_name}.")
                 names |= {f"{row.current_name}.{name}": field for name, field in inner.items()}
         return names
 

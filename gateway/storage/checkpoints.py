@@ -7,7 +7,8 @@ paused must not continue where another one has continued.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -82,11 +83,19 @@ class CheckpointWriter:
             encoded = await encode_long_changes(checkpoint.object_changes)
             checkpoint = structs.replace(checkpoint, object_changes=encoded)
 
+        # Listed when the transaction is queued: a reset that follows is saved after it. With several
+        # processes, the others see a delivery sooner if it does not wait for the next checkpoint.
+        delivered_ids = sorted(checkpoint.delivered_ids) if self._store.is_of_one_process else []
+
         async def save_rows(tx: Transaction) -> None:
             await tx.lock(*locks)
             await self._check_and_save(tx, record, checkpoint)
+            if delivered_ids:
+                await close_operations(tx, delivered_ids, self._store.clock())
 
         await self._store.write(save_rows)
+        for id_ in delivered_ids:
+            checkpoint.delivered_ids.pop(id_, None)
 
     async def _check_and_save(
         self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
@@ -194,6 +203,19 @@ class CheckpointWriter:
         fence = {"operation_id": record.id, "expected_fence": record.fence}
         # It changes no row, of this id, fence and state, only if another instance has taken over.
         return update, {**values, **fence}
+
+
+async def close_operations(tx: Transaction, ids: Sequence[str], closed_at: datetime) -> None:
+    """Closes operations whose clients have the responses, and deletes all texts but those.
+
+    Operations in other states than ``done`` stay: one that was taken over needs its texts.
+    """
+    values = [{"operation_id": id_, "closed_at": closed_at} for id_ in ids]
+    with_texts = await tx.fetch(statements.SELECT_DONE_WITH_REQUEST, *values)
+    await tx.execute(statements.CLOSE_OPERATION, *values)
+    if with_texts:
+        await tx.execute(statements.DELETE_STEPS, *({"operation_id": id_} for (id_,) in with_texts))
+        await chunks.delete_chunks(tx, *(id_ for (id_,) in with_texts))
 
 
 async def is_frozen(tx: Transaction, tenant: Tenant) -> bool:

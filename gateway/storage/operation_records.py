@@ -138,5 +138,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """Whether any of these may be stored in chunks."""
     new_aliases: Mapping[str, str] = {}
     """New legacy ids of objects: legacy id to current id."""
+    delivered_ids: dict[str, None] = {}
+    """Operations whose responses were delivered, in use by the journal. Those that the transaction
+    closes are removed."""
     audit_action: str = ""
     """The action for the audit log, if an operator makes the change."""

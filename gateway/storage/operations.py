@@ -85,24 +85,13 @@ class OperationRepository:
         return structs.replace(record, fence=record.fence + 1, instance=instance, state=RUNNING)
 
     async def mark_answered(self, ids: Sequence[str]) -> None:
-        """Closes operations whose clients have the responses, and deletes all texts but those.
-
-        Operations in other states than ``done`` stay: one that was taken over needs its texts.
-        """
+        """Closes operations whose clients have the responses; see ``close_operations``."""
         if not ids:
             return
-        common = {"closed_at": self._store.clock()}
-        values = [{**common, "operation_id": id_} for id_ in sorted(ids)]
-
-        async def close_operations(tx: Transaction) -> None:
-            with_texts = await tx.fetch(statements.SELECT_DONE_WITH_REQUEST, *values)
-            await tx.execute(statements.CLOSE_OPERATION, *values)
-            if with_texts:
-                steps = [{"operation_id": row.id} for row in with_texts]
-                await tx.execute(statements.DELETE_STEPS, *steps)
-                await chunks.delete_chunks(tx, *(row.id for row in with_texts))
-
-        await self._store.write(close_operations)
+        closed_at = self._store.clock()
+        await self._store.write(
+            lambda tx: checkpoints.close_operations(tx, sorted(ids), closed_at)
+        )
 
     async def reopen(self, id_: str) -> None:
         """Reopens an operation whose response was not read, so that the same request is a retry."""

@@ -455,6 +455,8 @@ class OperationExecution:
             has_step_rows=self.has_step_rows,
             has_chunks=self.has_chunks,
             unrelated_ids=self.unrelated_ids,
+            # The acknowledgement of an earlier response needs no commit of its own then.
+            delivered_ids=self.journal.delivered_ids,
             **parts,
         )
         await self._write_checkpoint(record, checkpoint)
