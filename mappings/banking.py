@@ -22,6 +22,10 @@ from mappings.effects import JSON
 from mappings.failures import Problem
 from mappings.field_types import is_masked_value
 
+_SEPARATORS = re.compile(r"[\s.\-/]")
+_NO_LETTERS_OR_DIGITS = re.compile(r"[\W_]")
+_IBAN_START = re.compile("[A-Z]{2}[0-9]{2}")
+
 
 @dataclass(frozen=True, slots=True)
 class DigitRule:
@@ -34,7 +38,7 @@ class DigitRule:
 
     def strip_separators(self, text: str) -> str:
         """Removes the separators that people write in identifiers."""
-        return re.sub(r"[\s.\-/]", "", text)
+        return _SEPARATORS.sub("", text)
 
     def is_match(self, text: str) -> bool:
         digits = self.strip_separators(text)
@@ -251,8 +255,9 @@ def is_iban(text: str) -> bool:
 
 def is_iban_in_any_notation(text: str) -> bool:
     """Whether it is an IBAN in any notation: with blanks or hyphens, or prefixed with "IBAN"."""
-    compact = re.sub(r"[\W_]", "", unicodedata.normalize("NFKC", text)).upper().removeprefix("IBAN")
-    return bool(re.match("[A-Z]{2}[0-9]{2}", compact)) and is_iban(compact)
+    compact = _NO_LETTERS_OR_DIGITS.sub("", unicodedata.normalize("NFKC", text)).upper()
+    compact = compact.removeprefix("IBAN")
+    return bool(_IBAN_START.match(compact)) and is_iban(compact)
 
 
 def _is_bic(text: str) -> bool:

@@ -179,3 +179,10 @@ class UndoPending(Unknown):
     def __init__(self, refusal: Refused) -> None:
         super().__init__("what a refused request created is not deleted yet", retry_after=1)
         self.refusal = refusal
+
+
+def is_retryable_read_failure(failure: Failure) -> bool:
+    """Whether a read that failed this way may succeed later."""
+    if isinstance(failure, Refused):
+        return failure.status >= 500 or failure.status == 429
+    return isinstance(failure, Unreachable)

@@ -128,9 +128,12 @@ def _parse_country(value: Any) -> Any:
     raise build_invalid_field_error("must be a two-letter country code (ISO 3166-1 alpha-2)")
 
 
+_CURRENCY_CODE = re.compile("[A-Za-z]{3}")
+
+
 def _parse_currency(value: Any) -> Any:
     value = _unwrap_currency(value)
-    if isinstance(value, str) and re.fullmatch("[A-Za-z]{3}", value):
+    if isinstance(value, str) and _CURRENCY_CODE.fullmatch(value):
         return value.upper()
     raise build_invalid_field_error("must be a three-letter currency code (ISO 4217)")
 

@@ -42,11 +42,12 @@ from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.upstream.send_attempt import Fence
 from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
-from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
+from gateway.writes.idempotency import IdempotencyGuard
 from gateway.writes.instance_leases import Heartbeats
 from gateway.writes.journal import Journal
 from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.reconciler import WriteReconciler
+from gateway.writes.write_request import WriteRequest
 from mappings import errors
 from mappings.failures import Failure, Invalid
 from tests.state import KEY, create_database
@@ -166,9 +167,9 @@ def assemble_parts(
     clock = clock or ServiceClock()
     object_states, ids = ObjectStateStore(store), AliasIds(store, settings.legacy.stand_ins)
     journal = Journal(store, object_states, clock)
-    journal.operations = (
-        build_repository(store, object_states, journal) if build_repository else journal.operations
-    )
+    if build_repository:
+        repository = build_repository(store, object_states, journal)
+        journal.operations = journal.deliveries.operations = repository
     outcome_policy = OutcomePolicy(journal, clock)
     recipient_caches = RecipientCaches(settings.lists)
     executor = FlowExecutor(

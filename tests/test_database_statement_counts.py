@@ -155,6 +155,19 @@ async def test_write_takes_four_commits(tmp_path: Path, recorder: StatementRecor
         assert sum(map(len, transactions)) <= 19, transactions
 
 
+async def test_delivery_is_recorded_with_the_next_write(
+    tmp_path: Path, recorder: StatementRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.writes.reconciler._DELIVERY_DELAY_SECONDS", 3600.0)
+    async with open_gateway_and_service(tmp_path, Service(seed=1)) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        for _ in range(100):  # the acknowledgement of a response may be seen late
+            await create_batch(gateway, recipient, "1.00")
+            if recorder.answered_count:
+                break
+        assert recorder.answered_count
+
+
 async def test_statements_are_planned_once(tmp_path: Path, recorder: StatementRecorder) -> None:
     """SQLite prepares a statement again if a parameter decides whether a partial index of the column is usable."""
     async with open_gateway_and_service(tmp_path, Service(seed=1)) as (gateway, _simulator):

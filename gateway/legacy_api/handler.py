@@ -46,11 +46,8 @@ from gateway.upstream import header_filter
 from gateway.writes.batch_routing import BatchRoutedElsewhereError
 from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
-from gateway.writes.idempotency import (
-    IdempotencyGuard,
-    LoadRoutingChecks,
-    WriteRequest,
-)
+from gateway.writes.idempotency import IdempotencyGuard
+from gateway.writes.write_request import LoadRoutingChecks, WriteRequest
 from mappings import errors
 from mappings.effects import JSON, Operation, Request
 from mappings.errors import ErrorAnswer
@@ -91,7 +88,7 @@ class LegacyHandler:
         )
         self._player = player
         self._idempotency_guard = idempotency_guard
-        self._delivery = ResponseDelivery(idempotency_guard)
+        self._delivery = ResponseDelivery(idempotency_guard.deliveries)
         self._codec = codec
         self._usage = usage
         self._brownouts = brownouts
@@ -147,7 +144,7 @@ class LegacyHandler:
         finally:
             if context.pending_delivery:
                 # Also after errors and cancellation, so that a repeated request is a retry.
-                self._idempotency_guard.end_response_delivery(context.pending_delivery)
+                self._idempotency_guard.deliveries.end(context.pending_delivery)
         if inbound := context.shadow_request:
             # Queued, so that the client does not wait for the other service.
             caller = Caller(inbound.caller.key, context.request_id)

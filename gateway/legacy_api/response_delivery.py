@@ -13,7 +13,7 @@ from gateway.http.responses import HttpResponse
 from gateway.legacy_api.request_context import RequestContext
 from gateway.observability import logs
 from gateway.storage.operation_records import OperationRecord
-from gateway.writes.idempotency import IdempotencyGuard
+from gateway.writes.delivery import Deliveries
 
 log = structlog.get_logger()
 
@@ -21,8 +21,8 @@ log = structlog.get_logger()
 class ResponseDelivery:
     """Sends the responses to writes, and records disconnects, which make a repetition a retry."""
 
-    def __init__(self, idempotency_guard: IdempotencyGuard) -> None:
-        self._idempotency_guard = idempotency_guard
+    def __init__(self, deliveries: Deliveries) -> None:
+        self._deliveries = deliveries
         self._disconnect_tasks: set[asyncio.Future[None]] = set()
 
     async def send_and_await_acknowledgement(
@@ -46,7 +46,7 @@ class ResponseDelivery:
         # From here on, a disconnect may follow a complete delivery.
         context.is_response_written = True
         tcp_transport = request.connection.tcp_transport
-        self._idempotency_guard.watch_response_delivery(
+        self._deliveries.watch(
             operation,
             lambda: context.is_delivered or is_acknowledged(request.transport, tcp_transport),
         )
@@ -57,11 +57,11 @@ class ResponseDelivery:
         )
         # A reset may have arrived during the wait.
         if is_delivered and not context.is_reset:
-            self._idempotency_guard.record_delivery(operation)
+            self._deliveries.record_delivery(operation)
 
     def _record_connection_reset(self, context: RequestContext, operation: OperationRecord) -> None:
         context.is_reset = True
-        self._idempotency_guard.record_reset(operation)
+        self._deliveries.record_reset(operation)
 
     def handle_disconnect(self, context: RequestContext, has_acknowledged_all: bool) -> None:
         # Determined while the socket was still open; afterwards the kernel cannot tell any more.
@@ -75,7 +75,7 @@ class ResponseDelivery:
             context.slot.cancel_wait()
         if context.caller.execution:
             task = asyncio.ensure_future(
-                self._idempotency_guard.record_disconnect(context.caller.execution)
+                self._deliveries.record_disconnect(context.caller.execution)
             )
             # The event loop has only weak references to tasks, so the set keeps them alive.
             self._disconnect_tasks.add(task)

@@ -32,9 +32,9 @@ from gateway.writes.batch_routing import BatchRouting
 from gateway.writes.idempotency import (
     FirstAttemptTranslatedError,
     IdempotencyGuard,
-    WriteRequest,
 )
 from gateway.writes.stored_responses import FORWARDED_RETRY_AFTER_SECONDS
+from gateway.writes.write_request import WriteRequest
 from mappings import FORWARDED
 from mappings.effects import JSON, Answer, Call, CompareAndSet
 from mappings.failures import CircuitOpen, Failure, Problem, Refused, Unknown, Unreachable

@@ -180,7 +180,13 @@ async def open_flow_runtime(
         is_single_process=store.is_of_one_process,
         on_change=recipient_caches.record_changed_recipient,
     )
-    journal = Journal(store, object_states, clocks.service, clocks.lease_seconds)
+    journal = Journal(
+        store,
+        object_states,
+        clocks.service,
+        clocks.lease_seconds,
+        replay_seconds=settings.writes.replay_seconds,
+    )
     ids = AliasIds(store, settings.legacy.stand_ins)
     outcome_policy = OutcomePolicy(journal, clocks.service, clocks.monotonic)
     load = LoadShedder(settings.load)
@@ -210,7 +216,6 @@ async def open_flow_runtime(
         reconciler,
         calculate_max_request_seconds(settings),
         joins_running=settings.writes.identical_in_flight == "retry",
-        replay_seconds=settings.writes.replay_seconds,
     )
     return FlowRuntime(
         load,

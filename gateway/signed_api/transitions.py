@@ -35,7 +35,8 @@ from gateway.upstream.client import MAX_ANSWER_BYTES
 from gateway.upstream.send_attempt import Fence, ResponseLost
 from gateway.writes.call_sender import is_proven_refusal, is_success
 from gateway.writes.caller import Caller
-from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
+from gateway.writes.idempotency import IdempotencyGuard
+from gateway.writes.write_request import WriteRequest
 from mappings import errors
 from mappings.effects import JSON, Answer, Call, Request
 from mappings.failures import (
@@ -281,7 +282,7 @@ class SignedBatchWrite(Generic[Response]):
                 raise self._build_error(failure) from None
         else:
             if operation is not None:
-                idempotency_guard.record_delivery(operation)
+                idempotency_guard.deliveries.record_delivery(operation)
         if self._response is None and self._is_in_doubt:
             raise Unknown("another process has determined the outcome")
         if self._response is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import chain
@@ -31,7 +31,7 @@ from gateway.storage.state_tables import (
 )
 from gateway.storage.tables import capabilities
 from gateway.storage.tenants import Tenant
-from mappings.effects import CompareAndSet
+from mappings.effects import CompareAndSet, LoadFacts
 from mappings.failures import Conflict
 from mappings.lazy_sequences import SLICE_SIZE, LazySequence, iterate_chunks
 
@@ -88,6 +88,16 @@ class ObjectStateStore:
             table.environment == environment, table.id == batch_id, text(IS_SUPERSEDED)
         )
         return bool(await self._store.read(lambda tx: tx.fetch(query)))
+
+    def load_facts(self, tenant: Tenant, step: LoadFacts) -> Awaitable[Any]:
+        """Loads what a step of a flow asks for."""
+        if step.id is not None:
+            return self.load(tenant, step.kind, step.id)
+        if step.kind == "legacy id":
+            return self.load_legacy_ids(tenant, step.ids or ())
+        if step.kind == "abandoned":
+            return self.load_superseded_batch_aliases(tenant)
+        return self.load_facts_by_id(tenant, step.kind, step.ids)
 
     async def load_facts_by_id(
         self, owner: Tenant, kind: str, among: Sequence[str] | None = None

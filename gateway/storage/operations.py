@@ -89,9 +89,7 @@ class OperationRepository:
         if not ids:
             return
         closed_at = self._store.clock()
-        await self._store.write(
-            lambda tx: checkpoints.close_operations(tx, sorted(ids), closed_at)
-        )
+        await self._store.write(lambda tx: checkpoints.close_operations(tx, sorted(ids), closed_at))
 
     async def reopen(self, id_: str) -> None:
         """Reopens an operation whose response was not read, so that the same request is a retry."""

@@ -245,14 +245,14 @@ class SqliteDatabase(Database):
 
         That is after more than ``patience_seconds``, so that nobody else should wait for it.
         """
-        reads = [job for job in jobs if not job.writes]
-        writes = [job for job in jobs if job.writes]
-        for begin, group in (("BEGIN", reads), (BEGIN_WRITE, writes)):
+        for begin, writes in (("BEGIN", False), (BEGIN_WRITE, True)):
+            group = [job for job in jobs if job.writes is writes]
             started_at = time.monotonic()
             error = self._run_job_group(group, begin) if group else None
             if error is not None and time.monotonic() - started_at > self.patience_seconds:
-                for job in writes:
-                    job.error = job.error or error
+                for job in jobs:
+                    if job.writes:
+                        job.error = job.error or error
                 return error
         return None
 

@@ -15,13 +15,14 @@ each check in the commit that it guards. The other request is routed again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from gateway.storage import ObjectStateStore, Tenant
 from gateway.storage.alias_ids import AliasIds
 from mappings.batch_locks import build_unchanged_batch_condition
-from mappings.effects import CompareAndSet
+from mappings.effects import Call, CompareAndSet
 from mappings.forwarded_writes import LEGACY_MARK, NO_MARK, ROUTING_KIND
 
 Backend = Literal["legacy", "current"]
@@ -145,3 +146,12 @@ def is_unchanged_import(facts: Mapping[str, Any]) -> bool:
     """Whether a batch is unchanged since its import: every change increments its version."""
     imported = facts.get("imported")
     return imported is not None and (imported, "sent") == (facts.get("version"), facts.get("phase"))
+
+
+_BATCH_PATH = re.compile(r"/batches/(B-[A-Za-z0-9]+)(?:/|$)")
+
+
+def build_batch_not_superseded_checks(call: Call) -> list[CompareAndSet]:
+    """Builds a check that the batch in a write's path is not superseded (contract, section 7)."""
+    match = _BATCH_PATH.match(call.path)
+    return [CompareAndSet("alias", match[1], {}, expected={"abandoned": None})] if match else []

@@ -61,6 +61,7 @@ from mappings.failures import (
     UndoPending,
     Unknown,
     Unreachable,
+    is_retryable_read_failure,
 )
 
 READ_BACK_SECONDS = 5.0
@@ -193,20 +194,20 @@ class FlowExecutor:
         try:
             result = await self._perform_step(step, caller)
         except Failure as failure:
-            if execution.is_resumed and _is_retryable_read_failure(failure):
+            if execution.is_resumed and is_retryable_read_failure(failure):
                 # A failed read is no reason to undo earlier writes: the replay is retried later.
                 raise Unknown("the service cannot be read") from None
             if execution.is_resumed and execution.writes and isinstance(step, AwaitFacts):
                 raise Unknown("other changes of the same object are in progress") from None
             execution.record_step(step, failure)
-            execution.failed_reads += [failure] if _is_retryable_read_failure(failure) else []
+            execution.failed_reads += [failure] if is_retryable_read_failure(failure) else []
             raise
         execution.record_step(step, result)
         if isinstance(step, Parallel):
             execution.failed_reads += [
                 item
                 for item in result
-                if isinstance(item, Failure) and _is_retryable_read_failure(item)
+                if isinstance(item, Failure) and is_retryable_read_failure(item)
             ]
         return result
 
@@ -376,7 +377,7 @@ class FlowExecutor:
                     )
         except Failure as failure:
             reason = f"status {failure.status}" if isinstance(failure, Refused) else str(failure)
-            unread = Unreadable if _is_retryable_read_failure(failure) else Inconclusive
+            unread = Unreadable if is_retryable_read_failure(failure) else Inconclusive
             return unread(f"{UNREADABLE_REASON} ({reason or type(failure).__name__})")
         return outcome
 
@@ -386,7 +387,7 @@ class FlowExecutor:
         if isinstance(step, Call):
             return self._send_call_or_use_cache(step, caller)
         if isinstance(step, LoadFacts):
-            return self._load_facts(step, tenant)
+            return self._object_state.load_facts(tenant, step)
         if isinstance(step, Parallel):
             return self.call_reads_in_parallel(step.calls, caller)
         if isinstance(step, ListQuery):
@@ -396,15 +397,6 @@ class FlowExecutor:
         if isinstance(step, AwaitFacts):
             return self._wait_for_facts(step, caller)
         return self._object_state.compare_and_set_all(tenant, [step])
-
-    def _load_facts(self, step: LoadFacts, tenant: Tenant) -> Awaitable[Any]:
-        if step.id is not None:
-            return self._object_state.load(tenant, step.kind, step.id)
-        if step.kind == "legacy id":
-            return self._object_state.load_legacy_ids(tenant, step.ids or ())
-        if step.kind == "abandoned":
-            return self._object_state.load_superseded_batch_aliases(tenant)
-        return self._object_state.load_facts_by_id(tenant, step.kind, step.ids)
 
     async def _wait_for_facts(self, step: AwaitFacts, caller: Caller) -> Mapping[str, JSON]:
         loop, pause_seconds = asyncio.get_running_loop(), MIN_POLL_SECONDS
@@ -491,10 +483,3 @@ def _can_send_write(call: Call, execution: OperationExecution) -> bool:
 def _is_completion(call: Call, execution: OperationExecution) -> bool:
     """Whether a write completes a recipient, which the gateway itself does (contract, section 7)."""
     return execution.has_executed_write and call.path.startswith("/recipients/")
-
-
-def _is_retryable_read_failure(failure: Failure) -> bool:
-    """Whether a read that failed this way may succeed later."""
-    if isinstance(failure, Refused):
-        return failure.status >= 500 or failure.status == 429
-    return isinstance(failure, Unreachable)

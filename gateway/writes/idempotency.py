@@ -13,13 +13,12 @@ whose outcome is unknown"):
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from weakref import WeakKeyDictionary
 
-import msgspec
 import structlog
 
 from gateway.http.responses import LegacyResponse
@@ -40,7 +39,8 @@ from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.recipient_locks import RecipientLocks
 from gateway.writes.reconciler import WriteReconciler
 from gateway.writes.retry_matching import RetryMatcher, is_blocking, is_temporary_refusal
-from mappings.effects import Answer, CompareAndSet, Operation, Request
+from gateway.writes.write_request import WriteRequest
+from mappings.effects import Answer
 from mappings.failures import (
     ClientDisconnected,
     Failure,
@@ -54,7 +54,6 @@ POLL_SECONDS = 0.2
 """Seconds between two checks of an operation that a request waits for."""
 RenderAnswer = Callable[[Answer], Awaitable[LegacyResponse]]
 RenderFailure = Callable[[Failure], Awaitable[LegacyResponse]]
-LoadRoutingChecks = Callable[[str], Awaitable[Sequence[CompareAndSet]]]
 RecordedResponse = tuple[LegacyResponse, OperationRecord | None]
 """A response, and the operation that is closed as soon as its client has received it."""
 
@@ -67,22 +66,6 @@ log = structlog.get_logger()
 
 class FirstAttemptTranslatedError(Exception):
     """The request to forward is a retry of one that was translated; nothing was sent."""
-
-
-class WriteRequest(msgspec.Struct, frozen=True):
-    """A request that writes, as the client sent it."""
-
-    operation: Operation
-    request: Request
-    caller: Caller
-    idempotency_key: str | None = None
-    problems: Sequence[Problem] = ()
-    routing_checks: LoadRoutingChecks | None = None
-    """Loads the changes and checks that keep a batch at the service that owns it, for the id of the
-    operation; saved with its first change. Raises BatchRoutedElsewhereError."""
-    forwarded_request: Request | None = None
-    """The request for the legacy service, with the client's own ids. ``request`` is its
-    translation, by which a retry is recognized; None if the operation is translated."""
 
 
 @dataclass(slots=True)
@@ -114,16 +97,13 @@ class IdempotencyGuard:
         wait_seconds: float,
         *,
         joins_running: bool = True,
-        replay_seconds: float = 0,
     ) -> None:
         """Creates a guard; a request waits ``wait_seconds`` for an identical one (``[writes]``)."""
         self._joins_running = joins_running
-        self._replay_seconds = replay_seconds
-        self._retries = RetryMatcher(
-            journal, reconciler, joins_running=joins_running, replay_seconds=replay_seconds
-        )
+        self._retries = RetryMatcher(journal, reconciler, joins_running=joins_running)
         self._recipient_locks = RecipientLocks(journal, reconciler)
         self._journal = journal
+        self.deliveries = journal.deliveries
         self._executor = executor
         self._reconciler = reconciler
         self._wait_seconds = wait_seconds
@@ -137,7 +117,7 @@ class IdempotencyGuard:
     ) -> RecordedResponse:
         """Returns the response, and the operation that is closed once the client has received it.
 
-        The operation counts as being delivered until ``end_response_delivery`` is called. Raises
+        The operation counts as being delivered until ``deliveries.end`` is called. Raises
         BatchRoutedElsewhereError, FirstAttemptTranslatedError, or a Failure.
         """
         received_at = self._journal.find_receipt_time(write_request.caller.received_at)
@@ -264,7 +244,7 @@ class IdempotencyGuard:
     ) -> None:
         """Records the response of a successful operation, which is delivered next."""
         # Registered before the commit shows others that it is done: its delivery has begun.
-        self._journal.deliveries[execution.operation_record.id] = execution
+        self.deliveries.pending[execution.operation_record.id] = execution
         try:
             is_read = execution.operation.method == "GET"
             # A long response is rebuilt from the steps, unless it has an Idempotency-Key.
@@ -280,7 +260,7 @@ class IdempotencyGuard:
                 execution.response = stored
             await execution.finish(stored, key_digest)
         except BaseException:
-            self.end_response_delivery(execution.operation_record)
+            self.deliveries.end(execution.operation_record)
             raise
 
     async def _leave_in_doubt(self, execution: OperationExecution, unknown: Unknown) -> None:
@@ -289,34 +269,6 @@ class IdempotencyGuard:
         except StoreUnavailable as unavailable:
             # Its state stays running although nothing executes it; the sweep reconciles that too.
             log.error("database_unavailable", reason=str(unavailable))
-
-    def watch_response_delivery(
-        self, record: OperationRecord, is_acknowledged: Callable[[], bool]
-    ) -> None:
-        """Registers a sent response, and a check of its acknowledgement by the client's TCP."""
-        if not self._replay_seconds:
-            self._journal.delivery_checks[record.id] = is_acknowledged, self._journal.monotonic()
-
-    def record_delivery(self, record: OperationRecord) -> None:
-        """Records a delivery; after ``replay_seconds`` an identical request is a new one."""
-        if self._replay_seconds:
-            loop = asyncio.get_running_loop()
-            loop.call_later(self._replay_seconds, self._journal.record_delivery, record)
-        else:
-            self._journal.record_delivery(record)
-
-    def record_reset(self, record: OperationRecord) -> None:
-        """Records that the connection was reset after the delivery; the next request is a retry."""
-        self._journal.record_reset(record)
-
-    def end_response_delivery(self, record: OperationRecord) -> None:
-        """Ends a delivery; an identical request is a retry unless the delivery was recorded."""
-        self._journal.deliveries.pop(record.id, None)
-        self._journal.delivery_checks.pop(record.id, None)
-
-    async def record_disconnect(self, execution: OperationExecution) -> None:
-        """Records that the client disconnected before it had the response."""
-        await self._journal.record_disconnect(execution)
 
     async def save_unsaved_forwarded_outcomes(self, tenant: Tenant) -> None:
         """Saves outcomes whose commits failed; raises StoreUnavailable if they still do."""
@@ -402,8 +354,8 @@ class IdempotencyGuard:
     async def _load_related_records(self, record: OperationRecord) -> list[OperationRecord]:
         """Loads the related operations; those that no process is executing come first."""
         checked_ids: set[str] = set()
-        if self._journal.reset_ids:
-            await self._journal.save_deliveries_and_connection_resets()
+        if self.deliveries.reset_ids:
+            await self.deliveries.save_deliveries_and_resets()
         while True:
             rows = await self._journal.operations.list_related_open(record)
             await self._reconciler.load_leases_of_operations(rows)

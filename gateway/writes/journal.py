@@ -8,7 +8,6 @@ writes were sent, and the flow can be replayed up to that point without sending 
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ from gateway.storage.operation_states import DONE
 from gateway.storage.operations import OperationRepository
 from gateway.upstream.clock import ServiceClock
 from gateway.writes import step_records
+from gateway.writes.delivery import Deliveries
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS
 from gateway.writes.operation_execution import OperationExecution
 from mappings.current import ID_PATTERN
@@ -42,8 +42,6 @@ from mappings.ids import replace_ids
 
 MAX_REMEMBERED_ENDS, ENDS_REMEMBERED_SECONDS = 20_000, 90.0
 """How many ended operations are remembered and for how long: as long as a body may take."""
-ACKNOWLEDGEMENT_SECONDS = 0.25
-"""Seconds to wait for a TCP acknowledgement, which Linux delays by 40 to 200 ms."""
 
 
 def _generate_operation_id() -> str:
@@ -63,6 +61,8 @@ class Journal:
         service_clock: ServiceClock,
         lease_ttl_seconds: float = LEASE_TTL_SECONDS,
         new_id: Callable[[], str] = _generate_operation_id,
+        *,
+        replay_seconds: float = 0,
     ) -> None:
         self.object_state = object_state
         self.operations = OperationRepository(store, object_state, self._may_be_sending)
@@ -71,8 +71,6 @@ class Journal:
         self.executions: dict[str, OperationExecution] = {}
         """The executions that run or are about to, by operation id; no other request here takes
         them over."""
-        self.deliveries: dict[str, OperationExecution] = {}
-        """The executions whose responses are being sent to their clients, by operation id."""
         self.unsaved_executions: dict[str, OperationExecution] = {}
         """Executions that could not save their last outcome, which only this process knows."""
         self.fence_after_seconds = lease_ttl_seconds / 2
@@ -81,22 +79,13 @@ class Journal:
         self._database_clock = store.database_clock
         self._service_clock = service_clock
         self.monotonic = service_clock.monotonic
-        self.delivery_checks: dict[str, tuple[Callable[[], bool], float]] = {}
-        """A check of whether the response was acknowledged, and when it was written, by operation
-        id."""
-        self.delivered_ids: dict[str, None] = {}
-        """Operations whose clients have the response, until that is saved."""
         self.ended_at: TTLCache[str, float] = TTLCache(
             MAX_REMEMBERED_ENDS, ENDS_REMEMBERED_SECONDS, self.monotonic
         )
         """When operations ended here, by the monotonic clock and operation id."""
-        self.disconnected_ids: dict[str, None] = {}
-        """Operations whose clients have disconnected, until that is saved for other instances."""
-        self.reset_ids: dict[str, None] = {}
-        """Operations whose connections were reset after their delivery, until that is saved."""
-        self.delivery_event = asyncio.Event()
-        """Set when there are deliveries or resets to save."""
-        self._delivery_lock = asyncio.Lock()
+        self.deliveries = Deliveries(
+            self.operations, self.unsaved_executions, self.monotonic, replay_seconds
+        )
         self._hmac = KeyedHmac(store.encryption.derive_key_from_oldest("journal"))
 
     def build_record(
@@ -231,7 +220,7 @@ class Journal:
 
     def is_client_disconnected(self, record: OperationRecord) -> bool:
         """Whether the client is known to have disconnected."""
-        execution = self.executions.get(record.id) or self.deliveries.get(record.id)
+        execution = self.executions.get(record.id) or self.deliveries.pending.get(record.id)
         return record.is_client_disconnected or (
             execution is not None and execution.is_client_disconnected
         )
@@ -241,7 +230,7 @@ class Journal:
         # A delivery says that the operation is done: a row that does not say so is out of date.
         return record.id in self.executions or (
             record.state == DONE
-            and (record.id in self.deliveries or record.id in self.delivered_ids)
+            and (record.id in self.deliveries.pending or record.id in self.deliveries.delivered_ids)
         )
 
     def service_time(self, environment: str) -> datetime:
@@ -286,68 +275,6 @@ class Journal:
             if execution.operation_record.id not in seen_ids
             and record.has_same_request(execution.operation_record)
         ]
-
-    def is_delivered(self, record: OperationRecord) -> bool:
-        """Whether the client has the response, also if the delivery is not recorded yet."""
-        if record.id in self.delivered_ids:
-            return True
-        is_acknowledged, _ = self.delivery_checks.get(record.id, (None, 0.0))
-        return is_acknowledged is not None and is_acknowledged()
-
-    def is_tcp_acknowledgement_pending(self, record: OperationRecord) -> bool:
-        """Whether the response was written so recently that its acknowledgement may be delayed."""
-        _, written_at = self.delivery_checks.get(record.id, (None, -math.inf))
-        return self.monotonic() - written_at < ACKNOWLEDGEMENT_SECONDS
-
-    def record_delivery(self, record: OperationRecord) -> None:
-        """Records that the client has the response; it is saved soon after."""
-        if unsaved := self.unsaved_executions.get(record.id):
-            unsaved.is_delivered = True
-        self.delivered_ids[record.id] = None
-        self.delivery_event.set()
-
-    def record_reset(self, record: OperationRecord) -> None:
-        """Records that the connection was reset: the client may not have read the response."""
-        self.delivered_ids.pop(record.id, None)
-        self.reset_ids[record.id] = None
-        self.delivery_event.set()
-
-    async def save_deliveries_and_connection_resets(self) -> None:
-        """Saves recorded deliveries and resets.
-
-        After a delivery the next identical request is new; after a reset it is a retry.
-        """
-        self.delivery_event.clear()
-        # One at a time: a delivery that is saved late must not undo the reset that followed it.
-        async with self._delivery_lock:
-            # More deliveries may be recorded while a commit runs.
-            while ids := list(self.delivered_ids):
-                await self.operations.mark_answered(ids)
-                for id_ in ids:
-                    self.delivered_ids.pop(id_, None)
-            for id_ in list(self.reset_ids):
-                await self.operations.reopen(id_)
-                self.reset_ids.pop(id_, None)
-
-    async def save_connection_resets_so_far(self) -> None:
-        """Saves every reset that had reached this machine before the call."""
-        # The event loop reports the end of a connection one iteration after it has read the reset.
-        for _ in range(2):
-            await asyncio.sleep(0)
-        if self.reset_ids:
-            await self.save_deliveries_and_connection_resets()
-
-    async def record_disconnect(self, execution: OperationExecution) -> None:
-        """Records that the client disconnected: an identical request is then a retry."""
-        execution.is_client_disconnected = True
-        if execution.is_saved:
-            self.disconnected_ids[execution.operation_record.id] = None
-            await self.save_client_disconnects()
-
-    async def save_client_disconnects(self) -> None:
-        for id_ in list(self.disconnected_ids):
-            await self.operations.mark_client_disconnected(id_)
-            self.disconnected_ids.pop(id_, None)
 
     def digest_call(self, call: Call) -> str:
         """Returns the keyed digest of a call, by which identical writes are recognized."""

@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import structs
 
 from gateway.payloads.compressed_buffer import CompressedBuffer
@@ -42,7 +41,10 @@ from gateway.storage.operation_states import (
     UNSENT,
 )
 from gateway.writes import step_records
-from gateway.writes.batch_routing import BatchRoutedElsewhereError
+from gateway.writes.batch_routing import (
+    BatchRoutedElsewhereError,
+    build_batch_not_superseded_checks,
+)
 from mappings import errors
 from mappings.effects import (
     Absent,
@@ -76,8 +78,7 @@ START_DEADLINE_SECONDS = 25.0
 """Seconds after its request was received within which a start is sent (contract, section 7)."""
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class OperationExecution:
+class OperationExecution(msgspec.Struct, eq=False, weakref=True):
     """An operation that this process executes, with its unsaved steps, changes and outcomes."""
 
     journal: Journal
@@ -88,9 +89,9 @@ class OperationExecution:
     """Whether the operation is in the database; it is inserted with its first change."""
     is_client_waiting: bool = True
     """Whether a client is waiting for the response."""
-    recorded_steps: list[tuple[str, step_records.Outcome]] = field(default_factory=list)
-    writes: dict[int, Write] = field(default_factory=dict)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    recorded_steps: list[tuple[str, step_records.Outcome]] = []
+    writes: dict[int, Write] = {}
+    ended: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     is_resumed: bool = False
     unrelated_ids: frozenset[str] | None = None
     """Open operations that this is known not to retry; any other identical one has precedence."""
@@ -104,7 +105,7 @@ class OperationExecution:
     """When the fence was last known to be held, by both clocks; never later than it really was."""
     in_doubt_change: CompareAndSet | None = None
     """The object state to set while the last write is in doubt."""
-    failed_reads: list[Failure] = field(default_factory=list)
+    failed_reads: list[Failure] = []
     """Reads since the last checkpoint that failed and may succeed later."""
     routing_changes: Sequence[CompareAndSet] = ()
     """Changes and checks that keep a batch at its service, saved with the first change."""
@@ -114,7 +115,7 @@ class OperationExecution:
     """The response to a forwarded write, to store when the database can be used again."""
     is_delivered: bool = False
     """Whether that response was delivered meanwhile."""
-    new_aliases: dict[str, str] = field(default_factory=dict)
+    new_aliases: dict[str, str] = {}
     """New aliases in the response, legacy to current id; saved when the operation is finished."""
     is_long: bool = False
     """Whether its values are so long that they are encoded in a worker thread."""
@@ -122,16 +123,16 @@ class OperationExecution:
     """Whether there may be rows of step results."""
     has_chunks: bool = False
     """Whether any of its stored texts may be in chunks."""
-    _pending_changes: list[CompareAndSet] = field(default_factory=list)
+    _pending_changes: list[CompareAndSet] = []
     """Changes of object state to save with the next checkpoint."""
     _position: int = 0
     _saved_step_count: int = 0
     """Number of saved steps."""
     _unsaved_change_end: int = 0
     """Number of unsaved steps up to the last that changed something."""
-    _unsaved_steps: list[tuple[Step | str, step_records.Outcome]] = field(default_factory=list)
+    _unsaved_steps: list[tuple[Step | str, step_records.Outcome]] = []
     """Steps since the last checkpoint; their fingerprints are computed when they are saved."""
-    _unsaved_outcomes: list[Write] = field(default_factory=list)
+    _unsaved_outcomes: list[Write] = []
 
     # Steps
 
@@ -221,7 +222,7 @@ class OperationExecution:
             new_write=write,
             object_changes=[
                 *self._routing_changes_if_first,
-                *_build_batch_not_superseded_checks(call),
+                *build_batch_not_superseded_checks(call),
             ],
             **checks,
         )
@@ -456,7 +457,7 @@ class OperationExecution:
             has_chunks=self.has_chunks,
             unrelated_ids=self.unrelated_ids,
             # The acknowledgement of an earlier response needs no commit of its own then.
-            delivered_ids=self.journal.delivered_ids,
+            delivered_ids=self.journal.deliveries.delivered_ids,
             **parts,
         )
         await self._write_checkpoint(record, checkpoint)
@@ -472,7 +473,7 @@ class OperationExecution:
         # It has disconnected while the transaction ran.
         if is_first and self.is_client_disconnected and not record.is_client_disconnected:
             with suppress(StoreUnavailable):
-                await self.journal.record_disconnect(self)
+                await self.journal.deliveries.record_disconnect(self)
 
     async def _encode(self, encode: Callable[..., StoredText], *values: Any) -> StoredText:
         encoded = await run_in_thread_if(self.is_long, encode, *values)
@@ -497,12 +498,3 @@ class OperationExecution:
             if self.is_saved and self._unsaved_outcomes:
                 self.journal.unsaved_executions[record.id] = self
             raise
-
-
-_BATCH_PATH = re.compile(r"/batches/(B-[A-Za-z0-9]+)(?:/|$)")
-
-
-def _build_batch_not_superseded_checks(call: Call) -> list[CompareAndSet]:
-    """Builds a check that the batch in a write's path is not superseded (contract, section 7)."""
-    match = _BATCH_PATH.match(call.path)
-    return [CompareAndSet("alias", match[1], {}, expected={"abandoned": None})] if match else []

@@ -117,12 +117,12 @@ class WriteReconciler:
     async def __aexit__(self, *_: object) -> None:
         # The loops are not cancelled: a database write that has started must finish.
         self._stopping.set()
-        self._journal.delivery_event.set()
+        self._journal.deliveries.event.set()
         for task in (attempts := list(self._attempts.values())):
             task.cancel()
         await asyncio.gather(*self._tasks, *attempts, return_exceptions=True)
         try:
-            await self._journal.save_deliveries_and_connection_resets()
+            await self._journal.deliveries.save_deliveries_and_resets()
             await self._heartbeats.unregister()
         except StoreUnavailable as unavailable:
             log.error("database_unavailable", reason=str(unavailable))
@@ -280,7 +280,7 @@ class WriteReconciler:
         """Sends heartbeats, apart from the sweep, which a service that hangs may delay."""
         while not self._stopping.is_set():
             try:
-                await self._journal.save_connection_resets_so_far()
+                await self._journal.deliveries.save_resets_so_far()
                 await self._heartbeats.beat()
             # No heartbeat is sent then, because it would say that the resets are saved.
             except StoreUnavailable as unavailable:
@@ -306,7 +306,7 @@ class WriteReconciler:
     async def _run_sweeps(self) -> None:
         while not self._stopping.is_set():
             try:
-                await self._journal.save_client_disconnects()
+                await self._journal.deliveries.save_disconnects()
                 await self.start_due_reconciliations()
                 await self._close_and_clear_expired_operations_if_due()
             except StoreUnavailable as unavailable:
@@ -420,10 +420,10 @@ class WriteReconciler:
     async def _save_deliveries_until_stopped(self) -> None:
         """Marks operations as answered as soon as their clients have received the response."""
         while not self._stopping.is_set():
-            await self._journal.delivery_event.wait()
+            await self._journal.deliveries.event.wait()
             await self._wait_for_stop(_DELIVERY_DELAY_SECONDS)
             try:
-                await self._journal.save_deliveries_and_connection_resets()
+                await self._journal.deliveries.save_deliveries_and_resets()
             except StoreUnavailable as unavailable:
                 self._log_first_failure("database_unavailable", unavailable)
             except Exception as error:  # noqa: BLE001 - the loop must not end
@@ -432,4 +432,4 @@ class WriteReconciler:
                 self._unavailable_events.discard("database_unavailable")
                 continue
             await self._wait_for_stop(SWEEP_SECONDS)
-            self._journal.delivery_event.set()  # retry, even if no other response is delivered
+            self._journal.deliveries.event.set()  # retry, even if no other response is delivered

@@ -24,17 +24,11 @@ class RetryMatcher:
     """Compares a request with the operations that are related to it."""
 
     def __init__(
-        self,
-        journal: Journal,
-        reconciler: WriteReconciler,
-        *,
-        joins_running: bool,
-        replay_seconds: float,
+        self, journal: Journal, reconciler: WriteReconciler, *, joins_running: bool
     ) -> None:
         self._journal = journal
         self._reconciler = reconciler
         self._joins_running = joins_running
-        self._replay_seconds = replay_seconds
 
     def is_resumed(self, row: OperationRecord) -> bool:
         """Whether this process continues an operation that was interrupted."""
@@ -84,12 +78,12 @@ class RetryMatcher:
 
         ``received_at`` is when the request was received, by the monotonic clock.
         """
-        if self._replay_seconds:
+        if self._journal.deliveries.replay_seconds:
             return False  # deliveries are recorded late then; until then the request is a retry
         if self._journal.monotonic() - received_at > DELIVERY_REPORT_SECONDS:
             return False  # the first client does not read its response; this one waits
         is_joined = self._has_same_idempotency_key(row, record) or row.id == first_attempt_id
-        if not is_joined and self._journal.is_tcp_acknowledgement_pending(row):
+        if not is_joined and self._journal.deliveries.is_acknowledgement_pending(row):
             return True
         # A process that is gone reports nothing any more.
         is_reported = row.is_client_disconnected or not self._reconciler.is_owned_by_other(row)
@@ -128,7 +122,7 @@ class RetryMatcher:
             and _is_possibly_same_request(row, record)
             and row.started_at >= record.started_at - RETRY_WINDOW
             and row.is_open
-            and not self._journal.is_delivered(row)
+            and not self._journal.deliveries.is_delivered(row)
         )
 
 

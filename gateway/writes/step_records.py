@@ -8,7 +8,6 @@ fingerprint, the program has changed since the interruption, and the replay stop
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -206,7 +205,7 @@ def find_created_id_in_result(call: Call, outcome: Outcome) -> str | None:
     """Finds the id of a created object in a response; None if the call creates nothing."""
     if call.method != "POST" or not isinstance(outcome, dict):
         return None
-    if re.search(r"/(generate-quote|start-processing)$", call.path):
+    if call.path.endswith(("/generate-quote", "/start-processing")):
         return None
     account = outcome.get("account")
     if isinstance(account, dict):

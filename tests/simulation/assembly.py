@@ -51,12 +51,13 @@ from gateway.upstream.send_attempt import Fence
 from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting
 from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
-from gateway.writes.idempotency import IdempotencyGuard, LoadRoutingChecks, WriteRequest
+from gateway.writes.idempotency import IdempotencyGuard
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS, Heartbeats
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.reconciler import WriteReconciler
+from gateway.writes.write_request import LoadRoutingChecks, WriteRequest
 from mappings import OPERATIONS, UNLISTED, errors, request_bodies
 from mappings.effects import Answer, Operation, Request, Vocabulary
 from mappings.failures import Failure, Unknown, Unreachable
@@ -397,10 +398,10 @@ class Gateway:
                 )
                 await self.process.step()
                 if finished:
-                    self._idempotency_guard.record_delivery(finished)
+                    self._idempotency_guard.deliveries.record_delivery(finished)
         finally:
             if finished and not self.process.is_dead:
-                self._idempotency_guard.end_response_delivery(finished)
+                self._idempotency_guard.deliveries.end(finished)
 
     async def _serve_signed(self, request: SignedRequest, connection: ClientConnection) -> None:
         write = SignedWrite(
@@ -454,7 +455,7 @@ class Gateway:
 
     async def _record_disconnect(self, execution: OperationExecution) -> None:
         with suppress(StoreUnavailable):
-            await self._idempotency_guard.record_disconnect(execution)
+            await self._idempotency_guard.deliveries.record_disconnect(execution)
 
     async def _answer_or_error(
         self, request: LegacyRequest, caller: Caller

@@ -156,7 +156,7 @@ def _batch_is_written_without_lock() -> Iterator[tuple[Any, str, Any]]:
             yield from original_lock(batch, phase, *arguments)
 
     yield batches, "acquire_batch_lock", acquire_batch_lock
-    yield operation_execution, "_build_batch_not_superseded_checks", lambda _call: []
+    yield operation_execution, "build_batch_not_superseded_checks", lambda _call: []
 
 
 def _edit_does_not_wait_for_signed_changes() -> Iterator[tuple[Any, str, Any]]:
@@ -236,7 +236,7 @@ MISTAKES: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = {
     _unseen_write_counts_as_absent: _REQUESTS_LATE,
     _object_of_another_write_is_claimed: {
         **_TWO_CLIENTS,
-        "scenarios": 4,
+        "scenarios": 6,
         "kill_rate": 0.0,
         "network": 0.6,
         "deliveries": _select_deliveries("lost after", "lost before"),

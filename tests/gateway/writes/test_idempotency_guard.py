@@ -18,9 +18,10 @@ from gateway.storage.operation_records import Checkpoint, OperationRecord
 from gateway.storage.operation_states import ANSWERED, DONE
 from gateway.storage.operations import OperationRepository
 from gateway.writes.caller import Caller
-from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
+from gateway.writes.idempotency import IdempotencyGuard
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
+from gateway.writes.write_request import WriteRequest
 from mappings import OPERATIONS
 from mappings.effects import Answer, Operation, Request
 from mappings.failures import Failure, Unknown
@@ -50,7 +51,7 @@ class DelayedOperationRepository(OperationRepository):
 
     async def list_related_open(self, operation: OperationRecord) -> list[OperationRecord]:
         rows = await super().list_related_open(operation)
-        await self._journal.save_deliveries_and_connection_resets()
+        await self._journal.deliveries.save_deliveries_and_resets()
         if run_before_answer := self.before_answer:
             self.before_answer = None
             await run_before_answer()
@@ -76,8 +77,8 @@ class IdempotencyHarness:
         response, finished_operation = await self.answer(CREATE, request)
         if finished_operation:
             if is_delivered:
-                self.guard.record_delivery(finished_operation)
-            self.guard.end_response_delivery(finished_operation)
+                self.guard.deliveries.record_delivery(finished_operation)
+            self.guard.deliveries.end(finished_operation)
         return response, finished_operation
 
     async def answer(
@@ -137,7 +138,7 @@ async def test_operation_recorded_during_lookup_is_the_first_attempt(
     async def begin_operation() -> None:
         execution = first or build_execution()
         await execution.save_before_first_step()
-        await journal.record_disconnect(execution)
+        await journal.deliveries.record_disconnect(execution)
 
     harness.operation_repository.before_answer = begin_operation
     with pytest.raises(Unknown):
@@ -163,7 +164,7 @@ async def test_operation_that_ends_during_lookup_does_not_block_the_next(
     await first.save_before_first_step()
 
     async def end_operation() -> None:
-        journal.deliveries[first.operation_record.id] = first
+        journal.deliveries.pending[first.operation_record.id] = first
         await first.finish("{}")
         journal.release(first)
 
@@ -237,7 +238,7 @@ async def test_key_replays_a_delivered_response_that_could_not_be_saved_at_once(
             await send_request()
         (execution,) = parts.journal.unsaved_executions.values()
         # An identical request that waited has received the response.
-        parts.journal.record_delivery(execution.operation_record)
+        parts.journal.deliveries.record_delivery(execution.operation_record)
         assert await parts.reconciler.reconcile(execution.operation_record)
         assert (await send_request()).status == 200
         assert service.creation_counts["recipient"] == 1

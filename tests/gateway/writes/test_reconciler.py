@@ -130,8 +130,8 @@ async def test_delivery_that_failed_to_record_is_retried(
         assert isinstance(operation_repository, FailingOperationRepository)
         async with parts.reconciler:
             operation_repository.next_error = error
-            parts.journal.record_delivery(execution.operation_record)
-            await wait_until(lambda: not parts.journal.delivered_ids)
+            parts.journal.deliveries.record_delivery(execution.operation_record)
+            await wait_until(lambda: not parts.journal.deliveries.delivered_ids)
         assert operation_repository.next_error is None
 
 

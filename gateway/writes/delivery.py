@@ -1,0 +1,133 @@
+"""Deliveries of the responses to writes, on which it depends whether a repeated request is a retry.
+
+Two facts come from TCP: that a client has acknowledged its response, and that it is known to be gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from gateway.storage.operation_records import OperationRecord
+from gateway.storage.operations import OperationRepository
+
+if TYPE_CHECKING:
+    from gateway.writes.operation_execution import OperationExecution
+
+ACKNOWLEDGEMENT_SECONDS = 0.25
+"""Seconds to wait for a TCP acknowledgement, which Linux delays by 40 to 200 ms."""
+
+
+class Deliveries:
+    """The responses that this process delivers, and the deliveries and resets to save.
+
+    A request that is identical to one whose response was acknowledged ``replay_seconds`` ago is a
+    new one. ``unsaved_executions`` is that of the journal.
+    """
+
+    def __init__(
+        self,
+        operations: OperationRepository,
+        unsaved_executions: Mapping[str, OperationExecution],
+        monotonic: Callable[[], float],
+        replay_seconds: float,
+    ) -> None:
+        self.replay_seconds = replay_seconds
+        self.pending: dict[str, OperationExecution] = {}
+        """The executions whose responses are being sent to their clients, by operation id."""
+        self.delivered_ids: dict[str, None] = {}
+        """Operations whose clients have the response, until that is saved."""
+        self.reset_ids: dict[str, None] = {}
+        """Operations whose connections were reset after their delivery, until that is saved."""
+        self.event = asyncio.Event()
+        """Set when there are deliveries or resets to save."""
+        self._disconnected_ids: dict[str, None] = {}
+        """Operations whose clients have disconnected, until that is saved for other instances."""
+        self._checks: dict[str, tuple[Callable[[], bool], float]] = {}
+        """A check of whether the response was acknowledged, and when it was written, by operation
+        id."""
+        self.operations = operations
+        self._unsaved_executions = unsaved_executions
+        self._monotonic = monotonic
+        self._lock = asyncio.Lock()
+
+    def watch(self, record: OperationRecord, is_acknowledged: Callable[[], bool]) -> None:
+        """Registers a sent response, and a check of its acknowledgement by the client's TCP."""
+        if not self.replay_seconds:
+            self._checks[record.id] = is_acknowledged, self._monotonic()
+
+    def end(self, record: OperationRecord) -> None:
+        """Ends a delivery; an identical request is a retry unless the delivery was recorded."""
+        self.pending.pop(record.id, None)
+        self._checks.pop(record.id, None)
+
+    def is_delivered(self, record: OperationRecord) -> bool:
+        """Whether the client has the response, also if the delivery is not recorded yet."""
+        if record.id in self.delivered_ids:
+            return True
+        is_acknowledged, _ = self._checks.get(record.id, (None, 0.0))
+        return is_acknowledged is not None and is_acknowledged()
+
+    def is_acknowledgement_pending(self, record: OperationRecord) -> bool:
+        """Whether the response was written so recently that its acknowledgement may be delayed."""
+        _, written_at = self._checks.get(record.id, (None, -math.inf))
+        return self._monotonic() - written_at < ACKNOWLEDGEMENT_SECONDS
+
+    def record_delivery(self, record: OperationRecord) -> None:
+        """Records that the client has the response; it is saved soon after."""
+        if self.replay_seconds:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self.replay_seconds, self._add_delivery, record)
+        else:
+            self._add_delivery(record)
+
+    def _add_delivery(self, record: OperationRecord) -> None:
+        if unsaved := self._unsaved_executions.get(record.id):
+            unsaved.is_delivered = True
+        self.delivered_ids[record.id] = None
+        self.event.set()
+
+    def record_reset(self, record: OperationRecord) -> None:
+        """Records that the connection was reset: the client may not have read the response."""
+        self.delivered_ids.pop(record.id, None)
+        self.reset_ids[record.id] = None
+        self.event.set()
+
+    async def record_disconnect(self, execution: OperationExecution) -> None:
+        """Records that the client disconnected before it had the response: the next is a retry."""
+        execution.is_client_disconnected = True
+        if execution.is_saved:
+            self._disconnected_ids[execution.operation_record.id] = None
+            await self.save_disconnects()
+
+    async def save_deliveries_and_resets(self) -> None:
+        """Saves recorded deliveries and resets.
+
+        After a delivery the next identical request is new; after a reset it is a retry.
+        """
+        self.event.clear()
+        # One at a time: a delivery that is saved late must not undo the reset that followed it.
+        async with self._lock:
+            # More deliveries may be recorded while a commit runs.
+            while ids := list(self.delivered_ids):
+                await self.operations.mark_answered(ids)
+                for id_ in ids:
+                    self.delivered_ids.pop(id_, None)
+            for id_ in list(self.reset_ids):
+                await self.operations.reopen(id_)
+                self.reset_ids.pop(id_, None)
+
+    async def save_resets_so_far(self) -> None:
+        """Saves every reset that had reached this machine before the call."""
+        # The event loop reports the end of a connection one iteration after it has read the reset.
+        for _ in range(2):
+            await asyncio.sleep(0)
+        if self.reset_ids:
+            await self.save_deliveries_and_resets()
+
+    async def save_disconnects(self) -> None:
+        for id_ in list(self._disconnected_ids):
+            await self.operations.mark_client_disconnected(id_)
+            self._disconnected_ids.pop(id_, None)
