@@ -85,7 +85,7 @@ class LegacyCodec:
         )
         if context.caller:
             # A long request is handled in slices and in threads, so that it does not block others.
-            context.caller.is_long = json_codec.has_rows(parsed_body[0])
+            context.caller.is_long = is_long and json_codec.has_rows(parsed_body[0])
             _record_progress(
                 context, "translating_request", len(data), is_long=context.caller.is_long
             )

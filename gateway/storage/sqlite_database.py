@@ -46,9 +46,8 @@ MAX_CLOCK_TICK_NS = 50_000_000
 class SqliteTransaction(Transaction):
     dialect = "sqlite"
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        # One for all statements: a cursor costs as much as a short statement.
-        self._cursor = connection.cursor()
+    def __init__(self, cursor: sqlite3.Cursor) -> None:
+        self._cursor = cursor
 
     async def lock(self, *names: str) -> None:
         """Does nothing: SQLite has one writer at a time."""
@@ -113,8 +112,9 @@ class SqliteDatabase(Database):
     def __init__(self, location: str, connect: Callable[[float], sqlite3.Connection]) -> None:
         super().__init__(location)
         self._connect = connect
-        self._connection: sqlite3.Connection | None = None
-        self._read_connection: sqlite3.Connection | None = None
+        # One for all statements of a connection: a cursor costs as much as a short statement.
+        self._cursor: sqlite3.Cursor | None = None
+        self._read_cursor: sqlite3.Cursor | None = None
         self._rows: dict[tuple[Any, ...], Sequence[Any]] = {}
         """Rows that ``fetch_now`` selected, valid as long as the file is unchanged."""
         self._changed_at = -1
@@ -152,10 +152,10 @@ class SqliteDatabase(Database):
                     "sqlite"
                 )
                 arguments = compiled.build_arguments(parameters)
-                if self._read_connection is None:
-                    self._read_connection = self._connect(0)
+                if self._read_cursor is None:
+                    self._read_cursor = self._connect(0).cursor()
                 # A transaction of its own, as every single statement is.
-                rows = self._read_connection.execute(compiled.text, arguments).fetchall()
+                rows = self._read_cursor.execute(compiled.text, arguments).fetchall()
                 # Another change in the same tick of the file system's clock would not be noticed.
                 if time.time_ns() - self._changed_at > MAX_CLOCK_TICK_NS:
                     self._rows[key] = rows
@@ -172,16 +172,16 @@ class SqliteDatabase(Database):
     def _read_inline(self, body: Body[Result]) -> Result:
         """Raises _FileLocked if the file is locked, because the event loop must not wait."""
         try:
-            if self._read_connection is None:
-                self._read_connection = self._connect(0)
+            if self._read_cursor is None:
+                self._read_cursor = self._connect(0).cursor()
             # Each statement is a transaction of its own, as on PostgreSQL.
-            return run_coroutine_without_waiting(body(SqliteTransaction(self._read_connection)))
+            return run_coroutine_without_waiting(body(SqliteTransaction(self._read_cursor)))
         except sqlite3.Error as error:
             if find_sqlite_code(error) == sqlite3.SQLITE_BUSY:
                 raise _FileLocked from None
-            if self._read_connection is not None and is_damage(error):
-                self._read_connection.close()
-                self._read_connection = None
+            if self._read_cursor is not None and is_damage(error):
+                self._read_cursor.connection.close()
+                self._read_cursor = None
             raise
 
     async def write(self, body: Body[Result]) -> Result:
@@ -223,12 +223,12 @@ class SqliteDatabase(Database):
                 jobs += refused
             with suppress(RuntimeError):  # the loop was closed without waiting
                 loop.call_soon_threadsafe(_set_future_results, jobs)
-        if self._connection is not None:
+        if self._cursor is not None:
             # Leaves no journal behind, unless another process uses the file; a WAL is deleted anyway.
             if JOURNAL_MODE == "PERSIST":
                 with suppress(sqlite3.Error):
-                    self._connection.execute("PRAGMA journal_mode = DELETE")
-            self._connection.close()
+                    self._cursor.execute("PRAGMA journal_mode = DELETE")
+            self._cursor.connection.close()
 
     def _take_queued_jobs(self, jobs: list[_Job], limit: int) -> tuple[list[_Job], bool]:
         """Adds queued jobs up to a number; also returns whether the queue has been closed."""
@@ -262,25 +262,25 @@ class SqliteDatabase(Database):
         Returns the error if the file cannot be used.
         """
         try:
-            if self._connection is None:
-                self._connection = self._connect(BUSY_SECONDS)
-            connection = self._connection
-            connection.execute(begin)
+            if self._cursor is None:
+                self._cursor = self._connect(BUSY_SECONDS).cursor()
+            cursor = self._cursor
+            cursor.execute(begin)
             if begin == BEGIN_WRITE:
                 self._check_files_in_place()
             for job in jobs:
-                self._run_job(connection, job, is_alone=len(jobs) == 1)
-            connection.execute("COMMIT" if any(not job.error for job in jobs) else "ROLLBACK")
+                self._run_job(cursor, job, is_alone=len(jobs) == 1)
+            cursor.execute("COMMIT" if any(not job.error for job in jobs) else "ROLLBACK")
             # Before the callers learn of it, so that what they read next shows their change.
             self._check_at = 0.0
         except BaseException as error:  # noqa: BLE001 - each caller gets it
             for job in jobs:
                 job.error = job.error or error
-            if self._connection is not None:
-                _roll_back(self._connection)
+            if self._cursor is not None:
+                _roll_back(self._cursor)
                 if is_damage(error):
-                    self._connection.close()
-                    self._connection = self._files = None
+                    self._cursor.connection.close()
+                    self._cursor = self._files = None
             return error
         return None
 
@@ -296,13 +296,13 @@ class SqliteDatabase(Database):
         elif files != self._files:
             raise sqlite3.OperationalError("its file was moved, replaced or deleted")
 
-    def _run_job(self, connection: sqlite3.Connection, job: _Job, *, is_alone: bool) -> None:
+    def _run_job(self, cursor: sqlite3.Cursor, job: _Job, *, is_alone: bool) -> None:
         if not is_alone:
             # A job that fails must not undo the other jobs of the group.
-            connection.execute("SAVEPOINT job")
+            cursor.execute("SAVEPOINT job")
         try:
             # In the caller's context, whose variables are those of its request.
-            body = job.body(SqliteTransaction(connection))
+            body = job.body(SqliteTransaction(cursor))
             job.result = job.context.run(run_coroutine_without_waiting, body)
         except sqlite3.Error as error:
             if not _is_statement_error(error):
@@ -314,8 +314,8 @@ class SqliteDatabase(Database):
             job.error = error
         if not is_alone:
             if job.error is not None:
-                connection.execute("ROLLBACK TO job")
-            connection.execute("RELEASE job")
+                cursor.execute("ROLLBACK TO job")
+            cursor.execute("RELEASE job")
 
     async def acquire_lock(self, name: str) -> bool:
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
@@ -333,14 +333,14 @@ class SqliteDatabase(Database):
         """Runs the queued jobs, and closes the file, which the next transaction opens again."""
         while self._lock_files:
             os.close(self._lock_files.pop())
-        if self._read_connection is not None:
-            self._read_connection.close()
-            self._read_connection = None
+        if self._read_cursor is not None:
+            self._read_cursor.connection.close()
+            self._read_cursor = None
         if self._thread is not None:
             self._is_closing = True
             self._jobs.put(None)
             await asyncio.to_thread(self._thread.join)
-            self._thread = self._connection = self._files = None
+            self._thread = self._cursor = self._files = None
             self._is_closing = False
 
 
@@ -364,9 +364,9 @@ def _stat(path: str) -> os.stat_result | None:
         return None
 
 
-def _roll_back(connection: sqlite3.Connection) -> None:
+def _roll_back(cursor: sqlite3.Cursor) -> None:
     with suppress(sqlite3.Error):  # SQLite rolls some transactions back itself
-        connection.execute("ROLLBACK")
+        cursor.execute("ROLLBACK")
 
 
 def _set_future_results(jobs: Sequence[_Job]) -> None:

@@ -99,7 +99,7 @@ def run_transaction(connection: sqlite3.Connection, body: Body[Result], begin: s
     """Run a body in a transaction of its own, in this thread."""
     try:
         connection.execute(begin)
-        result = run_coroutine_without_waiting(body(SqliteTransaction(connection)))
+        result = run_coroutine_without_waiting(body(SqliteTransaction(connection.cursor())))
         connection.execute("COMMIT")
     except BaseException:
         with suppress(sqlite3.Error):  # SQLite rolls some transactions back itself

@@ -280,8 +280,8 @@ async def test_rows_fetched_at_once_follow_every_change_of_others(tmp_path: Path
     statements: list[str] = []
     await asyncio.sleep(0.1)
     sqlite_database.fetch_now(select_count, {"wanted": "a"})
-    read_connection: Any = sqlite_database._read_connection
-    read_connection.set_trace_callback(statements.append)
+    read_cursor: Any = sqlite_database._read_cursor
+    read_cursor.connection.set_trace_callback(statements.append)
     assert sqlite_database.fetch_now(select_count, {"wanted": "a"}) == [(199,)]
     assert statements == []
     other_connection.execute("BEGIN EXCLUSIVE")
