@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -83,19 +84,17 @@ class CheckpointWriter:
             encoded = await encode_long_changes(checkpoint.object_changes)
             checkpoint = structs.replace(checkpoint, object_changes=encoded)
 
-        # Listed when the transaction is queued: a reset that follows is saved after it. With several
-        # processes, the others see a delivery sooner if it does not wait for the next checkpoint.
-        delivered_ids = sorted(checkpoint.delivered_ids) if self._store.is_of_one_process else []
-
         async def save_rows(tx: Transaction) -> None:
             await tx.lock(*locks)
             await self._check_and_save(tx, record, checkpoint)
             if delivered_ids:
                 await close_operations(tx, delivered_ids, self._store.clock())
 
-        await self._store.write(save_rows)
-        for id_ in delivered_ids:
-            checkpoint.delivered_ids.pop(id_, None)
+        # Taken when the transaction is queued: a reset that follows is saved after it. With several
+        # processes, the others see a delivery sooner if it does not wait for a checkpoint.
+        take_deliveries = checkpoint.take_deliveries if self._store.is_of_one_process else None
+        with take_deliveries() if take_deliveries else nullcontext(()) as delivered_ids:
+            await self._store.write(save_rows)
 
     async def _check_and_save(
         self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint

@@ -11,7 +11,8 @@ An *operation* is a request that writes, from its first change until its client 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 
@@ -138,8 +139,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """Whether any of these may be stored in chunks."""
     new_aliases: Mapping[str, str] = {}
     """New legacy ids of objects: legacy id to current id."""
-    delivered_ids: dict[str, None] = {}
-    """Operations whose responses were delivered, in use by the journal. Those that the transaction
-    closes are removed."""
+    take_deliveries: Callable[[], AbstractContextManager[Sequence[str]]] | None = None
+    """Returns the operations whose responses were delivered, for the transaction to close them."""
     audit_action: str = ""
     """The action for the audit log, if an operator makes the change."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gateway.storage.operation_records import OperationRecord
@@ -39,6 +40,8 @@ class Deliveries:
         """The executions whose responses are being sent to their clients, by operation id."""
         self.delivered_ids: dict[str, None] = {}
         """Operations whose clients have the response, until that is saved."""
+        self._saving_ids: set[str] = set()
+        """Those of them that a transaction is saving."""
         self.reset_ids: dict[str, None] = {}
         """Operations whose connections were reset after their delivery, until that is saved."""
         self.event = asyncio.Event()
@@ -110,14 +113,26 @@ class Deliveries:
         self.event.clear()
         # One at a time: a delivery that is saved late must not undo the reset that followed it.
         async with self._lock:
-            # More deliveries may be recorded while a commit runs.
-            while ids := list(self.delivered_ids):
+            with self.take_unsaved() as ids:
                 await self.operations.mark_answered(ids)
-                for id_ in ids:
-                    self.delivered_ids.pop(id_, None)
             for id_ in list(self.reset_ids):
                 await self.operations.reopen(id_)
                 self.reset_ids.pop(id_, None)
+
+    @contextmanager
+    def take_unsaved(self) -> Iterator[list[str]]:
+        """Gives the deliveries to save, each to one transaction at a time; it may fail."""
+        ids = sorted(self.delivered_ids.keys() - self._saving_ids)
+        self._saving_ids.update(ids)
+        try:
+            yield ids
+            for id_ in ids:
+                self.delivered_ids.pop(id_, None)
+        except BaseException:
+            self.event.set()
+            raise
+        finally:
+            self._saving_ids.difference_update(ids)
 
     async def save_resets_so_far(self) -> None:
         """Saves every reset that had reached this machine before the call."""

@@ -457,7 +457,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
             has_chunks=self.has_chunks,
             unrelated_ids=self.unrelated_ids,
             # The acknowledgement of an earlier response needs no commit of its own then.
-            delivered_ids=self.journal.deliveries.delivered_ids,
+            take_deliveries=self.journal.deliveries.take_unsaved,
             **parts,
         )
         await self._write_checkpoint(record, checkpoint)
