@@ -228,7 +228,8 @@ async def test_retry_after_a_kill_is_answered_as_soon_as_the_lease_has_expired(
     instances: Instances,
 ) -> None:
     """The write had happened: reading it back proves that at once."""
-    instances.service.faults.append(Fault("POST", "/v1/recipients", delay=0.5))
+    # Until long after the kill.
+    instances.service.faults.append(Fault("POST", "/v1/recipients", answer_delay=10))
     sending = asyncio.create_task(
         request_gateway(
             instances.first.session,
