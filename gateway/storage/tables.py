@@ -186,8 +186,8 @@ legacy_ids = Table(
     Column("imported", Boolean, nullable=False),
     Column("created_at", UTCDateTime, nullable=False),
     PrimaryKeyConstraint("merchant", "environment", "legacy_id"),
+    # Not ordered by the key, by which SQLite would then search a merchant's ids for a current one.
     Index(None, "merchant", "environment", "current_id"),
-    **KEY_ORDERED,
 )
 
 operations = Table(

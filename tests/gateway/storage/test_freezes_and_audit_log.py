@@ -22,6 +22,7 @@ from gateway.operator.retention import delete_expired_data
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store, operation_statements
 from gateway.storage.engine import find_sqlite_file, parse_state_url
 from gateway.storage.freezes import freeze_writes, unfreeze_writes
+from gateway.storage.id_rows import load_legacy_ids
 from gateway.storage.operation_records import (
     Checkpoint,
     OperationRecord,
@@ -353,3 +354,12 @@ async def test_finished_operations_are_read_by_index(sqlite: State) -> None:
             plan_line for plan_line in plan if plan_line in tables or "ix_writes_merch" in plan_line
         ]
         assert not scans, (statement, plan)
+
+
+async def test_legacy_ids_of_objects_are_read_by_index(sqlite: State) -> None:
+    async with open_store(sqlite) as store:
+        with record_statements("legacy_ids") as statement_log:
+            assert await load_legacy_ids(store, ACME, ["B-1", "B-2"]) == {}
+    ((statement, _values),) = statement_log
+    plan = explain_query_plan(sqlite, statement, ("",) * statement.count("?"))
+    assert "current_id=?" in plan[0], plan

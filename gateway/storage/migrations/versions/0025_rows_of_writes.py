@@ -19,7 +19,6 @@ WITHOUT_ROWID = (
     "operation_objects",
     "operation_steps",
     "upstream_writes",
-    "legacy_ids",
     "recipient_states",
     "recipient_locks",
     "batch_services",
