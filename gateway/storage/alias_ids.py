@@ -7,7 +7,6 @@ may be imported later, so that direction expires. An alias id is saved before an
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -57,13 +56,12 @@ class AliasIds:
         None if any of them is not cached.
         """
         known: dict[str, str] = {}
-        entries, now = self._legacy_ids.entries, time.monotonic()
         for id_ in legacy_ids:
             name = tenant, id_
             if cached_id := self._current_ids.get(name):
                 known[id_] = cached_id
             # An id that is cached as its own legacy id stands for itself.
-            elif (entry := entries.get(name)) is None or now >= entry[0] or entry[1] != id_:
+            elif self._legacy_ids.get(name) != id_:
                 return None
         return known
 
@@ -112,13 +110,12 @@ class AliasIds:
 
         None if any of them is not cached.
         """
-        entries, now = self._legacy_ids.entries, time.monotonic()
         legacy_ids: dict[str, str] = {}
         for _kind, id_ in objects:
-            if (entry := entries.get((tenant, id_))) is None or now >= entry[0]:
+            if (legacy_id := self._legacy_ids.get((tenant, id_))) is None:
                 return None
-            if entry[1] != id_:
-                legacy_ids[id_] = entry[1]
+            if legacy_id != id_:
+                legacy_ids[id_] = legacy_id
         return legacy_ids
 
     async def find_or_create_legacy_ids(

@@ -23,27 +23,27 @@ class TtlCache(Generic[Key, Value]):
         self._max_entries = max_entries
         self._seconds = seconds
         self._clock = clock
-        self.entries: dict[Key, tuple[float, Value]] = {}
+        self._entries: dict[Key, tuple[float, Value]] = {}
         """Values with the time until which they are valid."""
 
     def get(self, key: Key) -> Value | None:
         """Returns None if the key is not cached, or its entry has expired."""
-        entry = self.entries.get(key)
+        entry = self._entries.get(key)
         return entry[1] if entry is not None and self._clock() < entry[0] else None
 
     def put(self, key: Key, value: Value) -> None:
         now = self._clock()
         # Removed first, so that a renewed entry moves to the end of the order.
-        self.entries.pop(key, None)
-        self.entries[key] = (now + self._seconds, value)
+        self._entries.pop(key, None)
+        self._entries[key] = (now + self._seconds, value)
         self._evict(now)
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return len(self._entries)
 
     def _evict(self, now: float) -> None:
         while True:
-            oldest = next(iter(self.entries))
-            if len(self.entries) <= self._max_entries and now < self.entries[oldest][0]:
+            oldest = next(iter(self._entries))
+            if len(self._entries) <= self._max_entries and now < self._entries[oldest][0]:
                 return
-            del self.entries[oldest]
+            del self._entries[oldest]
