@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import re
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -349,10 +350,15 @@ async def test_finished_operations_are_read_by_index(sqlite: State) -> None:
     rival_query = operation_statements.SELECT_RIVALS.compile_for_dialect("sqlite").text
     for statement in [*statements, rival_query]:
         plan = explain_query_plan(sqlite, statement, ("",) * statement.count("?"))
-        tables = ("SCAN journal", "SCAN journal_subjects", "SCAN writes")
+        tables = ("SCAN operations", "SCAN operation_objects", "SCAN upstream_writes")
         scans = [
-            plan_line for plan_line in plan if plan_line in tables or "ix_writes_merch" in plan_line
+            plan_line
+            for plan_line in plan
+            if plan_line in tables or "upstream_writes_merch" in plan_line
         ]
+        # In the order of the key, up to a limit: the oldest operations.
+        if re.search(r"ORDER BY operations\.number\s+LIMIT", statement):
+            scans.remove("SCAN operations")
         assert not scans, (statement, plan)
 
 
