@@ -38,8 +38,9 @@ from gateway.signed_api.transitions import (
     WriteTarget,
     WrongBatchStatus,
 )
-from gateway.storage import ObjectStateStore, StoreUnavailable
+from gateway.storage import ObjectStateStore, StoreUnavailable, Tenant
 from gateway.storage.alias_ids import AliasIds
+from gateway.storage.freezes import freeze_writes, unfreeze_writes
 from gateway.storage.mode_rows import FORWARD, TRANSLATE, Mode
 from gateway.storage.operation_records import OperationRecord
 from gateway.upstream.capability_cache import CapabilityCache
@@ -85,6 +86,7 @@ API_KEY = ApiKey(
     None,
     (),
 )
+ALL_TENANTS = Tenant("", "")
 LEASE_SECONDS = LEASE_TTL_SECONDS
 PATIENCE_SECONDS = TIMEOUT_SECONDS + 5
 MAX_SHUTDOWN_SECONDS = PATIENCE_SECONDS + 5
@@ -552,6 +554,14 @@ async def settle_forwarded_writes(store: SimulatedStore, network: LegacyNetwork)
         with suppress(WriteCommandRefused):
             await record_operator_verdict(store, in_doubt.id, verdict)
             network.confirmed_requests += [request] if has_happened else []
+
+
+async def freeze_all_writes(store: SimulatedStore) -> None:
+    await freeze_writes(store, ALL_TENANTS)
+
+
+async def unfreeze_all_writes(store: SimulatedStore) -> None:
+    await unfreeze_writes(store, ALL_TENANTS)
 
 
 async def start_gateway(

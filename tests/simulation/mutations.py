@@ -188,6 +188,13 @@ def _refused_create_is_undone_once() -> Iterator[tuple[Any, str, Any]]:
     yield recipients, "_undo_recipient_creation", undo_once
 
 
+def _freeze_is_ignored() -> Iterator[tuple[Any, str, Any]]:
+    async def is_never_frozen(*_: Any) -> bool:
+        return False
+
+    yield checkpoints, "is_frozen", is_never_frozen
+
+
 def _select_deliveries(*names: str) -> tuple[Any, ...]:
     return tuple(delivery for delivery in FAULTY_DELIVERIES if delivery.name in names)
 
@@ -269,6 +276,7 @@ MISTAKES: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = {
     },
     _batch_changes_its_service: _MODES_CHANGE,
     _step_that_was_not_sent_fails_the_request: {**_TWO_CLIENTS, "outage_rate": 1.0},
+    _freeze_is_ignored: {"freeze_rate": 1.0},
     _refused_create_is_undone_once: {
         **_TWO_CLIENTS,
         "duplicate_rate": 0.0,

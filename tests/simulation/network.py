@@ -14,10 +14,13 @@ from typing import Any
 from gateway.config.settings import CurrentWords
 from gateway.simulator import Service, ServiceOptions
 from gateway.simulator.http_handler import RequestHandler
+from gateway.writes.instance_leases import LEASE_TTL_SECONDS
 from tests.recording_service import CREATED_OBJECTS, HTML, ReceivedRequest, SentRequest
 from tests.simulation.process import EPOCH, Process
 
 TIMEOUT_SECONDS = 4.0
+SEND_SECONDS = LEASE_TTL_SECONDS / 2
+"""How long before it is sent a write may have been recorded, and so before a freeze."""
 SIGNATURE_HEADERS = CurrentWords()
 SIGNED_BY_CLIENT = "X-Signed-By-Client"
 """Header of the requests that clients have signed."""
@@ -117,6 +120,8 @@ class Network:
     """Share of batch creates after which the process is paused or killed."""
     outage_rate: float = 0.0
     """Share of recipient creates after which the service is down for a while."""
+    frozen_at: float | None = None
+    """When an operator's freeze was confirmed, while it lasts."""
     is_superseded: Callable[[str], bool] = lambda _batch: False
     """Whether this upstream batch is superseded, so that nothing may be written to it."""
     problems: list[str] = field(default_factory=list)
@@ -147,6 +152,10 @@ class Network:
         )
         recorded_request.behaviour = delivery.name
         self.requests.append(recorded_request)
+        if recorded_request.is_write and self._is_frozen_at(sent_at):
+            self.problems.append(
+                f"{recorded_request.method} {recorded_request.path} was sent despite a freeze"
+            )
         self.log(
             "sent",
             recorded_request.number,
@@ -214,6 +223,9 @@ class Network:
                 f"{recorded_request.method} {recorded_request.path} was sent to a superseded batch"
             )
         return response.status, body
+
+    def _is_frozen_at(self, sent_at: float) -> bool:
+        return self.frozen_at is not None and sent_at > self.frozen_at + SEND_SECONDS
 
     @property
     def _is_down(self) -> bool:

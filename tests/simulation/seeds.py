@@ -19,8 +19,10 @@ from tests.simulation import checks
 from tests.simulation.assembly import (
     LEASE_SECONDS,
     Gateway,
+    freeze_all_writes,
     settle_forwarded_writes,
     start_gateway,
+    unfreeze_all_writes,
 )
 from tests.simulation.database import (
     Connection,
@@ -64,6 +66,8 @@ class Conditions:
     """Share of batch creates after which the process is paused or killed."""
     outage_rate: float = 0.0
     """Share of recipient creates after which the service is down for a while."""
+    freeze_rate: float = 0.0
+    """How probable it is, in each pause between two freezes, that an operator freezes the writes."""
     duplicate_rate: float = 0.3
     """Share of requests that two clients send at once."""
     keys: float = 0.25
@@ -184,6 +188,26 @@ class Simulation:
                 await self.start_gateway(gateway_index)
         self.log("calm")
 
+    async def _freeze_writes(self) -> None:
+        """Freezes all writes now and then, as an operator does, and unfreezes them."""
+        rng = random.Random(f"freezes {self.seed}")
+        store = SimulatedStore(Process(rng), self.connection, shared=True)
+        networks = (self.network, self.legacy_network)
+        while not self.is_undisturbed:
+            await asyncio.sleep(rng.uniform(0.0, 2.0))
+            if rng.random() >= self.conditions.freeze_rate:
+                continue
+            await freeze_all_writes(store)
+            self.counts["freezes"] += 1
+            self.log("frozen")
+            for network in networks:
+                network.frozen_at = asyncio.get_running_loop().time()
+            await asyncio.sleep(rng.choice((0.1, 1.0, 5.0, 30.0)))
+            for network in networks:
+                network.frozen_at = None
+            await unfreeze_all_writes(store)
+            self.log("unfrozen")
+
     async def _settle_forwarded_writes(self) -> None:
         """Settles what only an operator can settle, for as long as clients wait."""
         store = SimulatedStore(Process(random.Random(self.seed)), self.connection, shared=True)
@@ -227,6 +251,7 @@ class Simulation:
             asyncio.create_task(self._disturb(gateway_index))
             for gateway_index in range(self.conditions.gateways)
         ]
+        disturbance_tasks.append(asyncio.create_task(self._freeze_writes()))
         names = [f"story-{number}-end" for number in range(self.conditions.scenarios)]
         scenarios = [self._build_scenario(name, payee) for name in names]
         kinds = self.conditions.kinds
@@ -250,7 +275,8 @@ async def _play_seed(
     random.seed(seed)  # for the random numbers of the product
     # Drawn apart, so that the other conditions of a seed stay what they were.
     outage_rate = random.Random(f"outage {seed}").choice((0.0, 0.0, 0.3, 1.0))
-    changes = {"outage_rate": outage_rate, **changes}
+    freeze_rate = random.Random(f"freeze {seed}").choice((0.0, 0.0, 0.3, 1.0))
+    changes = {"outage_rate": outage_rate, "freeze_rate": freeze_rate, **changes}
     conditions = replace(Conditions.draw(rng), **changes)
     network = Network(
         build_service(rng, **conditions.service_options),
