@@ -13,8 +13,10 @@ import pytest
 from gateway.config.settings import State
 from gateway.simulator import Fault, Service, start_simulator
 from tests.gateway.storage import conftest
+from tests.operator_commands import open_operated_gateway
 from tests.payouts import create_recipient
 from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
+from tests.sockets import wait_until
 
 database, postgres = conftest.database, conftest.postgres
 
@@ -85,3 +87,17 @@ async def test_writes_are_serialized_across_processes(
             for _ in range(2)
         ]
         await check_concurrent_writes(both, service)
+
+
+async def test_waiting_write_does_not_follow_one_that_ended_in_doubt(tmp_path: Path) -> None:
+    """The first may still be executed, and would then take the place of the second."""
+    async with open_operated_gateway(tmp_path) as setup:
+        recipient = await create_recipient(setup.gateway)
+        path = f"/v1/recipients/{recipient}/payout-methods"
+        setup.add_fault("POST", "/v1/recipients/*/accounts", close="before", delay=0.5)
+        first_request = asyncio.ensure_future(setup.gateway.request("POST", path, build_bank(1)))
+        await wait_until(lambda: not setup.service.faults)  # it is being delayed
+        second_response = await setup.gateway.request("POST", path, build_bank(2))
+        assert ((await first_request).status, second_response.status) == (500, 500)
+        assert "nothing of this request was done" in second_response.text
+        assert setup.count_calls("POST", "/v1/recipients/*/accounts") == 2

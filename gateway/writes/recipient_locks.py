@@ -59,6 +59,11 @@ class RecipientLocks:
             # database.
             while earlier := self._find_earlier_execution(execution):
                 await self._wait_for_release_or_poll(deadline, earlier.ended)
+                # It may have ended in doubt, and still be executed.
+                while earlier.ended.is_set() and await self._is_unfinished(
+                    earlier.operation_record.id
+                ):
+                    await self._wait_for_release_or_poll(deadline)
             while (
                 self._reconciler.has_other_instances
                 and not await self._try_acquire_recipient_lock(execution, recipient)
@@ -102,13 +107,9 @@ class RecipientLocks:
         holder = (await object_state.load(record.tenant, _RECIPIENT_LOCK_KIND, recipient)).get(
             "holder"
         )
-        if holder is not None:
-            row = await self._journal.operations.find_operation(str(holder))
-            # A closed or deleted holder has left its lock behind, which is free.
-            if row is not None and row.state in (RUNNING, IN_DOUBT):
-                if not self._reconciler.is_operation_executing(row):
-                    await self._reconciler.reconcile_blocking_write(row)
-                return False
+        # A closed or deleted holder has left its lock behind, which is free.
+        if holder is not None and await self._is_unfinished(str(holder)):
+            return False
         # Of several that saw the same holder, one can replace it.
         acquire = CompareAndSet(
             _RECIPIENT_LOCK_KIND, recipient, {"holder": record.id}, expected={"holder": holder}
@@ -117,4 +118,13 @@ class RecipientLocks:
             await object_state.compare_and_set_all(record.tenant, [acquire])
         except Conflict:
             return False
+        return True
+
+    async def _is_unfinished(self, operation_id: str) -> bool:
+        """Whether an operation runs; reconciles it if it is in doubt, or raises Halted."""
+        row = await self._journal.operations.find_operation(operation_id)
+        if row is None or row.state not in (RUNNING, IN_DOUBT):
+            return False
+        if not self._reconciler.is_operation_executing(row):
+            await self._reconciler.reconcile_blocking_write(row)
         return True
