@@ -140,6 +140,39 @@ async def test_validation_error_is_replayed_and_invalid_status_is_not(tmp_path: 
         assert len(service.list_requests()) == calls
 
 
+async def test_expired_quote_is_not_replayed(tmp_path: Path) -> None:
+    """The quote can be renewed, and then the same start succeeds."""
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
+        path = f"/v1/batches/{batch}/start-processing"
+        refusal = b'{"ok":false,"errors":[{"code":"expired_quote","message":"Expired"}]}'
+        service.faults.append(Fault("POST", "/v1/batches/*/*", status=406, body=refusal))
+        responses = [
+            await gateway.request("POST", path, headers=build_key_header("one")) for _ in range(2)
+        ]
+        assert [response.status for response in responses] == [406, 200]
+
+
+async def test_key_of_a_retry_holds_if_the_first_attempt_had_none(tmp_path: Path) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        payee = await create_recipient(gateway)
+        batch = await create_batch(gateway, payee, "5.00")
+        path = f"/v1/batches/{batch}/payments"
+        body = {"recipient": {"id": payee}, "sourceAmount": "7.00"}
+        service.faults.append(Fault("POST", "/v1/batches/*/payments", answer_delay=0.5))
+        first_request = asyncio.ensure_future(gateway.request("POST", path, body))
+        await wait_until(lambda: service.creation_counts["payment"] == 2)
+        retries = [
+            await gateway.request("POST", path, body, headers=build_key_header("one"))
+            for _ in range(2)
+        ]
+        texts = {response.text for response in (await first_request, *retries)}
+        assert len(texts) == 1
+        assert service.creation_counts["payment"] == 2
+
+
 async def test_first_answer_is_replayed_after_a_restart(tmp_path: Path) -> None:
     service = Service(seed=1)
     simulator = await start_simulator(service=service)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -98,3 +99,25 @@ async def test_retry_is_recognized_after_key_file_lines_are_reordered(
     finally:
         await simulator.stop()
     assert (batch_body["totalPayments"], service.creation_counts["payment"]) == (2, 2)
+
+
+async def test_replay_seconds_end_although_the_gateway_was_restarted_meanwhile(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1)
+    simulator = await start_simulator(service=service)
+    writes = {"replay_seconds": 2}
+    try:
+        responses = []
+        for pause_seconds in (0.0, 2.5):
+            async with open_gateway(tmp_path, simulator.url, writes=writes) as gateway:
+                if not responses:
+                    recipient = await create_recipient(gateway)
+                payments = [{"recipient": {"id": recipient}, "sourceAmount": "5.00"}]
+                body = {"sourceCurrency": "USD", "payments": payments}
+                await asyncio.sleep(pause_seconds)
+                responses.append(await gateway.request("POST", "/v1/batches", body))
+        assert [response.status for response in responses] == [200, 200]
+        assert service.creation_counts["batch"] == 2
+    finally:
+        await simulator.stop()

@@ -88,7 +88,7 @@ class CheckpointWriter:
             await tx.lock(*locks)
             await self._check_and_save(tx, record, checkpoint)
             if delivered_ids:
-                await close_operations(tx, delivered_ids, self._store.clock())
+                await close_operations(tx, delivered_ids, self._store.database_clock.now())
 
         # Taken when the transaction is queued: a reset that follows is saved after it. With several
         # processes, the others see a delivery sooner if it does not wait for a checkpoint.
@@ -197,7 +197,7 @@ class CheckpointWriter:
                 tx, record, "response", values["response"]
             )
         if values.get("state") not in (None, RUNNING, IN_DOUBT):
-            values["ended_at"] = self._store.database_clock.now()
+            values.setdefault("ended_at", self._store.database_clock.now())
         update = statements.build_fenced_update(tuple(sorted(values)), values.get("state"))
         fence = {"operation_id": record.id, "expected_fence": record.fence}
         # It changes no row, of this id, fence and state, only if another instance has taken over.
@@ -238,7 +238,7 @@ async def _check_no_identical_operation(
     common = {
         **record.tenant._asdict(),
         "key_id": record.key_id,
-        "arrived_at": record.started_at,
+        "repeats_since": record.repeats_since,
     }
     values = [{**common, "fingerprint": each} for each in record.fingerprints]
     for id_, idempotency in await tx.fetch(statements.SELECT_IDENTICAL, *values):

@@ -73,6 +73,8 @@ class OperationRecord(msgspec.Struct, frozen=True):
     object_ids: tuple[str, ...] = ()
     fingerprint_before_import: str = ""
     """The fingerprint without imported ids: the first attempt may be older than the import."""
+    repeats_since: datetime | None = None
+    """Of a new record: it repeats an identical operation that ended later, even if delivered."""
 
     def __repr__(self) -> str:
         return f"OperationRecord({self.id}, {self.operation}, {self.state})"

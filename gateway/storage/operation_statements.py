@@ -101,14 +101,14 @@ def _build_related_operations_query() -> Any:
 
 
 def _build_overlap_conditions() -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    """Builds conditions for closed operations with the same request that ended after it came.
+    """Builds conditions for closed operations that a new one with the same request repeats.
 
     Each in the words of an index.
     """
     has_overlapped = and_(
         HAS_FINGERPRINT,
         _is_in_state(states.ANSWERED),
-        operations.c.ended_at > bindparam("arrived_at", type_=operations.c.ended_at.type),
+        operations.c.ended_at > bindparam("repeats_since", type_=operations.c.ended_at.type),
     )
     return and_(IS_UNREAD_ANSWER, has_overlapped), and_(HAS_ANY_IDEMPOTENCY_KEY, has_overlapped)
 

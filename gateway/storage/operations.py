@@ -88,7 +88,7 @@ class OperationRepository:
         """Closes operations whose clients have the responses; see ``close_operations``."""
         if not ids:
             return
-        closed_at = self._store.clock()
+        closed_at = self._store.database_clock.now()
         await self._store.write(lambda tx: checkpoints.close_operations(tx, sorted(ids), closed_at))
 
     async def reopen(self, id_: str) -> None:
@@ -100,6 +100,16 @@ class OperationRepository:
         statement = (
             update(operations).where(operations.c.id == id_).values(is_client_disconnected=True)
         )
+        await self._store.write(lambda tx: tx.execute(statement))
+
+    async def add_idempotency_key(self, record: OperationRecord, key_digest: str) -> None:
+        """Gives an operation an Idempotency-Key, unless it has one, or another has this one."""
+        other = operations.alias()
+        has_other = exists().where(
+            other.c.key_id == record.key_id, other.c.idempotency == key_digest
+        )
+        is_free = and_(operations.c.id == record.id, operations.c.idempotency.is_(None), ~has_other)
+        statement = update(operations).where(is_free).values(idempotency=key_digest)
         await self._store.write(lambda tx: tx.execute(statement))
 
     # Reading
@@ -115,7 +125,7 @@ class OperationRepository:
             **record.tenant._asdict(),
             "key_id": record.key_id,
             "idempotency": record.idempotency,
-            "arrived_at": record.started_at,
+            "repeats_since": record.repeats_since,
             "objects": sorted(record.object_ids),
         }
         parameters = [{**values, "fingerprint": each} for each in record.fingerprints]

@@ -24,8 +24,7 @@ ACKNOWLEDGEMENT_SECONDS = 0.25
 class Deliveries:
     """The responses that this process delivers, and the deliveries and resets to save.
 
-    A request that is identical to one whose response was acknowledged ``replay_seconds`` ago is a
-    new one. ``unsaved_executions`` is that of the journal.
+    ``unsaved_executions`` is that of the journal.
     """
 
     def __init__(
@@ -33,9 +32,7 @@ class Deliveries:
         operations: OperationRepository,
         unsaved_executions: Mapping[str, OperationExecution],
         monotonic: Callable[[], float],
-        replay_seconds: float,
     ) -> None:
-        self.replay_seconds = replay_seconds
         self.pending: dict[str, OperationExecution] = {}
         """The executions whose responses are being sent to their clients, by operation id."""
         self.delivered_ids: dict[str, None] = {}
@@ -58,8 +55,7 @@ class Deliveries:
 
     def watch(self, record: OperationRecord, is_acknowledged: Callable[[], bool]) -> None:
         """Registers a sent response, and a check of its acknowledgement by the client's TCP."""
-        if not self.replay_seconds:
-            self._checks[record.id] = is_acknowledged, self._monotonic()
+        self._checks[record.id] = is_acknowledged, self._monotonic()
 
     def end(self, record: OperationRecord) -> None:
         """Ends a delivery; an identical request is a retry unless the delivery was recorded."""
@@ -80,13 +76,6 @@ class Deliveries:
 
     def record_delivery(self, record: OperationRecord) -> None:
         """Records that the client has the response; it is saved soon after."""
-        if self.replay_seconds:
-            loop = asyncio.get_running_loop()
-            loop.call_later(self.replay_seconds, self._add_delivery, record)
-        else:
-            self._add_delivery(record)
-
-    def _add_delivery(self, record: OperationRecord) -> None:
         if unsaved := self._unsaved_executions.get(record.id):
             unsaved.is_delivered = True
         self.delivered_ids[record.id] = None

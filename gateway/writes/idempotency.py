@@ -129,6 +129,7 @@ class IdempotencyGuard:
                     write_request, wait_state, render_answer
                 )
                 if not isinstance(execution, OperationExecution):
+                    await self._record_key_of_retry(write_request, execution[1])
                     return execution
                 try:
                     await self._recipient_locks.acquire_recipient_lock(
@@ -249,7 +250,10 @@ class IdempotencyGuard:
             is_read = execution.operation.method == "GET"
             # A long response is rebuilt from the steps, unless it has an Idempotency-Key.
             is_stored = not is_read and (
-                has_key or not response.is_long or execution.operation_record.is_forwarded
+                has_key
+                or not response.is_long
+                or execution.operation_record.is_forwarded
+                or self._journal.replay_seconds > 0
             )
             stored = (
                 await run_in_thread_if(response.is_long, stored_responses.encode_response, response)
@@ -262,6 +266,14 @@ class IdempotencyGuard:
         except BaseException:
             self.deliveries.end(execution.operation_record)
             raise
+
+    async def _record_key_of_retry(
+        self, write_request: WriteRequest, first_attempt: OperationRecord | None
+    ) -> None:
+        """Records the Idempotency-Key of a retry whose first attempt had none."""
+        key_digest = self._journal.digest_idempotency_key(write_request.idempotency_key)
+        if key_digest and first_attempt and first_attempt.idempotency is None:
+            await self._journal.operations.add_idempotency_key(first_attempt, key_digest)
 
     async def _leave_in_doubt(self, execution: OperationExecution, unknown: Unknown) -> None:
         try:

@@ -83,9 +83,9 @@ class Journal:
             MAX_REMEMBERED_ENDS, ENDS_REMEMBERED_SECONDS, self.monotonic
         )
         """When operations ended here, by the monotonic clock and operation id."""
-        self.deliveries = Deliveries(
-            self.operations, self.unsaved_executions, self.monotonic, replay_seconds
-        )
+        self.deliveries = Deliveries(self.operations, self.unsaved_executions, self.monotonic)
+        self.replay_seconds = replay_seconds
+        """Seconds after a delivered response for which an identical request is still a retry."""
         self._hmac = KeyedHmac(store.encryption.derive_key_from_oldest("journal"))
 
     def build_record(
@@ -117,6 +117,7 @@ class Journal:
             # An operation from before the import named the same objects by their other ids.
             object_ids += [*ids.values(), *_list_bulk_delete_ids(body)]
             fingerprint_before_import = self._digest([name, ids, body])
+        started_at = self._database_clock.now() - timedelta(seconds=waited_seconds)
         return OperationRecord(
             id=self.new_id(),
             tenant=key.tenant,
@@ -126,7 +127,8 @@ class Journal:
             request_id=request_id,
             fingerprint=fingerprint,
             fingerprint_before_import=fingerprint_before_import,
-            started_at=self._database_clock.now() - timedelta(seconds=waited_seconds),
+            started_at=started_at,
+            repeats_since=started_at - timedelta(seconds=self.replay_seconds),
             idempotency=self.digest_idempotency_key(idempotency_key),
             instance=self.instance,
             object_ids=tuple(dict.fromkeys(filter(_is_valid_id, object_ids))),

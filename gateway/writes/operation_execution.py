@@ -377,6 +377,9 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
             changes: dict[str, Any] = {"state": DONE, "reason": None, "response": answer}
             if key_digest is not None:
                 changes["idempotency"] = key_digest
+            # Counted from the delivery, which may be late.
+            if self.journal.replay_seconds:
+                changes["ended_at"] = None
             # The response then goes to a retry, which may come to another process.
             if not self.is_client_waiting:
                 changes["is_client_disconnected"] = True

@@ -412,8 +412,9 @@ class WriteReconciler:
     async def _close_and_clear_expired_operations_if_due(self) -> None:
         if self._journal.monotonic() - self._expired_at > _EXPIRY_INTERVAL_SECONDS:
             now = self._journal.clock()
+            replay_time = timedelta(seconds=self._journal.replay_seconds)
             await self._journal.operations.close_and_clear_expired_operations(
-                now - _RETENTION, now - _UNREAD_RETENTION
+                now - _RETENTION, now - max(_UNREAD_RETENTION, replay_time)
             )
             self._expired_at = self._journal.monotonic()
 

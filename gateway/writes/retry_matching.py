@@ -53,8 +53,7 @@ class RetryMatcher:
         """
         if self._has_same_idempotency_key(row, record):
             return True
-        is_write = operation.method != "GET"
-        if self._joins_running and is_write and self._has_overlapped(row, record, received_at):
+        if operation.method != "GET" and self._is_repeated(row, record, received_at):
             return True
         if not self._is_identical_and_undelivered(row, record, operation):
             return False
@@ -78,8 +77,8 @@ class RetryMatcher:
 
         ``received_at`` is when the request was received, by the monotonic clock.
         """
-        if self._journal.deliveries.replay_seconds:
-            return False  # deliveries are recorded late then; until then the request is a retry
+        if self._journal.replay_seconds:
+            return False  # the request is a retry in either case
         if self._journal.monotonic() - received_at > DELIVERY_REPORT_SECONDS:
             return False  # the first client does not read its response; this one waits
         is_joined = self._has_same_idempotency_key(row, record) or row.id == first_attempt_id
@@ -89,21 +88,26 @@ class RetryMatcher:
         is_reported = row.is_client_disconnected or not self._reconciler.is_owned_by_other(row)
         return row.state == DONE and not is_joined and not is_reported
 
-    def _has_overlapped(
+    def _is_repeated(
         self, row: OperationRecord, record: OperationRecord, received_at: float
     ) -> bool:
-        """Whether ``row`` is the same request, and ended after ``record`` came.
+        """Whether ``row`` is the same request, and ended shortly before ``record`` came, or after.
 
-        Its head may have come long before its body, or this process may have been paused or busy.
+        Before: at most ``replay_seconds``. After: its head may have come long before its body, or this process may have been paused or busy.
         The two are one, even if the response was delivered since: its client cannot have had it
         when it sent the second.
         """
         if row.state not in (DONE, ANSWERED) or not _is_possibly_same_request(row, record):
             return False
+        since, arrived_at = record.repeats_since, record.started_at
+        if since and row.ended_at and since < row.ended_at <= arrived_at:
+            return True
+        if not self._joins_running:
+            return False
         if row.instance == record.instance:
             # By the monotonic clock: a clock that is set back must not make a retry of a request.
             return self._journal.ended_at.get(row.id, -math.inf) > received_at
-        return row.ended_at is not None and row.ended_at > record.started_at
+        return row.ended_at is not None and row.ended_at > arrived_at
 
     def _has_same_idempotency_key(self, row: OperationRecord, record: OperationRecord) -> bool:
         """Whether both have the same Idempotency-Key, from the same API key."""
@@ -122,7 +126,7 @@ class RetryMatcher:
             and _is_possibly_same_request(row, record)
             and row.started_at >= record.started_at - RETRY_WINDOW
             and row.is_open
-            and not self._journal.deliveries.is_delivered(row)
+            and (self._journal.replay_seconds > 0 or not self._journal.deliveries.is_delivered(row))
         )
 
 
@@ -160,9 +164,10 @@ def _can_run_concurrently(row: OperationRecord, record: OperationRecord) -> bool
 def is_temporary_refusal(failure: Failure) -> bool:
     """Whether a refusal may differ on a later attempt, so that it is not stored for the key.
 
-    The status of an object changes, and a failure or limit of the gateway passes.
+    The status of an object changes, a quote is renewed, and a failure or limit of the gateway
+    passes.
     """
     problems = getattr(failure, "problems", ())
     return isinstance(failure, Halted) or any(
-        problem.code == "invalid_status" for problem in problems
+        problem.code in ("invalid_status", "expired_quote") for problem in problems
     )
