@@ -3,11 +3,13 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
-from gateway.simulator.errors import Problems
+from gateway.simulator import payments, views
+from gateway.simulator.errors import Problems, build_not_found_error
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.state import Batch, Recipient, Tenant
+from gateway.simulator.payments import PaymentOrder
+from gateway.simulator.state import Batch, Payment, Recipient, Tenant
 
 Entry = TypeVar("Entry")
 
@@ -50,8 +52,12 @@ def _parse_count(problems: Problems, query: Mapping[str, str], name: str, defaul
 class AcceptedRequest:
     """An authenticated request; it is entered in the activity logs of `logged_recipients`.
 
-    In the current interface, `body` includes the query parameters (section 4).
+    The methods are those of the current interface, in which `body` includes the query parameters
+    (section 4). The legacy interface overrides what its document has otherwise: ids, JSON of
+    objects, and payments in bodies.
     """
+
+    answer_to_deleted_recipients: ClassVar[JsonObject] = {}
 
     tenant: Tenant
     query: dict[str, str]
@@ -62,6 +68,10 @@ class AcceptedRequest:
     def resolve_id(self, client_id: str) -> str:
         """Returns the service's id for a client's."""
         return client_id
+
+    def build_client_id(self, service_id: str) -> str:
+        """Returns the client's id for one of the service's."""
+        return service_id
 
     def require_recipient(self, recipient_id: str) -> Recipient:
         """Raises ApiError `not_found`."""
@@ -77,6 +87,13 @@ class AcceptedRequest:
 
     def require_path_batch(self) -> Batch:
         return self.require_batch(self.path_ids[0])
+
+    def require_path_payment(self) -> Payment:
+        """Raises ApiError `not_found`, also for a payment of another batch."""
+        batch, payment_id = self.require_path_batch(), self.resolve_id(self.path_ids[1])
+        if payment_id not in batch.payments:
+            raise build_not_found_error("Payment")
+        return batch.payments[payment_id]
 
     def parse_ids(self) -> list[str]:
         """Parses `ids` of a request that names several objects. Raises ApiError."""
@@ -103,6 +120,52 @@ class AcceptedRequest:
         page = self.parse_page()
         page_entries = [build_entry(entry) for entry in page.select_entries(entries)]
         return {key: page_entries, "meta": page.build_meta(len(entries))}
+
+    def build_recipient(self, recipient: Recipient) -> JsonObject:
+        return views.build_recipient(self.tenant, recipient)
+
+    def build_activity(self, _recipient: Recipient, activity: JsonObject) -> JsonObject:
+        return activity
+
+    def build_batch(self, batch: Batch) -> JsonObject:
+        return views.build_batch(self.tenant, batch)
+
+    def build_payment(self, payment: Payment) -> JsonObject:
+        return views.build_payment(self.tenant, payment)
+
+    def build_listed_payment(self, payment: Payment) -> JsonObject:
+        """Builds a payment of a batch's list, with a reduced recipient."""
+        return views.build_listed_payment(self.tenant, payment)
+
+    def build_batch_with_payments(self, batch: Batch) -> JsonObject:
+        """Builds a batch with one page of its payments."""
+        page = self.build_page("payments", list(batch.payments.values()), self.build_listed_payment)
+        return {**self.build_batch(batch), "payments": page}
+
+    def parse_batch_currency(self, problems: Problems) -> str:
+        """Parses the currency of a new batch; it is empty if a problem was added."""
+        field_name = self.tenant.vocabulary.batch_currency
+        return payments.parse_currency(problems, self.body, field_name) or ""
+
+    def parse_changed_currency(self, problems: Problems, batch: Batch) -> str:
+        """Parses the currency of a changed batch."""
+        field_name = self.tenant.vocabulary.batch_currency
+        # The terms of the payments depend on the currency.
+        if self.body.get(field_name, batch.currency) != batch.currency:
+            problems.add_invalid_field(field_name, "Cannot be changed")
+        return batch.currency
+
+    def parse_payment_order(
+        self, problems: Problems, body: JsonObject, batch: Batch
+    ) -> PaymentOrder | None:
+        """Parses a new payment; the result is valid only if no problem was added."""
+        return payments.parse_payment_order(self.tenant, problems, body, batch)
+
+    def parse_payment_change(
+        self, problems: Problems, body: JsonObject, payment: Payment
+    ) -> PaymentOrder:
+        """Parses a changed payment; the result is valid only if no problem was added."""
+        return payments.parse_payment_change(problems, body, payment)
 
 
 Operation = Callable[[AcceptedRequest], JsonObject]

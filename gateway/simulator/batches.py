@@ -1,52 +1,16 @@
-"""Changes of batches before the start (current interface, sections 1 and 4.3).
+"""Changes of batches before the start, starting and finishing (current interface, sections 1 to 4.3).
 
 Editing and deleting follow the other document (legacy interface, sections 4.3 and 4.4).
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 
-from gateway.simulator import payments
-from gateway.simulator.errors import Problems
-from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.payments import (
-    PaymentOrder,
-    iter_array_objects,
-    parse_currency,
-    parse_payment_change,
-    parse_payment_order,
-    parse_text,
-)
-from gateway.simulator.state import Batch, Payment, Tenant
-from gateway.simulator.values import is_blank
-
-ParseOrder = Callable[[Problems, JsonObject, Batch], PaymentOrder | None]
-ParseChange = Callable[[Problems, JsonObject, Payment], PaymentOrder | None]
-
-
-def create_batch(tenant: Tenant, body: JsonObject) -> Batch:
-    problems = Problems()
-    currency = parse_currency(problems, body, tenant.vocabulary.batch_currency) or ""
-    parse_order = partial(parse_payment_order, tenant)
-    return validate_and_insert_batch(tenant, problems, body, currency, parse_order)
-
-
-def validate_and_insert_batch(
-    tenant: Tenant, problems: Problems, body: JsonObject, currency: str, parse_order: ParseOrder
-) -> Batch:
-    """Creates a batch with its payments. Raises ApiError for `problems` and those of the body."""
-    description = parse_text(problems, body, "description")
-    now = tenant.now()
-    # Without an id yet: payments are checked against a batch that may never come to exist.
-    batch = Batch("", currency, description, created_at=now, updated_at=now)
-    orders = [
-        parse_order(nested_problems, entry, batch)
-        for nested_problems, entry in iter_array_objects(problems, body, "payments")
-    ]
-    problems.raise_if_any()
-    insert_batch(tenant, batch, filter(None, orders))
-    return batch
+from gateway.simulator import money, payments, views
+from gateway.simulator.accounts import BANK_TRANSFER
+from gateway.simulator.errors import ApiError, Problem, Problems, build_invalid_status_error
+from gateway.simulator.payments import PaymentOrder
+from gateway.simulator.state import Batch, BatchStart, Payment, Tenant
 
 
 def insert_batch(tenant: Tenant, batch: Batch, orders: Iterable[PaymentOrder]) -> None:
@@ -59,100 +23,6 @@ def insert_batch(tenant: Tenant, batch: Batch, orders: Iterable[PaymentOrder]) -
         payments.insert_payment(tenant, batch, order)
 
 
-def update_batch(tenant: Tenant, batch: Batch, body: JsonObject) -> None:
-    """Applies all changes of a request, or none. Raises ApiError."""
-    batch.check_open()
-    problems = Problems()
-    currency_field = tenant.vocabulary.batch_currency
-    # The terms of the payments depend on the currency.
-    if body.get(currency_field, batch.currency) != batch.currency:
-        problems.add_invalid_field(currency_field, "Cannot be changed")
-    parse_order = partial(parse_payment_order, tenant)
-    apply_batch_edit(
-        tenant, batch, parse_batch_edit(problems, body, batch, parse_order, parse_payment_change)
-    )
-
-
-def parse_batch_edit(
-    problems: Problems,
-    body: JsonObject,
-    batch: Batch,
-    parse_order: ParseOrder,
-    parse_change: ParseChange,
-    *,
-    resolve_id: Callable[[str], str] = str,
-) -> "BatchEdit":
-    """Parses the changes of a batch. Raises ApiError for `problems` and those of the body.
-
-    An entry of `payments` with an id changes that payment.
-    """
-    description = parse_text(problems, {"description": batch.description, **body}, "description")
-    entries = list(iter_array_objects(problems, body, "payments"))
-    added_orders = [
-        parse_order(nested_problems, entry, batch)
-        for nested_problems, entry in entries
-        if entry.get("id") is None
-    ]
-    # One set for all arrays: a request cannot change and remove the same payment.
-    find_payments = partial(_iter_referenced_payments, batch, seen_ids=set(), resolve_id=resolve_id)
-    updates = [each for each in entries if each[1].get("id") is not None]
-    updates += iter_array_objects(problems, body, "update_payments")
-    changed_orders = [
-        (payment, parse_change(nested_problems, entry, payment))
-        for nested_problems, entry, payment in find_payments(updates)
-    ]
-    removals = iter_array_objects(problems, body, "remove_payments")
-    removed = [payment for _, _, payment in find_payments(removals)]
-    problems.raise_if_any()
-    orders = [order for order in added_orders if order is not None]
-    return BatchEdit(description, orders, changed_orders, removed, batch.currency)
-
-
-@dataclass(frozen=True)
-class BatchEdit:
-    """Validated changes of a batch; an order is None if its payment does not change."""
-
-    description: str
-    added_orders: list[PaymentOrder]
-    changed_orders: list[tuple[Payment, PaymentOrder | None]]
-    removed_payments: list[Payment]
-    currency: str
-
-
-def apply_batch_edit(tenant: Tenant, batch: Batch, edit: BatchEdit) -> None:
-    batch.currency = edit.currency
-    for payment, order in edit.changed_orders:
-        if order is not None:
-            payments.apply_payment_order(tenant, payment, order)
-    for payment in edit.removed_payments:
-        payments.remove_payment(tenant, payment)
-    for order in edit.added_orders:
-        payments.insert_payment(tenant, batch, order)
-    batch.description = edit.description
-    batch.updated_at = tenant.now()
-
-
-def _iter_referenced_payments(
-    batch: Batch,
-    entries: Iterable[tuple[Problems, JsonObject]],
-    seen_ids: set[str],
-    resolve_id: Callable[[str], str],
-) -> Iterator[tuple[Problems, JsonObject, Payment]]:
-    """Yields the entries that refer to payments of the batch, each at most once."""
-    for problems, entry in entries:
-        payment_id = entry.get("id")
-        id_ = resolve_id(payment_id) if isinstance(payment_id, str) else ""
-        if is_blank(payment_id):
-            problems.add_empty_field("id")
-        elif id_ not in batch.payments:
-            problems.add_invalid_field("id", "Payment does not exist in this batch")
-        elif id_ in seen_ids:
-            problems.add_invalid_field("id", "Named twice")
-        else:
-            seen_ids.add(id_)
-            yield problems, entry, batch.payments[id_]
-
-
 def delete_batches(tenant: Tenant, batches: list[Batch]) -> None:
     """Deletes all of the batches, or none if one has been started. Raises ApiError."""
     # All are checked before the first one is deleted.
@@ -162,3 +32,80 @@ def delete_batches(tenant: Tenant, batches: list[Batch]) -> None:
         tenant.batches.pop(batch.id, None)
         for payment_id in batch.payments:
             tenant.payments.pop(payment_id, None)
+
+
+def start_batch(tenant: Tenant, batch: Batch) -> None:
+    """Validates and starts a batch. Raises ApiError."""
+    batch.check_open()
+    if not batch.payments:
+        raise build_invalid_status_error("Batch has no payments")
+    now = tenant.now()
+    # A batch that was never quoted has no rates to expire.
+    if batch.quote_expires_at is not None and now >= batch.quote_expires_at:
+        raise ApiError(Problem("expired_quote", "Quote has expired"))
+    problems = Problems()
+    for position, payment in enumerate(batch.payments.values()):
+        _check_payment_before_start(problems.create_nested_view(f"payments[{position}]."), payment)
+    problems.raise_if_any()
+    # Last, because problems of fields and recipients are reported first.
+    if not tenant.has_balance_for_batch(batch):
+        raise build_invalid_status_error("Balance does not cover the batch")
+    batch.state = "processing"
+    batch.sent_at = batch.updated_at = now
+    # Debited now and not at the end, so that two batches cannot spend the same funds.
+    tenant.add_to_balance(batch.currency, -batch.cost)
+    tenant.processing_batches.append(batch)
+    tenant.effects.starts.append(
+        BatchStart(tenant.merchant, tenant.environment, batch.id, tenant.clock())
+    )
+
+
+def _check_payment_before_start(problems: Problems, payment: Payment) -> None:
+    payee = payment.recipient
+    if payee.status != "active":
+        problems.add_problem("invalid_status", "recipient.id", f"Recipient is {payee.status}")
+        return
+    # The recipient had no account when the payment was created.
+    if payment.terms.account_type is None:
+        payments.renew_payment_terms(payment)
+    minimum = views.find_shown_minimum_amount(payee)
+    # The document does not show the currency of routeMinimum: here it is that of the amount.
+    if (
+        payment.terms.account_type == BANK_TRANSFER
+        and minimum is not None
+        and payment.amount < minimum
+    ):
+        message = f"Must be at least {minimum}, the recipient's routeMinimum"
+        problems.add_invalid_field("amount", message)
+
+
+def finish_due_batches(tenant: Tenant) -> None:
+    """Finishes the batches whose processing time has passed; called before each request."""
+    duration = timedelta(seconds=tenant.options.processing_seconds)
+    now = tenant.now()
+    # A copy, because finished batches are removed in the loop.
+    for batch in list(tenant.processing_batches):
+        if batch.sent_at is not None and batch.sent_at + duration <= now:
+            tenant.processing_batches.remove(batch)
+            # The time at which it was due, not that of the request that noticed it.
+            _finish_batch(tenant, batch, batch.sent_at + duration)
+
+
+def _finish_batch(tenant: Tenant, batch: Batch, finished_at: datetime) -> None:
+    """Sets the final statuses; failed and returned amounts are credited again, without fees.
+
+    Legacy interface, section 1, item 5.
+    """
+    for payment in batch.payments.values():
+        payment.status = payment.recipient.outcome
+        payment.updated_at = finished_at
+        payment.processed_at = None if payment.status == "failed" else finished_at
+    payments = list(batch.payments.values())
+    returned_payments = [entry for entry in payments if entry.status != "processed"]
+    returned_amount = money.sum_amounts(entry.terms.source_amount for entry in returned_payments)
+    tenant.add_to_balance(batch.currency, returned_amount)
+    # Section 6: a batch is processed if at least one of its payments succeeded.
+    batch.state = (
+        "failed" if len(returned_payments) == len(payments) else tenant.options.processed_word
+    )
+    batch.completed_at = batch.updated_at = finished_at

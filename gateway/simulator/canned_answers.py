@@ -3,7 +3,6 @@
 Nothing is stored or checked (current interface, sections 2.7, 4.4 and 4.5).
 """
 
-from gateway.simulator.accepted_request import AcceptedRequest, Operation
 from gateway.simulator.json_codec import JsonObject
 
 SUBSCRIPTION: JsonObject = {
@@ -69,11 +68,3 @@ CANNED_ANSWERS: tuple[tuple[str, str, JsonObject], ...] = (
     ("PATCH", "/v1/subscriptions/{id}", SUBSCRIPTION),
     ("DELETE", "/v1/subscriptions/{id}", {}),
 )
-
-
-def create_canned_operation(answer: JsonObject) -> Operation:
-    def run_operation(_request: AcceptedRequest) -> JsonObject:
-        # A copy, because a deviation or the envelope may change what is sent.
-        return dict(answer)
-
-    return run_operation

@@ -6,10 +6,10 @@ from urllib.parse import parse_qsl
 
 from gateway.simulator import deviations
 from gateway.simulator.accepted_request import AcceptedRequest
+from gateway.simulator.current_operations import require_operation
 from gateway.simulator.errors import ApiError, Problem
 from gateway.simulator.exchange import Exchange, InterfaceName
 from gateway.simulator.json_codec import InvalidJson, JsonObject, decode_json
-from gateway.simulator.operations import require_operation
 from gateway.simulator.service import Service
 from gateway.simulator.signature import authenticate_request, select_signed_target
 
@@ -51,7 +51,8 @@ class CurrentInterface:
         answer = deviations.run_operation(exchange, request, run_operation)
         if request.tenant.options.answers == "bare":
             answer = _select_bare_answer(exchange, answer)
-        return deviations.change_answer(request, answer)
+        # A copy, because answers without fields of their own are shared.
+        return deviations.change_answer(request, dict(answer))
 
     def select_error_status(self, refusal: ApiError) -> int:
         return refusal.status_code(self.service.options.validation_status)

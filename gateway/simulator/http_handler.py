@@ -9,7 +9,7 @@ from typing import Protocol
 from aiohttp import web
 from multidict import CIMultiDict
 
-from gateway.simulator import deviations, processing
+from gateway.simulator import batches, deviations
 from gateway.simulator.accepted_request import AcceptedRequest
 from gateway.simulator.current_interface import CurrentInterface
 from gateway.simulator.errors import ApiError, Problem
@@ -95,7 +95,7 @@ class RequestHandler:
     def _run_operation(self, exchange: Exchange, request: AcceptedRequest) -> None:
         try:
             # Processing has no task of its own: each request first brings its tenant up to date.
-            processing.finish_due_batches(request.tenant)
+            batches.finish_due_batches(request.tenant)
             exchange.response_body = encode_json(
                 {"ok": True, **self.interface.handle_operation(exchange, request)}
             )

@@ -1,84 +1,191 @@
-"""Routes of the current interface."""
+"""Operations on batches and payments, and the others that both interfaces answer alike.
 
-from functools import lru_cache
+The document of the current interface does not show the responses of section 4.3: they are those of
+the legacy interface, sections 4.3 to 4.5. What differs is in the request (`AcceptedRequest`).
+"""
 
-from gateway.simulator import batch_operations as batch
-from gateway.simulator import recipient_operations as recipient
-from gateway.simulator.accepted_request import Operation
-from gateway.simulator.canned_answers import CANNED_ANSWERS, create_canned_operation
-from gateway.simulator.errors import OperationNotFound
-from gateway.simulator.options import ServiceOptions, Vocabulary
-from gateway.simulator.routes import Route, compile_routes, find_route
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 
-RECIPIENTS_PATH = "/v1/recipients"
-RECIPIENT_PATH = "/v1/recipients/{id}"
-ACCOUNTS_PATH = "/v1/recipients/{id}/accounts"
-ACCOUNT_PATH = "/v1/recipients/{id}/accounts/{recipientAccountId}"
-BATCHES_PATH = "/v1/batches"
-BATCH_PATH = "/v1/batches/{id}"
-PAYMENTS_PATH = "/v1/batches/{id}/payments"
-PAYMENT_PATH = "/v1/batches/{id}/payments/{paymentId}"
+from gateway.simulator import batches, payments, recipients
+from gateway.simulator.accepted_request import AcceptedRequest
+from gateway.simulator.errors import Problems
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.payments import iter_array_objects, parse_text
+from gateway.simulator.state import Batch, Payment
+from gateway.simulator.values import is_blank
+
+UPDATED: JsonObject = {"object": "updated"}
+DELETED: JsonObject = {"object": "deleted"}
 
 
-# Cached per vocabulary, because tests run services with different words.
-@lru_cache
-def _list_documented_routes(vocabulary: Vocabulary) -> tuple[Route[Operation], ...]:
-    return compile_routes(
-        ("POST", RECIPIENTS_PATH, recipient.create_recipient),
-        ("GET", RECIPIENTS_PATH, recipient.list_recipients),
-        ("DELETE", RECIPIENTS_PATH, recipient.delete_recipients),
-        ("GET", RECIPIENT_PATH, recipient.read_recipient),
-        ("PATCH", RECIPIENT_PATH, recipient.update_recipient),
-        ("DELETE", RECIPIENT_PATH, recipient.delete_recipient),
-        ("GET", "/v1/recipients/{id}/logs", recipient.list_activities),
-        ("GET", "/v1/recipients/{id}/payments", recipient.list_payments),
-        ("POST", ACCOUNTS_PATH, recipient.create_account),
-        ("GET", ACCOUNT_PATH, recipient.read_account),
-        ("PATCH", ACCOUNT_PATH, recipient.update_account),
-        ("DELETE", ACCOUNT_PATH, recipient.delete_account),
-        ("POST", BATCHES_PATH, batch.create_batch),
-        ("POST", PAYMENTS_PATH, batch.add_payment),
-        ("POST", "/v1/batches/{id}/generate-quote", batch.generate_quote),
-        ("POST", "/v1/batches/{id}/start-processing", batch.start_processing),
-        ("GET", vocabulary.summary_path, batch.get_summary),
-        ("GET", "/v1/payments/{id}", batch.read_payment),
-        ("GET", vocabulary.balance_path, batch.read_balance),
-        *(
-            (method, path, create_canned_operation(answer))
-            for method, path, answer in CANNED_ANSWERS
-        ),
+def read_recipient(request: AcceptedRequest) -> JsonObject:
+    return {"recipient": request.build_recipient(request.require_path_recipient())}
+
+
+def delete_recipient(request: AcceptedRequest) -> JsonObject:
+    recipients.archive_recipients(request.tenant, [request.require_path_recipient()])
+    return dict(request.answer_to_deleted_recipients)
+
+
+def delete_recipients(request: AcceptedRequest) -> JsonObject:
+    """Deletes several recipients, or none if one id is unknown."""
+    # All are looked up before the first one is archived.
+    found_recipients = [request.require_recipient(each) for each in request.parse_ids()]
+    request.logged_recipients.extend(found_recipients)
+    recipients.archive_recipients(request.tenant, found_recipients)
+    return dict(request.answer_to_deleted_recipients)
+
+
+def list_activities(request: AcceptedRequest) -> JsonObject:
+    """Lists the activity log, newest first."""
+    # Not `require_path_recipient`, which would enter this request in the log.
+    recipient = request.require_recipient(request.path_ids[0])
+    return request.build_page(
+        "activities",
+        list(reversed(recipient.activities)),
+        lambda activity: request.build_activity(recipient, activity),
     )
 
 
-# Operations without a path in the document. Section 1 says that open batches can be edited and
-# deleted: the paths are assumed to be those of the legacy interface.
-INFERRED_ROUTES = compile_routes(
-    ("GET", BATCHES_PATH, batch.list_batches),
-    ("DELETE", BATCHES_PATH, batch.delete_batches),
-    ("GET", BATCH_PATH, batch.read_batch),
-    ("PATCH", BATCH_PATH, batch.update_batch),
-    ("DELETE", BATCH_PATH, batch.delete_batch),
-    ("GET", PAYMENTS_PATH, batch.list_batch_payments),
-    ("PATCH", PAYMENT_PATH, batch.update_payment),
-    ("DELETE", PAYMENT_PATH, batch.delete_payment),
-)
-PAYMENT_LIST_ROUTES = compile_routes(("GET", "/v1/payments", batch.list_payments))
+def create_batch(request: AcceptedRequest) -> JsonObject:
+    tenant, problems = request.tenant, Problems()
+    currency = request.parse_batch_currency(problems)
+    description = parse_text(problems, request.body, "description")
+    now = tenant.now()
+    # Without an id yet: payments are checked against a batch that may never come to exist.
+    batch = Batch("", currency, description, created_at=now, updated_at=now)
+    orders = [
+        request.parse_payment_order(nested_problems, entry, batch)
+        for nested_problems, entry in iter_array_objects(problems, request.body, "payments")
+    ]
+    problems.raise_if_any()
+    batches.insert_batch(tenant, batch, filter(None, orders))
+    return {"batch": request.build_batch(batch)}
 
 
-def require_operation(
-    method: str, path: str, vocabulary: Vocabulary, options: ServiceOptions
-) -> tuple[Operation, tuple[str, ...]]:
-    """Returns the operation and the ids in the path.
+def read_batch(request: AcceptedRequest) -> JsonObject:
+    return {"batch": request.build_batch_with_payments(request.require_path_batch())}
 
-    Paths are compared as sent: nothing is decoded, and a trailing slash is significant. Raises
-    OperationNotFound for an unknown path and for a method that the path does not have.
-    """
-    if match := find_route(_list_documented_routes(vocabulary), method, path):
-        return match
-    for table, is_offered in (
-        (INFERRED_ROUTES, options.inferred),
-        (PAYMENT_LIST_ROUTES, options.lists_payments),
-    ):
-        if is_offered and (match := find_route(table, method, path)):
-            return match
-    raise OperationNotFound
+
+def update_batch(request: AcceptedRequest) -> JsonObject:
+    """Applies all changes of a batch, or none; an entry of `payments` with an id changes that payment."""
+    batch, problems = request.require_path_batch(), Problems()
+    batch.check_open()
+    currency = request.parse_changed_currency(problems, batch)
+    description = parse_text(
+        problems, {"description": batch.description, **request.body}, "description"
+    )
+    entries = list(iter_array_objects(problems, request.body, "payments"))
+    # A copy: new payments get the new currency, and a refused request changes nothing.
+    edited_batch = replace(batch, currency=currency)
+    added_orders = [
+        request.parse_payment_order(nested_problems, entry, edited_batch)
+        for nested_problems, entry in entries
+        if entry.get("id") is None
+    ]
+    # One set for all arrays: a request cannot change and remove the same payment.
+    find_payments = partial(_iter_referenced_payments, batch, set(), request)
+    updates = [each for each in entries if each[1].get("id") is not None]
+    updates += iter_array_objects(problems, request.body, "update_payments")
+    changed_orders = [
+        (payment, request.parse_payment_change(nested_problems, entry, payment))
+        for nested_problems, entry, payment in find_payments(updates)
+    ]
+    removals = iter_array_objects(problems, request.body, "remove_payments")
+    removed_payments = [payment for _, _, payment in find_payments(removals)]
+    problems.raise_if_any()
+    batch.currency, batch.description = currency, description
+    batch.updated_at = request.tenant.now()
+    for payment, order in changed_orders:
+        payments.apply_payment_order(request.tenant, payment, order)
+    for payment in removed_payments:
+        payments.remove_payment(request.tenant, payment)
+    for order in filter(None, added_orders):
+        payments.insert_payment(request.tenant, batch, order)
+    return UPDATED
+
+
+def _iter_referenced_payments(
+    batch: Batch,
+    seen_ids: set[str],
+    request: AcceptedRequest,
+    entries: Iterable[tuple[Problems, JsonObject]],
+) -> Iterator[tuple[Problems, JsonObject, Payment]]:
+    """Yields the entries that refer to payments of the batch, each at most once."""
+    for problems, entry in entries:
+        payment_id = entry.get("id")
+        id_ = request.resolve_id(payment_id) if isinstance(payment_id, str) else ""
+        if is_blank(payment_id):
+            problems.add_empty_field("id")
+        elif id_ not in batch.payments:
+            problems.add_invalid_field("id", "Payment does not exist in this batch")
+        elif id_ in seen_ids:
+            problems.add_invalid_field("id", "Named twice")
+        else:
+            seen_ids.add(id_)
+            yield problems, entry, batch.payments[id_]
+
+
+def delete_batch(request: AcceptedRequest) -> JsonObject:
+    batches.delete_batches(request.tenant, [request.require_path_batch()])
+    return DELETED
+
+
+def delete_batches(request: AcceptedRequest) -> JsonObject:
+    """Deletes several batches, or none if one is unknown or has been started."""
+    found_batches = [request.require_batch(each) for each in request.parse_ids()]
+    batches.delete_batches(request.tenant, found_batches)
+    return DELETED
+
+
+def start_processing(request: AcceptedRequest) -> JsonObject:
+    batch = request.require_path_batch()
+    batches.start_batch(request.tenant, batch)
+    return {"batch": request.build_batch(batch)}
+
+
+def create_payment(request: AcceptedRequest) -> JsonObject:
+    batch, problems = request.require_path_batch(), Problems()
+    batch.check_open()
+    order = request.parse_payment_order(problems, request.body, batch)
+    problems.raise_if_any()
+    assert order is not None  # noqa: S101  # nothing was found wrong
+    return {"payment": request.build_payment(payments.insert_payment(request.tenant, batch, order))}
+
+
+def read_payment(request: AcceptedRequest) -> JsonObject:
+    payment = request.tenant.require_payment(request.resolve_id(request.path_ids[0]))
+    return {"payment": request.build_payment(payment)}
+
+
+def read_payment_of_batch(request: AcceptedRequest) -> JsonObject:
+    return {"payment": request.build_payment(request.require_path_payment())}
+
+
+def list_payments_of_batch(request: AcceptedRequest) -> JsonObject:
+    """Lists the payments of a batch in the order in which they were added."""
+    search = request.query.get("search", "")
+    matches = [
+        payment
+        for payment in request.require_path_batch().payments.values()
+        if payments.matches_search(payment, search, request.build_client_id(payment.id))
+    ]
+    return request.build_page("payments", matches, request.build_listed_payment)
+
+
+def update_payment(request: AcceptedRequest) -> JsonObject:
+    payment, problems = request.require_path_payment(), Problems()
+    payment.batch.check_open()
+    order = request.parse_payment_change(problems, request.body, payment)
+    problems.raise_if_any()
+    payments.apply_payment_order(request.tenant, payment, order)
+    return UPDATED
+
+
+def delete_payment(request: AcceptedRequest) -> JsonObject:
+    payment = request.require_path_payment()
+    payment.batch.check_open()
+    payments.remove_payment(request.tenant, payment)
+    return DELETED

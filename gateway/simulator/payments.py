@@ -6,9 +6,9 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
-from gateway.simulator import money, rates, values, views
+from gateway.simulator import money, values, views
 from gateway.simulator.accounts import BANK_TRANSFER
-from gateway.simulator.errors import ApiError, Problems, build_not_found_error
+from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.state import Batch, Payment, PaymentTerms, Recipient, Tenant
 from gateway.simulator.values import is_blank
@@ -47,11 +47,11 @@ def compute_payment_terms(
     source, fee = batch.currency, views.compute_payment_fee(payee)
     if currency == source:
         target = _select_account_currency(payee, source)
-        rate = rates.compute_exchange_rate(source, target, quotes)
+        rate = money.compute_exchange_rate(source, target, quotes)
         return PaymentTerms(
             method, amount, source, money.multiply_by_rate(amount, rate), target, rate, fee
         )
-    rate = rates.compute_exchange_rate(source, currency, quotes)
+    rate = money.compute_exchange_rate(source, currency, quotes)
     # The target amount is fixed; the rate decides what the merchant pays.
     return PaymentTerms(
         method, money.divide_by_rate(amount, rate), source, amount, currency, rate, fee
@@ -60,11 +60,20 @@ def compute_payment_terms(
 
 def _select_account_currency(payee: Recipient, default: str) -> str:
     account = payee.primary_account
-    is_supported = account is not None and account.fields["currency"] in rates.CURRENCIES
+    is_supported = account is not None and account.fields["currency"] in money.CURRENCIES
     return str(account.fields["currency"]) if account and is_supported else default
 
 
 UNPAYABLE_STATUSES = ("suspended", "archived")
+
+
+@dataclass(frozen=True)
+class SentAmount:
+    """An amount of a request; `field_name` is the field that contained it."""
+
+    field_name: str
+    value: Decimal
+    currency: str
 
 
 @dataclass(frozen=True)
@@ -98,14 +107,24 @@ def parse_payment_order(
 ) -> PaymentOrder | None:
     """Parses a new payment; the result is valid only if no problem was added."""
     payee = _resolve_recipient(tenant, problems, body.get("recipient"))
-    return _build_payment_order(
-        problems, _translate_legacy_amount_fields(body, batch), batch, payee
-    )
+    amount = _parse_amount(problems, _translate_legacy_amount_fields(body, batch))
+    memo = parse_text(problems, body, "memo")
+    if payee is None or amount is None or not batch.currency:
+        return None
+    return create_order(problems, batch, payee, amount, memo)
 
 
-def parse_payment_change(
-    problems: Problems, body: JsonObject, payment: Payment
-) -> PaymentOrder | None:
+def create_order(
+    problems: Problems, batch: Batch, payee: Recipient, amount: SentAmount, memo: str
+) -> PaymentOrder:
+    terms = compute_payment_terms(batch, payee, amount.value, amount.currency)
+    if not (terms.source_amount and terms.target_amount):
+        currencies = f"{terms.source_currency} or {terms.target_currency}"
+        problems.add_invalid_field(amount.field_name, f"Is nothing in {currencies}")
+    return PaymentOrder(payee, amount.value, amount.currency, memo, terms)
+
+
+def parse_payment_change(problems: Problems, body: JsonObject, payment: Payment) -> PaymentOrder:
     """Parses a changed payment; its recipient cannot change (legacy interface, section 4.4)."""
     previous_fields = {
         "amount": money.format_amount(payment.amount),
@@ -113,16 +132,19 @@ def parse_payment_change(
         "memo": payment.memo,
     }
     sent_fields = _translate_legacy_amount_fields(body, payment.batch)
-    # A change of the memo alone keeps the rate that the client was quoted.
-    unchanged_terms = None if {"amount", "currency"} & sent_fields.keys() else payment.terms
-    merged_fields = {**previous_fields, **sent_fields}
-    return _build_payment_order(
-        problems,
-        merged_fields,
-        payment.batch,
-        payment.recipient,
-        unchanged_terms=unchanged_terms,
-    )
+    fields, amount = {**previous_fields, **sent_fields}, None
+    if {"amount", "currency"} & sent_fields.keys():
+        amount = _parse_amount(problems, fields)
+    return create_changed_order(problems, payment, amount, parse_text(problems, fields, "memo"))
+
+
+def create_changed_order(
+    problems: Problems, payment: Payment, amount: SentAmount | None, memo: str
+) -> PaymentOrder:
+    """Without an amount the terms stay, because only quotes compute new rates."""
+    if amount is not None:
+        return create_order(problems, payment.batch, payment.recipient, amount, memo)
+    return PaymentOrder(payment.recipient, payment.amount, payment.currency, memo, payment.terms)
 
 
 def _translate_legacy_amount_fields(body: JsonObject, batch: Batch) -> JsonObject:
@@ -135,28 +157,6 @@ def _translate_legacy_amount_fields(body: JsonObject, batch: Batch) -> JsonObjec
     return body
 
 
-def _build_payment_order(
-    problems: Problems,
-    body: JsonObject,
-    batch: Batch,
-    payee: Recipient | None,
-    *,
-    unchanged_terms: PaymentTerms | None = None,
-) -> PaymentOrder | None:
-    # If the amount does not change, neither do the terms: only a quote computes a new rate.
-    amount = _parse_amount(problems, body.get("amount"))
-    currency = parse_currency(problems, body, "currency")
-    memo = parse_text(problems, body, "memo")
-    if payee is None or amount is None or currency is None or not batch.currency:
-        return None
-    terms = unchanged_terms or compute_payment_terms(batch, payee, amount, currency)
-    if not (terms.source_amount and terms.target_amount):
-        problems.add_invalid_field(
-            "amount", f"Is nothing in {terms.source_currency} or {terms.target_currency}"
-        )
-    return PaymentOrder(payee, amount, currency, memo, terms)
-
-
 def _resolve_recipient(tenant: Tenant, problems: Problems, value: Any) -> Recipient | None:
     # An incomplete recipient is accepted here; only the start requires an active one.
     if not isinstance(value, dict | None):
@@ -166,11 +166,8 @@ def _resolve_recipient(tenant: Tenant, problems: Problems, value: Any) -> Recipi
     if is_blank(recipient_id):
         problems.add_empty_field("recipient.id")
         return None
-    try:
-        recipient = (
-            tenant.require_recipient(recipient_id) if isinstance(recipient_id, str) else None
-        )
-    except ApiError:
+    recipient = tenant.recipients.get(recipient_id) if isinstance(recipient_id, str) else None
+    if recipient is not None and recipient.is_archived and not tenant.options.reads_archived:
         recipient = None
     if recipient is None:
         code = "not_found" if tenant.options.unknown_recipient == 404 else "invalid_field"
@@ -180,14 +177,17 @@ def _resolve_recipient(tenant: Tenant, problems: Problems, value: Any) -> Recipi
     return recipient
 
 
-def _parse_amount(problems: Problems, value: Any) -> Decimal | None:
+def _parse_amount(problems: Problems, body: JsonObject) -> SentAmount | None:
+    value: Any = body.get("amount")
+    error = None
     if is_blank(value):
         problems.add_empty_field("amount")
     elif error := money.validate_amount(value):
         problems.add_invalid_field("amount", error)
-    else:
-        return Decimal(value)
-    return None
+    currency = parse_currency(problems, body, "currency")
+    if is_blank(value) or error or currency is None:
+        return None
+    return SentAmount("amount", Decimal(value), currency)
 
 
 def parse_currency(problems: Problems, body: JsonObject, field_name: str) -> str | None:
@@ -196,7 +196,7 @@ def parse_currency(problems: Problems, body: JsonObject, field_name: str) -> str
         problems.add_empty_field(field_name)
     elif error := values.find_currency_problem(code):
         problems.add_invalid_field(field_name, error)
-    elif code not in rates.CURRENCIES:
+    elif code not in money.CURRENCIES:
         problems.add_invalid_field(field_name, "The service does not pay in it")
     else:
         return str(code)
@@ -208,15 +208,6 @@ def parse_text(problems: Problems, body: JsonObject, field_name: str) -> str:
     if value is not None and (error := values.find_text_problem(value)):
         problems.add_invalid_field(field_name, error)
     return str(value or "")
-
-
-def create_payment(tenant: Tenant, batch: Batch, body: JsonObject) -> Payment:
-    batch.check_open()
-    problems = Problems()
-    order = parse_payment_order(tenant, problems, body, batch)
-    problems.raise_if_any()
-    assert order is not None  # noqa: S101  # nothing was found wrong
-    return insert_payment(tenant, batch, order)
 
 
 def insert_payment(tenant: Tenant, batch: Batch, order: PaymentOrder) -> Payment:
@@ -240,37 +231,16 @@ def insert_payment(tenant: Tenant, batch: Batch, order: PaymentOrder) -> Payment
     return payment
 
 
-def update_payment(tenant: Tenant, payment: Payment, body: JsonObject) -> None:
-    payment.batch.check_open()
-    problems = Problems()
-    order = parse_payment_change(problems, body, payment)
-    problems.raise_if_any()
-    assert order is not None  # noqa: S101  # nothing was found wrong
-    apply_payment_order(tenant, payment, order)
-
-
 def apply_payment_order(tenant: Tenant, payment: Payment, order: PaymentOrder) -> None:
     payment.amount, payment.currency = order.amount, order.currency
     payment.memo, payment.terms = order.memo, order.terms
     payment.updated_at = payment.batch.updated_at = tenant.now()
 
 
-def delete_payment(tenant: Tenant, payment: Payment) -> None:
-    payment.batch.check_open()
-    remove_payment(tenant, payment)
-
-
 def remove_payment(tenant: Tenant, payment: Payment) -> None:
     # A payment is in two indexes: of its batch, and of its tenant.
     del payment.batch.payments[payment.id], tenant.payments[payment.id]
     payment.batch.updated_at = tenant.now()
-
-
-def require_payment(batch: Batch, payment_id: str) -> Payment:
-    """Raises ApiError `not_found`, also for a payment of another batch."""
-    if payment_id not in batch.payments:
-        raise build_not_found_error("Payment")
-    return batch.payments[payment_id]
 
 
 def matches_search(payment: Payment, search: str, shown_id: str) -> bool:

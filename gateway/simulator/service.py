@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import TypeVar
 
-from gateway.simulator import money, processing, seeds
+from gateway.simulator import batches, money, seeds
 from gateway.simulator.errors import build_not_found_error
 from gateway.simulator.exchange import (
     Fault,
@@ -127,13 +127,13 @@ class Service:
 
     def _finish_due_batches(self) -> None:
         for tenant in self.tenants.values():
-            processing.finish_due_batches(tenant)
+            batches.finish_due_batches(tenant)
 
     def read_balance(
         self, merchant: str, currency: str, *, environment: str = DEMO_CREDENTIALS.environment
     ) -> Decimal:
         tenant = self.find_or_create_tenant(merchant, environment)
-        processing.finish_due_batches(tenant)
+        batches.finish_due_batches(tenant)
         return tenant.read_balance(currency)
 
     def set_balance(

@@ -243,6 +243,9 @@ class Tenant:
     def read_balance(self, currency: str) -> Decimal:
         return self.balances.get(currency, ZERO)
 
+    def has_balance_for_batch(self, batch: Batch) -> bool:
+        return self.read_balance(batch.currency) >= batch.cost
+
     def add_to_balance(self, currency: str, amount: Decimal) -> None:
         self.balances[currency] = sum_amounts((self.read_balance(currency), amount))
 

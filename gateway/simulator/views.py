@@ -1,13 +1,20 @@
-"""JSON of recipients and accounts (current interface, sections 2.3 to 2.7)."""
+"""JSON of objects (current interface, sections 2.3 to 2.7; legacy interface, section 2).
+
+The document of the current interface does not show batches, payments and balances: they are those
+of the legacy interface, with the service's words.
+"""
 
 from decimal import Decimal
 
+from gateway.simulator import money
 from gateway.simulator.accounts import BANK_TRANSFER, CHECK, MOBILE_WALLET
 from gateway.simulator.countries import SEPA_COUNTRIES, WIRE_COUNTRIES
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.recipients import ADDRESS_CHECKS
 from gateway.simulator.state import (
     Account,
+    Batch,
+    Payment,
     Recipient,
     Tenant,
     format_optional_timestamp,
@@ -16,55 +23,74 @@ from gateway.simulator.state import (
 from gateway.simulator.values import mask_value
 
 BANK_NAMES = ("Harbour Bank", "Meridian Savings", "Unión de Crédito", "First Orchard Bank")
+METHOD_LABELS = {BANK_TRANSFER: "Bank Transfer", CHECK: "Check", MOBILE_WALLET: "Mobile Wallet"}
 
 # Routes of bank transfers, and minimum and fee by route: invented, in the document's format.
 LOCAL_ROUTES = {"US": "ach", "GB": "fps", "CA": "eft", "AU": "eft", "NZ": "eft"}
 ROUTE_MINIMUMS = {"ach": "1", "fps": "1", "eft": "1", "sepa": "2", "transfer": "5", "wire": "30"}
 ROUTE_FEES = {"ach": "1.00", "fps": "1.00", "eft": "1.50", "sepa": "1.00", "wire": "15.00"}
 
+# Fields that responses show as requests have set them.
+PLAIN_RECIPIENT_FIELDS = (
+    "referenceId", "type", "email", "name", "firstName", "lastName", "dob", "placeOfBirth",
+    "passport", "primaryCurrency",
+)  # fmt: skip
+PLAIN_BANK_FIELDS = (
+    "country", "accountHolderName", "swiftBic", "bankId", "branchId", "bankAddress", "bankCity",
+    "bankPostalCode",
+)  # fmt: skip
+REDUCED_RECIPIENT_FIELDS = frozenset({"referenceId", "email", "name", "status", "country"})
+
 
 def build_recipient(tenant: Tenant, recipient: Recipient) -> JsonObject:
-    fields, primary_account, address = (
-        recipient.fields,
-        recipient.primary_account,
-        recipient.address,
-    )
+    fields, primary_account = recipient.fields, recipient.primary_account
     return {
         "id": recipient.id,
-        "referenceId": fields.get("referenceId"),
-        "type": fields["type"],
-        "email": fields["email"],
-        "name": fields["name"],
-        "firstName": fields.get("firstName"),
-        "lastName": fields.get("lastName"),
+        **{name: fields.get(name) for name in PLAIN_RECIPIENT_FIELDS},
         "status": recipient.status,
         "complianceStatus": recipient.compliance_status,
-        "compliance": {
-            "status": recipient.compliance_status,
-            "checkedAt": format_optional_timestamp(recipient.compliance_checked_at),
-        },
+        "compliance": build_compliance(recipient),
         tenant.vocabulary.avatar_url: f"https://example.com/avatars/{recipient.id}.png",
         "language": fields.get("language", "en"),
-        "dob": fields.get("dob"),
-        "placeOfBirth": fields.get("placeOfBirth"),
-        "passport": fields.get("passport"),
         "ssn": mask_value(fields.get("ssn")),
         "governmentIds": [
             {**government_id, "value": mask_value(government_id["value"])}
             for government_id in fields.get("governmentIds", [])
         ],
-        "address": {name: address.get(name) for name in ADDRESS_CHECKS},
+        "address": {name: recipient.address.get(name) for name in ADDRESS_CHECKS},
         "routeType": _select_payout_route(primary_account),
         "routeMinimum": compute_route_minimum(recipient),
         "estimatedFees": compute_estimated_fees(recipient),
         "payoutMethod": primary_account.type if primary_account else None,
-        "primaryCurrency": fields.get("primaryCurrency"),
         "accounts": [build_account(account) for account in recipient.accounts],
         "tags": fields.get("tags", []),
         "contactEmails": fields.get("contactEmails", []),
         "createdAt": format_timestamp(recipient.created_at),
         "updatedAt": format_timestamp(recipient.updated_at),
         **recipient.overrides,
+    }
+
+
+def build_compliance(recipient: Recipient) -> JsonObject:
+    return {
+        "status": recipient.compliance_status,
+        "checkedAt": format_optional_timestamp(recipient.compliance_checked_at),
+    }
+
+
+def build_reduced_recipient(payee: Recipient) -> JsonObject:
+    return {
+        "id": payee.id,
+        "referenceId": payee.fields.get("referenceId"),
+        "email": payee.fields["email"],
+        "name": payee.fields["name"],
+        "status": payee.status,
+        "country": payee.address.get("country"),
+        # Tests override fields by the service's names, also in this reduced form.
+        **{
+            name: payee.overrides[name]
+            for name in REDUCED_RECIPIENT_FIELDS & payee.overrides.keys()
+        },
     }
 
 
@@ -111,26 +137,137 @@ def build_account(account: Account) -> JsonObject:
     }
     if account.type == BANK_TRANSFER:
         return common_fields | _build_bank_fields(account.fields)
-    if account.type == CHECK:
-        return common_fields | {"mailing": account.fields["mailing"]}
-    address_field = "phoneNumber" if account.type == MOBILE_WALLET else "emailAddress"
-    return common_fields | {address_field: account.fields[address_field]}
+    own_field = {CHECK: "mailing", MOBILE_WALLET: "phoneNumber"}.get(account.type, "emailAddress")
+    return common_fields | {own_field: account.fields[own_field]}
 
 
 def _build_bank_fields(fields: JsonObject) -> JsonObject:
     number = str(fields.get("accountNum") or fields.get("iban"))
     return {
-        "country": fields["country"],
-        "accountHolderName": fields["accountHolderName"],
+        **{name: fields.get(name) for name in PLAIN_BANK_FIELDS},
         "accountNum": mask_value(fields.get("accountNum") or None),
         "iban": mask_value(fields.get("iban") or None),
-        "swiftBic": fields.get("swiftBic"),
-        "bankId": fields.get("bankId"),
-        "branchId": fields.get("branchId"),
         # Any name will do, as long as one account always shows the same.
         "bankName": BANK_NAMES[sum(map(ord, number)) % len(BANK_NAMES)],
-        "bankAddress": fields.get("bankAddress"),
-        "bankCity": fields.get("bankCity"),
         "bankRegionCode": fields.get("bankRegion"),
-        "bankPostalCode": fields.get("bankPostalCode"),
+    }
+
+
+def determine_shown_batch_status(tenant: Tenant, batch: Batch) -> str:
+    """Returns the status to show: an open batch that the balance does not cover is pending."""
+    is_unfunded = batch.state == "open" and not tenant.has_balance_for_batch(batch)
+    return "pending" if is_unfunded else batch.state
+
+
+def build_batch(tenant: Tenant, batch: Batch) -> JsonObject:
+    return {
+        "id": batch.id,
+        "status": determine_shown_batch_status(tenant, batch),
+        "amount": money.format_amount(batch.amount),
+        "totalPayments": len(batch.payments),
+        "currency": batch.currency,
+        "description": batch.description,
+        **build_timestamps(batch),
+        "quoteExpiredAt": format_optional_timestamp(batch.quote_expires_at),
+        **batch.overrides,
+    }
+
+
+def build_timestamps(batch: Batch) -> JsonObject:
+    return {
+        "sentAt": format_optional_timestamp(batch.sent_at),
+        "completedAt": format_optional_timestamp(batch.completed_at),
+        "createdAt": format_timestamp(batch.created_at),
+        "updatedAt": format_timestamp(batch.updated_at),
+    }
+
+
+def build_summary(tenant: Tenant, batch: Batch) -> JsonObject:
+    """Builds a summary: the batch's status and all payment details (section 4.3)."""
+    payments = [build_listed_payment(tenant, payment) for payment in batch.payments.values()]
+    return {**build_batch(tenant, batch), "payments": payments, **batch.overrides}
+
+
+def build_payment(tenant: Tenant, payment: Payment) -> JsonObject:
+    """Builds a payment, with the recipient in its current state."""
+    return {
+        "id": payment.id,
+        "recipient": build_recipient(tenant, payment.recipient),
+        **build_payment_fields(payment),
+        **payment.overrides,
+    }
+
+
+def build_listed_payment(tenant: Tenant, payment: Payment) -> JsonObject:
+    """Builds a payment of a batch's list: with a reduced recipient and three more fields."""
+    # As of the last quote: the recipient may have another primary account by now.
+    method = payment.terms.account_type
+    wallet = tenant.vocabulary.wallet
+    return {
+        "id": payment.id,
+        "recipient": build_reduced_recipient(payment.recipient),
+        "method": method,
+        "methodDisplay": wallet.title() if method == wallet else METHOD_LABELS.get(str(method)),
+        "isSupplyPayment": False,
+        **build_payment_fields(payment),
+        **payment.overrides,
+    }
+
+
+def build_payment_fields(payment: Payment) -> JsonObject:
+    terms = payment.terms
+    amounts = {
+        "sourceAmount": terms.source_amount,
+        "targetAmount": terms.target_amount,
+        "fees": terms.fee,
+        "recipientFees": money.ZERO,
+        "merchantFees": terms.fee,
+    }
+    return {
+        "status": payment.status,
+        **{name: money.format_amount(amount) for name, amount in amounts.items()},
+        "exchangeRate": money.format_rate(terms.rate),
+        "fxRate": money.format_rate(terms.rate),
+        "memo": payment.memo,
+        "sourceCurrency": terms.source_currency,
+        "sourceCurrencyName": money.look_up_currency_name(terms.source_currency),
+        "targetCurrency": terms.target_currency,
+        "targetCurrencyName": money.look_up_currency_name(terms.target_currency),
+        "compliance": build_compliance(payment.recipient),
+        "processedAt": format_optional_timestamp(payment.processed_at),
+        "createdAt": format_timestamp(payment.created_at),
+        "updatedAt": format_timestamp(payment.updated_at),
+        "batch": {"id": payment.batch.id, **build_timestamps(payment.batch)},
+    }
+
+
+def build_currency_balances(tenant: Tenant, service_word: str) -> JsonObject:
+    # The document marks one balance as primary and does not say which: here the first one.
+    return {
+        currency: _build_balance(amount, currency, service_word, position == 0, None)
+        for position, (currency, amount) in enumerate(tenant.balances.items())
+    }
+
+
+def build_wallet_balance(tenant: Tenant, wallet_word: str) -> JsonObject:
+    """Builds the wallet balance, which is present once a test has set one.
+
+    No payment debits it, because the document does not say which balance funds payments to wallets.
+    """
+    if tenant.wallet_balance is None:
+        return {}
+    currency, amount = tenant.wallet_balance
+    number = f"{tenant.merchant}@example.com"
+    return {wallet_word: _build_balance(amount, currency, wallet_word, False, number)}
+
+
+def _build_balance(
+    amount: Decimal, currency: str, type_: str, is_primary: bool, account_number: str | None
+) -> JsonObject:
+    return {
+        "primary": is_primary,
+        "amount": money.format_amount(amount),
+        "currency": currency,
+        "type": type_,
+        "accountNumber": account_number,
     }

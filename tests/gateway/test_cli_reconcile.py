@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Fault, processing
+from gateway.simulator import Fault, batches
 from gateway.storage import ObjectStateStore
 from tests.operator_commands import (
     OperatedGateway,
@@ -27,7 +27,7 @@ from tests.state import TENANT
 def start_batch_at_service(operated_gateway: OperatedGateway, batch_id: str) -> None:
     """Start a batch as a person would in the service's dashboard."""
     tenant = operated_gateway.service.find_or_create_tenant()
-    processing.start_batch(tenant, tenant.batches[batch_id])
+    batches.start_batch(tenant, tenant.batches[batch_id])
 
 
 def list_finding_kinds(report: Any) -> list[str]:

@@ -26,7 +26,6 @@ from gateway.simulator import (
     Vocabulary,
     accounts,
     batches,
-    processing,
     start_simulator,
 )
 from gateway.simulator.json_codec import JsonObject
@@ -376,7 +375,7 @@ def _finish_processing(service: Service, merchant: str) -> None:
     tenant = service.find_or_create_tenant(merchant)
     for batch in tenant.processing_batches:
         batch.sent_at = batch.sent_at and batch.sent_at - timedelta(hours=1)
-    processing.finish_due_batches(tenant)
+    batches.finish_due_batches(tenant)
 
 
 CODES = {

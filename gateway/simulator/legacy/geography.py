@@ -6,10 +6,10 @@ import pycountry
 from babel import Locale
 from babel.numbers import get_currency_name, get_territory_currencies
 
+from gateway.simulator.accepted_request import AcceptedRequest
 from gateway.simulator.countries import COUNTRIES, parse_country_codes
 from gateway.simulator.errors import build_not_found_error
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.legacy.legacy_request import LegacyRequest
 
 # Section 4.6 lists all countries but these.
 SUPPORTED_COUNTRIES = COUNTRIES - parse_country_codes(
@@ -17,7 +17,7 @@ SUPPORTED_COUNTRIES = COUNTRIES - parse_country_codes(
 )
 
 
-def get_country(request: LegacyRequest) -> JsonObject:
+def get_country(request: AcceptedRequest) -> JsonObject:
     """Raises ApiError `not_found` for unknown codes and for countries under sanctions."""
     code = request.path_ids[0].upper()
     if code not in SUPPORTED_COUNTRIES:

@@ -8,11 +8,12 @@ from gateway.simulator.accepted_request import AcceptedRequest
 from gateway.simulator.errors import ApiError, OperationNotFound, Problem
 from gateway.simulator.exchange import Exchange, InterfaceName
 from gateway.simulator.json_codec import InvalidJson, JsonObject, decode_json
-from gateway.simulator.legacy.legacy_request import LegacyRequest, Operation
+from gateway.simulator.legacy.legacy_request import LegacyRequest
 from gateway.simulator.legacy.lenient import JsonNumber, drop_empty_and_stringify_integers
 from gateway.simulator.legacy.operations import (
     BODYLESS_OPERATIONS,
     KEYLESS_OPERATION,
+    Operation,
     list_routes,
 )
 from gateway.simulator.routes import find_route

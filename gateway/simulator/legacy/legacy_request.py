@@ -1,12 +1,14 @@
 """The authenticated request that an operation of the legacy interface gets."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gateway.simulator.accepted_request import AcceptedRequest, Page
 from gateway.simulator.errors import Problems, build_not_found_error
 from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.legacy import payment_bodies, views
+from gateway.simulator.operations import DELETED
 from gateway.simulator.state import Recipient, build_legacy_id
 
 
@@ -16,6 +18,16 @@ class LegacyRequest(AcceptedRequest):
 
     If a request uses the service's own id of an object, its response uses it too.
     """
+
+    answer_to_deleted_recipients = DELETED
+    build_recipient = views.build_recipient
+    build_batch = views.build_batch
+    build_payment = views.build_payment
+    build_listed_payment = views.build_listed_payment
+    parse_batch_currency = payment_bodies.parse_batch_currency
+    parse_changed_currency = payment_bodies.parse_changed_currency
+    parse_payment_order = payment_bodies.parse_payment_order
+    parse_payment_change = payment_bodies.parse_payment_change
 
     service_spellings: set[str] = field(default_factory=set)
 
@@ -44,6 +56,14 @@ class LegacyRequest(AcceptedRequest):
             self.logged_recipients.append(recipient)
         return recipient
 
+    def build_activity(self, recipient: Recipient, activity: JsonObject) -> JsonObject:
+        # The log has the service's id, which legacy clients do not know.
+        client_id = self.build_client_id(recipient.id)
+        return activity | {
+            name: activity[name].replace(recipient.id, client_id)
+            for name in ("url", "request", "response")
+        }
+
     def parse_ids(self) -> list[str]:
         """Parses `ids` without duplicates. Raises ApiError."""
         ids = self.body.get("ids")
@@ -65,8 +85,3 @@ def _parse_count(query: Mapping[str, str], name: str, default: int) -> int:
     # Lists have no status for an invalid number (section 4.1), so the default applies.
     text = query.get(name, "")
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) and int(text) else default
-
-
-Operation = Callable[[LegacyRequest], JsonObject]
-UPDATED: JsonObject = {"object": "updated"}
-DELETED: JsonObject = {"object": "deleted"}

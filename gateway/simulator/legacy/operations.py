@@ -1,25 +1,233 @@
-"""Routes of the legacy interface (sections 4.1 to 4.6)."""
+"""Operations of the legacy interface that answer otherwise than the current one, and all routes.
 
+Sections 4.1 to 4.6.
+"""
+
+import re
+from collections.abc import Callable
 from functools import cache
 
+from gateway.simulator import operations, payments, recipients
+from gateway.simulator import views as service_views
+from gateway.simulator.errors import ApiError, Problem, Problems, build_not_found_error
+from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import (
-    balances,
-    batches,
     geography,
-    payments,
-    recipients,
+    government_ids,
+    lists,
+    payout_bodies,
+    recipient_bodies,
+    views,
 )
-from gateway.simulator.legacy.legacy_request import Operation
+from gateway.simulator.legacy.legacy_request import LegacyRequest
+from gateway.simulator.legacy.lenient import parse_object
+from gateway.simulator.legacy.payout_bodies import Mode, PayoutPlan
+from gateway.simulator.operations import UPDATED
 from gateway.simulator.options import LegacyVocabulary
 from gateway.simulator.routes import Route, compile_routes
+from gateway.simulator.state import Payment, Recipient
+
+Operation = Callable[[LegacyRequest], JsonObject]
+
+
+def create_payout_methods(request: LegacyRequest) -> JsonObject:
+    _parse_and_apply_payout_body(request, "post")
+    return get_payout_methods(request)
+
+
+def get_payout_methods(request: LegacyRequest) -> JsonObject:
+    payout = views.build_payout(request.tenant, request.require_path_recipient())
+    if payout is None:
+        raise build_not_found_error("Payout method")
+    return payout
+
+
+def update_payout_methods(request: LegacyRequest) -> JsonObject:
+    _parse_and_apply_payout_body(request, "patch")
+    return UPDATED
+
+
+def _parse_and_apply_payout_body(request: LegacyRequest, mode: Mode) -> None:
+    recipient, problems = request.require_path_recipient(), Problems()
+    plan = payout_bodies.PayoutParser(
+        request.tenant, problems, request.body, recipient.fields, recipient, mode
+    ).parse()
+    problems.raise_if_any()
+    plan.apply_to_recipient(request.tenant, recipient)
+
+
+def create_recipient(request: LegacyRequest) -> JsonObject:
+    problems = Problems()
+    fields = recipient_bodies.parse_new_recipient(problems, request.body)
+    plan = _parse_payout(request, problems, fields, None, "create")
+    problems.raise_if_any()
+    recipient = recipients.insert_recipient(request.tenant, fields, [])
+    plan.apply_to_recipient(request.tenant, recipient)
+    request.logged_recipients.append(recipient)
+    return {"recipient": request.build_recipient(recipient)}
+
+
+def update_recipient(request: LegacyRequest) -> JsonObject:
+    recipient, problems = request.require_path_recipient(), Problems()
+    fields, sent_names = recipient_bodies.parse_recipient_change(problems, request.body, recipient)
+    status = recipient_bodies.parse_status_change(
+        problems, request.body, views.translate_status(recipient)
+    )
+    plan = _parse_payout(request, problems, fields, recipient, "patch")
+    problems.raise_if_any()
+    if status is not None:
+        # The service has fewer words; the legacy one is stored beside it.
+        fields["status"] = recipient_bodies.STATUS_CHOICES[status][0]
+    if request.body.get("id"):  # A whole object sent back: unchanged fields are not changes.
+        current_view = views.build_recipient(request, recipient)
+        sent_names = {
+            name
+            for name in sent_names
+            if not _is_unchanged(request.body, fields, name, current_view)
+        }
+    if sent_names or status is not None:
+        recipients.apply_recipient_fields(request.tenant, recipient, fields, sent_names)
+    # After the change, which clears the previous word.
+    if status is not None:
+        recipient.legacy_status = recipient_bodies.STATUS_CHOICES[status][1]
+    if request.body.get("payout"):
+        plan.apply_to_recipient(request.tenant, recipient)
+    return UPDATED
+
+
+def _is_unchanged(
+    body: JsonObject, fields: JsonObject, name: str, current_view: JsonObject
+) -> bool:
+    """Whether a sent field equals the shown one; for an address, only the fields that were sent."""
+    value, current_value = body.get(name), current_view.get(name)
+    if isinstance(value, dict) and isinstance(current_value, dict):
+        return all(part == current_value.get(field) for field, part in value.items())
+    # Not `body`: a currency may be sent under another name than it is shown.
+    return bool(fields.get(name) == current_value)
+
+
+def _parse_payout(
+    request: LegacyRequest,
+    problems: Problems,
+    fields: JsonObject,
+    recipient: Recipient | None,
+    mode: Mode,
+) -> PayoutPlan:
+    payout_body = parse_object(problems, request.body, "payout")
+    payout_problems = problems.create_nested_view("payout.")
+    ssn = request.body.get("ssn")
+    is_unchanged = recipient is not None and ssn == government_ids.mask_recipient_ssn(
+        recipient.fields
+    )
+    if is_unchanged or not (isinstance(ssn, str) and re.fullmatch(r"[0-9]{9}|.*\*.*", ssn)):
+        ssn = None
+    return payout_bodies.PayoutParser(
+        request.tenant, payout_problems, payout_body, fields, recipient, mode, ssn
+    ).parse()
+
+
+def list_recipients(request: LegacyRequest) -> JsonObject:
+    matches = lists.filter_recipients(request)
+    return request.build_page("recipients", matches, request.build_recipient)
+
+
+def list_payments_of_recipient(request: LegacyRequest) -> JsonObject:
+    newest = request.tenant.list_newest_payments(request.require_path_recipient())
+    matches = lists.filter_payments(request, newest, request.build_payment)
+    return request.build_page("payments", matches, request.build_payment)
+
+
+def list_payments(request: LegacyRequest) -> JsonObject:
+    """Lists the payments of all batches, newest first, as the lists of batches show them."""
+    newest = request.tenant.list_newest_payments()
+    matches = lists.filter_payments(request, newest, request.build_listed_payment)
+    return request.build_page("payments", matches, request.build_listed_payment)
+
+
+def list_batches(request: LegacyRequest) -> JsonObject:
+    """Lists batches, newest first; ties are sorted by id."""
+    matches = lists.filter_batches(request, request.tenant.batches.values())
+    # Two stable sorts, so that `reverse` does not reverse the order of ties.
+    matches.sort(key=lambda batch: request.build_client_id(batch.id))
+    matches.sort(key=lambda batch: batch.created_at, reverse=True)
+    return request.build_page("batches", matches, request.build_batch)
+
+
+def update_batch(request: LegacyRequest) -> JsonObject:
+    # Clients may send back a whole batch, which has its payments as a page object.
+    page = request.body.get("payments")
+    if isinstance(page, dict) and "payments" in page:
+        request.body = {**request.body, "payments": page["payments"]}
+    return operations.update_batch(request)
+
+
+def generate_quote(request: LegacyRequest) -> JsonObject:
+    """Generates a quote; the response contains the payments, because they have the rates."""
+    batch = request.require_path_batch()
+    payments.generate_quote(request.tenant, batch)
+    return {"batch": request.build_batch_with_payments(batch)}
+
+
+def get_summary(request: LegacyRequest) -> JsonObject:
+    return {"batchSummary": views.build_summary(request, request.require_path_batch())}
+
+
+def start_processing(request: LegacyRequest) -> JsonObject:
+    try:
+        return operations.start_processing(request)
+    except ApiError as error:
+        # The rules of the current interface report fields that legacy clients did not send.
+        payments = list(request.require_path_batch().payments.values())
+        raise _translate_start_error(request, error, payments) from None
+
+
+def _translate_start_error(
+    request: LegacyRequest, error: ApiError, payments: list[Payment]
+) -> ApiError:
+    # The client sent no fields, so the message and not `field` names the payment.
+    problems = []
+    for problem in error.problems:
+        if problem.field is None:
+            problems.append(problem)
+            continue
+        position = problem.field.removeprefix("payments[").partition("]")[0]
+        payment_label = f"Payment {request.build_client_id(payments[int(position)].id)}"
+        reason = (
+            "recipient cannot be paid"
+            if problem.code == "invalid_status"
+            else "is less than the least amount"
+        )
+        problems.append(Problem(problem.code, f"{payment_label}: {reason}"))
+    return ApiError(*problems)
+
+
+def list_balances(request: LegacyRequest) -> JsonObject:
+    words, tenant = request.tenant.vocabulary.legacy, request.tenant
+    balances = service_views.build_currency_balances(tenant, words.service)
+    return {"balances": balances | service_views.build_wallet_balance(tenant, words.wallet)}
+
+
+def list_currency_balances(request: LegacyRequest) -> JsonObject:
+    words = request.tenant.vocabulary.legacy
+    return {"balances": service_views.build_currency_balances(request.tenant, words.service)}
+
+
+def get_wallet_balance(request: LegacyRequest) -> JsonObject:
+    balances = service_views.build_wallet_balance(
+        request.tenant, request.tenant.vocabulary.legacy.wallet
+    )
+    if not balances:
+        raise build_not_found_error("Wallet account")
+    return {"balances": balances}
+
 
 KEYLESS_OPERATION = geography.get_country
 BODYLESS_OPERATIONS = {
-    recipients.delete_recipient,
-    batches.delete_batch,
-    batches.generate_quote,
-    batches.start_processing,
-    payments.delete_payment,
+    operations.delete_recipient,
+    operations.delete_batch,
+    generate_quote,
+    start_processing,
+    operations.delete_payment,
 }
 """Writes that ignore the request body."""
 
@@ -28,38 +236,38 @@ BODYLESS_OPERATIONS = {
 @cache
 def list_routes(vocabulary: LegacyVocabulary) -> tuple[Route[Operation], ...]:
     return compile_routes(
-        ("POST", "/recipients", recipients.create_recipient),
-        ("GET", "/recipients/:id", recipients.get_recipient),
-        ("PATCH", "/recipients/:id", recipients.update_recipient),
-        ("DELETE", "/recipients/:id", recipients.delete_recipient),
-        ("DELETE", "/recipients", recipients.delete_recipients),
-        ("GET", "/recipients", recipients.list_recipients),
-        ("GET", "/recipients/:id/logs", recipients.list_activities),
-        ("GET", "/recipients/:id/payments", recipients.list_payments),
-        ("POST", "/recipients/:id/payout-methods", recipients.create_payout_methods),
-        ("GET", "/recipients/:id/payout-methods", recipients.get_payout_methods),
-        ("PATCH", "/recipients/:id/payout-methods", recipients.update_payout_methods),
-        ("POST", "/batches", batches.create_batch),
-        ("GET", "/batches/:id", batches.get_batch),
-        ("PATCH", "/batches/:id", batches.update_batch),
-        ("DELETE", "/batches/:id", batches.delete_batch),
-        ("DELETE", "/batches", batches.delete_batches),
-        ("GET", "/batches", batches.list_batches),
-        ("POST", "/batches/:id/generate-quote", batches.generate_quote),
-        ("GET", "/batches/:id/summary", batches.get_summary),
-        ("POST", "/batches/:id/start-processing", batches.start_processing),
-        ("POST", "/batches/:id/payments", payments.create_payment),
-        ("GET", "/batches/:id/payments/:payment", payments.get_payment),
-        ("PATCH", "/batches/:id/payments/:payment", payments.update_payment),
-        ("DELETE", "/batches/:id/payments/:payment", payments.delete_payment),
-        ("GET", "/batches/:id/payments", payments.list_batch_payments),
-        ("GET", "/profile/balances", balances.list_balances),
-        ("GET", f"/profile/balances/{vocabulary.service}", balances.list_currency_balances),
-        ("GET", f"/profile/balances/{vocabulary.wallet}", balances.get_wallet_balance),
+        ("POST", "/recipients", create_recipient),
+        ("GET", "/recipients/:id", operations.read_recipient),
+        ("PATCH", "/recipients/:id", update_recipient),
+        ("DELETE", "/recipients/:id", operations.delete_recipient),
+        ("DELETE", "/recipients", operations.delete_recipients),
+        ("GET", "/recipients", list_recipients),
+        ("GET", "/recipients/:id/logs", operations.list_activities),
+        ("GET", "/recipients/:id/payments", list_payments_of_recipient),
+        ("POST", "/recipients/:id/payout-methods", create_payout_methods),
+        ("GET", "/recipients/:id/payout-methods", get_payout_methods),
+        ("PATCH", "/recipients/:id/payout-methods", update_payout_methods),
+        ("POST", "/batches", operations.create_batch),
+        ("GET", "/batches/:id", operations.read_batch),
+        ("PATCH", "/batches/:id", update_batch),
+        ("DELETE", "/batches/:id", operations.delete_batch),
+        ("DELETE", "/batches", operations.delete_batches),
+        ("GET", "/batches", list_batches),
+        ("POST", "/batches/:id/generate-quote", generate_quote),
+        ("GET", "/batches/:id/summary", get_summary),
+        ("POST", "/batches/:id/start-processing", start_processing),
+        ("POST", "/batches/:id/payments", operations.create_payment),
+        ("GET", "/batches/:id/payments/:payment", operations.read_payment_of_batch),
+        ("PATCH", "/batches/:id/payments/:payment", operations.update_payment),
+        ("DELETE", "/batches/:id/payments/:payment", operations.delete_payment),
+        ("GET", "/batches/:id/payments", operations.list_payments_of_batch),
+        ("GET", "/profile/balances", list_balances),
+        ("GET", f"/profile/balances/{vocabulary.service}", list_currency_balances),
+        ("GET", f"/profile/balances/{vocabulary.wallet}", get_wallet_balance),
         ("GET", "/geography/countries/:code", geography.get_country),
         # Not in the document, but clients use them.
-        ("GET", "/payments/:id", payments.get_payment_of_any_batch),
-        ("GET", "/payments", payments.list_all_payments),
+        ("GET", "/payments/:id", operations.read_payment),
+        ("GET", "/payments", list_payments),
         prefix="/v1",
         suffix="/?",
     )

@@ -1,31 +1,60 @@
-"""Parsing of payments in request bodies (sections 4.3 and 4.4)."""
+"""Parsing of batches and payments in request bodies (sections 4.3 and 4.4)."""
 
 import re
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from gateway.simulator import money, payments, views
+from gateway.simulator import money, views
+from gateway.simulator.accepted_request import AcceptedRequest
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import lenient
-from gateway.simulator.legacy.legacy_request import LegacyRequest
-from gateway.simulator.payments import PaymentOrder, parse_currency, parse_text
+from gateway.simulator.payments import (
+    PaymentOrder,
+    SentAmount,
+    create_changed_order,
+    create_order,
+    iter_array_objects,
+    parse_currency,
+    parse_text,
+)
 from gateway.simulator.state import Batch, Payment, PaymentTerms, Recipient
 from gateway.simulator.values import is_blank
 
 
-@dataclass(frozen=True)
-class SentAmount:
-    """An amount of a request; `field_name` is the field that contained it."""
+def parse_batch_currency(request: AcceptedRequest, problems: Problems) -> str:
+    """Parses a new batch's currency, or takes it from the first payment that has one."""
+    body = request.body
+    currency = lenient.normalize_currency(body.get("sourceCurrency"))
+    if not is_blank(currency):
+        return parse_currency(problems, {"sourceCurrency": currency}, "sourceCurrency") or ""
+    # Payments that disagree are reported with each payment, when it is parsed.
+    given_currencies = [
+        (nested_problems, code)
+        for nested_problems, entry in iter_array_objects(Problems(), body, "payments")
+        if not is_blank(code := lenient.normalize_currency(entry.get("sourceCurrency")))
+    ]
+    if not given_currencies:
+        problems.add_empty_field("sourceCurrency")
+        return ""
+    first_problems, code = given_currencies[0]
+    nested_problems = Problems(problems.collected, first_problems.prefix)
+    return parse_currency(nested_problems, {"sourceCurrency": code}, "sourceCurrency") or ""
 
-    field_name: str
-    value: Decimal
-    currency: str
+
+def parse_changed_currency(request: AcceptedRequest, problems: Problems, batch: Batch) -> str:
+    currency = lenient.normalize_currency(request.body.get("sourceCurrency"))
+    currency = batch.currency if is_blank(currency) else currency
+    parse_currency(problems, {"sourceCurrency": currency}, "sourceCurrency")
+    if currency != batch.currency and batch.payments:
+        problems.add_invalid_field(
+            "sourceCurrency", "Can be changed only while there are no payments"
+        )
+    return str(currency)
 
 
 def parse_payment_order(
-    request: LegacyRequest, problems: Problems, body: JsonObject, batch: Batch
+    request: AcceptedRequest, problems: Problems, body: JsonObject, batch: Batch
 ) -> PaymentOrder | None:
     """Parses a new payment; the result is valid only if no problem was added."""
     payee = _resolve_recipient(request, problems, body)
@@ -34,15 +63,15 @@ def parse_payment_order(
     memo = parse_text(problems, body, "memo")
     if payee is None or amount is None or not batch.currency:
         return None
-    terms = _compute_payment_terms(problems, batch, payee, amount)
+    order = create_order(problems, batch, payee, amount, memo)
     if body["recipient"].get("id") is None:
         _check_minimum_amount(problems, payee, amount)
-    return PaymentOrder(payee, amount.value, amount.currency, memo, terms)
+    return order
 
 
 def parse_payment_change(
-    problems: Problems, body: JsonObject, payment: Payment
-) -> PaymentOrder | None:
+    _request: AcceptedRequest, problems: Problems, body: JsonObject, payment: Payment
+) -> PaymentOrder:
     """Parses a changed payment; recipient and source currency cannot change (section 4.4).
 
     Without another amount the terms stay, because only quotes compute new rates (section 1, item
@@ -52,12 +81,7 @@ def parse_payment_change(
     # After the unchanged amounts are gone: a whole object sent back has both.
     amount = _parse_amount(problems, body, payment.batch.currency, is_required=False)
     memo = parse_text(problems, {"memo": payment.memo, **body}, "memo")
-    if amount is None:
-        return PaymentOrder(
-            payment.recipient, payment.amount, payment.currency, memo, payment.terms
-        )
-    terms = _compute_payment_terms(problems, payment.batch, payment.recipient, amount)
-    return PaymentOrder(payment.recipient, amount.value, amount.currency, memo, terms)
+    return create_changed_order(problems, payment, amount, memo)
 
 
 def _remove_unchanged_amounts(body: JsonObject, terms: PaymentTerms) -> JsonObject:
@@ -75,16 +99,6 @@ def _remove_unchanged_amounts(body: JsonObject, terms: PaymentTerms) -> JsonObje
 def _is_same_amount(value: Any, amount: Decimal) -> bool:
     text = value.written if isinstance(value, lenient.JsonNumber) else str(value)
     return bool(re.fullmatch(r"[0-9]+(\.[0-9]+)?", text)) and Decimal(text) == amount
-
-
-def _compute_payment_terms(
-    problems: Problems, batch: Batch, payee: Recipient, amount: SentAmount
-) -> PaymentTerms:
-    terms = payments.compute_payment_terms(batch, payee, amount.value, amount.currency)
-    if not (terms.source_amount and terms.target_amount):
-        currencies = f"{terms.source_currency} or {terms.target_currency}"
-        problems.add_invalid_field(amount.field_name, f"Is nothing in {currencies}")
-    return terms
 
 
 def _check_source_currency(problems: Problems, body: JsonObject, currency: str) -> None:
@@ -126,7 +140,7 @@ def _parse_amount(
 
 
 def _resolve_recipient(
-    request: LegacyRequest, problems: Problems, body: JsonObject
+    request: AcceptedRequest, problems: Problems, body: JsonObject
 ) -> Recipient | None:
     reference = lenient.parse_object(problems, body, "recipient")
     if body.get("recipient") is not None and not isinstance(body["recipient"], dict):
@@ -154,13 +168,13 @@ def _resolve_recipient(
     return matches[0]
 
 
-def _find_by_client_id(request: LegacyRequest, client_id: Any) -> list[Recipient]:
+def _find_by_client_id(request: AcceptedRequest, client_id: Any) -> list[Recipient]:
     service_id = request.resolve_id(client_id) if isinstance(client_id, str) else ""
     recipients = request.tenant.recipients
     return [recipients[service_id]] if service_id in recipients else []
 
 
-def _find_by_email(request: LegacyRequest, address: Any) -> list[Recipient]:
+def _find_by_email(request: AcceptedRequest, address: Any) -> list[Recipient]:
     """Finds recipients by the exact address, without deleted ones."""
     recipients = request.tenant.recipients.values()
     return [

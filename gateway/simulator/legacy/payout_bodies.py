@@ -22,7 +22,7 @@ from gateway.simulator.legacy.banks import (
     translate_wallet,
 )
 from gateway.simulator.legacy.lenient import translate_problems
-from gateway.simulator.legacy.payout_views import (
+from gateway.simulator.legacy.views import (
     find_visible_account,
     translate_account_to_legacy_word,
 )

@@ -9,7 +9,7 @@ from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import government_ids, lenient
 from gateway.simulator.legacy.lenient import translate_problems
-from gateway.simulator.legacy.payout_views import find_visible_account
+from gateway.simulator.legacy.views import find_visible_account
 from gateway.simulator.recipients import UPDATE_CHECKS, merge_recipient_fields
 from gateway.simulator.state import LegacyStatus, Recipient
 
