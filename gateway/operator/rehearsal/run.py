@@ -38,7 +38,9 @@ WAIT_SECONDS, RATE_LIMIT_SECONDS, RETRY_SECONDS = 20, 90, 5
 TOO_OLD_SECONDS = 35
 """The age from which the gateway presumes that an unanswered request cannot be carried out."""
 DELAYED = {"update_recipient", "update_payout_method", "list-bank"}
-"""What is changed or saved by requests that wait for a second, so that timestamps differ."""
+"""What is changed or saved by requests that wait, so that timestamps differ."""
+TIMESTAMP_SECONDS = 1.1
+"""That wait, because a service may give its times in whole seconds."""
 
 COMPARISONS: Mapping[str, tuple[str, Callable[[Any, str], bool]]] = {
     "": ("is missing", lambda found, _: found is not None),
@@ -198,7 +200,7 @@ class RehearsalRun:
         except KeyError:  # the row that saves the value has failed, and says so
             return
         send = self._send_probe if kind else self._send_legacy
-        await asyncio.sleep(1.1 if {step.row, name} & DELAYED else 0)
+        await asyncio.sleep(TIMESTAMP_SECONDS if {step.row, name} & DELAYED else 0)
         self.client.failure = ""
         try:
             status, answer = await send(step.row, method, target, body or None)

@@ -118,9 +118,10 @@ class RehearsedFolder:
 
 @pytest_asyncio.fixture
 async def rehearsed(
-    tmp_path: Path, request: pytest.FixtureRequest
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[RehearsedFolder]:
-    """In front of a service with the options of the test's parameter."""
+    """In front of a service with the options of the test's parameter, whose times differ at once."""
+    monkeypatch.setattr("gateway.operator.rehearsal.run.TIMESTAMP_SECONDS", 0)
     options, ahead_seconds = getattr(request, "param", ({}, 0))
     service = Service(
         options=ServiceOptions(**options),
