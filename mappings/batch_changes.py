@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
@@ -54,6 +54,17 @@ def edit_batch_payments(batch: Batch, request: Request) -> SubFlow:
     yield from edit_batch(
         batch, request, call, Edit(added_entries, build_changes, removed_ids, changes.facts)
     )
+
+
+def list_payment_ids_to_load(request: Request) -> Collection[str] | None:
+    """Lists the payments of a draft that its edit needs: None for all, () for none."""
+    lists = [
+        request.body.get(name) or () for name in ("payments", "update_payments", "remove_payments")
+    ]
+    # Only a batch without payments may get another currency.
+    if request.body.get("sourceCurrency") or any(isinstance(each, LazySequence) for each in lists):
+        return None
+    return dict.fromkeys(str(entry["id"]) for entry in chain(*lists) if entry.get("id"))
 
 
 class _BatchChanges(NamedTuple):

@@ -11,7 +11,7 @@ transaction that records an upstream write rejects one that names a superseded b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -32,11 +32,12 @@ def change_batch(
     request: Request,
     change: Callable[[Batch], SubFlow],
     *,
+    payment_ids: Collection[str] | None = None,
     is_add: bool = False,
 ) -> SubFlow:
     """Runs ``change``, an edit that acquires the lock, on the batch, and returns its result.
 
-    An edit that only adds a payment (``is_add``) waits neither for other adds that are in doubt nor
+    Of a draft it needs the payments in ``payment_ids`` only, if these are given. An edit that only adds a payment (``is_add``) waits neither for other adds that are in doubt nor
     for signed changes: its outcome rule tells their payments apart.
 
     The first attempt loads the batch without a lock, which is enough if no other edit is under way.
@@ -45,14 +46,16 @@ def change_batch(
     """
     id_ = request.ids["id"]
     signed_changes = yield LoadFacts(SIGNED_ADDS if is_add else SIGNED_CHANGES_KIND, id_)
-    batch: Batch = yield from load_batch(id_)
+    batch: Batch = yield from load_batch(id_, payment_ids)
     # State is stored under the first id: signed changes of another id are not those of the batch.
     if batch.id == id_ and (is_add or has_no_open_signed_change(signed_changes)):
         try:
             return (yield from change(replace(batch, signed_changes=signed_changes)))
         except Conflict:
             pass
-    locked_batch = yield from _load_batch_under_lock(batch.id, request, is_add=is_add)
+    locked_batch = yield from _load_batch_under_lock(
+        batch.id, request, payment_ids=payment_ids, is_add=is_add
+    )
     try:
         return (yield from change(locked_batch))
     except Failure:
@@ -64,7 +67,9 @@ MAX_LOCK_WAITS = 1000
 """Maximum number of other requests' edits that a request waits for; fewer can run at a time."""
 
 
-def _load_batch_under_lock(batch_id: str, request: Request, *, is_add: bool) -> SubFlow:
+def _load_batch_under_lock(
+    batch_id: str, request: Request, *, payment_ids: Collection[str] | None, is_add: bool
+) -> SubFlow:
     """Acquires the lock for an edit, then loads the batch: a waiting request loads it only once."""
     # The value identifies the lock when it is released, so it is unique even with a coarse clock.
     since = f"{request.now.isoformat()} {request.seed}"
@@ -100,7 +105,7 @@ def _load_batch_under_lock(batch_id: str, request: Request, *, is_add: bool) -> 
             yield CompareAndSet("batch", batch_id, facts_before)
             break
         try:
-            batch: Batch = yield from load_batch(batch_id)
+            batch: Batch = yield from load_batch(batch_id, payment_ids)
         except Failure:
             yield CompareAndSet("batch", batch_id, facts_before)
             raise

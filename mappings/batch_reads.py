@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mappings import funds
@@ -36,13 +36,14 @@ class StoredBatch:
         return Call("GET", SUMMARY_PATH.format(id=self.facts.get("upstream") or self.id))
 
 
-def load_batch(batch_id: str) -> SubFlow:
+def load_batch(batch_id: str, payment_ids: Collection[str] | None = None) -> SubFlow:
     """Loads a batch; calls GET /batch/:id/summary unless it is a draft.
 
-    ``batch_id`` is its first id, or any that it has had at the service. Raises Invalid for a batch
-    deleted through the gateway. The status may be missing: see ``add_missing_status``.
+    ``batch_id`` is its first id, or any that it has had at the service. Of a draft, only the payments
+    in ``payment_ids`` are loaded, if it has them all. Raises Invalid for a batch deleted through the
+    gateway. The status may be missing: see ``add_missing_status``.
     """
-    stored_batch = yield from _load_stored_batch(batch_id)
+    stored_batch = yield from _load_stored_batch(batch_id, payment_ids)
     if is_draft(stored_batch.facts):
         return (yield from _load_draft_batch(stored_batch))
     return (yield from _build_batch_from_summary(stored_batch, (yield stored_batch.summary_call)))
@@ -130,7 +131,7 @@ def require_batch_not_superseded(batch_id: str) -> SubFlow:
         raise Invalid(WRONG_STATUS)
 
 
-def _load_stored_batch(requested_id: str) -> SubFlow:
+def _load_stored_batch(requested_id: str, payment_ids: Collection[str] | None = None) -> SubFlow:
     batch_id, facts = requested_id, (yield LoadFacts("batch", requested_id))
     if not facts:
         # A batch submitted from a draft has another id at the service, which redirects here.
@@ -142,12 +143,18 @@ def _load_stored_batch(requested_id: str) -> SubFlow:
             batch_id, facts = redirect["id"], (yield LoadFacts("batch", redirect["id"]))
     if facts.get("phase") == "deleted":
         raise Invalid(NOT_FOUND)
-    entries = (yield LoadFacts("payments", batch_id)).get("entries", []) if facts else []
+    entries: Sequence[Entry] = []
+    if payment_ids and is_draft(facts):
+        ids = tuple(payment_ids)
+        entries = (yield LoadFacts("payments", batch_id, ids)).get("entries", [])
+    # A missing id may be that of the service, or of no payment.
+    if facts and (payment_ids is None or not is_draft(facts) or len(entries) < len(payment_ids)):
+        entries = (yield LoadFacts("payments", batch_id)).get("entries", [])
     return StoredBatch(batch_id, facts, entries)
 
 
 def _load_draft_batch(stored_batch: StoredBatch) -> SubFlow:
-    entries = yield from _add_recipient_details(stored_batch.entries)
+    entries = yield from add_recipient_details(stored_batch.entries)
     return build_batch(stored_batch.id, stored_batch.facts, entries, {}, None)
 
 
@@ -217,7 +224,7 @@ def _set_matched_ids(payment: Payment, entry: Entry) -> Entry:
     return {**fields, "id": entry["ours"], "upstream": payment["id"]}
 
 
-def _add_recipient_details(entries: Sequence[Entry]) -> SubFlow:
+def add_recipient_details(entries: Sequence[Entry]) -> SubFlow:
     """Calls GET /recipients/:id for each recipient of which only the id is known."""
     unknown_ids = [
         extract_recipient_id(requested_entry)

@@ -23,7 +23,7 @@ from mappings.batch_answers import (
     iterate_recipient_ids,
 )
 from mappings.batch_bodies import collect_sent_payments
-from mappings.batch_changes import edit_batch_payments
+from mappings.batch_changes import edit_batch_payments, list_payment_ids_to_load
 from mappings.batch_locks import (
     BEING_CHANGED,
     MAX_LOCK_ATTEMPTS,
@@ -211,7 +211,11 @@ def update_batch(request: Request) -> Flow:
         payment for payment in payments if not payment.body.get("id")
     ):
         request.raise_if_invalid(problems)
-    yield from change_batch(request, lambda batch: edit_batch_payments(batch, request))
+    yield from change_batch(
+        request,
+        lambda batch: edit_batch_payments(batch, request),
+        payment_ids=list_payment_ids_to_load(request),
+    )
     return Answer({"object": "updated"})
 
 

@@ -30,7 +30,7 @@ from mappings.batch_locks import (
     load_batch_once_unlocked,
     release_batch_lock,
 )
-from mappings.batch_reads import load_batch_by_given_facts
+from mappings.batch_reads import add_recipient_details, load_batch_by_given_facts
 from mappings.batch_views import Batch, build_batch_record
 from mappings.effects import JSON, Call, CompareAndSet, Request
 from mappings.errors import (
@@ -88,6 +88,12 @@ class Edit:
             map_rows(partial(_set_timestamps, now), self.added_entries),
         )
 
+    def build_changed_entries(self, entries: Sequence[Entry], now: str) -> Sequence[Entry]:
+        """Builds those entries of a draft that the edit changes or adds."""
+        changes = self.build_changes()
+        changed_entries = filter_rows(entries, lambda entry: entry["id"] in changes)
+        return self.build_entries_after_draft_edit(changed_entries, now)
+
     def _apply_changes(self, entries: Sequence[Entry], now: str | None = None) -> Sequence[Entry]:
         removed_ids = frozenset(self.removed_ids)
         rest = (
@@ -130,9 +136,8 @@ def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> SubFlo
         yield from _recreate_in_currency(batch, request, call, edit)
         return
     if batch.is_draft:
-        entries = edit.build_entries_after_draft_edit(batch.entries, now)
-        redirects = _build_payment_id_redirects(batch, edit.added_entries, edit.removed_ids)
-        yield from _save_draft(batch, request, entries, redirects, facts=edit.facts)
+        entries = edit.build_changed_entries(batch.entries, now)
+        yield from _save_draft(batch, request, entries, edit.removed_ids, facts=edit.facts)
         return
     try:
         yield from call_service_under_batch_lock(batch, call, convert_not_found_if_field_named)
@@ -161,15 +166,15 @@ def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> SubFlo
         # Such a draft could never be submitted.
         yield from release_batch_lock(batch)
         raise Invalid(CURRENCY_UNKNOWN)
-    entries_before = _build_draft_entries(batch, request)
+    # Stored now, because a later edit loads, and stores, only the payments that it names.
+    entries_before = yield from add_recipient_details(_build_draft_entries(batch, request))
     # A draft is submitted as new payments, each of which needs the id of its recipient.
     if not all(entry["recipient"].get("id") for entry in entries_before):
         yield from release_batch_lock(batch)
         raise Invalid(PAYEE_UNKNOWN)
     entries = edit.build_entries_after_draft_edit(entries_before, now)
-    redirects = _build_payment_id_redirects(batch, entries, edit.removed_ids)
     yield from _save_draft(
-        batch, request, entries, redirects, (batch.upstream_id,), facts=edit.facts
+        batch, request, entries, edit.removed_ids, batch.upstream_id, facts=edit.facts
     )
 
 
@@ -201,58 +206,61 @@ def _recreate_in_currency(batch: Batch, request: Request, edit_call: Call, edit:
         (yield from call_service_under_batch_lock(batch, call, convert_not_found_to_invalid_field))
     )["id"]
     facts = {**edit.facts, "phase": "sent", "upstream": upstream_id, "is_new": True}
-    redirects = [
-        *_build_payment_id_redirects(batch, entries, ()),
-        _build_batch_id_redirect(batch.id, batch.facts, upstream_id),
-    ]
-    yield from _save_draft(batch, request, entries, redirects, (batch.upstream_id,), facts=facts)
-
-
-def _build_payment_id_redirects(
-    batch: Batch, entries: Sequence[Entry], removed_ids: Sequence[JSON]
-) -> Sequence[CompareAndSet]:
-    """Builds the redirects by which a payment is found by its id alone, or found to be deleted."""
-    ids = chain_rows(
-        map_rows(lambda entry: (entry["id"], False), entries),
-        map_rows(lambda id_: (id_, True), removed_ids),
-    )
-
-    def build_redirect(id_and_removal: tuple[JSON, bool]) -> CompareAndSet:
-        id_, is_removed = id_and_removal
-        facts = {"gone": True} if is_removed else {"batch": batch.id, "gone": None}
-        return CompareAndSet("alias", str(id_), facts)
-
-    return map_rows(build_redirect, ids)
+    redirect = _build_batch_id_redirect(batch.id, batch.facts, upstream_id)
+    yield from _save_draft(batch, request, entries, (), batch.upstream_id, redirect, facts=facts)
 
 
 def _save_draft(
     batch: Batch,
     request: Request,
     entries: Sequence[Entry],
-    payment_redirects: Sequence[CompareAndSet],
-    superseded_ids: Sequence[str] = (),
-    *,
+    removed_ids: Sequence[JSON],
+    superseded_id: str | None = None,
+    *batch_redirects: CompareAndSet,
     facts: Mapping[str, JSON],
 ) -> SubFlow:
+    """Stores a draft's facts, and its new or changed entries.
+
+    If the batch was none before, these are all of its entries, and the service's batch is
+    superseded.
+    """
+    # A search for memos skips the entries of batches without any.
+    has_memos = any(entry.get("memo") for entry in entries) or (
+        batch.is_draft and batch.facts.get("has_memos", True)
+    )
     facts = {
         **build_finished_change_facts(batch, "draft"),
         "upstream": None,
         "elsewhere": None,
-        "abandoned": [*batch.facts.get("abandoned", []), *superseded_ids],
+        "abandoned": [*batch.facts.get("abandoned", []), *filter(None, [superseded_id])],
         "currency": batch.currency,
         "description": batch.description,
         "description_was": None,
         "createdAt": batch.service_fields.get("createdAt") or batch.facts.get("createdAt"),
         "updatedAt": format_timestamp(request.now),
         **facts,
+        "has_memos": has_memos,
     }
-    # Because of these records any later write to a superseded batch is refused, above all its
-    # start.
-    batch_redirects = [
-        CompareAndSet("alias", upstream, {"abandoned": True}) for upstream in superseded_ids
-    ]
-    batch_record = build_batch_record(batch.id, facts, entries, payment_redirects)
-    yield structs.replace(batch_record, linked=(*batch_record.linked, *batch_redirects))
+    # Because of this record any later write to a superseded batch is refused, above all its start.
+    if superseded_id:
+        batch_redirects += (CompareAndSet("alias", superseded_id, {"abandoned": True}),)
+    changes = chain_rows(
+        map_rows(lambda entry: (str(entry["id"]), entry), entries),
+        map_rows(lambda id_: (str(id_), None), removed_ids),
+    )
+
+    def build_record(change: tuple[str, Entry | None]) -> CompareAndSet:
+        id_, entry = change
+        # By the redirect a payment is found by its id alone, or found to be deleted.
+        redirect = {"batch": batch.id, "gone": None} if entry else {"gone": True}
+        linked = (CompareAndSet("alias", id_, redirect),)
+        return CompareAndSet("draft payments", batch.id, {id_: entry}, linked=linked)
+
+    records = map_rows(build_record, changes)
+    if not batch.is_draft:
+        old_entries = CompareAndSet("payments", batch.id, {"entries": None}, linked=records)
+        records = (old_entries, *batch_redirects)
+    yield CompareAndSet("batch", batch.id, facts, linked=records)
 
 
 def build_entries_from_batch(batch: Batch) -> Sequence[Entry]:
@@ -261,23 +269,28 @@ def build_entries_from_batch(batch: Batch) -> Sequence[Entry]:
 
 
 def _build_draft_entries(batch: Batch, request: Request) -> Sequence[Entry]:
-    """Builds the entries of a new draft; the gateway generates an id if the service shows none.
+    """Builds the entries of a new draft.
 
+    The gateway generates an id if the service shows none, or one of an earlier payment.
     ``told`` has the service's amounts that a draft no longer shows: a client that has read them may
     send them back unchanged.
     """
+    entries = build_entries_from_batch(batch)
+    seen_ids, nameless_positions = set[JSON](), set[int]()
+    for position, entry in enumerate(entries):
+        if not entry.get("id") or entry["id"] in seen_ids:
+            nameless_positions.add(position)
+        seen_ids.add(entry.get("id"))
 
     def add_id_and_shown_amounts(entry: Entry, payment: Payment, position: int) -> Entry:
         names = (name for name in AMOUNT_FIELDS if name not in entry and payment.get(name))
         if amounts := {name: money.format_amount_unless_text(payment[name]) for name in names}:
             entry = {**entry, "told": amounts}
-        return {
-            **entry,
-            "id": entry.get("id")
-            or derive_deterministic_id("P", request.seed, batch.id, f"kept {position}"),
-        }
+        if position in nameless_positions:
+            id_ = derive_deterministic_id("P", request.seed, batch.id, f"kept {position}")
+            entry = {**entry, "id": id_}
+        return entry
 
-    entries = build_entries_from_batch(batch)
     return map_rows(add_id_and_shown_amounts, entries, batch.payments, range(len(entries)))
 
 

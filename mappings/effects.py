@@ -254,7 +254,8 @@ class LoadFacts(msgspec.Struct, frozen=True):
     """Loads the facts that the gateway stores about an object of the tenant.
 
     Yields a mapping, empty if nothing is stored. Without ``id`` it yields the facts of all objects
-    of the kind, or of those in ``ids``, by id. Two kinds are special: "abandoned" yields the
+    of the kind, or of those in ``ids``, by id. With both, of the kind "payments", the entries are
+    only those of a draft with an id in ``ids``, and none if its payments have no rows. Two kinds are special: "abandoned" yields the
     redirects of superseded batches only, and "legacy id" the legacy ids of the objects in ``ids``.
     """
 
@@ -267,7 +268,9 @@ class CompareAndSet(msgspec.Struct, frozen=True):
     """Updates the stored facts of an object; a fact of None is deleted. Yields None.
 
     If the stored facts differ from ``expected``, nothing is stored and Conflict is thrown: of two
-    concurrent changes of an object, one wins. The ``linked`` updates are stored in the same
+    concurrent changes of an object, one wins. The facts of the kind "draft payments" are the entries
+    of a draft by payment id; each is a row, and "payments" yields them, in the order in which they
+    were added, until that kind is stored itself. The ``linked`` updates are stored in the same
     transaction; if they are very many, they must not expect anything.
     """
 

@@ -69,11 +69,17 @@ class LazySequence(Sequence[Any]):
 class CompressedSequence(LazySequence):
     """Rows stored compressed."""
 
-    def __init__(self, rows: Iterable[Any]) -> None:
+    def __init__(self, rows: Iterable[Any] = ()) -> None:
         self._slices: list[memoryview] = []
         self._count = 0
         self.row_types: set[type] = set()
         """The types of the rows."""
+        # A cache of one slice suffices, because rows are mostly read in order.
+        self._cached_slice: tuple[int, list[Any]] = (-1, [])
+        self.extend(rows)
+
+    def extend(self, rows: Iterable[Any]) -> None:
+        """Appends rows to a sequence of full slices, before it is read."""
         block, ends = bytearray(), [0]
         for chunk in iterate_slices(rows):
             block += _compress(chunk)
@@ -85,8 +91,6 @@ class CompressedSequence(LazySequence):
                 self._append_block(block, ends)
                 block, ends = bytearray(), [0]
         self._append_block(block, ends)
-        # A cache of one slice suffices, because rows are mostly read in order.
-        self._cached_slice: tuple[int, list[Any]] = (-1, [])
 
     def _append_block(self, block: bytearray, ends: Sequence[int]) -> None:
         view = memoryview(bytes(block))

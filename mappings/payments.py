@@ -43,11 +43,11 @@ def create_payment(request: Request) -> Flow:
     GET  /recipients/:id         to show the recipient in full
     """
     batch, service_payment, entry = yield from change_batch(
-        request, lambda batch: _add_payment(batch, request), is_add=True
+        request, lambda batch: _add_payment(batch, request), payment_ids=(), is_add=True
     )
     payment_id = service_payment.get("id")
     try:
-        batch = yield from load_batch(batch.id)
+        batch = yield from load_batch(batch.id, (payment_id,) if payment_id else None)
         payment = (
             batch.find_payment(payment_id) if payment_id else _find_added_payment(batch, entry)
         )
@@ -161,7 +161,7 @@ def read_payment(request: Request) -> Flow:
     GET /payments/:id       if the summary shows the payment incompletely
     GET /recipients/:id
     """
-    batch = yield from load_batch(request.ids["id"])
+    batch = yield from load_batch(request.ids["id"], (request.ids["payment"],))
     payment = _require_payment(batch, request)
     # Drafts are excluded: their upstream payments are those of a superseded batch.
     if not _has_all_payment_details(payment) and payment.get("upstream") and not batch.is_draft:
@@ -269,7 +269,8 @@ def read_any_payment(request: Request) -> Flow:
     # Without a batch nothing is stored about it, so the service's payment is all there is.
     if batch_id is None:
         return Answer({"payment": (yield from _build_full_payment(service_payment, request))})
-    payment = (yield from load_batch(batch_id)).find_payment(redirect.get("id", id_))
+    first_id = redirect.get("id", id_)
+    payment = (yield from load_batch(batch_id, (first_id,))).find_payment(first_id)
     if payment is None:
         raise Invalid(NOT_FOUND)
     return Answer(
@@ -315,7 +316,11 @@ def update_payment(request: Request) -> Flow:
     GET   /batch/:id/summary
     PATCH /batches/:id/payments/:payment  if the service has it, else the batch becomes a draft
     """
-    yield from change_batch(request, lambda batch: _change_payment(batch, request))
+    yield from change_batch(
+        request,
+        lambda batch: _change_payment(batch, request),
+        payment_ids=(request.ids["payment"],),
+    )
     return Answer({"object": "updated"})
 
 
@@ -358,7 +363,11 @@ def delete_payment(request: Request) -> Flow:
     GET    /batch/:id/summary
     DELETE /batches/:id/payments/:payment  if the service has it, else the batch becomes a draft
     """
-    yield from change_batch(request, lambda batch: _remove_payment(batch, request))
+    yield from change_batch(
+        request,
+        lambda batch: _remove_payment(batch, request),
+        payment_ids=(request.ids["payment"],),
+    )
     return Answer({"object": "deleted"})
 
 

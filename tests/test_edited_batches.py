@@ -17,6 +17,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import GatewayUnderTest
+from tests.state import record_statements
 
 
 async def load_creation_times(gateway: GatewayUnderTest, batch: str) -> dict[str, Any]:
@@ -144,3 +145,57 @@ async def test_payments_with_unknown_payees_do_not_hide_those_of_a_recipient(
         service.faults.clear()
         payment_list = await request_successfully(gateway, "GET", f"/recipients/{ada}/payments")
         assert {payment["sourceAmount"] for payment in payment_list["payments"]} == {"5.00", "6.00"}
+
+
+async def test_edit_of_a_draft_reads_and_writes_the_rows_that_it_names(tmp_path: Path) -> None:
+    service = Service(seed=1, options=ServiceOptions(inferred=False, processing_seconds=60))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, *[f"{number}.00" for number in range(1, 31)])
+        first, second, third, *_others = await load_payment_ids(gateway, batch)
+        path = f"/batches/{batch}/payments"
+        await request_successfully(gateway, "PATCH", f"{path}/{first}", {"sourceAmount": "41.00"})
+        payment = {"recipient": {"id": recipient}, "sourceAmount": "44.00"}
+        changes = {"update_payments": [{"id": second, "sourceAmount": "42.00"}]}
+        with record_statements("draft_payments") as statements:
+            await request_successfully(gateway, "GET", f"{path}/{second}")
+            await request_successfully(
+                gateway, "PATCH", f"{path}/{first}", {"sourceAmount": "43.00"}
+            )
+            await request_successfully(gateway, "PATCH", f"/batches/{batch}", changes)
+            await request_successfully(gateway, "DELETE", f"{path}/{third}")
+            await request_successfully(gateway, "POST", path, payment)
+            assert not [text for text, _values in statements if "position >" in text]
+        written = [text.split()[0] for text, _ in statements if not text.startswith("SELECT")]
+        assert written == ["INSERT", "INSERT", "DELETE", "INSERT"]
+        listed = await request_successfully(gateway, "GET", f"{path}?pageSize=100")
+        assert [payment["sourceAmount"] for payment in listed["payments"]] == [
+            *("43.00", "42.00"),
+            *(f"{number}.00" for number in range(4, 31)),
+            "44.00",
+        ]
+
+
+async def test_payments_that_the_service_shows_with_one_id_are_all_submitted(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1, options=ServiceOptions(inferred=False, processing_seconds=60))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00", "7.00")
+        (service_batch,) = service.find_or_create_tenant().batches.values()
+        first_id = next(iter(service_batch.payments))
+        payee = next(iter(service.find_or_create_tenant().recipients))
+        payments = [
+            {"id": first_id, "sourceAmount": amount, "recipient": {"id": payee}}
+            for amount in ("5.00", "7.00")
+        ]
+        restrict_summaries(service, {"status": "open", "payments": payments})
+        added_payment = {"recipient": {"id": recipient}, "sourceAmount": "6.00"}
+        await request_successfully(gateway, "POST", f"/batches/{batch}/payments", added_payment)
+        service.faults.clear()
+        await request_successfully(gateway, "POST", f"/batches/{batch}/generate-quote")
+        *_, replacement_batch = service.find_or_create_tenant().batches.values()
+        assert [
+            str(payment.terms.source_amount) for payment in replacement_batch.payments.values()
+        ] == ["5.00", "7.00", "6.00"]

@@ -21,12 +21,12 @@ from gateway.operator.retention import (
     delete_expired_data,
     delete_expired_signed_changes,
 )
-from gateway.simulator import Service
+from gateway.simulator import Service, ServiceOptions
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.id_rows import load_current_ids_by_legacy_id
 from gateway.storage.request_counts import load_usage_summaries
-from gateway.storage.state_tables import batch_payments, signed_changes
+from gateway.storage.state_tables import batch_payments, draft_payments, signed_changes
 from gateway.storage.tables import (
     audit_events,
     operation_objects,
@@ -50,6 +50,7 @@ from tests.operator_commands import (
 from tests.payouts import (
     create_batch,
     create_recipient,
+    load_payment_ids,
     open_gateway_and_service,
     request_successfully,
 )
@@ -94,10 +95,17 @@ class GatewayWithStore:
 
 
 @asynccontextmanager
-async def open_gateway_with_store(folder: Path, state: State) -> AsyncIterator[GatewayWithStore]:  # noqa: F811
+async def open_gateway_with_store(
+    folder: Path,
+    state: State,  # noqa: F811
+    *,
+    inferred: bool = True,
+) -> AsyncIterator[GatewayWithStore]:
     settings = {"url": state.url, "encryption_key_file": str(state.encryption_key_file)}
     async with (
-        open_gateway_and_service(folder, Service(seed=1), state=settings) as (gateway, _simulator),
+        open_gateway_and_service(
+            folder, Service(seed=1, options=ServiceOptions(inferred=inferred)), state=settings
+        ) as (gateway, _simulator),
         open_store(state) as store,
     ):
         yield GatewayWithStore(gateway, store)
@@ -292,6 +300,34 @@ async def test_names_and_memos_of_old_batches_are_deleted_and_payments_kept(
         assert (await delete_expired_data(setup.store, DEFAULT_RETENTION))["texts"] == 0, "once"
         batch_body = await request_successfully(setup.gateway, "GET", f"/batches/{old_batch}")
         assert batch_body["batch"]["amount"] == "10.00"
+
+
+async def test_names_and_memos_of_old_drafts_are_kept_until_they_are_deleted(
+    tmp_path: Path,
+    state: State,  # noqa: F811
+) -> None:
+    async with open_gateway_with_store(tmp_path, state, inferred=False) as setup:
+        await create_recipient(setup.gateway, "ada")
+        batch = await create_batch_by_addresses(setup.gateway, "ada@example.com")
+        (payment,) = await load_payment_ids(setup.gateway, batch)
+        await request_successfully(
+            setup.gateway, "PATCH", f"/batches/{batch}/payments/{payment}", {"sourceAmount": "6.00"}
+        )
+        await setup.wait_until_idle()
+        await setup.make_old(batch_payments, "updated_at")
+        for count in (1, 0):
+            deleted_counts = await delete_expired_data(setup.store, DEFAULT_RETENTION)
+            assert deleted_counts["texts"] == count, "looked at once"
+            (entry,) = await setup.load_entries(batch)
+            assert (entry["memo"], entry["recipient"]["email"]) == (MEMO, "ada@example.com")
+        await request_successfully(setup.gateway, "DELETE", f"/batches/{batch}")
+        await setup.wait_until_idle()
+        await setup.make_old(batch_payments, "updated_at")
+        assert (await delete_expired_data(setup.store, DEFAULT_RETENTION))["texts"] == 1
+        (entry,) = await setup.load_entries(batch)
+        assert "memo" not in entry
+        assert entry["recipient"].keys() == {"id"}
+        assert not await fetch(setup.store, select(draft_payments))
 
 
 async def test_payment_without_known_payee_does_not_block_deletion(

@@ -186,24 +186,40 @@ async def _strip_personal_data_of_old_payments(store: Store, before: datetime) -
     for row in rows:
         owner = Tenant(row.merchant, row.environment)
         with suppress(Conflict):  # changed concurrently, so it is not old any more
-            facts = await ledger.load(owner, "payments", row.id)
-            entries = facts.get("entries", [])
+            batch_facts = await ledger.load(owner, "batch", row.id)
             # Written even if nothing is removed: the new timestamp keeps it out of the next passes.
-            stripped_entries = (
-                map_rows(strip_personal_data_from_payment, entries)
-                if await _is_batch_settled(ledger, owner, row.id)
-                else entries
-            )
-            await ledger.compare_and_set(
-                owner, "payments", row.id, {"entries": stripped_entries}, {"entries": entries}
+            changed_facts: dict[str, Any] = {}
+            if _is_batch_settled(batch_facts):
+                entries = (await ledger.load(owner, "payments", row.id)).get("entries", [])
+                changed_facts = {"entries": map_rows(strip_personal_data_from_payment, entries)}
+            await _save_payments_of_unchanged_batch(
+                ledger, owner, row.id, batch_facts, changed_facts
             )
             stripped_count += 1
     return stripped_count
 
 
-async def _is_batch_settled(ledger: ObjectStateStore, owner: Tenant, batch: str) -> bool:
-    phase = (await ledger.load(owner, "batch", batch)).get("phase", "sent")
-    return phase in SETTLED_PHASES
+def _is_batch_settled(batch_facts: Mapping[str, Any]) -> bool:
+    return batch_facts.get("phase", "sent") in SETTLED_PHASES
+
+
+async def _save_payments_of_unchanged_batch(
+    ledger: ObjectStateStore,
+    owner: Tenant,
+    batch: str,
+    batch_facts: Mapping[str, Any],
+    facts: Mapping[str, Any],
+) -> None:
+    """Saves facts of a batch's payments, which were loaded after those of the batch.
+
+    Raises Conflict if the batch has changed since.
+    """
+    # The ids of a submitted draft's payments are saved without a new version.
+    names = ("phase", "version", "since", "is_new")
+    expected_facts = {name: batch_facts.get(name) for name in names}
+    change = CompareAndSet("payments", batch, facts)
+    record = CompareAndSet("batch", batch, {}, expected_facts, linked=(change,))
+    await ledger.compare_and_set_all(owner, [record])
 
 
 def strip_personal_data_from_payment(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,7 +291,9 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
     }
     # The payments of a draft are still to be sent, and the service needs the memo and the name.
     draft_batches = [
-        batch for batch in recipient_payments if not await _is_batch_settled(ledger, owner, batch)
+        batch
+        for batch in recipient_payments
+        if not _is_batch_settled(await ledger.load(owner, "batch", batch))
     ]
     if draft_batches:
         raise RecipientInUse(
@@ -336,6 +354,7 @@ async def _strip_recipient_data_from_batch(
     ledger: ObjectStateStore, owner: Tenant, batch: str, names: frozenset[str]
 ) -> None:
     entries: Sequence[Mapping[str, Any]]
+    batch_facts = await ledger.load(owner, "batch", batch)
     entries = (await ledger.load(owner, "payments", batch)).get("entries", [])
     stripped_entries = map_rows(
         lambda entry: (
@@ -346,8 +365,8 @@ async def _strip_recipient_data_from_batch(
         entries,
     )
     try:
-        await ledger.compare_and_set(
-            owner, "payments", batch, {"entries": stripped_entries}, {"entries": entries}
+        await _save_payments_of_unchanged_batch(
+            ledger, owner, batch, batch_facts, {"entries": stripped_entries}
         )
     except Conflict:
         raise RecipientInUse(f"batch {batch} is being changed right now; try again") from None

@@ -18,7 +18,7 @@ from gateway.storage import chunks
 from gateway.storage import operation_statements as statements
 from gateway.storage.audit_log import build_event_row
 from gateway.storage.id_rows import insert_legacy_ids
-from gateway.storage.object_state import ObjectStateStore, encode_long_changes
+from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.operation_records import (
     AlreadyClaimedError,
     Checkpoint,
@@ -31,6 +31,7 @@ from gateway.storage.operation_records import (
 )
 from gateway.storage.operation_states import CONFIRMED, IN_DOUBT, RUNNING
 from gateway.storage.operation_texts import OperationTexts
+from gateway.storage.state_changes import encode_long_changes
 from mappings.current import ID_PATTERN
 
 if TYPE_CHECKING:

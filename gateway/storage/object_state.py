@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import simplejson
-from msgspec import structs
 from sqlalchemy import select, text
 
 from gateway.payloads import json_codec, stored_json
@@ -20,11 +19,20 @@ from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.storage import chunks
 from gateway.storage.change_poller import increment_change_count
 from gateway.storage.database import FEW, Transaction
+from gateway.storage.draft_payments import DRAFT_PAYMENTS, DraftPaymentRows
 from gateway.storage.encryption import EncryptionContext
 from gateway.storage.id_rows import load_legacy_ids
 from gateway.storage.sql import Parameters, build_upsert_statement
+from gateway.storage.state_changes import (
+    EncodedFacts,
+    compute_new_facts,
+    encode_long_changes,
+    has_long_changes,
+    is_full_replacement,
+)
 from gateway.storage.state_tables import (
     IS_SUPERSEDED,
+    PAYMENT_COUNT,
     SELECT_SUPERSEDED,
     STATE_TABLES,
     id_redirects,
@@ -32,8 +40,7 @@ from gateway.storage.state_tables import (
 from gateway.storage.tables import capabilities
 from gateway.storage.tenants import Tenant
 from mappings.effects import CompareAndSet, LoadFacts
-from mappings.failures import Conflict
-from mappings.lazy_sequences import SLICE_SIZE, LazySequence, iterate_chunks
+from mappings.lazy_sequences import SLICE_SIZE, LazySequence, iterate_chunks, iterate_slices
 
 if TYPE_CHECKING:
     from gateway.storage.store import Store
@@ -44,9 +51,6 @@ CAPABILITY_CHANGES = "capabilities"
 
 _MAX_INLINE_LENGTH = 16 * 1024
 """Length of facts, in characters, above which they are decoded in a worker thread."""
-
-_SINGLE_FACT_KINDS = {"payments": "entries"}
-"""Kinds with one fact, which is replaced without loading the old one, as that may be long."""
 
 _UPSERT_CAPABILITY = build_upsert_statement(capabilities, ("value", "learned_at"))
 
@@ -59,6 +63,7 @@ class ObjectStateStore:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._draft_payments = DraftPaymentRows(store)
 
     async def load(self, owner: Tenant, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - the documents' word
         """Loads the facts of an object; an empty dict if it has none."""
@@ -91,6 +96,8 @@ class ObjectStateStore:
 
     def load_facts(self, tenant: Tenant, step: LoadFacts) -> Awaitable[Any]:
         """Loads what a step of a flow asks for."""
+        if step.id is not None and step.ids is not None:
+            return self._load_payments_of_draft(tenant, step.id, step.ids)
         if step.id is not None:
             return self.load(tenant, step.kind, step.id)
         if step.kind == "legacy id":
@@ -120,6 +127,15 @@ class ObjectStateStore:
         else:
             return {}
         return await self._decode_facts_by_id(owner, kind, rows)
+
+    async def _load_payments_of_draft(
+        self, owner: Tenant, batch_id: str, ids: Sequence[str]
+    ) -> dict[str, Any]:
+        entries = await self._store.read(
+            lambda tx: self._draft_payments.load_some(tx, owner, batch_id, ids),
+            is_brief=len(ids) <= FEW,
+        )
+        return {"entries": entries}
 
     async def load_superseded_batch_aliases(self, owner: Tenant) -> dict[str, dict[str, Any]]:
         """Loads the aliases of superseded batches, with an index: most aliases are of payments."""
@@ -184,6 +200,9 @@ class ObjectStateStore:
             records_by_kind.setdefault(record.kind, []).append(record)
         is_long = has_long_changes(records)
         for kind, records_of_kind in records_by_kind.items():
+            if kind == DRAFT_PAYMENTS:
+                await self._change_draft_payments(tx, owner, records_of_kind)
+                continue
             await self._merge_facts_of_kind(tx, owner, kind, records_of_kind, is_long)
 
     async def _merge_facts_of_kind(
@@ -197,15 +216,20 @@ class ObjectStateStore:
         table = STATE_TABLES[kind]
         keys = {record.id: {**owner._asdict(), "id": record.id} for record in records}
         rows = {row[0]: row for row in await tx.fetch(table.select_one, *keys.values())}
-        merged_ids = {record.id for record in records if not _is_full_replacement(record)}
+        merged_ids = {record.id for record in records if not is_full_replacement(record)}
         texts = {
             id_: await self._decrypt_others(tx, owner, kind, id_, others)
             for id_, row in rows.items()
             if id_ in merged_ids and (others := table.select_stored_others(row)) is not None
         }
-        old_facts = {id_: table.decode_columns(row) for id_, row in rows.items()}
+        old_facts = {
+            id_: table.decode_columns(row) for id_, row in rows.items() if id_ in merged_ids
+        }
         is_long = is_long or any(len(text) > _MAX_INLINE_LENGTH for text in texts.values())
-        new_facts = await tx.compute(is_long, _compute_new_facts, old_facts, texts, records)
+        new_facts = await tx.compute(is_long, compute_new_facts, old_facts, texts, records)
+        for id_ in rows.keys() - merged_ids:
+            if PAYMENT_COUNT in table.decode_columns(rows[id_]):
+                await self._draft_payments.delete_all(tx, owner, id_)
         # Chunks are never changed: those of the old facts are deleted, new ones are inserted.
         if holders := [
             _build_lock_name(*owner, kind, id_)
@@ -224,6 +248,45 @@ class ObjectStateStore:
             if parameter_sets:
                 await tx.execute(statement, *parameter_sets)
 
+    async def _change_draft_payments(
+        self, tx: Transaction, owner: Tenant, records: Sequence[CompareAndSet]
+    ) -> None:
+        """Changes rows of payments, and the number of payments."""
+        entries_by_batch: dict[str, dict[str, Any]] = {}
+        for record in records:
+            entries_by_batch.setdefault(record.id, {}).update(record.facts)
+        for batch_id, entries in entries_by_batch.items():
+            count = await self._count_draft_payments(tx, owner, batch_id)
+            count += await self._draft_payments.change(tx, owner, batch_id, entries)
+            columns = await self._encode_row(
+                tx, owner, "payments", batch_id, {PAYMENT_COUNT: count}
+            )
+            key = {**owner._asdict(), "id": batch_id, "updated_at": self._store.clock()}
+            await tx.execute(STATE_TABLES["payments"].upsert, {**key, **columns})
+
+    async def _count_draft_payments(self, tx: Transaction, owner: Tenant, batch_id: str) -> int:
+        """Returns the number of rows; moves payments into rows that an older version has stored."""
+        table = STATE_TABLES["payments"]
+        rows = await tx.fetch(table.select_one, {**owner._asdict(), "id": batch_id})
+        if not rows or (stored := table.select_stored_others(rows[0])) is None:
+            return table.decode_columns(rows[0])[PAYMENT_COUNT] if rows else 0
+        text = await self._decrypt_others(tx, owner, "payments", batch_id, stored)
+        entries = (await tx.compute(True, stored_json.decode_value, text))["entries"]
+        # Deletes the text.
+        removal = CompareAndSet("payments", batch_id, {"entries": None})
+        await self._merge_facts_of_kind(tx, owner, "payments", [removal], False)
+        count, names = 0, set[str]()
+        for some_entries in iterate_slices(entries):
+            entries_by_name: dict[str, Any] = {}
+            for entry in some_entries:
+                # A service may have shown two payments with one id.
+                name = str(entry["id"])
+                name = name if name not in names else f"{name} {len(names)}"
+                names.add(name)
+                entries_by_name[name] = entry
+            count += await self._draft_payments.change(tx, owner, batch_id, entries_by_name)
+        return count
+
     async def _encode_row(
         self, tx: Transaction, owner: Tenant, kind: str, id_: str, facts: Mapping[str, Any]
     ) -> Parameters:
@@ -234,7 +297,7 @@ class ObjectStateStore:
             return columns
         if not others:
             return {**columns, table.others: None}
-        if isinstance(others, _EncodedFacts):
+        if isinstance(others, EncodedFacts):
             text = others.text
         else:
             text = await tx.compute(json_codec.has_rows(others), stored_json.encode_value, others)
@@ -266,11 +329,14 @@ class ObjectStateStore:
             is_long, self._decode_unchunked_facts_by_id, owner, kind, rows
         )
         for row, stored in zip(rows, others, strict=True):
-            if chunks.is_chunked_text_head(stored):
+            if chunks.is_chunked_text_head(stored) or PAYMENT_COUNT in facts_by_id[row[0]]:
                 text, columns = await self._store.read(
                     partial(self._load_chunked_facts, owner=owner, kind=kind, id_=row[0])
                 )
-                decoded = await run_in_thread(stored_json.decode_value, text)
+                if isinstance(text, Mapping):
+                    decoded = text
+                else:
+                    decoded = await run_in_thread(stored_json.decode_value, text)
                 facts_by_id[row[0]] = {**decoded, **columns}
         return facts_by_id
 
@@ -292,24 +358,28 @@ class ObjectStateStore:
 
     async def _load_chunked_facts(
         self, tx: Transaction, owner: Tenant, kind: str, id_: str
-    ) -> tuple[StoredText, Mapping[str, Any]]:
-        """Loads the current facts of an object: those in chunks, and those in columns.
+    ) -> tuple[StoredText | Mapping[str, Any], Mapping[str, Any]]:
+        """Loads the current facts of an object: those in chunks or rows, and those in columns.
 
-        They may have been replaced since their head was read, so a head without chunks is read
-        again.
+        They may have been replaced since their head, or number, was read, so one without its chunks
+        or rows is read again.
         """
-        table, key, seen = STATE_TABLES[kind], {**owner._asdict(), "id": id_}, ""
+        table, key, seen = STATE_TABLES[kind], {**owner._asdict(), "id": id_}, None
         while rows := await tx.fetch(table.select_one, key):
             stored, columns = table.select_stored_others(rows[0]), table.decode_columns(rows[0])
-            if stored is None:
-                return "{}", columns
+            count = columns.pop(PAYMENT_COUNT, None)
             try:
+                if count is not None:
+                    entries = await self._draft_payments.load(tx, owner, id_, count)
+                    return {"entries": entries}, columns
+                if stored is None:
+                    return "{}", columns
                 return await self._decrypt_others(tx, owner, kind, id_, stored), columns
             except chunks.ChunkMissing:
                 # The head is still the same, so its chunks are really missing.
-                if stored == seen:
+                if (stored, count) == seen:
                     raise
-                seen = stored
+                seen = stored, count
         return "{}", {}
 
     async def load_capabilities(self, environment: str) -> dict[str, tuple[Any, datetime]]:
@@ -334,83 +404,6 @@ class ObjectStateStore:
         await self._store.write(upsert_row)
 
 
-def _compute_new_facts(
-    columns: Mapping[str, Mapping[str, Any]],
-    texts: Mapping[str, StoredText],
-    records: Sequence[CompareAndSet],
-) -> dict[str, dict[str, Any]]:
-    """Returns the new facts by id, from the columns and texts of the old; raises Conflict."""
-    facts_by_id: dict[str, dict[str, Any]] = {
-        id_: {**stored_json.decode_value(texts.get(id_, "{}")), **facts}
-        for id_, facts in columns.items()
-    }
-    for record in records:
-        facts = facts_by_id.get(record.id, {})
-        if any(facts.get(name) != fact for name, fact in record.expected.items()):
-            raise Conflict(record.kind)
-        facts_by_id[record.id] = _merge_facts(facts, record)
-    return facts_by_id
-
-
-def has_long_changes(records: Sequence[CompareAndSet]) -> bool:
-    """Whether encoding and encrypting the changes takes long enough for a worker thread."""
-    for record in records:
-        if (
-            json_codec.has_rows(record.facts)
-            or isinstance(record.linked, LazySequence)
-            or (record.linked and has_long_changes(record.linked))
-        ):
-            return True
-    return False
-
-
-class _EncodedFacts(dict[str, Any]):
-    """Facts, and the text that they are encoded as."""
-
-    text: StoredText
-
-
-async def encode_long_changes(records: Sequence[CompareAndSet]) -> Sequence[CompareAndSet]:
-    """Encodes long facts before the transaction, because others wait for its end."""
-    return await run_in_thread(_encode_changes, records) if has_long_changes(records) else records
-
-
-def _encode_changes(records: Sequence[CompareAndSet]) -> Sequence[CompareAndSet]:
-    return [
-        structs.replace(
-            record, facts=_encode_facts_if_long(record), linked=_encode_linked_changes(record)
-        )
-        for record in records
-    ]
-
-
-def _encode_linked_changes(record: CompareAndSet) -> Sequence[CompareAndSet]:
-    linked = record.linked
-    return linked if isinstance(linked, LazySequence) else _encode_changes(linked)
-
-
-def _encode_facts_if_long(record: CompareAndSet) -> Mapping[str, Any]:
-    if not (_is_full_replacement(record) and json_codec.has_rows(record.facts)):
-        return record.facts
-    encoded = _EncodedFacts(_merge_facts({}, record))
-    encoded.text = stored_json.encode_value(encoded)
-    return encoded
-
-
-def _merge_facts(facts: Mapping[str, Any], record: CompareAndSet) -> dict[str, Any]:
-    """Merges the facts of a change into those of its object."""
-    if not facts and isinstance(record.facts, _EncodedFacts):
-        return record.facts
-    both = {**facts, **record.facts}
-    return {name: fact for name, fact in both.items() if fact is not None}
-
-
-def has_preconditions(record: CompareAndSet) -> bool:
-    """Whether the change, or a linked one, depends on stored facts and may conflict."""
-    is_many = isinstance(record.linked, LazySequence)
-    return bool(record.expected) or (not is_many and any(map(has_preconditions, record.linked)))
-
-
 def _iterate_lock_names(owner: Tenant, record: CompareAndSet) -> Iterator[str]:
     yield _build_lock_name(*owner, record.kind, _choose_object_lock_id(record))
     if not isinstance(record.linked, LazySequence):
@@ -432,11 +425,6 @@ def _choose_object_lock_id(record: CompareAndSet) -> str:
     if record.kind != _POOLED_LOCK_KIND:
         return record.id
     return str(crc32(record.id.encode()) % _LOCK_POOL_SIZE)
-
-
-def _is_full_replacement(record: CompareAndSet) -> bool:
-    """Whether nothing of the stored facts remains, so that they need not be loaded."""
-    return not record.expected and _SINGLE_FACT_KINDS.get(record.kind) in record.facts
 
 
 def _build_facts_encryption_context(owner: Tenant, kind: str) -> EncryptionContext:

@@ -14,9 +14,11 @@ from sqlalchemy import (
     Column,
     Index,
     Integer,
+    LargeBinary,
     PrimaryKeyConstraint,
     Table,
     Text,
+    UniqueConstraint,
     and_,
     bindparam,
     delete,
@@ -156,6 +158,9 @@ class StateTable:
         return row[-1] if self.others else None
 
 
+PAYMENT_COUNT = "payment count"
+"""The fact that a batch's payments have rows of their own, and how many there are."""
+
 IS_SUPERSEDED = "is_superseded"
 """The condition of an index: a redirect from a superseded batch."""
 
@@ -244,7 +249,13 @@ STATE_TABLES: Mapping[str, StateTable] = {
         others="sealed",  # what people wrote: descriptions, and payments that are being added
         is_encrypted=True,
     ),
-    "payments": StateTable("batch_payments", {}, others="sealed", is_encrypted=True),
+    # Payments of a draft have rows of their own, and this row has their number.
+    "payments": StateTable(
+        "batch_payments",
+        {PAYMENT_COUNT: _build_number_column("payment_count")},
+        others="sealed",
+        is_encrypted=True,
+    ),
 }
 """The table of each kind of objects."""
 
@@ -260,6 +271,19 @@ Index(
     id_redirects.c.environment,
     sqlite_where=text(IS_SUPERSEDED),
     postgresql_where=text(IS_SUPERSEDED),
+)
+draft_payments = Table(
+    "draft_payments",
+    metadata,
+    Column("merchant", Text, nullable=False),
+    Column("environment", Text, nullable=False),
+    Column("batch_id", Text, nullable=False),
+    Column("payment_id", Text, nullable=False),
+    Column("position", Integer, nullable=False),  # in the batch; increases, with gaps
+    Column("sealed", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("merchant", "environment", "batch_id", "payment_id"),
+    UniqueConstraint("merchant", "environment", "batch_id", "position"),
+    **KEY_ORDERED,
 )
 # For retention.
 Index(None, batch_payments.c.updated_at)

@@ -18,7 +18,6 @@ from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.stored_json import StoredText
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import StoreUnavailable
-from gateway.storage.object_state import has_preconditions
 from gateway.storage.operation_records import (
     AlreadyClaimedError,
     Checkpoint,
@@ -40,6 +39,7 @@ from gateway.storage.operation_states import (
     UNDONE,
     UNSENT,
 )
+from gateway.storage.state_changes import has_preconditions
 from gateway.writes import step_records
 from gateway.writes.batch_routing import (
     BatchRoutedElsewhereError,

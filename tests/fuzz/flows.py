@@ -218,6 +218,9 @@ class ObjectStates:
         self._states = {key: dict(state) for key, state in states.items()}
 
     def recall(self, step: LoadFacts) -> dict[str, Any]:
+        if step.id is not None and step.ids is not None:
+            entries = self._states.get((step.kind, step.id), {}).get("entries", [])
+            return {"entries": [entry for entry in entries if entry["id"] in step.ids]}
         if step.id is not None:
             return dict(self._states.get((step.kind, step.id), {}))
         if step.kind == "abandoned":
@@ -234,6 +237,12 @@ class ObjectStates:
 
     def record(self, step: CompareAndSet) -> None:
         for member in step.members:
+            if member.kind == "draft payments":
+                payments = self._states.setdefault(("payments", member.id), {})
+                entries = {entry["id"]: entry for entry in payments.get("entries", [])}
+                changed_entries = (entries | member.facts).values()
+                payments["entries"] = [entry for entry in changed_entries if entry is not None]
+                continue
             state = {**self._states.get((member.kind, member.id), {}), **member.facts}
             json_codec.dumps(state)  # stored facts must be JSON
             self._states[member.kind, member.id] = {

@@ -54,7 +54,7 @@ class NeedsStrictDecode(NotSliceableError):
     """The text is invalid, or may be, and needs the strict decoder."""
 
 
-def loads_trusted(text: str) -> Any:
+def loads_trusted(text: str | bytes) -> Any:
     """Like ``loads``, but without checks, for a text that ``dumps`` or ``dumps_trusted`` made."""
     return _FAST_DECODER.decode(text)
 

@@ -268,6 +268,7 @@ def test_only_retention_deletes_from_audit_log() -> None:
             "operation_steps",
             "text_chunks",
             "table",  # of the state of objects, in state_tables.py
+            "draft_payments",
             "instances",
             "freezes",
             "counters",
