@@ -48,7 +48,11 @@ def read_wallet_balance(_request: Request) -> Flow:
 
 
 def _fetch_balances_by_currency() -> SubFlow:
-    """Calls GET /balance; returns service accounts by currency, the wallet's as ``wallet``."""
+    """Calls GET /balance; returns service accounts by currency, the wallet's as ``wallet``.
+
+    The documents do not say what a merchant with two accounts in one currency sees. The primary one
+    is shown, or else the first, because legacy clients read one balance per currency.
+    """
     balances: dict[str, dict[str, JSON]] = {}
     for entry in parse_balances((yield Call("GET", BALANCE_PATH))):
         is_wallet = entry.get("type") == current.WALLET
@@ -56,6 +60,8 @@ def _fetch_balances_by_currency() -> SubFlow:
         # Clients read balances by currency; the wallet account has its own key (legacy interface,
         # section 2).
         name = current.WALLET if is_wallet else str(currency)
+        if name in balances and not entry.get("primary"):
+            continue
         balances[name] = {
             # If the service marks no account as primary, the first one is.
             "primary": bool(entry.get("primary", not balances)),
