@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -39,7 +39,7 @@ from gateway.storage.operation_states import (
     SENT,
     UNDONE,
 )
-from gateway.storage.sqlite_database import SqliteTransaction
+from gateway.storage.sql import CompiledStatement, Parameters
 from gateway.storage.tables import operations, upstream_writes
 
 if TYPE_CHECKING:
@@ -277,31 +277,15 @@ async def execute(store: Store, *statements: Any) -> None:
 def record_statements(text: str = "") -> Iterator[list[tuple[str, list[Any]]]]:
     """Records the SQLite statements that contain ``text``, with their parameters."""
     statements: list[tuple[str, list[Any]]] = []
-    original_fetch, original_execute = SqliteTransaction._fetch, SqliteTransaction._execute
+    original_build = CompiledStatement.build_arguments
 
-    def record(compiled: Any, parameter_sets: Sequence[Any]) -> None:
+    def record(compiled: CompiledStatement, parameters: Parameters) -> list[Any]:
+        arguments = original_build(compiled, parameters)
         if text in compiled.text:
-            statements.extend(
-                (compiled.text, compiled.build_arguments(parameters))
-                for parameters in parameter_sets
-            )
+            statements.append((compiled.text, arguments))
+        return arguments
 
-    async def record_fetch(
-        transaction: SqliteTransaction, compiled: Any, parameter_sets: Any
-    ) -> Any:
-        record(compiled, parameter_sets)
-        return await original_fetch(transaction, compiled, parameter_sets)
-
-    async def record_execute(
-        transaction: SqliteTransaction, compiled: Any, parameter_sets: Any
-    ) -> int:
-        record(compiled, parameter_sets)
-        return await original_execute(transaction, compiled, parameter_sets)
-
-    with (
-        patch.object(SqliteTransaction, "_fetch", record_fetch),
-        patch.object(SqliteTransaction, "_execute", record_execute),
-    ):
+    with patch.object(CompiledStatement, "build_arguments", record):
         yield statements
 
 

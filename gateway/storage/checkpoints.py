@@ -66,7 +66,7 @@ class CheckpointWriter:
         self._texts = texts
         self._may_be_sending = may_be_sending
 
-    async def save(self, record: OperationRecord, checkpoint: Checkpoint) -> None:
+    async def save_checkpoint(self, record: OperationRecord, checkpoint: Checkpoint) -> None:
         """Commits a checkpoint.
 
         Raises OwnershipLostError, WritesFrozenError, RestoreUncheckedError,
@@ -111,7 +111,7 @@ class CheckpointWriter:
         else:
             change = await self._build_update(tx, record, checkpoint)
         row_changes = await self._build_row_changes(tx, record, checkpoint)
-        is_owned, *_ = await tx.execute_all(change, *row_changes)
+        is_owned, *_ = await tx.execute_all([change, *row_changes])
         if not is_owned:
             raise DuplicateOperationError if checkpoint.is_first else OwnershipLostError
         # After the fence: only the owner may claim.

@@ -44,35 +44,29 @@ class Transaction(ABC):
 
     dialect: DialectName
 
+    @abstractmethod
     async def fetch(self, statement: Any, *parameter_sets: Parameters) -> list[Any]:
         """Runs a statement, and returns the rows of its SELECT or RETURNING clause as named tuples.
 
         ``statement`` is a ``Statement`` or any SQLAlchemy Core statement; with several parameter
         sets it runs once for each, and the rows come in that order.
         """
-        compiled = (
-            isinstance(statement, Statement) and statement.compiled.get(self.dialect)
-        ) or self._compile(statement, parameter_sets)
-        return compiled.build_rows(await self._fetch(compiled, parameter_sets or ({},)))
 
     async def fetch_value(self, statement: Any, *parameter_sets: Parameters) -> Any:
         """Runs a statement; returns the first column of its first row, or None."""
         rows = await self.fetch(statement, *parameter_sets)
         return rows[0][0] if rows else None
 
+    @abstractmethod
     async def execute(self, statement: Any, *parameter_sets: Parameters) -> int:
         """Runs a statement; returns the number of changed rows, -1 for several parameter sets."""
-        compiled = (
-            isinstance(statement, Statement) and statement.compiled.get(self.dialect)
-        ) or self._compile(statement, parameter_sets)
-        return await self._execute(compiled, parameter_sets or ({},))
 
-    async def execute_all(self, *changes: Change) -> list[int]:
+    @abstractmethod
+    async def execute_all(self, changes: Sequence[Change]) -> Sequence[int]:
         """Runs statements, each on other rows; returns the numbers of changed rows.
 
         PostgreSQL runs them in one round trip.
         """
-        return [await self.execute(*change) for change in changes]
 
     @abstractmethod
     async def lock(self, *names: str) -> None:
@@ -86,20 +80,12 @@ class Transaction(ABC):
 
     def _compile(self, statement: Any, parameter_sets: Sequence[Parameters]) -> CompiledStatement:
         if isinstance(statement, Statement):
-            return statement.compile_for_dialect(self.dialect)
+            return statement.compiled.get(self.dialect) or statement.compile_for_dialect(
+                self.dialect
+            )
         # The columns of an INSERT or UPDATE are those that the parameters name.
         names = list(parameter_sets[0]) if parameter_sets else ()
         return compile_statement(statement, self.dialect, names)
-
-    @abstractmethod
-    async def _fetch(
-        self, compiled: CompiledStatement, parameter_sets: Sequence[Parameters]
-    ) -> Sequence[Any]: ...
-
-    @abstractmethod
-    async def _execute(
-        self, compiled: CompiledStatement, parameter_sets: Sequence[Parameters]
-    ) -> int: ...
 
 
 class Database(ABC):

@@ -18,7 +18,6 @@ from gateway.storage.audit_log import record_audit_event
 from gateway.storage.database import FEW, Transaction
 from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.operation_records import (
-    Checkpoint,
     OperationRecord,
     OperatorOutcomes,
     Write,
@@ -39,7 +38,7 @@ from gateway.storage.tables import operation_objects, operation_steps, operation
 from gateway.storage.tenants import Tenant
 
 
-class OperationRepository:
+class OperationRepository(checkpoints.CheckpointWriter):
     """Reads and writes the journal; every method raises StoreUnavailable."""
 
     def __init__(
@@ -48,16 +47,7 @@ class OperationRepository:
         object_states: ObjectStateStore,
         may_be_sending: Callable[[str, str], bool] = lambda _operation_id, _instance: True,
     ) -> None:
-        """``may_be_sending`` is passed to CheckpointWriter."""
-        self._store = store
-        self._texts = OperationTexts(store)
-        self._checkpoints = checkpoints.CheckpointWriter(
-            store, object_states, self._texts, may_be_sending
-        )
-
-    async def save_checkpoint(self, record: OperationRecord, checkpoint: Checkpoint) -> None:
-        """Saves a checkpoint; see CheckpointWriter.save."""
-        await self._checkpoints.save(record, checkpoint)
+        super().__init__(store, object_states, OperationTexts(store), may_be_sending)
 
     async def is_frozen(self, tenant: Tenant) -> bool:
         """Whether a tenant's writes are frozen; an empty merchant matches the widest freezes."""

@@ -26,7 +26,7 @@ from gateway.storage.database import (
     UniqueViolation,
 )
 from gateway.storage.errors import describe_database_error, translate_database_errors
-from gateway.storage.sql import CompiledStatement, Parameters, Statement
+from gateway.storage.sql import Parameters, Statement
 
 ADVISORY_LOCKS = 0x7061796F
 """The gateway's class of PostgreSQL's advisory locks: "payo"."""
@@ -82,7 +82,7 @@ class PostgresqlTransaction(Transaction):
     ) -> Result:
         return await run_in_thread_if(is_long, function, *arguments)
 
-    async def execute_all(self, *changes: Change) -> list[int]:
+    async def execute_all(self, changes: Sequence[Change]) -> Sequence[int]:
         compiled = [statement.compile_for_dialect("postgresql") for statement, _ in changes]
         arguments = [
             each.build_arguments(parameters)
@@ -91,23 +91,20 @@ class PostgresqlTransaction(Transaction):
         text = _combine_statements(*(each.text for each in compiled))
         return list(await self._connection.fetchrow(text, *chain.from_iterable(arguments)))
 
-    async def _fetch(
-        self, compiled: CompiledStatement, parameter_sets: Sequence[Parameters]
-    ) -> Sequence[Any]:
-        rows: Sequence[Any]
-        if len(parameter_sets) == 1:
-            arguments = compiled.build_arguments(parameter_sets[0])
+    async def fetch(self, statement: Any, *parameter_sets: Parameters) -> list[Any]:
+        compiled = self._compile(statement, parameter_sets)
+        if len(parameter_sets) <= 1:
+            arguments = compiled.build_arguments(*parameter_sets or ({},))
             rows = await self._connection.fetch(compiled.text, *arguments)
         else:
             argument_lists = list(map(compiled.build_arguments, parameter_sets))
             rows = await self._connection.fetchmany(compiled.text, argument_lists)
-        return rows
+        return compiled.build_rows(rows)
 
-    async def _execute(
-        self, compiled: CompiledStatement, parameter_sets: Sequence[Parameters]
-    ) -> int:
-        if len(parameter_sets) == 1:
-            arguments = compiled.build_arguments(parameter_sets[0])
+    async def execute(self, statement: Any, *parameter_sets: Parameters) -> int:
+        compiled = self._compile(statement, parameter_sets)
+        if len(parameter_sets) <= 1:
+            arguments = compiled.build_arguments(*parameter_sets or ({},))
             status = await self._connection.execute(compiled.text, *arguments)
             count = status.rpartition(" ")[2]
             return int(count) if count.isdecimal() else -1  # LOCK TABLE has no count

@@ -14,14 +14,21 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from gateway.storage.database import Body, Database, Result, Transaction, UniqueViolation
+from gateway.storage.database import (
+    Body,
+    Change,
+    Database,
+    Result,
+    Transaction,
+    UniqueViolation,
+)
 from gateway.storage.errors import (
     DATABASE_ERRORS,
     find_sqlite_code,
     is_damage,
     translate_database_error,
 )
-from gateway.storage.sql import CompiledStatement, Parameters, Statement
+from gateway.storage.sql import Parameters, Statement
 from gateway.storage.sqlite_driver import JOURNAL_MODE, sqlite3
 
 BUSY_SECONDS = 5
@@ -60,23 +67,27 @@ class SqliteTransaction(Transaction):
     ) -> Result:
         return function(*arguments)  # a transaction that writes is in a thread already
 
-    async def _fetch(
-        self, compiled: CompiledStatement, parameter_sets: Sequence[Parameters]
-    ) -> Sequence[Any]:
-        rows: list[Any] = []
-        for parameters in parameter_sets:
+    async def fetch(self, statement: Any, *parameter_sets: Parameters) -> list[Any]:
+        compiled, rows = self._compile(statement, parameter_sets), list[Any]()
+        for parameters in parameter_sets or ({},):
             self._cursor.execute(compiled.text, compiled.build_arguments(parameters))
             rows += self._cursor.fetchall()
-        return rows
+        return compiled.build_rows(rows)
 
-    async def _execute(
-        self, compiled: CompiledStatement, parameter_sets: Sequence[Parameters]
-    ) -> int:
-        if len(parameter_sets) == 1:
-            arguments = compiled.build_arguments(parameter_sets[0])
+    async def execute(self, statement: Any, *parameter_sets: Parameters) -> int:
+        compiled = self._compile(statement, parameter_sets)
+        if len(parameter_sets) <= 1:
+            arguments = compiled.build_arguments(*parameter_sets or ({},))
             return self._cursor.execute(compiled.text, arguments).rowcount
         self._cursor.executemany(compiled.text, map(compiled.build_arguments, parameter_sets))
         return -1
+
+    async def execute_all(self, changes: Sequence[Change]) -> Sequence[int]:
+        counts, execute = [], self._cursor.execute
+        for statement, parameters in changes:
+            compiled = statement.compiled.get("sqlite") or statement.compile_for_dialect("sqlite")
+            counts.append(execute(compiled.text, compiled.build_arguments(parameters)).rowcount)
+        return counts
 
 
 class _Job:
@@ -232,12 +243,12 @@ class SqliteDatabase(Database):
 
     def _take_queued_jobs(self, jobs: list[_Job], limit: int) -> tuple[list[_Job], bool]:
         """Adds queued jobs up to a number; also returns whether the queue has been closed."""
-        with suppress(queue.Empty):
-            while len(jobs) < limit:
-                job = self._jobs.get_nowait()
-                if job is None:
-                    return jobs, True
-                jobs.append(job)
+        # Only this thread takes jobs, so what is in the queue stays there.
+        while len(jobs) < limit and not self._jobs.empty():
+            job = self._jobs.get()
+            if job is None:
+                return jobs, True
+            jobs.append(job)
         return jobs, False
 
     def _run_read_and_write_groups(self, jobs: Sequence[_Job]) -> BaseException | None:

@@ -15,7 +15,8 @@ else:
 __all__ = ["JOURNAL_MODE", "sqlite3"]
 
 # Without an adapter, the driver searches for one for each NULL, which costs more than the row.
-sqlite3.register_adapter(type(None), lambda none: none)
+# The method of a dictionary is one in C that returns None for None.
+sqlite3.register_adapter(type(None), {}.get)  # type: ignore[arg-type]
 
 JOURNAL_MODE = "WAL" if sqlite3.sqlite_version_info >= (3, 51, 3) else "PERSIST"
 """WAL costs one wait for the disk per commit, a rollback journal four. Before SQLite 3.51.3, the
