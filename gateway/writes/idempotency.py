@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from weakref import WeakKeyDictionary
 
 import structlog
 
@@ -107,7 +106,6 @@ class IdempotencyGuard:
         self._executor = executor
         self._reconciler = reconciler
         self._wait_seconds = wait_seconds
-        self._responses: WeakKeyDictionary[OperationExecution, LegacyResponse] = WeakKeyDictionary()
 
     async def answer(
         self,
@@ -203,7 +201,7 @@ class IdempotencyGuard:
         response = await render_answer(answer)
         await self._finish(execution, response, key_digest, has_key=has_key)
         # Not before: what a process that was paused has done may belong to another one by now.
-        self._responses[execution] = response
+        execution.final_response = response
         # The first attempt's process had ended: this is its response, and nothing was done twice.
         return stored_responses.add_replayed_header(response) if execution.is_resumed else response
 
@@ -443,7 +441,7 @@ class IdempotencyGuard:
 
     def _find_response_in_memory(self, execution: OperationExecution) -> RecordedResponse | None:
         """Returns the response of a first attempt that ended here; None if it has none."""
-        response = self._responses.get(execution)
+        response = execution.final_response
         return (
             (stored_responses.add_replayed_header(response), execution.operation_record)
             if response is not None and execution.ended.is_set()

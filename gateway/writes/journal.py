@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeGuard
 
-from cachetools import TTLCache
-
 from gateway.auth.keys import ApiKey
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.compressed_buffer import CompressedBuffer
@@ -25,6 +23,7 @@ from gateway.storage.keyed_hmac import KeyedHmac
 from gateway.storage.operation_records import OperationRecord
 from gateway.storage.operation_states import DONE
 from gateway.storage.operations import OperationRepository
+from gateway.storage.ttl_cache import TtlCache
 from gateway.upstream.clock import ServiceClock
 from gateway.writes import step_records
 from gateway.writes.delivery import Deliveries
@@ -79,7 +78,7 @@ class Journal:
         self._database_clock = store.database_clock
         self._service_clock = service_clock
         self.monotonic = service_clock.monotonic
-        self.ended_at: TTLCache[str, float] = TTLCache(
+        self.ended_at: TtlCache[str, float] = TtlCache(
             MAX_REMEMBERED_ENDS, ENDS_REMEMBERED_SECONDS, self.monotonic
         )
         """When operations ended here, by the monotonic clock and operation id."""
@@ -243,7 +242,7 @@ class Journal:
 
     def record_end(self, record: OperationRecord) -> None:
         """Records that an operation ends: its response is sent after this."""
-        self.ended_at[record.id] = self.monotonic()
+        self.ended_at.put(record.id, self.monotonic())
 
     def find_receipt_time(self, received_at: float | None) -> tuple[float, float]:
         """Converts a time of the event loop's clock (None: now) to those of ``read_clocks``."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import structs
 
+from gateway.http.responses import LegacyResponse
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.stored_json import StoredText
 from gateway.payloads.worker_thread import run_in_thread_if
@@ -78,7 +79,7 @@ START_DEADLINE_SECONDS = 25.0
 """Seconds after its request was received within which a start is sent (contract, section 7)."""
 
 
-class OperationExecution(msgspec.Struct, eq=False, weakref=True):
+class OperationExecution(msgspec.Struct, eq=False):
     """An operation that this process executes, with its unsaved steps, changes and outcomes."""
 
     journal: Journal
@@ -115,6 +116,8 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
     """The response to a forwarded write, to store when the database can be used again."""
     is_delivered: bool = False
     """Whether that response was delivered meanwhile."""
+    final_response: LegacyResponse | None = None
+    """The saved response of the operation, for the requests that wait for it here."""
     new_aliases: dict[str, str] = {}
     """New aliases in the response, legacy to current id; saved when the operation is finished."""
     is_long: bool = False

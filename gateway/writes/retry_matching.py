@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import timedelta
 
 from gateway.storage.operation_records import OperationRecord
@@ -106,7 +105,8 @@ class RetryMatcher:
             return False
         if row.instance == record.instance:
             # By the monotonic clock: a clock that is set back must not make a retry of a request.
-            return self._journal.ended_at.get(row.id, -math.inf) > received_at
+            ended_at = self._journal.ended_at.get(row.id)
+            return ended_at is not None and ended_at > received_at
         return row.ended_at is not None and row.ended_at > arrived_at
 
     def _has_same_idempotency_key(self, row: OperationRecord, record: OperationRecord) -> bool:
