@@ -164,9 +164,6 @@ class FlowExecutor:
             facts = self._object_state.load_now(caller.key.tenant, step.kind, step.id)
             if facts is not None:
                 return facts
-        # Written out, because most requests are this one call.
-        elif isinstance(step, Call) and step.probe_ids is None and not step.cache_seconds:
-            return self._call_sender.send(step, caller)
         return self._perform_step(step, caller)
 
     async def _perform_or_replay_step(
@@ -383,9 +380,12 @@ class FlowExecutor:
 
     def _perform_step(self, step: Step, caller: Caller) -> Awaitable[Any]:
         """Starts a step, whose result is awaited."""
-        tenant = caller.key.tenant
         if isinstance(step, Call):
+            # Most reads: neither do they need the cache, nor do they change what is in it.
+            if step.is_read and step.probe_ids is None and not step.cache_seconds:
+                return self._call_sender.send(step, caller)
             return self._send_call_or_use_cache(step, caller)
+        tenant = caller.key.tenant
         if isinstance(step, LoadFacts):
             return self._object_state.load_facts(tenant, step)
         if isinstance(step, Parallel):
