@@ -86,7 +86,8 @@ class CheckpointWriter:
             checkpoint = structs.replace(checkpoint, object_changes=encoded)
 
         async def save_rows(tx: Transaction) -> None:
-            await tx.lock(*locks)
+            if locks:
+                await tx.lock(*locks)
             await self._check_and_save(tx, record, checkpoint)
             if delivered_ids:
                 await close_operations(tx, delivered_ids, self._store.database_clock.now())

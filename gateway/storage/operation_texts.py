@@ -33,13 +33,11 @@ class OperationTexts:
         self, tx: Transaction, record: OperationRecord, column: TextColumn, text: StoredText
     ) -> str:
         """Returns the value to store in the column; stores the chunks of a long text."""
-        context, holder = (
-            build_text_encryption_context(record, column),
-            _build_chunk_holder_id(record, column),
-        )
-        return await chunks.encrypt_and_insert_chunks(
-            tx, self._store.encryption, text, context, holder
-        )
+        keys, context = self._store.encryption, build_text_encryption_context(record, column)
+        if isinstance(text, str):
+            return keys.encrypt(text, context)
+        holder = _build_chunk_holder_id(record, column)
+        return await chunks.encrypt_and_insert_chunks(tx, keys, text, context, holder)
 
     async def decrypt(
         self, record: OperationRecord, column: TextColumn, encrypted: StoredText | None
