@@ -183,11 +183,6 @@ class FlowExecutor:
             return await execution.compare_and_set(step)
         # A read must see the changes that the flow made before it.
         await execution.save_pending_changes()
-        return await self._perform_and_record_read(step, caller, execution)
-
-    async def _perform_and_record_read(
-        self, step: Step, caller: Caller, execution: OperationExecution
-    ) -> Any:
         try:
             result = await self._perform_step(step, caller)
         except Failure as failure:
