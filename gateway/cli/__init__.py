@@ -1,7 +1,7 @@
 """The `payout-gateway` command.
 
-Each subcommand has its own module, imported when it runs. These modules import most of the gateway
-inside their functions, so that ``--help`` and usage errors do not wait for it.
+Each subcommand has its own module, imported when it runs, so that ``--help`` does not wait for the
+rest of the gateway.
 """
 
 from __future__ import annotations

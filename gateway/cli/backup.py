@@ -10,6 +10,7 @@ from gateway.cli.errors import CommandError
 from gateway.cli.options import FILE, config_option, json_option, print_json
 from gateway.cli.output import run_to_completion
 from gateway.config.settings import Settings
+from gateway.storage.backups import mark_as_restored, restore_backup, save_backup
 
 
 @click.command()
@@ -25,8 +26,6 @@ def backup(*, file: Path, as_json: bool, settings: Settings) -> None:
 
     PostgreSQL: run pg_dump, then copy the key file; deploy/runbook.md has the commands.
     """
-    from gateway.storage.backups import save_backup
-
     # Never overwritten: it may be the only backup.
     if file.exists():
         raise CommandError(f"{file} already exists; nothing was written. Choose another file name")
@@ -54,8 +53,6 @@ def restore(*, file: Path | None, force: bool, as_json: bool, settings: Settings
     The restored state does not know of anything that happened after the backup. To prevent double
     payments, no batch is started until `payout-gateway reconcile` has compared it with the service.
     """
-    from gateway.storage.backups import mark_as_restored, restore_backup
-
     replaced_files: list[Path] = []
     if file:
         work = restore_backup(settings.state, file, force=force)

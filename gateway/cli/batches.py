@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from gateway.cli.options import FullHelpGroup, config_option, format_time, json_option, print_json
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
-
-if TYPE_CHECKING:
-    from gateway.storage.superseded_batches import SupersededBatch
+from gateway.storage.superseded_batches import SupersededBatch, list_superseded_batches
 
 
 @click.group(cls=FullHelpGroup)
@@ -22,14 +20,12 @@ def batches() -> None:
 @batches.command("abandoned")
 @json_option
 @config_option
-def list_superseded_batches(*, as_json: bool, settings: Settings) -> None:
+def print_superseded_batches(*, as_json: bool, settings: Settings) -> None:
     """List superseded batches: the service still has them, or may have them, but clients do not.
 
     The gateway never starts a superseded batch. Do not start one in the service's dashboard: its
     payments were changed, deleted, or are paid by another batch.
     """
-    from gateway.storage.superseded_batches import list_superseded_batches
-
     superseded = run_with_store(settings, list_superseded_batches)
     if as_json:
         print_json({"batches": [_build_superseded_batch_json(record) for record in superseded]})

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from gateway.auth.key_rows import load_listed_keys
 from gateway.cli.errors import CommandError
 from gateway.cli.options import (
     FullHelpGroup,
@@ -20,11 +21,25 @@ from gateway.cli.options import (
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-
-if TYPE_CHECKING:
-    from gateway.storage import Store
-    from gateway.storage.brownout_rows import Brownout, BrownoutHit
-    from gateway.storage.request_counts import UsageSummary
+from gateway.operator.brownout_windows import (
+    InvalidWindow,
+    create_window,
+    describe_window_scope,
+    describe_window_state,
+    expand_operation_names,
+    load_usage_affected_by_windows,
+    resolve_window_key,
+)
+from gateway.storage import Store
+from gateway.storage.brownout_rows import (
+    Brownout,
+    BrownoutHit,
+    end_brownouts,
+    insert_brownout,
+    list_brownouts,
+    load_hit_counts_by_brownout_id,
+)
+from gateway.storage.request_counts import UsageSummary
 
 
 class UtcTimeParameter(click.ParamType[datetime]):
@@ -99,15 +114,6 @@ def schedule_brownouts(
     --merchant, --key and --operation can be repeated; each merchant and key gets its own brownout.
     On a terminal, the command asks for confirmation unless --dry-run is given.
     """
-    from gateway.auth.key_rows import load_listed_keys
-    from gateway.operator.brownout_windows import (
-        InvalidWindow,
-        create_window,
-        expand_operation_names,
-        load_usage_affected_by_windows,
-        resolve_window_key,
-    )
-    from gateway.storage.brownout_rows import insert_brownout
 
     async def save_windows(store: Store) -> tuple[list[Brownout], list[UsageSummary]]:
         # All are resolved before the first is saved, so that an unknown key saves none.
@@ -183,10 +189,8 @@ def _build_usage_row(usage: UsageSummary) -> list[str]:
 @brownout.command("list")
 @json_option
 @config_option
-def list_brownouts(*, as_json: bool, settings: Settings) -> None:
+def print_brownouts(*, as_json: bool, settings: Settings) -> None:
     """List brownouts and the requests they refused or counted."""
-    from gateway.operator.brownout_windows import describe_window_scope, describe_window_state
-    from gateway.storage.brownout_rows import list_brownouts, load_hit_counts_by_brownout_id
 
     async def load_windows(
         store: Store,
@@ -239,8 +243,6 @@ def _build_window_json(
 @config_option
 def cancel_brownouts(*, brownout_id: str | None, settings: Settings) -> None:
     """Switch off one brownout, or all that have not ended. Takes effect within a second."""
-    from gateway.storage.brownout_rows import end_brownouts
-
     count = run_with_store(settings, lambda store: end_brownouts(store, store.clock(), brownout_id))
     if brownout_id and not count:
         raise CommandError(

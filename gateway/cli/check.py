@@ -16,6 +16,11 @@ from gateway.config.settings import (
     has_setting_variable,
     load_settings,
 )
+from gateway.operator.preflight import (
+    check_settings_are_runnable,
+    list_key_file_warnings,
+    list_placeholder_url_warnings,
+)
 
 
 @click.command()
@@ -32,12 +37,6 @@ def check(*, config: Path | None, as_json: bool) -> None:
     Warns about placeholder addresses from the example file, passwords in the file, and a missing
     or unusable key file. Exit code 0: valid. 1: problems were found. 2: there is no such file.
     """
-    from gateway.operator.preflight import (
-        check_settings_are_runnable,
-        list_key_file_warnings,
-        list_placeholder_url_warnings,
-    )
-
     problems, warnings = [], []
     # The same default as that of `serve`, so that both read the same file.
     file = config or (

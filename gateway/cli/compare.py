@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
@@ -17,17 +17,18 @@ from gateway.cli.errors import CommandError
 from gateway.cli.options import FILE
 from gateway.cli.output import print_table, run_to_completion
 from gateway.cli.progress import show_progress
+from gateway.compare.endpoints import Side
+from gateway.compare.findings import Findings
+from gateway.compare.id_map import IdMap
+from gateway.compare.inputs import load_inputs, read_input_text
+from gateway.compare.masking import Redactor
+from gateway.compare.page import render_report_page
+from gateway.compare.report import build_report, redact_api_keys
+from gateway.compare.report_schema import DifferenceEntry, NotComparedEntry, OperationEntry, Report
+from gateway.compare.requests import InputError
+from gateway.compare.rules import Rules, parse_rules
+from gateway.compare.run import Options, Run
 from gateway.observability.plurals import pluralize
-
-if TYPE_CHECKING:
-    from gateway.compare.report_schema import (
-        DifferenceEntry,
-        NotComparedEntry,
-        OperationEntry,
-        Report,
-    )
-    from gateway.compare.rules import Rules
-    from gateway.compare.run import Run
 
 MAX_SKIPPED = 5
 """How many steps that were not compared are printed, for each reason."""
@@ -101,14 +102,6 @@ def compare(
 
     `compare report` shows the differences that a running gateway found; see its own --help.
     """
-    from gateway.compare.endpoints import Side
-    from gateway.compare.findings import Findings
-    from gateway.compare.id_map import IdMap
-    from gateway.compare.inputs import load_inputs
-    from gateway.compare.masking import Redactor
-    from gateway.compare.requests import InputError
-    from gateway.compare.run import Options, Run
-
     # From the environment: arguments are visible in process lists.
     keys = (_read_api_key("CONTROL_API_KEY"), _read_api_key("CANDIDATE_API_KEY"))
     redactor = Redactor(keys, show_values)
@@ -137,8 +130,6 @@ def compare(
 
 
 def _run_and_write_reports(run: Run, json_file: Path | None, html_file: Path | None) -> Report:
-    from gateway.compare.page import render_report_page
-    from gateway.compare.report import build_report, redact_api_keys
 
     redactor = run.findings.redactor
     # Opened before anything is sent: a report that cannot be written would waste the run, and its
@@ -159,9 +150,6 @@ def _run_and_write_reports(run: Run, json_file: Path | None, html_file: Path | N
 
 def load_rules(files: tuple[Path, ...]) -> Rules:
     """Loads the built-in rules and those of files; raises InputError."""
-    from gateway.compare.inputs import read_input_text
-    from gateway.compare.rules import Rules, parse_rules
-
     rules = Rules()
     for path in files:
         rules = rules.combine(parse_rules(read_input_text(path), str(path)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -21,14 +21,16 @@ from gateway.cli.options import (
     yes_option,
 )
 from gateway.cli.output import print_table, run_with_store
+from gateway.compare.requests import InputError
+from gateway.compare.rules import Rule
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-
-if TYPE_CHECKING:
-    from gateway.compare.rules import Rule
-    from gateway.operator.readiness import KeyReadiness
-    from gateway.storage import Store
-
+from gateway.operator.readiness import VALUE_FREE_RULE_KINDS, KeyReadiness, load_cutover_readiness
+from gateway.storage import Store
+from gateway.storage.difference_rows import (
+    delete_comparison_tallies_of_key,
+    load_comparison_tallies_by_key,
+)
 
 UNKNOWN_OBJECT_HINT = (
     "If the status differs, one service may not have the requested object: `cutover import` "
@@ -123,8 +125,6 @@ _NOTHING_COMPARED = (
 
 
 def _load_rules(files: tuple[Path, ...]) -> list[Rule]:
-    from gateway.compare.requests import InputError
-    from gateway.operator.readiness import VALUE_FREE_RULE_KINDS
 
     try:
         rules = compare_module.load_rules(files).rules
@@ -139,11 +139,6 @@ def _load_rules(files: tuple[Path, ...]) -> list[Rule]:
 def _load_or_reset_key_readiness(
     settings: Settings, name: str | None, rules: list[Rule], *, forget: bool
 ) -> list[KeyReadiness]:
-    from gateway.operator.readiness import load_cutover_readiness
-    from gateway.storage.difference_rows import (
-        delete_comparison_tallies_of_key,
-        load_comparison_tallies_by_key,
-    )
 
     async def load_or_reset(store: Store) -> list[KeyReadiness]:
         if not forget:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import click
 
+from gateway.auth.key_rows import find_keys_by_name_or_prefix, load_listed_keys
+from gateway.auth.keys import ApiKey
 from gateway.cli.errors import CommandError
 from gateway.cli.options import FullHelpGroup, config_option, json_option, print_json
 from gateway.cli.output import print_table, run_to_completion
 from gateway.cli.progress import show_progress
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-
-if TYPE_CHECKING:
-    from gateway.auth.keys import ApiKey
-    from gateway.operator.cutover import ImportOptions, ImportReport, ProgressCallback
-    from gateway.storage import Store
+from gateway.operator.cutover import (
+    ImportOptions,
+    ImportReport,
+    ProgressCallback,
+    find_active_api_key,
+    open_cutover,
+)
+from gateway.operator.legacy_reads import LegacyReadFailed
+from gateway.storage import Store, open_store
 
 API_KEY_VARIABLE = "LEGACY_API_KEY"
 DEFAULT_REQUESTS_PER_HOUR = 5000
@@ -88,8 +94,6 @@ def import_legacy_data(
     Exit code 0: every object was imported. 1: some objects could not be mapped. 2: the import
     failed.
     """
-    from gateway.operator.cutover import ImportOptions
-
     options = ImportOptions(dry_run, open_batches, moves_open)
     api_key = _read_api_key(api_key_file)
     with show_progress("Reading the legacy service") as report_progress:
@@ -115,9 +119,6 @@ def _read_api_key(file: IO[str] | None) -> str:
 async def _run_import(
     settings: Settings, name: str, api_key: str, options: ImportOptions, share: RequestShare
 ) -> ImportReport:
-    from gateway.operator.cutover import open_cutover
-    from gateway.operator.legacy_reads import LegacyReadFailed
-    from gateway.storage import open_store
 
     def announce_wait(seconds: float) -> None:
         click.echo(
@@ -156,9 +157,6 @@ async def _find_and_verify_key(store: Store, name: str, api_key: str) -> ApiKey:
     """Returns the named key. Checks that the API key belongs to it: otherwise another merchant's
     data would be imported under this one.
     """
-    from gateway.auth.key_rows import find_keys_by_name_or_prefix, load_listed_keys
-    from gateway.operator.cutover import find_active_api_key
-
     matches = find_keys_by_name_or_prefix(await load_listed_keys(store), name)
     # A prefix that matches two keys must not pick one of them.
     if len(matches) != 1:

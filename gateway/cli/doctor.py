@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
@@ -11,9 +10,7 @@ from gateway.cli.options import config_option, json_option, print_json
 from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-
-if TYPE_CHECKING:
-    from gateway.operator.doctor import Finding
+from gateway.operator.doctor import Finding, run_doctor
 
 COLOURS = {"error": "bold red", "warning": "bold yellow", "skipped": "yellow", "ok": "green"}
 """The style of each state, in the order in which findings are shown."""
@@ -31,8 +28,6 @@ def doctor(*, as_json: bool, verbose: bool, settings: Settings) -> None:
 
     Exit code 1 if any check fails, so that clients would be refused.
     """
-    from gateway.operator.doctor import run_doctor
-
     findings = run_to_completion(run_doctor(settings), "Checking")
     # Neither a warning nor a skipped check fails: both may be intended.
     has_no_failure = all(finding.state != "error" for finding in findings)

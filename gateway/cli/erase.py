@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
 from gateway.cli.errors import CommandError
+from gateway.cli.keys import require_single_key
 from gateway.cli.options import (
     config_option,
     json_option,
@@ -18,10 +18,8 @@ from gateway.cli.options import (
 from gateway.cli.output import run_with_store
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-
-if TYPE_CHECKING:
-    from gateway.operator.retention import ErasureCounts
-    from gateway.storage import Store, Tenant
+from gateway.operator.retention import ErasureCounts, RecipientInUse, erase_recipient
+from gateway.storage import Store, Tenant
 
 NOT_ERASED_NOTE = (
     "Not erased: the service's own record (DELETE /v1/recipients/:id archives it there), earlier "
@@ -42,9 +40,6 @@ def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Sett
     the history of writes. The command is refused while a write of the merchant is in progress or in
     doubt, or while a draft batch contains the recipient. The audit log records who ran it.
     """
-    from gateway.cli.keys import require_single_key
-    from gateway.operator.retention import RecipientInUse, erase_recipient
-
     # Scripts have to pass --yes too: erased data cannot be restored.
     require_confirmation("Permanently erase this recipient's data?", yes=yes)
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from gateway.cli.errors import CommandError
 from gateway.cli.options import config_file_option, json_option, load_command_settings
 from gateway.cli.output import print_table
+from gateway.config.settings import Settings
 from gateway.docgen.curl import InvalidCurlCommand, parse_curl, separate_own_and_curl_arguments
-
-if TYPE_CHECKING:
-    from gateway.config.settings import Settings
-    from gateway.docgen.explain import Explanation
+from gateway.docgen.explain import Explanation, UnknownOperation, explain_request
+from gateway.docgen.signed_curl import render_curl_script
+from mappings.failures import Invalid
 
 OPTIONS_WITH_VALUE = ("--config",)
 
@@ -45,9 +45,6 @@ def explain(*, words: tuple[str, ...], config: Path | None, as_json: bool, as_cu
     Headers are ignored; no API key is needed. With --curl, the output is a shell script that signs
     and sends the calls; it reads ACCESS_KEY and SECRET_KEY from the environment of the shell.
     """
-    from gateway.docgen.explain import UnknownOperation, explain_request
-    from mappings.failures import Invalid
-
     settings = load_command_settings(config)
     try:
         request = parse_curl(words, _read_data_file)
@@ -121,7 +118,6 @@ def _print_explanation(explanation: Explanation) -> None:
 
 
 def _print_curl_script(settings: Settings, explanation: Explanation) -> None:
-    from gateway.docgen.signed_curl import render_curl_script
 
     if explanation.refusal and not explanation.calls:
         reasons = " ".join(problem.message for problem in explanation.refusal.problems)

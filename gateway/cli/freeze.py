@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -11,11 +11,14 @@ from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option, format_time, json_option, print_json
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
-
-if TYPE_CHECKING:
-    from gateway.storage import Store, Tenant
-    from gateway.storage.audit_log import AuditEvent
-    from gateway.storage.freezes import Freeze
+from gateway.operator.freezes import (
+    UnknownMerchant,
+    load_freezes_and_audit_events,
+    resolve_freeze_scope,
+)
+from gateway.storage import Store, Tenant
+from gateway.storage.audit_log import AuditEvent
+from gateway.storage.freezes import Freeze, freeze_writes, unfreeze_writes
 
 Command = Callable[..., None]
 
@@ -54,8 +57,6 @@ def freeze(
     500 internal_server_error with Retry-After until you run `unfreeze` with the same options. A request
     of several calls that has started continues then. The command is idempotent.
     """
-    from gateway.storage.freezes import freeze_writes
-
     if lists and (merchant or environment or everything):
         raise click.UsageError("--list cannot be combined with --all, --merchant or --environment")
     # Validated first, so that a usage error does not open the state.
@@ -81,8 +82,6 @@ def unfreeze(
     Only that freeze ends: a merchant that is also frozen by another freeze stays frozen. The
     freezes that remain are shown.
     """
-    from gateway.storage.freezes import unfreeze_writes
-
     scope = _require_scope(merchant, environment, everything)
     status = _change_freeze(settings, scope, unfreeze_writes)
     _print_freeze_status(*status, as_json=as_json, texts=("Unfrozen", "not frozen"))
@@ -94,11 +93,6 @@ def _change_freeze(
     change: Callable[[Store, Tenant], Awaitable[bool]],
 ) -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
     """Changes a freeze unless ``scope`` is None; returns whether it changed, and what is frozen."""
-    from gateway.operator.freezes import (
-        UnknownMerchant,
-        load_freezes_and_audit_events,
-        resolve_freeze_scope,
-    )
 
     async def change_and_load(store: Store) -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
         changed = None

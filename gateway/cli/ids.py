@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import click
 
+from gateway.auth.key_rows import load_listed_keys
 from gateway.cli.errors import CommandError
 from gateway.cli.options import FullHelpGroup, config_option
 from gateway.cli.output import run_to_completion
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-
-if TYPE_CHECKING:
-    from gateway.storage import Tenant
+from gateway.storage import Tenant, open_store
+from gateway.storage.id_csv import InvalidIdPairsError, parse_id_pairs
+from gateway.storage.id_rows import IdCollisionError, save_legacy_ids
 
 
 @click.group(cls=FullHelpGroup)
@@ -41,10 +42,6 @@ def import_ids(
     For objects that clients stored under a different id than the service uses now. Within a minute,
     answers show the legacy id; requests may use either. Either all pairs are imported or none.
     """
-    from gateway.auth.key_rows import load_listed_keys
-    from gateway.storage import open_store
-    from gateway.storage.id_csv import InvalidIdPairsError, parse_id_pairs
-    from gateway.storage.id_rows import IdCollisionError, save_legacy_ids
 
     async def save_ids(pairs: Mapping[str, tuple[int, str]]) -> None:
         async with open_store(settings.state, create=False) as store:

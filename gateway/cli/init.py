@@ -7,8 +7,12 @@ import secrets
 from pathlib import Path
 
 import click
+from pydantic import ValidationError
 
 from gateway.cli.errors import CommandError
+from gateway.config.settings import Environment
+from gateway.storage import StoreUnavailable
+from gateway.storage.key_file import create_key_file
 
 DEFAULT_URLS = {
     "live": "https://service.example",
@@ -103,9 +107,6 @@ def init(*, directory: Path, environment: str, base_url: str | None, compose: bo
 
 
 def _check_base_url(base_url: str | None) -> None:
-    from pydantic import ValidationError
-
-    from gateway.config.settings import Environment
 
     if base_url is None:
         return
@@ -117,8 +118,6 @@ def _check_base_url(base_url: str | None) -> None:
 
 
 def _write_files(directory: Path, texts: dict[str, str]) -> None:
-    from gateway.storage import StoreUnavailable
-    from gateway.storage.key_file import create_key_file
 
     # All before the first write, so that a refused run leaves nothing behind.
     for name in (*texts, "gateway.key"):

@@ -6,11 +6,29 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import click
 
-from gateway.auth.signing import extract_displayable_key_prefix, shorten_key
+from gateway.auth.key_import import ImportResult, import_keys
+from gateway.auth.key_lines import ImportRefused, NumberedLine, parse_credentials, parse_key_lines
+from gateway.auth.key_rows import (
+    AccessKeyTaken,
+    ListedKey,
+    find_keys_by_name_or_prefix,
+    load_credentials,
+    load_listed_keys,
+    replace_credentials,
+    revoke_key,
+)
+from gateway.auth.keys import (
+    CredentialCheck,
+    describe_credential_problems,
+    find_credentials_replacement_problem,
+    probe_account,
+    probe_tenant_credentials,
+)
+from gateway.auth.signing import Credentials, extract_displayable_key_prefix, shorten_key
 from gateway.cli.errors import CommandError
 from gateway.cli.options import (
     FullHelpGroup,
@@ -22,14 +40,9 @@ from gateway.cli.options import (
 from gateway.cli.output import print_table, run_to_completion, run_with_store
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-
-if TYPE_CHECKING:
-    from gateway.auth.key_import import ImportResult
-    from gateway.auth.key_lines import NumberedLine
-    from gateway.auth.key_rows import ListedKey
-    from gateway.auth.keys import CredentialCheck
-    from gateway.auth.signing import Credentials
-    from gateway.storage import Store, Tenant
+from gateway.storage import Store, StoreUnavailable, Tenant, open_store
+from gateway.storage.key_file import add_encryption_key, create_key_file
+from gateway.upstream.client import open_upstream_client
 
 AFTER_ADDING_KEY = (
     "Next, before anything else is written: copy the file to every instance and restart every "
@@ -62,9 +75,6 @@ def import_api_keys(*, file: BinaryIO, reactivate: bool, settings: Settings) -> 
     omits are unchanged, null resets them to the default. Without allowed_ips, any address may use
     the key.
     """
-    from gateway.auth.key_import import import_keys
-    from gateway.auth.key_lines import ImportRefused, parse_key_lines
-    from gateway.storage import open_store
 
     async def save_keys(lines: Sequence[NumberedLine]) -> ImportResult:
         # Unlike most commands, this one may create the state: it is the first that a new gateway
@@ -107,8 +117,6 @@ def _warn_about_unconfigured_environments(settings: Settings, owners: Iterable[T
 @config_option
 def list_api_keys(*, as_json: bool, settings: Settings) -> None:
     """List API keys. Only prefixes are shown, no secrets."""
-    from gateway.auth.key_rows import load_listed_keys
-
     api_keys = run_with_store(settings, load_listed_keys)
     if as_json:
         print_json({"keys": [_build_key_json(key) for key in api_keys]})
@@ -150,7 +158,6 @@ def _build_key_row(key: ListedKey) -> list[str]:
 @config_option
 def revoke_api_key(*, name_or_prefix: str, settings: Settings) -> None:
     """Revoke an API key. Running gateways refuse it within about two seconds."""
-    from gateway.auth.key_rows import revoke_key
 
     async def save_revocation(store: Store) -> str:
         key = await require_single_key(store, name_or_prefix)
@@ -177,7 +184,6 @@ def replace_tenant_credentials(*, name_or_prefix: str, no_verify: bool, settings
     credentials must see the same oldest recipients as the stored ones; otherwise nothing is
     replaced and the exit code is 1.
     """
-    from gateway.auth.key_rows import AccessKeyTaken, load_credentials, replace_credentials
 
     async def verify_and_replace_credentials(store: Store) -> str:
         key = await require_single_key(store, name_or_prefix)
@@ -200,7 +206,6 @@ def replace_tenant_credentials(*, name_or_prefix: str, no_verify: bool, settings
 
 
 def _read_new_credentials() -> Credentials:
-    from gateway.auth.key_lines import ImportRefused, parse_credentials
 
     # Secrets come from stdin or a hidden prompt, never from arguments.
     if sys.stdin.isatty():
@@ -220,8 +225,6 @@ def _read_new_credentials() -> Credentials:
 async def _verify_same_account(
     settings: Settings, tenant: Tenant, old: Credentials, new: Credentials
 ) -> None:
-    from gateway.auth.keys import find_credentials_replacement_problem, probe_account
-    from gateway.upstream.client import open_upstream_client
 
     async with open_upstream_client(settings.limit_calls_of_checks()) as upstream:
         # Both are read now: the account may have changed since the stored ones were imported.
@@ -251,9 +254,6 @@ def verify_credentials(
     also compared with each other, to find one account under two merchant names. Exit code 1 if
     there are findings.
     """
-    from gateway.auth.key_rows import load_listed_keys
-    from gateway.auth.keys import describe_credential_problems, probe_tenant_credentials
-    from gateway.upstream.client import open_upstream_client
 
     async def check_listed_keys(store: Store) -> list[CredentialCheck]:
         # All before the first call, so that a wrong name is reported at once.
@@ -301,9 +301,6 @@ def new_encryption_key(*, add: bool, settings: Settings) -> None:
     before you start one with it, and back it up separately from the database. A running gateway
     reads an added key only when it restarts; until then it cannot read what other commands write.
     """
-    from gateway.storage import StoreUnavailable
-    from gateway.storage.key_file import add_encryption_key, create_key_file
-
     file = settings.state.encryption_key_file
     if file.exists() and not add:
         raise CommandError(f"{file} already exists; --add adds a key, which encrypts all new data")
@@ -323,8 +320,6 @@ async def require_single_key(store: Store, name_or_prefix: str) -> ListedKey:
     """Returns the key with this name or prefix. Errors never repeat ``name_or_prefix``: it might be
     a whole API key.
     """
-    from gateway.auth.key_rows import find_keys_by_name_or_prefix, load_listed_keys
-
     matches = find_keys_by_name_or_prefix(await load_listed_keys(store), name_or_prefix)
     if not matches:
         raise CommandError("no key has this name or prefix; `keys list` shows the keys")

@@ -7,6 +7,9 @@ import click
 from gateway.cli.options import config_option
 from gateway.cli.output import run_to_completion
 from gateway.config.settings import Settings
+from gateway.storage import open_store
+from gateway.storage.migrations import find_newest_revision
+from gateway.storage.store import load_schema_revision
 
 
 @click.command()
@@ -18,9 +21,6 @@ def migrate(*, settings: Settings) -> None:
     find the tables ready. Exit code 0: the tables are up to date. 2: they could not be changed; the
     database is as it was.
     """
-    from gateway.storage import open_store
-    from gateway.storage.migrations import find_newest_revision
-    from gateway.storage.store import load_schema_revision
 
     async def migrate_database() -> tuple[str | None, str]:
         old_revision = await load_schema_revision(settings.state)

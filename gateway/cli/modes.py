@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -20,11 +20,20 @@ from gateway.cli.options import (
 )
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
+from gateway.operator.mode_switches import (
+    ModeSwitchRefused,
+    SwitchScope,
+    SwitchStatus,
+    check_legacy_base_url_is_set,
+    count_legacy_batches,
+    describe_missing_imports,
+    describe_mode,
+    find_switch_scopes,
+    load_switch_status,
+    switch_mode,
+)
+from gateway.storage import Store
 from gateway.storage.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
-
-if TYPE_CHECKING:
-    from gateway.operator.mode_switches import SwitchStatus
-    from gateway.storage import Store
 
 
 @click.group(cls=FullHelpGroup)
@@ -63,17 +72,6 @@ def switch_keys(
     The group `batches` includes payments, quotes, summaries and starts. A batch stays with the
     service that created it, whatever the mode.
     """
-    from gateway.operator.mode_switches import (
-        ModeSwitchRefused,
-        SwitchScope,
-        check_legacy_base_url_is_set,
-        count_legacy_batches,
-        describe_missing_imports,
-        describe_mode,
-        find_switch_scopes,
-        switch_mode,
-    )
-
     if (key is None) == (merchant is None):
         raise click.UsageError("give either --key NAME or --merchant NAME")
     chosen_groups = groups or GROUPS
@@ -122,8 +120,6 @@ def list_switched_keys(*, as_json: bool, settings: Settings) -> None:
 
     Also shows how many batches of each merchant stay at the legacy service, which created them.
     """
-    from gateway.operator.mode_switches import load_switch_status
-
     status = run_with_store(settings, load_switch_status)
     if as_json:
         print_json(_build_status_json(status))

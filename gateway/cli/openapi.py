@@ -6,6 +6,7 @@ import click
 
 from gateway.cli.options import config_option, print_json
 from gateway.config.settings import Settings
+from gateway.docgen.openapi import build_openapi_document, list_public_urls
 
 
 @click.command()
@@ -15,7 +16,5 @@ def openapi(*, settings: Settings) -> None:
 
     A running gateway serves the document at /openapi.json on its admin port.
     """
-    from gateway.docgen.openapi import build_openapi_document, list_public_urls
-
     urls = list_public_urls(settings.server, settings.server.port)
     print_json(build_openapi_document(settings.vocabulary.build_vocabulary(), urls))

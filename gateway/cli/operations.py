@@ -18,6 +18,9 @@ from gateway.cli.options import (
 )
 from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
+from gateway.storage import ObjectStateStore, StoreUnavailable, open_store
+from mappings import OPERATIONS, UNLISTED
+from mappings.current import ENDPOINTS
 from mappings.effects import Operation
 from mappings.provenance import list_documented_current_calls
 
@@ -33,8 +36,6 @@ def operations(*, config: Path | None, as_json: bool) -> None:
     With a configuration, also shows which optional endpoints, which the current document does not
     list, were found at each environment's service.
     """
-    from mappings import OPERATIONS, UNLISTED
-
     documented = [_build_operation_json(operation) for operation in OPERATIONS]
     undocumented = [_build_operation_json(operation) for operation in UNLISTED]
     settings = load_command_settings(config)
@@ -98,8 +99,6 @@ async def _load_optional_endpoints_by_environment(
     settings: Settings,
 ) -> dict[str, list[dict[str, Any]]]:
     """Loads what is known of optional endpoints, by environment; empty without a state."""
-    from gateway.storage import ObjectStateStore, StoreUnavailable, open_store
-
     try:
         async with open_store(settings.state, create=False) as store:
             facts_by_environment = {
@@ -116,7 +115,6 @@ async def _load_optional_endpoints_by_environment(
 
 
 def _list_optional_endpoints(facts: dict[str, tuple[Any, datetime]]) -> list[dict[str, Any]]:
-    from mappings.current import ENDPOINTS
 
     names = [f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS if endpoint.is_optional]
     return [_build_endpoint_json(name, facts.get(f"inferred {name}")) for name in names]

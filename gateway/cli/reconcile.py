@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -18,12 +18,25 @@ from gateway.cli.options import (
 )
 from gateway.cli.output import run_to_completion
 from gateway.cli.progress import show_progress
+from gateway.config.extensions import check_c_extensions
 from gateway.config.settings import Settings
-
-if TYPE_CHECKING:
-    from gateway.operator.in_doubt_writes import WriteInDoubt
-    from gateway.operator.ledger_reconciliation import Finding, Reconciler, ReconciliationReport
-    from gateway.storage import Store, Tenant
+from gateway.operator.in_doubt_writes import WriteInDoubt, load_in_doubt_writes
+from gateway.operator.ledger_reconciliation import (
+    Finding,
+    Reconciler,
+    ReconciliationReport,
+    open_reconciler,
+)
+from gateway.operator.preflight import check_settings_are_runnable
+from gateway.operator.restore_check import is_restored
+from gateway.storage import Store, StoreUnavailable, Tenant, open_store
+from gateway.storage.freezes import freeze_writes
+from gateway.storage.restore_detection import (
+    NO_MARK,
+    clear_restored_flag,
+    read_high_water_mark_file,
+    write_high_water_mark_if_greater,
+)
 
 LOST_DATA_ADVICE = (
     "the gateway does not know what happened after the backup: compare it in the dashboard before "
@@ -125,13 +138,6 @@ def reconcile(
 async def _reconcile_and_clear_restored_flag(
     settings: Settings, merchant: str | None, environment: str | None, leave_out: frozenset[str]
 ) -> ReconcileResult:
-    from gateway.config.extensions import check_c_extensions
-    from gateway.operator.in_doubt_writes import load_in_doubt_writes
-    from gateway.operator.ledger_reconciliation import open_reconciler
-    from gateway.operator.preflight import check_settings_are_runnable
-    from gateway.operator.restore_check import is_restored
-    from gateway.storage import Tenant, open_store
-    from gateway.storage.freezes import freeze_writes
 
     # A configuration that cannot run must fail before any call.
     check_c_extensions()
@@ -209,14 +215,6 @@ async def _add_leave_out_advice(reconciler: Reconciler, unreadable: list[Finding
 
 async def _mark_state_up_to_date(settings: Settings, store: Store) -> None:
     """Marks the state as up to date, also for running gateways."""
-    from gateway.storage import StoreUnavailable
-    from gateway.storage.restore_detection import (
-        NO_MARK,
-        clear_restored_flag,
-        read_high_water_mark_file,
-        write_high_water_mark_if_greater,
-    )
-
     path = settings.state.restore_mark_path
     try:
         mark = read_high_water_mark_file(path)

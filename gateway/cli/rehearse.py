@@ -12,19 +12,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import aiohttp
 import click
 
+from gateway.auth.key_import import import_only_key
+from gateway.auth.key_rows import load_credentials, load_listed_keys
 from gateway.cli.errors import CommandError
 from gateway.cli.keys import require_single_key
 from gateway.cli.options import FILE, config_option, json_option, print_json
 from gateway.cli.output import print_table, run_with_store
-from gateway.config.settings import Settings
-
-if TYPE_CHECKING:
-    from gateway.operator.rehearsal.report import Report
-    from gateway.storage import Store, Tenant
+from gateway.config.settings import Environments, Server, Settings, State
+from gateway.operator.rehearsal import report as reports
+from gateway.operator.rehearsal.report import Report
+from gateway.operator.rehearsal.run import RecordingClient, RehearsalRun, RehearsalStopped
+from gateway.operator.rehearsal.runner import run_rehearsal
+from gateway.server.app import run_gateway
+from gateway.storage import ObjectStateStore, Store, Tenant
+from gateway.storage.checkpoints import is_frozen
 
 MAX_LINE_CHARACTERS = 160
 SANDBOX = "sandbox"
@@ -46,8 +52,6 @@ def rehearse(
     same command continues it. Exit code 0 if clients would notice nothing, 1 if they would, 2 if it could
     not run to the end.
     """
-    from gateway.operator.rehearsal import report as reports
-
     if html and not os.access(html.absolute().parent, os.W_OK):
         raise CommandError(
             f"nothing was run: folder {html.parent} of --html does not exist or cannot be written "
@@ -83,15 +87,6 @@ async def _rehearse(settings: Settings, store: Store, key_name: str, *, may_star
     It has the operator's settings, except for those that concern clients; its client of the service
     records each call. Raises ConfigurationError and StoreUnavailable.
     """
-    import aiohttp
-
-    from gateway.auth.key_import import import_only_key
-    from gateway.auth.key_rows import load_credentials
-    from gateway.operator.rehearsal.run import RecordingClient, RehearsalRun, RehearsalStopped
-    from gateway.operator.rehearsal.runner import run_rehearsal
-    from gateway.server.app import run_gateway
-    from gateway.storage import ObjectStateStore
-
     clients: list[RecordingClient] = []
 
     def create_client(*parts: Any) -> RecordingClient:
@@ -134,9 +129,6 @@ def _catch_first_interrupt() -> Callable[[], bool]:
 
 async def _find_sandbox_tenant(settings: Settings, store: Store, key_name: str) -> Tenant:
     """Finds the key's tenant; raises CommandError unless it may only write to the sandbox."""
-    from gateway.auth.key_rows import load_listed_keys
-    from gateway.storage.checkpoints import is_frozen
-
     key = await require_single_key(store, key_name)
     # Some services tell the environments apart by their keys alone.
     for other in await load_listed_keys(store):
@@ -165,7 +157,6 @@ def _open_temporary_folder() -> Iterator[str]:
 
 
 def _build_own_settings(settings: Settings, folder: str) -> Settings:
-    from gateway.config.settings import Environments, Server, State
 
     key_file = Path(folder, "rehearsal.key")
     changes: dict[str, Any] = {

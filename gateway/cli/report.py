@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,9 +13,7 @@ from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 from gateway.operator.key_usage import group_usage_by_key, map_operations_to_replacement_calls
-
-if TYPE_CHECKING:
-    from gateway.storage.request_counts import UsageSummary
+from gateway.storage.request_counts import UsageSummary, load_usage_summaries
 
 COLUMNS = (
     "merchant",
@@ -48,8 +46,6 @@ def show_usage(
 
     Rows show - for requests without a known key and for paths that are not an operation.
     """
-    from gateway.storage.request_counts import load_usage_summaries
-
     # Usage is counted per UTC day.
     since = datetime.now(UTC).date() - timedelta(days=days - 1) if days else None
     used = run_with_store(settings, lambda store: load_usage_summaries(store, since))

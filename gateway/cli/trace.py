@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -19,11 +19,10 @@ from gateway.cli.options import (
 )
 from gateway.cli.output import run_with_store
 from gateway.config.settings import Settings
-
-if TYPE_CHECKING:
-    from gateway.operator.object_trace import ObjectTrace
-    from gateway.storage import Store, Tenant
-    from gateway.storage.operation_records import Write
+from gateway.operator.object_trace import ObjectTrace, find_object_tenants, trace_object
+from gateway.operator.trace_text import format_trace, measure_resolution_seconds
+from gateway.storage import Store, Tenant
+from gateway.storage.operation_records import Write
 
 
 @click.command()
@@ -42,8 +41,6 @@ def trace(
     in chronological order, each request that changed it, with its key and its calls. No personal
     data is shown. If the id exists under several merchants, add --merchant.
     """
-    from gateway.operator.object_trace import find_object_tenants, trace_object
-    from gateway.operator.trace_text import format_trace
 
     async def load_trace(store: Store) -> ObjectTrace:
         tenants = [
@@ -107,7 +104,6 @@ def _build_trace_json(object_trace: ObjectTrace) -> dict[str, Any]:
 
 
 def _build_write_json(write: Write) -> dict[str, Any]:
-    from gateway.operator.trace_text import measure_resolution_seconds
 
     return {
         "at": format_time(write.recorded_at),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from gateway.admin.port import build_admin_url, fetch_faults
 from gateway.cli.errors import CommandError
 from gateway.cli.options import (
     FullHelpGroup,
@@ -18,10 +19,20 @@ from gateway.cli.options import (
 )
 from gateway.cli.output import run_with_store
 from gateway.config.settings import Settings
-
-if TYPE_CHECKING:
-    from gateway.operator.in_doubt_writes import OperatorVerdict, WriteInDoubt
-    from gateway.storage import Store
+from gateway.operator.in_doubt_writes import (
+    OperatorVerdict,
+    WriteCommandRefused,
+    WriteInDoubt,
+    advise_to_wait,
+    check_operator_verdict,
+    find_write_by_shown_id,
+    load_in_doubt_writes,
+    record_operator_verdict,
+)
+from gateway.operator.operation_closing import close_in_doubt_operation
+from gateway.storage import Store
+from gateway.storage.operation_records import OPERATOR_OUTCOMES
+from gateway.storage.operation_states import describe_write_state
 
 NO_GATEWAY_WARNING = (
     "Warning: no gateway answers at {url}, so it is not known here whether the service is up. If it is "
@@ -46,8 +57,6 @@ def list_writes_in_doubt(*, as_json: bool, settings: Settings) -> None:
     object cannot be changed, and a retry of the request gets an error. Writes in progress are not
     listed; to tell them apart, the command may watch for a few seconds.
     """
-    from gateway.admin.port import build_admin_url, fetch_faults
-    from gateway.operator.in_doubt_writes import advise_to_wait, load_in_doubt_writes
 
     async def load_writes(store: Store) -> list[WriteInDoubt]:
         writes = await load_in_doubt_writes(store)
@@ -104,8 +113,6 @@ def _format_write_in_doubt(in_doubt: WriteInDoubt) -> str:
 
 
 def _describe_recorded_outcome(verdict: str) -> str:
-    from gateway.storage.operation_records import OPERATOR_OUTCOMES
-    from gateway.storage.operation_states import describe_write_state
 
     return describe_write_state(verdict) if verdict in OPERATOR_OUTCOMES else f"made {verdict}"
 
@@ -138,14 +145,6 @@ def settle_write(
     --happened, --did-not-happen and --made. A running gateway uses it within two seconds. If the
     gateway can see at the service that the write happened, that takes precedence.
     """
-    from gateway.operator.in_doubt_writes import (
-        OperatorVerdict,
-        WriteCommandRefused,
-        check_operator_verdict,
-        find_write_by_shown_id,
-        record_operator_verdict,
-    )
-
     if [happened, did_not_happen, made is not None].count(True) != 1:
         raise click.UsageError("give exactly one of --happened, --did-not-happen and --made ID")
     # A created object shows that the write happened.
@@ -194,8 +193,6 @@ def close_operation(*, write: str, yes: bool, as_json: bool, settings: Settings)
     same request counts as a new one. The outcome of each of its writes must be known or recorded
     with `writes settle`.
     """
-    from gateway.operator.in_doubt_writes import WriteCommandRefused, find_write_by_shown_id
-    from gateway.operator.operation_closing import close_in_doubt_operation
 
     async def load_operation_description(store: Store) -> str:
         record, _row = await find_write_by_shown_id(store, write)
