@@ -92,9 +92,8 @@ class CheckpointWriter:
             if delivered_ids:
                 await close_operations(tx, delivered_ids, self._store.database_clock.now())
 
-        # Taken when the transaction is queued: a reset that follows is saved after it. With several
-        # processes, the others see a delivery sooner if it does not wait for a checkpoint.
-        take_deliveries = checkpoint.take_deliveries if self._store.is_of_one_process else None
+        take_deliveries = checkpoint.take_deliveries
+        # Taken when the transaction is queued: a reset that follows is saved after it.
         with take_deliveries() if take_deliveries else nullcontext(()) as delivered_ids:
             await self._store.write(save_rows)
 

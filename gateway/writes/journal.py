@@ -85,6 +85,8 @@ class Journal:
         self.deliveries = Deliveries(self.operations, self.unsaved_executions, self.monotonic)
         self.replay_seconds = replay_seconds
         """Seconds after a delivered response for which an identical request is still a retry."""
+        # With several processes, the others see a delivery sooner if it does not wait for a checkpoint.
+        self.take_deliveries = self.deliveries.take_unsaved if store.is_of_one_process else None
         self._hmac = KeyedHmac(store.encryption.derive_key_from_oldest("journal"))
 
     def build_record(

@@ -463,7 +463,7 @@ class OperationExecution(msgspec.Struct, eq=False):
             has_chunks=self.has_chunks,
             unrelated_ids=self.unrelated_ids,
             # The acknowledgement of an earlier response needs no commit of its own then.
-            take_deliveries=self.journal.deliveries.take_unsaved,
+            take_deliveries=self.journal.take_deliveries,
             **parts,
         )
         await self._write_checkpoint(record, checkpoint)
