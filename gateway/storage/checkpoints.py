@@ -140,13 +140,16 @@ class CheckpointWriter:
             encrypted = await self._texts.encrypt(tx, record, "results", text)
             steps = {**operation, "number": number, "results": encrypted}
             changes.append((statements.UPSERT_STEPS, steps))
+        new_write = checkpoint.new_write
         changes += [
             (statements.UPDATE_WRITE, structs.asdict(write) | operation)
             for write in checkpoint.resolved_writes
+            # PostgreSQL refuses to change a row twice in one statement.
+            if new_write is None or write.number != new_write.number
         ]
-        if checkpoint.new_write:
+        if new_write:
             # In place of an earlier attempt without effect.
-            write_row = structs.asdict(checkpoint.new_write) | operation | record.tenant._asdict()
+            write_row = structs.asdict(new_write) | operation | record.tenant._asdict()
             changes.append((statements.UPSERT_WRITE, write_row))
         object_rows = _build_operation_object_id_rows(record, checkpoint)
         if len(object_rows) > MAX_COMBINED_OBJECTS:

@@ -17,6 +17,7 @@ from gateway.storage.operation_states import (
     OPERATION_TRANSITIONS,
     RUNNING,
     SENT,
+    UNSENT,
     WRITE_STATES,
     WRITE_TRANSITIONS,
 )
@@ -124,3 +125,16 @@ async def test_outcome_of_a_write_is_recorded_once(sqlite: State, source: str, t
         await repository.save_checkpoint(RECORD, Checkpoint(resolved_writes=[outcome]))
         (row,) = await fetch(store, select(upstream_writes.c.state))
         assert row.state == source
+
+
+async def test_write_that_was_not_sent_is_recorded_again(state: State) -> None:
+    """In the commit that records the first attempt as unsent, because an earlier one failed."""
+    async with open_store(state) as store:
+        repository = OperationRepository(store, ObjectStateStore(store))
+        await repository.save_checkpoint(RECORD, Checkpoint(is_first=True, new_write=WRITE))
+        unsent, again = (structs.replace(WRITE, state=each) for each in (UNSENT, SENT))
+        await repository.save_checkpoint(
+            RECORD, Checkpoint(resolved_writes=[unsent], new_write=again)
+        )
+        (row,) = await fetch(store, select(upstream_writes.c.state))
+        assert row.state == SENT
