@@ -14,13 +14,12 @@ from typing import Any
 from gateway.config.settings import CurrentWords
 from gateway.simulator import Service, ServiceOptions
 from gateway.simulator.http_handler import RequestHandler
-from gateway.writes.instance_leases import LEASE_TTL_SECONDS
 from tests.recording_service import CREATED_OBJECTS, HTML, ReceivedRequest, SentRequest
 from tests.simulation.process import EPOCH, Process
 
 TIMEOUT_SECONDS = 4.0
-SEND_SECONDS = LEASE_TTL_SECONDS / 2
-"""How long before it is sent a write may have been recorded, and so before a freeze."""
+SEND_SECONDS = 1.25
+"""How long before it is sent a write may have been recorded, and so before a freeze: half a lease."""
 SIGNATURE_HEADERS = CurrentWords()
 SIGNED_BY_CLIENT = "X-Signed-By-Client"
 """Header of the requests that clients have signed."""

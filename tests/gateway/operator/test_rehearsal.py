@@ -368,11 +368,16 @@ async def test_second_run_of_a_merchant_is_refused_while_one_runs(
 ) -> None:
     """Runs of different merchants do not disturb each other."""
     await rehearsed.import_other_merchant()
+    service = rehearsed.service
     first = asyncio.ensure_future(rehearsed.run())
-    await wait_until(lambda: bool(rehearsed.service.list_requests("POST", "/v1/recipients")))
-    other = await rehearsed.start_process("other")
+    await wait_until(lambda: bool(service.list_requests("POST", "/v1/recipients")))
+    # The first waits for the end of a rate limit, for as long as the second runs.
+    limit = Fault("POST", "/v1/batches", status=429, body=b'{"ok": false}', times=10_000)
+    service.faults.append(limit)
     second = await rehearsed.start_process("box")
     _, text = await second.communicate()
+    service.faults.clear()
+    other = await rehearsed.start_process("other")
     assert (second.returncode, b"a rehearsal of this merchant is running" in text) == (2, True)
     _, text = await other.communicate()
     assert (other.returncode, b"cleaning up" in text) == (0, True)
