@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import structlog
+from msgspec import structs
 
+from gateway.http.request_reader import generate_hex_id
 from gateway.http.responses import LegacyResponse
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import StoreUnavailable, Tenant
@@ -149,6 +151,9 @@ class IdempotencyGuard:
                 if response is not None:
                     return response, execution.operation_record if execution.is_saved else None
                 wait_state.first_attempt = execution.operation_record
+                # A seed of its own: what the first attempt registered in its name was seen by others.
+                request = structs.replace(write_request.request, seed=generate_hex_id())
+                write_request = structs.replace(write_request, request=request)
         except OwnershipLostError:
             raise Unknown(
                 "another process has taken the operation over", retry_after=MIN_RETRY_AFTER_SECONDS

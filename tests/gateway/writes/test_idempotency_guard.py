@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from gateway.http.responses import LegacyResponse
 from gateway.simulator import Service, start_simulator
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable
 from gateway.storage.operation_records import Checkpoint, OperationRecord
-from gateway.storage.operation_states import ANSWERED, DONE
+from gateway.storage.operation_states import ANSWERED, DONE, UNDONE
 from gateway.storage.operations import OperationRepository
 from gateway.writes.caller import Caller
 from gateway.writes.idempotency import IdempotencyGuard
@@ -23,8 +24,9 @@ from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.write_request import WriteRequest
 from mappings import OPERATIONS
-from mappings.effects import Answer, Operation, Request
+from mappings.effects import Answer, CompareAndSet, Flow, Operation, Request
 from mappings.failures import Failure, Unknown
+from mappings.signed_writes import CHANGE
 from tests.assembly import open_gateway_parts
 from tests.running_gateway import ENVIRONMENT, KEY, build_settings
 
@@ -144,6 +146,33 @@ async def test_operation_recorded_during_lookup_is_the_first_attempt(
     with pytest.raises(Unknown):
         await harness.send_request()
     assert harness.service.creation_counts["recipient"] == 0
+
+
+async def test_request_in_place_of_its_undone_attempt_registers_its_change_anew(
+    harness: IdempotencyHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edit that loaded the batch between the two must see that another change has begun."""
+    repository, seeds = harness.operation_repository, list[str]()
+    save_checkpoint = repository.save_checkpoint
+
+    async def lose_first_attempt(record: OperationRecord, checkpoint: Checkpoint) -> None:
+        if not checkpoint.is_first and len(seeds) == 1:
+            taken = await repository.take_over(record, "another process")
+            assert taken
+            await save_checkpoint(taken, Checkpoint(column_values={"state": UNDONE}))
+        await save_checkpoint(record, checkpoint)
+
+    def record_seed(request: Request) -> Flow:
+        seeds.append(request.seed)
+        yield CompareAndSet("signed", "B-1", {request.seed: {}, "last": request.seed})
+        yield CompareAndSet("signed", "B-1", {request.seed: None}, expected={"last": request.seed})
+        return Answer({})
+
+    monkeypatch.setattr(repository, "save_checkpoint", lose_first_attempt)
+    operation = dataclasses.replace(CHANGE, flow=record_seed)
+    response, _ = await harness.answer(operation, Request(datetime.now(UTC), "a seed"))
+    assert response.status == 200
+    assert len({*seeds}) == len(seeds) == 2
 
 
 async def test_operation_that_ends_during_lookup_does_not_block_the_next(
