@@ -295,7 +295,7 @@ async def test_rate_limit_applies_to_forwarded_requests(tmp_path: Path) -> None:
         assert statuses == [200] * 5 + [429] * 2
 
 
-async def test_redirect_of_the_legacy_service_is_not_followed_or_passed_on(tmp_path: Path) -> None:
+async def test_redirect_of_a_read_is_not_followed_or_passed_on(tmp_path: Path) -> None:
     redirected_requests: list[ReceivedRequest] = []
     async with open_service(
         lambda request: redirected_requests.append(request) or {"ok": True}
@@ -309,9 +309,8 @@ async def test_redirect_of_the_legacy_service_is_not_followed_or_passed_on(tmp_p
                     return (await setup.gateway.request("GET", "/v1/recipients")).status == 500
 
                 await wait_until_async(is_refused)
-                response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
+                response = await setup.gateway.request("GET", "/v1/recipients")
                 assert (response.status, "Location" in response.headers) == (500, False)
-                assert "unknown" in response.body["errors"][0]["message"]
     assert redirected_requests == []
 
 
@@ -685,6 +684,8 @@ async def test_proxy_error_leaves_a_write_in_doubt(status: int, tmp_path: Path) 
         (200, b"<html>hello</html>"),
         (200, b'{"ok":true,"batch":{"id":"B-'),
         (200, b""),
+        (303, b"<html>there</html>"),
+        (307, b""),
         (418, b"<html>tea</html>"),
         (500, b'{"ok":false}'),
         (503, b"<html>later</html>"),

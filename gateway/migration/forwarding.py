@@ -93,19 +93,21 @@ class LegacySender:
                 )
                 status = passthrough_response.status
         except ResponseLost as lost:
-            raise _build_lost_failure(inbound, str(lost)) from None
+            reason = str(lost)
+            raise (Unknown(reason) if inbound.is_write else Unreachable(reason)) from None
         except CircuitOpen:
             caller.call_count -= 1
             raise
         finally:
             spool.close()
             caller.service_seconds += perf_counter() - started_at
-        if 300 <= status < 400 and status != NOT_MODIFIED:
-            # A redirect is not followed, because that would send the API key to another host.
-            raise _build_lost_failure(inbound, f"status {status}, a redirect")
+        # A redirect is not followed, because that would send the API key to another host. That of
+        # a write is an answer like any other (contract, section 7).
+        if not inbound.is_write and 300 <= status < 400 and status != NOT_MODIFIED:
+            raise Unreachable(f"status {status}, a redirect")
         # A proxy answered instead of the service, which may have executed the write.
         if inbound.is_write and status in UNANSWERED_STATUSES:
-            raise _build_lost_failure(inbound, f"status {status}")
+            raise Unknown(f"status {status}")
         return PassedResponse(status, headers, body)
 
 
@@ -175,9 +177,9 @@ class ForwardedWrite:
                 retry_after=FORWARDED_RETRY_AFTER_SECONDS,
             ) from None
         is_long = len(response.body) > json_codec.LARGE_BYTES
-        # Also a 5xx is the service's answer and ends the write (contract, section 7); those of
-        # proxies were raised as Unknown before.
-        if response.status >= 400:
+        # Also a redirect or a 5xx is the service's answer and ends the write (contract, section 7);
+        # those of proxies were raised as Unknown before.
+        if response.status >= 300:
             raise Refused(
                 response.status, await run_in_thread_if(is_long, parse_problems, response.body)
             )
@@ -261,7 +263,3 @@ async def _decompress_body(body: bytes, headers: CIMultiDict[str]) -> bytes:
     if decoded_body is not body:  # otherwise its encoding is unknown here and passes to the client
         headers.popall("Content-Encoding", None)
     return decoded_body
-
-
-def _build_lost_failure(inbound: InboundRequest, reason: str) -> Failure:
-    return Unknown(reason) if inbound.is_write else Unreachable(reason)

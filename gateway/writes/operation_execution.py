@@ -408,9 +408,10 @@ class OperationExecution(msgspec.Struct, eq=False):
 
     @property
     def _may_have_executed_write(self) -> bool:
-        """Whether a write was executed, or refused with a 5xx, which does not say so surely."""
+        """Whether a write was executed, or refused with a 3xx or 5xx, which is no sure refusal."""
         return self.has_executed_write or any(
-            (write.status or 0) >= 500 for write in self.writes.values()
+            write.status is not None and not 400 <= write.status < 500
+            for write in self.writes.values()
         )
 
     async def leave_in_doubt(self, reason: str, **column_values: Any) -> None:
