@@ -246,14 +246,12 @@ class FlowExecutor:
     async def _save_and_send_write(
         self, call: Call, caller: Caller, execution: OperationExecution
     ) -> JSON:
+        is_pausable = execution.has_executed_write and not call.only_while_client_waits
         try:
             await execution.save_write(call, caller.stamped_at)
         except (Halted, Conflict) as failure:
-            is_pausable = execution.has_executed_write and not call.only_while_client_waits
             if isinstance(failure, Halted) and is_pausable:
-                raise Unknown(
-                    str(failure), retry_after=failure.retry_after, problem=errors.WRITES_PAUSED
-                ) from None
+                raise _build_unsent_failure(failure) from None
             # Passed into the flow, which releases the locks that it took for the write.
             execution.record_step(call, failure)
             raise
@@ -282,9 +280,10 @@ class FlowExecutor:
                 raise Unknown("the undo was refused") from None
             # Nothing is undone, because the retry or the reconciler sends the rest.
             is_completion = _is_completion(call, execution) and not call.is_cleanup
-            if isinstance(failure, Unreachable) and is_completion:
+            is_sent_later = is_pausable if isinstance(failure, Halted) else is_completion
+            if isinstance(failure, Unreachable) and is_sent_later:
                 execution.record_unsent_write()
-                raise Unknown(str(failure), retry_after=MIN_RETRY_AFTER_SECONDS) from None
+                raise _build_unsent_failure(failure) from None
             execution.record_response(call, failure)
             raise
         execution.record_response(call, body)
@@ -468,6 +467,14 @@ def _resume_flow(
         return flow.send(result) if failure is None else flow.throw(failure), None
     except StopIteration as stop:
         return None, stop.value
+
+
+def _build_unsent_failure(failure: Unreachable) -> Unknown:
+    """Builds the failure of a request of which a part was done, and the next write is sent later."""
+    if isinstance(failure, Halted):
+        retry_after, problem = failure.retry_after, errors.WRITES_PAUSED
+        return Unknown(str(failure), retry_after=retry_after, problem=problem)
+    return Unknown(str(failure), retry_after=MIN_RETRY_AFTER_SECONDS)
 
 
 def _can_send_write(call: Call, execution: OperationExecution) -> bool:

@@ -249,12 +249,13 @@ class OperationExecution(msgspec.Struct, eq=False):
         return all(abs(now - earlier) < START_DEADLINE_SECONDS for now, earlier in readings)
 
     async def verify_fence(self) -> None:
-        """Checks before a write leaves that this process still owns it; raises OwnershipLostError.
+        """Checks before a write leaves that it may still be sent.
 
-        If the process was paused after it had recorded the write, another may have taken the
-        operation over and concluded that the write was not executed.
+        Raises OwnershipLostError or Halted. If the process was paused after it had recorded the
+        write, another may have taken the operation over and concluded that the write was not
+        executed, or an operator may have frozen the merchant's writes.
         """
-        await self._save_checkpoint(is_sending=True)
+        await self._save_checkpoint(is_sending=True, refuses_if_frozen=True)
 
     async def compare_and_set(self, step: CompareAndSet) -> None:
         """Changes object state, and records the step in the same commit.

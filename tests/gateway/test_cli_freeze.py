@@ -10,11 +10,18 @@ from typing import Any
 
 import aiohttp
 import pytest
+from sqlalchemy import select
 
 from gateway.simulator import Service, start_simulator
 from gateway.storage import ObjectStateStore
 from gateway.storage.audit_log import find_operator_name
-from tests.operator_commands import RESPONSE_LOST, OperatedGateway, open_operated_gateway
+from gateway.storage.tables import upstream_writes
+from tests.operator_commands import (
+    RESPONSE_LOST,
+    OperatedGateway,
+    open_operated_gateway,
+    wait_until_async,
+)
 from tests.payouts import (
     WALLET,
     create_batch,
@@ -25,7 +32,7 @@ from tests.payouts import (
 from tests.processes import build_configuration, run_installed_command, run_serve
 from tests.running_gateway import ENVIRONMENT, KEY, build_settings, import_api_keys
 from tests.sockets import wait_until
-from tests.state import TENANT
+from tests.state import TENANT, fetch
 
 RECIPIENT_BODY = {
     "type": "individual",
@@ -117,6 +124,47 @@ async def test_frozen_write_is_refused_in_legacy_format(
         response = await operated_gateway.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
         assert response.text.startswith('{"ok":false,"errors":[{"code":"internal_server_error"')
         assert "nothing was done" in response.body["errors"][0]["message"]
+
+
+@pytest.mark.parametrize("is_part_done", [False, True])
+async def test_recorded_write_that_has_not_left_is_not_sent_after_a_freeze(
+    tmp_path: Path, *, is_part_done: bool
+) -> None:
+    """A process may be paused, or wait for a connection, long after it has recorded the write."""
+    sections = {"upstream": {"connections": 1}, "lease_seconds": 0.4}
+    body = {**RECIPIENT_BODY, "payout": WALLET} if is_part_done else RECIPIENT_BODY
+    async with open_operated_gateway(tmp_path, seconds=15, sections=sections) as setup:
+        send = setup.gateway.request
+        if is_part_done:
+            setup.add_fault("POST", "/v1/recipients", answer_delay=1)
+        else:
+            setup.add_fault("GET", "/v1/recipients/*", delay=3)
+        first_call, second_call = ("POST", "GET") if is_part_done else ("GET", "POST")
+        requests = {
+            "GET": partial(send, "GET", "/v1/recipients/R-1234567890123456"),
+            "POST": partial(send, "POST", "/v1/recipients", body),
+        }
+        first_request = asyncio.ensure_future(requests[first_call]())
+        await wait_until(lambda: not setup.service.faults)
+        if is_part_done:
+            setup.add_fault("GET", "/v1/recipients/*", delay=3)
+        second_request = asyncio.ensure_future(requests[second_call]())
+        written_count = 2 if is_part_done else 1
+
+        async def is_recorded() -> bool:
+            async with setup.open_store() as store:
+                return len(await fetch(store, select(upstream_writes))) == written_count
+
+        await wait_until_async(is_recorded)
+        await setup.run_command("freeze", "--all")
+        response = await (first_request if is_part_done else second_request)
+        assert response.status == 500
+        told = "continues" if is_part_done else "nothing was done"
+        assert told in response.body["errors"][0]["message"]
+        assert setup.count_calls("POST", "*") == written_count - 1
+        await setup.run_command("unfreeze", "--all")
+        assert (await requests["POST"]()).status == 200
+        assert setup.count_calls("POST", "*") == written_count
 
 
 async def test_repeated_freeze_changes_nothing_and_keeps_start_time(tmp_path: Path) -> None:
