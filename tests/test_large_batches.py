@@ -21,7 +21,7 @@ from sqlalchemy import select
 
 from gateway.config.settings import State
 from gateway.payloads import json_codec, worker_thread
-from gateway.simulator import Service, ServiceOptions
+from gateway.simulator import Fault, Service, ServiceOptions
 from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.id_rows import save_legacy_ids
 from gateway.storage.tables import text_chunks
@@ -37,7 +37,8 @@ from tests.legacy_and_current import KEY_NAME, open_gateway_between
 from tests.operator_commands import wait_until_async
 from tests.payouts import create_batch, create_recipient, open_gateway_and_service
 from tests.running_gateway import KEY, GatewayResponse, GatewayUnderTest, open_gateway
-from tests.state import fetch
+from tests.sockets import wait_until
+from tests.state import count_operations_by_state, fetch
 from tests.test_writes_in_doubt import open_gateway_with_faults
 
 COUNT = 2000
@@ -625,6 +626,35 @@ async def test_long_answer_without_idempotency_key_is_not_stored(
         path = f"/v1/batches/{create_response.body['batch']['id']}/generate-quote"
         assert len((await gateway.request("POST", path)).text) > json_codec.LARGE_BYTES
         await wait_until_async(partial(has_no_journal_pieces, tmp_path))
+
+
+async def test_long_answer_is_stored_for_the_key_of_a_retry_that_waited_for_it(
+    tmp_path: Path,
+) -> None:
+    """Otherwise every later request with the key would be refused with 500."""
+    service = Service(options=ServiceOptions(), seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        payment = {"recipient": {"id": await create_recipient(gateway)}, "memo": "x" * 150}
+        payments = [{**payment, "sourceAmount": f"{n}.00"} for n in range(1, LONG_TEXT_COUNT)]
+        body = {"sourceCurrency": "USD", "payments": payments}
+        create_response = await gateway.request("POST", "/v1/batches", body)
+        path = f"/v1/batches/{create_response.body['batch']['id']}/generate-quote"
+        quote, headers = partial(gateway.request, "POST", path), {"Idempotency-Key": "mine"}
+        service.faults.append(Fault("POST", "/v1/batches/*/generate-quote", answer_delay=1))
+        first_request = asyncio.ensure_future(quote())
+        await wait_until(lambda: not service.faults)
+        responses = [await quote(headers=headers), await first_request]
+
+        async def is_closed() -> bool:
+            states = await count_operations_by_state(gateway.settings)
+            return not states["running"] and not states["done"]
+
+        await wait_until_async(is_closed)
+        responses.append(await quote(headers=headers))
+        assert [response.status for response in responses] == [200] * 3
+        assert len({response.text for response in responses}) == 1
+        assert len(responses[0].text) > json_codec.LARGE_BYTES
+        assert len(service.list_requests("POST", "/v1/batches/*/generate-quote")) == 1
 
 
 async def test_large_list_of_changes_is_applied(tmp_path: Path) -> None:

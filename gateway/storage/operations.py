@@ -92,15 +92,28 @@ class OperationRepository(checkpoints.CheckpointWriter):
         )
         await self._store.write(lambda tx: tx.execute(statement))
 
-    async def add_idempotency_key(self, record: OperationRecord, key_digest: str) -> None:
-        """Gives an operation an Idempotency-Key, unless it has one, or another has this one."""
+    async def add_idempotency_key(
+        self, record: OperationRecord, key_digest: str, response: StoredText
+    ) -> None:
+        """Gives an operation an Idempotency-Key, unless it has one, or another has this one.
+
+        Its ``response`` is stored too, if it has none, for the next requests with the key.
+        """
         other = operations.alias()
         has_other = exists().where(
             other.c.key_id == record.key_id, other.c.idempotency == key_digest
         )
-        is_free = and_(operations.c.id == record.id, operations.c.idempotency.is_(None), ~has_other)
-        statement = update(operations).where(is_free).values(idempotency=key_digest)
-        await self._store.write(lambda tx: tx.execute(statement))
+        is_own = operations.c.id == record.id
+        is_free = and_(is_own, operations.c.idempotency.is_(None), ~has_other)
+        add_key = update(operations).where(is_free).values(idempotency=key_digest)
+        is_unanswered = select(operations.c.id).where(is_own, operations.c.response.is_(None))
+
+        async def add_key_and_response(tx: Transaction) -> None:
+            if await tx.execute(add_key) and await tx.fetch(is_unanswered.with_for_update()):
+                text = await self._texts.encrypt(tx, record, "response", response)
+                await tx.execute(update(operations).where(is_own).values(response=text))
+
+        await self._store.write(add_key_and_response)
 
     # Reading
 

@@ -129,7 +129,7 @@ class IdempotencyGuard:
                     write_request, wait_state, render_answer
                 )
                 if not isinstance(execution, OperationExecution):
-                    await self._record_key_of_retry(write_request, execution[1])
+                    await self._record_key_of_retry(write_request, *execution)
                     return execution
                 try:
                     await self._recipient_locks.acquire_recipient_lock(
@@ -223,11 +223,7 @@ class IdempotencyGuard:
         response = await render_failure(failure)
         # A refusal that may pass is not stored: the Idempotency-Key would repeat it for a day.
         is_final = has_key and response.status in (404, 406) and not is_temporary_refusal(failure)
-        stored = (
-            await run_in_thread_if(response.is_long, stored_responses.encode_response, response)
-            if is_final
-            else None
-        )
+        stored = await stored_responses.encode_response(response) if is_final else None
         if pending is None:
             await execution.close(ANSWERED if is_final else UNDONE, stored)
         else:
@@ -258,11 +254,7 @@ class IdempotencyGuard:
                 or execution.operation_record.is_forwarded
                 or self._journal.replay_seconds > 0
             )
-            stored = (
-                await run_in_thread_if(response.is_long, stored_responses.encode_response, response)
-                if is_stored
-                else None
-            )
+            stored = await stored_responses.encode_response(response) if is_stored else None
             if execution.operation_record.is_forwarded:
                 execution.response = stored
             await execution.finish(stored, key_digest)
@@ -271,12 +263,17 @@ class IdempotencyGuard:
             raise
 
     async def _record_key_of_retry(
-        self, write_request: WriteRequest, first_attempt: OperationRecord | None
+        self,
+        write_request: WriteRequest,
+        response: LegacyResponse,
+        first_attempt: OperationRecord | None,
     ) -> None:
         """Records the Idempotency-Key of a retry whose first attempt had none."""
         key_digest = self._journal.digest_idempotency_key(write_request.idempotency_key)
         if key_digest and first_attempt and first_attempt.idempotency is None:
-            await self._journal.operations.add_idempotency_key(first_attempt, key_digest)
+            # A long response is not stored yet.
+            stored = await stored_responses.encode_response(response)
+            await self._journal.operations.add_idempotency_key(first_attempt, key_digest, stored)
 
     async def _leave_in_doubt(self, execution: OperationExecution, unknown: Unknown) -> None:
         try:

@@ -31,8 +31,12 @@ _ANSWER_START = "{"
 """The first character of a stored answer (a JSON object); stored responses are JSON arrays."""
 
 
-def encode_response(response: LegacyResponse) -> StoredText:
+async def encode_response(response: LegacyResponse) -> StoredText:
     """Encodes a response of either service as ``[status, body, headers]``."""
+    return await run_in_thread_if(response.is_long, _encode_response, response)
+
+
+def _encode_response(response: LegacyResponse) -> StoredText:
     parts = [response.status, response.body_bytes.decode(), dict(response.headers)]
     try:
         text = msgspec.json.encode(parts).decode()
