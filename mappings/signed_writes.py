@@ -129,10 +129,13 @@ def change_signed_batch(request: Request) -> Flow:
     """Answers any other write of batches, sent once, with its client's own signature.
 
     The request's body has the ``method`` and ``path``, the ``payment`` that it adds, if any, and of a
-    bulk deletion the ``batches``: pairs of an id at the service and the batch's first id.
+    bulk deletion the ``batches``: pairs of an id at the service and the batch's first id. A creation
+    has none.
     """
     name, payment = request.seed, request.body["payment"]
-    batches = request.body.get("batches") or [[request.ids["id"], request.ids["batch"]]]
+    batches = request.body.get("batches")
+    if batches is None:
+        batches = [[request.ids["id"], request.ids["batch"]]]
     registered: list[str] = []
     call = Call(
         request.body["method"],

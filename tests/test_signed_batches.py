@@ -966,3 +966,36 @@ async def test_refused_signed_payment_is_not_recorded(tmp_path: Path) -> None:
         )
         assert refused_add.status == 400
         assert await load_batch_state(gateway, upstream, SIGNED_ADDS) == {}
+
+
+async def test_legacy_batch_in_doubt_does_not_take_a_signed_batch_for_its_own(
+    tmp_path: Path,
+) -> None:
+    async with open_operated_gateway(tmp_path, inferred=True) as setup:
+        recipient = await create_recipient(setup.gateway)
+        payment = {"recipient": {"id": recipient}, "amount": "5.00", "currency": "USD"}
+        body = json.dumps({"currency": "USD", "payments": [payment]}).encode()
+        signed_response = await send_signed(setup.gateway, "POST", "/batches", body)
+        assert signed_response.status == 200
+        setup.add_fault("POST", "/v1/batches", close="before")
+        create = partial(create_batch, setup.gateway, recipient, "5.00")
+        with pytest.raises(AssertionError, match="500"):
+            await create()
+        await setup.age_sent_writes()
+        batch = await create()
+        assert batch != signed_response.parse_json["batch"]["id"]
+        assert setup.service.creation_counts["batch"] == 2
+
+
+async def test_lost_signed_batch_is_left_to_its_client(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path, seconds=1, inferred=True) as setup:
+        setup.add_fault("POST", "/v1/batches", close="after")
+        response = await send_signed(setup.gateway, "POST", "/batches", b'{"currency":"USD"}')
+        assert response.status == 500
+        await setup.age_sent_writes()
+
+        async def is_settled() -> bool:
+            return not (await setup.run_json_command("writes", "unsettled"))["writes"]
+
+        await wait_until_async(is_settled)
+        assert (await setup.run_json_command("batches", "abandoned"))["batches"] == []

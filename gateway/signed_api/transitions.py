@@ -1,8 +1,9 @@
 """Coordinates signed writes on batches with legacy writes.
 
 - A superseded batch, which its legacy clients have replaced, is neither changed nor started.
-- Starts and changes of a batch are operations like the legacy ones (``mappings.signed_writes``). A
-  start is reconciled if it has no answer. A change is never compared with another request.
+- Starts, changes and creations of a batch are operations like the legacy ones
+  (``mappings.signed_writes``). A start is reconciled if it has no answer. The others are never
+  compared with another request; a created batch is never taken for the result of another write.
 - A freeze stops all of them.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -86,9 +87,9 @@ class WriteTarget:
         self.batch = parts[1] if is_of_batch else None
         self.action = "/".join(parts[2:]).lower() if is_of_batch else ""
         self.is_payment_addition = method == "POST" and self.action == _ADD_ACTION
-        self.is_bulk_deletion = method == "DELETE" and [part.lower() for part in parts] == [
-            "batches"
-        ]
+        is_of_all_batches = [part.lower() for part in parts] == ["batches"]
+        self.is_batch_creation = method == "POST" and is_of_all_batches
+        self.is_bulk_deletion = method == "DELETE" and is_of_all_batches
 
     @property
     def is_body_needed(self) -> bool:
@@ -142,7 +143,8 @@ class SignedWriteGuard:
         """
         batch, is_start = write.target.batch, write.target.action == _START_ACTION
         batches = _extract_deleted_batches(write) if batch is None else [batch]
-        if not batches or write.tenant is None or write.credentials is None:
+        is_recorded = bool(batches) or write.target.is_batch_creation
+        if not is_recorded or write.tenant is None or write.credentials is None:
             check = partial(self._check_unrecorded_write, write, batches, is_start=is_start)
             return await send(UnrecordedWriteFence(check))
         key = _build_api_key(write.tenant, write.credentials)
@@ -167,7 +169,7 @@ class SignedWriteGuard:
         target = write.target
         payment = _extract_recipient_and_amounts(write.body) if target.is_payment_addition else None
         body: dict[str, Any] = {"method": target.method, "payment": payment}
-        if target.is_bulk_deletion:
+        if target.batch is None:
             ids = {"change": name}
             # ``ids`` are those of the operation, which edits of any of the batches wait for.
             body |= {
@@ -297,13 +299,14 @@ class SignedBatchWrite(Generic[Response]):
         except Unknown:
             self._is_in_doubt = True
             raise
-        is_executed = await _find_proof(call.method, response)
+        is_executed, fields = await _find_proof(call.method, response)
         if is_executed is None:
             raise Unknown(f"status {response.status}")
         if not is_executed:
             raise Refused(response.status)
-        # The recorded answer has no content; the client gets the service's own response.
-        return {}
+        # The recorded answer only names a new batch; the client gets the service's own response.
+        is_creation = (call.method, call.path) == ("POST", "/batches")
+        return {"id": _find_batch_id(fields)} if is_creation else {}
 
     async def _build_response(self, answer: Answer) -> LegacyResponse:
         return LegacyResponse(200, answer.body)
@@ -316,11 +319,14 @@ class SignedBatchWrite(Generic[Response]):
         return WrongBatchStatus() if failure is None or isinstance(failure, Invalid) else failure
 
 
-async def _find_proof(method: str, response: StreamedResponse) -> bool | None:
+async def _find_proof(
+    method: str, response: StreamedResponse
+) -> tuple[bool | None, Mapping[str, JSON]]:
     """Finds whether a response proves that a write was executed, or that it was refused.
 
-    Returns None if it proves neither; raises Unknown if it is truncated. A body that is long, or
-    that the gateway cannot decompress, is judged by its type: pages of proxies are HTML.
+    Returns None if it proves neither, and the fields of its body if these were read; raises Unknown
+    if it is truncated. A body that is long, or that the gateway cannot decompress, is judged by its
+    type: pages of proxies are HTML.
     """
     status = response.status
     try:
@@ -328,16 +334,23 @@ async def _find_proof(method: str, response: StreamedResponse) -> bool | None:
     except ResponseLost as lost:
         raise Unknown(str(lost)) from None
     if status == 204 and method == "DELETE":
-        return True
+        return True, {}
     encoding = response.headers.get("Content-Encoding", "")
     try:
         decoded_body = body and await decompress_body(body, encoding, MAX_ANSWER_BYTES)
         if body is None or (encoding and decoded_body is body):
             is_json = "json" in response.headers.get("Content-Type", "").lower()
-            return status < 300 if is_json and 200 <= status < 500 else None
+            return (status < 300 if is_json and 200 <= status < 500 else None), {}
         fields = json_codec.loads(decoded_body or b"")
     except (DecompressionError, DecompressedBodyTooLarge, json_codec.JsonError):
-        return None
+        return None, {}
     if not isinstance(fields, dict):
-        return None
-    return is_success(status, fields) or (False if is_proven_refusal(status, fields) else None)
+        return None, {}
+    is_refused = is_proven_refusal(status, fields)
+    return is_success(status, fields) or (False if is_refused else None), fields
+
+
+def _find_batch_id(fields: Mapping[str, JSON]) -> str | None:
+    """Finds the id of the batch in a response, by whatever name the service gives it."""
+    ids = (value.get("id") for value in fields.values() if isinstance(value, dict))
+    return next((id_ for id_ in ids if isinstance(id_, str) and _BATCH_ID.fullmatch(id_)), None)

@@ -17,6 +17,7 @@ from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.state_tables import IS_SUPERSEDED, id_redirects
 from gateway.storage.tables import UNSEEN_BATCH_CONDITION, operations, upstream_writes
 from gateway.storage.tenants import Tenant
+from mappings.signed_writes import CHANGE
 
 if TYPE_CHECKING:
     from gateway.storage.store import Store
@@ -89,7 +90,9 @@ async def _list_batches_that_may_exist(store: Store) -> list[SupersededBatch]:
         upstream_writes.c.recorded_at,
         operations.c.request_id,
     ).join_from(upstream_writes, operations, operations.c.id == upstream_writes.c.operation_id)
-    query = query.where(text(f"upstream_writes.{UNSEEN_BATCH_CONDITION}"))
+    # A signed write is for its client to look for, who may also start what it has created.
+    is_unsigned = operations.c.operation != CHANGE.name
+    query = query.where(text(f"upstream_writes.{UNSEEN_BATCH_CONDITION}"), is_unsigned)
     return [
         SupersededBatch(
             Tenant(row.merchant, row.environment),
