@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from mappings import money, outcome_rules, paging
 from mappings.banking import build_empty_field_problem, build_invalid_field_problem
-from mappings.batch_views import SIGNED_ADDS, Batch, drop_nulls
+from mappings.batch_views import SIGNED_ADDS, Batch
 from mappings.effects import JSON, Call, LoadFacts, Parallel
 from mappings.failures import Invalid, Problem, ProblemList, Unreachable
 from mappings.field_types import validate_amount
@@ -106,8 +106,6 @@ def drop_unchanged_fields(change: SentPayment, payment: Payment | None) -> SentP
     """
     if payment is None:
         return change
-    # The client may send back amounts that it read before the batch became a draft.
-    payment = {**(payment.get("told") or {}), **drop_nulls(payment)}
     body, target_currency = dict(change.body), payment.get("targetCurrency")
     if _is_same_amount(body.get("sourceAmount"), payment.get("sourceAmount")):
         del body["sourceAmount"]
@@ -448,10 +446,18 @@ def extract_payment_changes(body: Mapping[str, JSON], *, memo: bool = True) -> d
 
 
 def apply_payment_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
-    """Returns an entry with a client's changes; a new amount replaces the other side's too."""
+    """Returns an entry with a client's changes; a new amount replaces the other side's too.
+
+    Of ``told`` (see ``drafts``) a new amount leaves what does not depend on it: the compliance, and
+    the currency that the recipient gets for a source amount. The rate, the fees and an amount in
+    another currency are null until the next quote, which decides them (earlier, section 4.3).
+    """
     changes = extract_payment_changes(body)
     updated = dict(entry)
+    if told := updated.pop("told", None) if changes.keys() & {*AMOUNT_FIELDS} else None:
+        names = ("compliance", "targetCurrency") if "sourceAmount" in changes else ("compliance",)
+        updated["told"] = _copy_non_null_fields({}, names, told) or None
     if changes.keys() & {"sourceAmount", "targetAmount"}:
-        for name in (*AMOUNT_FIELDS, "told"):
+        for name in AMOUNT_FIELDS:
             updated.pop(name, None)
     return {name: value for name, value in {**updated, **changes}.items() if value is not None}

@@ -220,7 +220,8 @@ def _hide_entry_ids_from_matching(entry: Entry) -> Entry:
 
 
 def _set_matched_ids(payment: Payment, entry: Entry) -> Entry:
-    fields = {name: value for name, value in entry.items() if name != "ours"}
+    # From now on the service shows what ``told`` has.
+    fields = {name: value for name, value in entry.items() if name not in ("ours", "told")}
     return {**fields, "id": entry["ours"], "upstream": payment["id"]}
 
 

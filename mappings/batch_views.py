@@ -234,7 +234,8 @@ class MergedPayments:
         batch = self._batch
         if self._service_payments is None:
             return map_rows(
-                lambda entry: _merge_payment_with_request({}, entry, batch), self._entries
+                lambda entry: _merge_payment_with_request(entry.get("told") or {}, entry, batch),
+                self._entries,
             )
         pairs = match_payments_with_entries(self._service_payments, self._entries, batch.currency)
         return map_rows(lambda pair: _merge_payment_with_request(pair[0], pair[1], batch), pairs)
@@ -344,8 +345,6 @@ def _merge_payment_with_request(
     merged["id"] = requested.get("id") or payment.get("id")
     merged["upstream"] = payment.get("id") or requested.get("upstream")
     merged["asked_side"] = _derive_fixed_side(requested)
-    if extra := requested.get("told"):
-        merged["told"] = extra
     # Field by field: summaries often show no more of a recipient than the id.
     merged["recipient"] = {**(requested.get("recipient") or {}), **(payment.get("recipient") or {})}
     _set_source_or_target_amount(merged, requested, batch)

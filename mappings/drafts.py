@@ -16,7 +16,7 @@ from functools import partial
 from msgspec import structs
 
 from mappings import money, outcome_rules
-from mappings.batch_bodies import AMOUNT_FIELDS, apply_payment_changes
+from mappings.batch_bodies import apply_payment_changes
 from mappings.batch_locks import (
     ADDS,
     BEING_CHANGED,
@@ -272,8 +272,9 @@ def _build_draft_entries(batch: Batch, request: Request) -> Sequence[Entry]:
     """Builds the entries of a new draft.
 
     The gateway generates an id if the service shows none, or one of an earlier payment.
-    ``told`` has the service's amounts that a draft no longer shows: a client that has read them may
-    send them back unchanged.
+    ``told`` has what the service shows of a payment and its entry does not. A draft still shows
+    it, because to its client the batch is the same, and an edit changes only the payments that it
+    names. ``apply_payment_changes`` drops what an edit makes wrong.
     """
     entries = build_entries_from_batch(batch)
     seen_ids, nameless_positions = set[JSON](), set[int]()
@@ -282,16 +283,15 @@ def _build_draft_entries(batch: Batch, request: Request) -> Sequence[Entry]:
             nameless_positions.add(position)
         seen_ids.add(entry.get("id"))
 
-    def add_id_and_shown_amounts(entry: Entry, payment: Payment, position: int) -> Entry:
-        names = (name for name in AMOUNT_FIELDS if name not in entry and payment.get(name))
-        if amounts := {name: money.format_amount_unless_text(payment[name]) for name in names}:
-            entry = {**entry, "told": amounts}
+    def add_id_and_shown_fields(entry: Entry, payment: Payment, position: int) -> Entry:
+        if shown_fields := _select_shown_fields(payment, entry):
+            entry = {**entry, "told": shown_fields}
         if position in nameless_positions:
             id_ = derive_deterministic_id("P", request.seed, batch.id, f"kept {position}")
             entry = {**entry, "id": id_}
         return entry
 
-    return map_rows(add_id_and_shown_amounts, entries, batch.payments, range(len(entries)))
+    return map_rows(add_id_and_shown_fields, entries, batch.payments, range(len(entries)))
 
 
 _ENTRY_FIELDS = ("id", "upstream", "recipient", "sourceAmount", "memo", "createdAt", "updatedAt")
@@ -308,6 +308,22 @@ def _build_payment_entry(payment: Payment) -> Entry:
         if name in entry:
             entry[name] = money.format_amount_unless_text(entry[name])  # it will be sent as text
     return entry
+
+
+_SHOWN_AMOUNTS = ("sourceAmount", "targetAmount", "fees", "recipientFees", "merchantFees")
+_OTHER_SHOWN_FIELDS = ("targetCurrency", "exchangeRate", "fxRate", "compliance")
+
+
+def _select_shown_fields(payment: Payment, entry: Entry) -> dict[str, JSON]:
+    """Returns the fields that the service shows of a payment and that its entry does not show."""
+    shown = {name: money.format_amount_unless_text(payment.get(name)) for name in _SHOWN_AMOUNTS}
+    shown |= {name: money.format_rate(payment.get(name)) for name in _OTHER_SHOWN_FIELDS}
+    # An entry's amount is shown with cents, the service's text as it is.
+    return {
+        name: value
+        for name, value in shown.items()
+        if value is not None and value != money.normalize_amount(entry.get(name))
+    }
 
 
 def _is_computed_target(payment: Mapping[str, JSON]) -> bool:

@@ -199,3 +199,61 @@ async def test_payments_that_the_service_shows_with_one_id_are_all_submitted(
         assert [
             str(payment.terms.source_amount) for payment in replacement_batch.payments.values()
         ] == ["5.00", "7.00", "6.00"]
+
+
+async def list_payments_without_batch(gateway: GatewayUnderTest, batch: str) -> list[Any]:
+    listed = await request_successfully(gateway, "GET", f"/batches/{batch}/payments")
+    return [{**payment, "batch": None} for payment in listed["payments"]]
+
+
+async def test_an_edit_changes_nothing_that_payments_show_except_the_edited_terms(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1, options=ServiceOptions(inferred=False, processing_seconds=60))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "3.00", "5.00", "7.61")
+        (service_batch,) = service.find_or_create_tenant().batches.values()
+        payee = next(iter(service.find_or_create_tenant().recipients))
+        terms = (
+            {"sourceAmount": "3", "targetAmount": 2.76, "targetCurrency": "EUR"},
+            {"sourceAmount": "5", "targetAmount": "5", "targetCurrency": "USD"},
+            {"sourceAmount": "7.61", "targetAmount": "7", "targetCurrency": "EUR"},
+        )
+        fees = {"fees": 0.5, "recipientFees": "0", "merchantFees": "0.5"}
+        rates = {"exchangeRate": "0.92", "fxRate": 0.92}
+        compliance = {"status": "verified", "checkedAt": "2026-03-01T09:00:00.000Z"}
+        summary_payments = [
+            {"id": id_, "recipient": {"id": payee}, "compliance": compliance}
+            | {**fees, **rates, **payment_terms}
+            for id_, payment_terms in zip(service_batch.payments, terms, strict=True)
+        ]
+        restrict_summaries(service, {"status": "open", "payments": summary_payments})
+        first, edited, last = await list_payments_without_batch(gateway, batch)
+        assert (first["sourceAmount"], first["exchangeRate"]) == ("3", "0.92")
+        path = f"/batches/{batch}/payments"
+        change = {**edited, "sourceAmount": "9", "recipient": None}
+        await request_successfully(gateway, "PATCH", f"{path}/{edited['id']}", change)
+        service.faults.clear()
+        shown = await list_payments_without_batch(gateway, batch)
+        new_terms = {"sourceAmount": "9.00", "targetAmount": "9.00"}
+        unknown = dict.fromkeys([*fees, *rates])
+        changed = {**edited, **new_terms, **unknown, "updatedAt": shown[1]["updatedAt"]}
+        for payment in (*shown, first, last, changed):
+            del payment["recipient"]  # a draft shows more of it than this summary
+            del payment["method"], payment["methodDisplay"]
+        assert shown == [first, changed, last]
+        body = (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"]
+        assert body["amount"] == "19.61"
+        # Sent back as it was read: nothing changes but the memo.
+        await request_successfully(
+            gateway, "PATCH", f"{path}/{first['id']}", {**first, "memo": "rent"}
+        )
+        shown = await list_payments_without_batch(gateway, batch)
+        assert shown[0].items() >= {**terms[0], "targetAmount": "2.76", "memo": "rent"}.items()
+        await request_successfully(gateway, "POST", f"/batches/{batch}/generate-quote")
+        shown = await list_payments_without_batch(gateway, batch)
+        assert [(payment["sourceAmount"], payment["exchangeRate"]) for payment in shown] == [
+            ("3.00", "1"),
+            ("9.00", "1"),
+            ("7.61", "1"),
+        ]
