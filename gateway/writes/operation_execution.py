@@ -79,7 +79,7 @@ START_DEADLINE_SECONDS = 25.0
 """Seconds after its request was received within which a start is sent (contract, section 7)."""
 
 
-class OperationExecution(msgspec.Struct, eq=False):
+class OperationExecution(msgspec.Struct, eq=False, weakref=True):
     """An operation that this process executes, with its unsaved steps, changes and outcomes."""
 
     journal: Journal
