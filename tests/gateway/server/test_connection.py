@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,7 +21,12 @@ from gateway.http.responses import (
     build_http_response,
 )
 from gateway.server import connection as connection_module
-from gateway.server.connection import MAX_QUEUED_REQUESTS, MAX_UNREAD_BODY_BYTES, RequestHandler
+from gateway.server.connection import (
+    MAX_QUEUED_REQUESTS,
+    MAX_UNREAD_BODY_BYTES,
+    Connection,
+    RequestHandler,
+)
 from gateway.server.http_server import HttpServer
 from gateway.server.request_parser import MAX_PARSED_BYTES
 from tests.sockets import RawConnection, open_connection, wait_until
@@ -79,6 +85,26 @@ async def test_requests_are_separated_however_they_are_cut(
             await connection.send(data[start : start + size])
             await asyncio.sleep(0)
         assert await read_bodies(connection, 2) == [b"/abody", b"/"]
+
+
+async def test_request_has_arrived_when_it_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the process is paused then: what was answered elsewhere meanwhile came later."""
+    read_times: list[float] = []
+    receive = Connection.data_received
+
+    def receive_and_pause(self: Connection, data: bytes) -> None:
+        receive(self, data)
+        read_times.append(time.monotonic())
+        time.sleep(0.1)
+
+    async def tell_arrival_time(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, {}, str(request.arrived_at).encode())
+
+    monkeypatch.setattr(Connection, "data_received", receive_and_pause)
+    async with serve(tell_arrival_time) as (_server, connection):
+        await connection.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+        (arrival_time,) = await read_bodies(connection, 1)
+    assert float(arrival_time) <= read_times[0]
 
 
 async def test_white_space_around_a_value_is_no_part_of_it() -> None:
