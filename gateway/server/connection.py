@@ -431,7 +431,8 @@ class Connection(asyncio.Protocol):
         have been since the request was read. A request that was read at once, and waited for the
         response to one before it, counts from now.
         """
-        now, waited_seconds = time.monotonic(), find_seconds_since_last_bytes(self.tcp_transport)
+        waited_seconds = find_seconds_since_last_bytes(self.tcp_transport)
+        now = time.monotonic()
         unread_seconds = waited_seconds - (now - self._read_at)
         if unread_seconds > MIN_UNREAD_SECONDS:
             return now - waited_seconds

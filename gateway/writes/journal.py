@@ -104,7 +104,11 @@ class Journal:
         ``request_id`` is the one in the log and in the response; ``request.seed`` is secret;
         ``received_at`` is when the request came, by the monotonic clock; None means now.
         """
-        waited_seconds = 0.0 if received_at is None else self.monotonic() - received_at
+        # Both clocks at once, and this one first: after a pause in between, or later, the request
+        # would seem to be newer than an identical one that was answered meanwhile.
+        started_at = self._database_clock.now()
+        if received_at is not None:
+            started_at -= timedelta(seconds=self.monotonic() - received_at)
         ids, body = request.ids, request.body
         object_ids = [*ids.values(), *_list_bulk_delete_ids(body)]
         # Keyed, so that nobody with a copy of the database can test a guess of a request's content.
@@ -118,7 +122,6 @@ class Journal:
             # An operation from before the import named the same objects by their other ids.
             object_ids += [*ids.values(), *_list_bulk_delete_ids(body)]
             fingerprint_before_import = self._digest([name, ids, body])
-        started_at = self._database_clock.now() - timedelta(seconds=waited_seconds)
         return OperationRecord(
             id=self.new_id(),
             tenant=key.tenant,
