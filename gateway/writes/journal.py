@@ -7,9 +7,9 @@ writes were sent, and the flow can be replayed up to that point without sending 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeGuard
@@ -254,8 +254,9 @@ class Journal:
         monotonic, wall = self.read_clocks()
         elapsed = 0.0
         if received_at is not None:
-            # The event loop's clock stands still while its callbacks run.
-            elapsed = max(0.0, asyncio.get_running_loop().time() - received_at)
+            # Not the event loop's own reading: it stands still while callbacks run, and so also while
+            # the process is paused in one of them.
+            elapsed = max(0.0, time.monotonic() - received_at)
         return monotonic - elapsed, wall - elapsed
 
     def read_clocks(self) -> tuple[float, float]:
