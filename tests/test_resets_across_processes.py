@@ -26,7 +26,7 @@ from gateway.simulator import Fault, Service, start_simulator
 from gateway.simulator.options import ServiceCredentials
 from gateway.storage import Tenant, open_store
 from gateway.storage.mode_rows import set_mode
-from gateway.writes.instance_leases import REPORT_SECONDS
+from gateway.writes.instance_leases import LEASE_TTL_SECONDS, REPORT_SECONDS
 from tests.gateway.storage.conftest import database, postgres  # noqa: F401 - fixtures
 from tests.gateway_processes import (
     GatewayProcess,
@@ -275,6 +275,7 @@ async def test_request_that_came_before_an_identical_one_was_executed_elsewhere_
     """
     for number in range(1, 7):
         body = recipient_body(number)
+        created_before = instances.service.creation_counts["recipient"]
         # So that the first is not answered before its process is paused.
         instances.service.faults += [
             Fault("POST", "/v1/recipients", answer_delay=0.1, interface=interface)
@@ -285,12 +286,23 @@ async def test_request_that_came_before_an_identical_one_was_executed_elsewhere_
         sending = asyncio.create_task(instances.first.request("POST", "/v1/recipients", body))
         await asyncio.sleep(0.002 * number)
         instances.first.process.kill(signal.SIGSTOP)
-        # Less than a lease, so that nothing is taken over.
-        asyncio.get_running_loop().call_later(1.2, instances.first.process.kill, signal.SIGCONT)
+        stopped_at = time.monotonic()
+        pause_seconds: list[float] = []
+
+        def resume(stopped_at: float, pause_seconds: list[float]) -> None:
+            instances.first.process.kill(signal.SIGCONT)
+            pause_seconds.append(time.monotonic() - stopped_at)
+
+        asyncio.get_running_loop().call_later(1.2, resume, stopped_at, pause_seconds)
         second = await instances.second.request("POST", "/v1/recipients", body)
         first = await sending
-        assert (first.status, second.status) == (200, 200)
-        assert instances.service.creation_counts["recipient"] == number
+        created_count = instances.service.creation_counts["recipient"] - created_before
+        if pause_seconds[0] < LEASE_TTL_SECONDS / 2:
+            assert (first.status, second.status, created_count) == (200, 200, 1)
+        # On a busy machine: after a lease, the outcome of a recorded write cannot be known.
+        else:
+            assert {first.status, second.status} <= {200, 500}
+            assert created_count <= 1
 
 
 async def test_identical_request_after_a_pause_in_which_the_first_was_delivered_is_another(
