@@ -37,8 +37,9 @@ def change_batch(
 ) -> SubFlow:
     """Runs ``change``, an edit that acquires the lock, on the batch, and returns its result.
 
-    Of a draft it needs the payments in ``payment_ids`` only, if these are given. An edit that only adds a payment (``is_add``) waits neither for other adds that are in doubt nor
-    for signed changes: its outcome rule tells their payments apart.
+    Of a draft it needs the payments in ``payment_ids`` only, if these are given. An edit that only
+    adds a payment (``is_add``) waits neither for other adds that are in doubt nor for signed
+    changes: its outcome rule tells their payments apart.
 
     The first attempt loads the batch without a lock, which is enough if no other edit is under way.
     If it conflicts, the second attempt acquires the lock first: clients add payments to one batch

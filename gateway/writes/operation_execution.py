@@ -186,14 +186,10 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         # The commit that seemed to fail has succeeded, so the database has them.
         if previous._saved_step_count != self._saved_step_count:
             return
-        self._unsaved_steps, self._unsaved_outcomes = (
-            previous._unsaved_steps,
-            previous._unsaved_outcomes,
-        )
-        self._unsaved_change_end, self._pending_changes = (
-            previous._unsaved_change_end,
-            previous._pending_changes,
-        )
+        self._unsaved_steps = previous._unsaved_steps
+        self._unsaved_outcomes = previous._unsaved_outcomes
+        self._unsaved_change_end = previous._unsaved_change_end
+        self._pending_changes = previous._pending_changes
         if self._unsaved_outcomes and self._unsaved_outcomes[-1].state == CONFIRMED:
             # That outcome comes from reads, so it is read again: another write may have claimed
             # the object since.
@@ -218,16 +214,13 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         write = Write(self._position, call.method, call.path, call_digest, now)
         self.is_sending = True
         # A write that needs its client counts as a first change, even if it is a later step.
-        checks = self._build_freeze_and_restore_checks(
-            call.only_while_client_waits or not self.writes
-        ) | {"refuses_if_frozen": True}
+        is_first_change = call.only_while_client_waits or not self.writes
+        checks = self._build_freeze_and_restore_checks(is_first_change)
+        guards = build_batch_not_superseded_checks(call)
         await self._save_checkpoint(
             new_write=write,
-            object_changes=[
-                *self._routing_changes_if_first,
-                *build_batch_not_superseded_checks(call),
-            ],
-            **checks,
+            object_changes=[*self._routing_changes_if_first, *guards],
+            **checks | {"refuses_if_frozen": True},
         )
         self.writes[write.number] = write
 
@@ -251,9 +244,8 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
     async def verify_fence(self) -> None:
         """Checks before a write leaves that it may still be sent.
 
-        Raises OwnershipLostError or Halted. If the process was paused after it had recorded the
-        write, another may have taken the operation over and concluded that the write was not
-        executed, or an operator may have frozen the merchant's writes.
+        Raises OwnershipLostError if another process has taken the operation over while this one was
+        paused, and may have concluded that the write was not executed; Halted during a freeze.
         """
         await self._save_checkpoint(is_sending=True, refuses_if_frozen=True)
 
