@@ -36,8 +36,8 @@ QUICK := tests/test_cases_in_process.py tests/test_suite_imports.py tests/mappin
   tests/gateway/http/test_request_ids.py tests/gateway/payloads/test_json_codec.py tests/gateway/http/test_timeouts.py \
   tests/gateway/reads/test_listing.py tests/gateway/signed_api/test_credentials.py tests/gateway/storage/test_encryption.py \
   tests/gateway/upstream/test_circuit_breaker.py tests/gateway/upstream/test_clock.py
-# Twice the number of cores, because tests mostly wait.
-PROCESSES ?= $(shell expr 2 \* $$(nproc 2>/dev/null || echo 2))
+# Three for each core, because tests often wait.
+PROCESSES ?= $(shell expr 3 \* $$(nproc 2>/dev/null || echo 2))
 
 .PHONY: run install test quick check format docs pictures fuzz proof mutants soak bench lock clean
 
