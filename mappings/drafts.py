@@ -41,6 +41,7 @@ from mappings.failures import Conflict, Halted, Invalid, NoSuchOperation, Proble
 from mappings.ids import derive_deterministic_id
 from mappings.lazy_sequences import chain_rows, filter_rows, map_rows
 from mappings.matching import Entry, Payment
+from mappings.objects import AMOUNT_FIELDS, RATE_FIELDS
 from mappings.payloads import extract_batch
 from mappings.payment_bodies import build_batch_body
 from mappings.payouts import SubFlow
@@ -310,14 +311,11 @@ def _build_payment_entry(payment: Payment) -> Entry:
     return entry
 
 
-_SHOWN_AMOUNTS = ("sourceAmount", "targetAmount", "fees", "recipientFees", "merchantFees")
-_OTHER_SHOWN_FIELDS = ("targetCurrency", "exchangeRate", "fxRate", "compliance")
-
-
 def _select_shown_fields(payment: Payment, entry: Entry) -> dict[str, JSON]:
     """Returns the fields that the service shows of a payment and that its entry does not show."""
-    shown = {name: money.format_amount_unless_text(payment.get(name)) for name in _SHOWN_AMOUNTS}
-    shown |= {name: money.format_rate(payment.get(name)) for name in _OTHER_SHOWN_FIELDS}
+    shown = {name: payment.get(name) for name in ("targetCurrency", "compliance")}
+    shown |= {name: money.format_amount_unless_text(payment.get(name)) for name in AMOUNT_FIELDS}
+    shown |= {name: money.format_rate(payment.get(name)) for name in RATE_FIELDS}
     # An entry's amount is shown with cents, the service's text as it is.
     return {
         name: value

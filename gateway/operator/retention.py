@@ -37,6 +37,7 @@ from gateway.storage.tables import (
     text_chunks,
     upstream_writes,
 )
+from mappings.batch_locks import build_unchanged_batch_condition
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
 from mappings.lazy_sequences import map_rows
@@ -215,8 +216,8 @@ async def _save_payments_of_unchanged_batch(
     Raises Conflict if the batch has changed since.
     """
     # The ids of a submitted draft's payments are saved without a new version.
-    names = ("phase", "version", "since", "is_new")
-    expected_facts = {name: batch_facts.get(name) for name in names}
+    expected_facts = build_unchanged_batch_condition(batch_facts)
+    expected_facts["is_new"] = batch_facts.get("is_new")
     change = CompareAndSet("payments", batch, facts)
     record = CompareAndSet("batch", batch, {}, expected_facts, linked=(change,))
     await ledger.compare_and_set_all(owner, [record])

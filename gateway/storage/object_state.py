@@ -333,10 +333,7 @@ class ObjectStateStore:
                 text, columns = await self._store.read(
                     partial(self._load_chunked_facts, owner=owner, kind=kind, id_=row[0])
                 )
-                if isinstance(text, Mapping):
-                    decoded = text
-                else:
-                    decoded = await run_in_thread(stored_json.decode_value, text)
+                decoded = await run_in_thread(stored_json.decode_value, text)
                 facts_by_id[row[0]] = {**decoded, **columns}
         return facts_by_id
 
@@ -358,8 +355,8 @@ class ObjectStateStore:
 
     async def _load_chunked_facts(
         self, tx: Transaction, owner: Tenant, kind: str, id_: str
-    ) -> tuple[StoredText | Mapping[str, Any], Mapping[str, Any]]:
-        """Loads the current facts of an object: those in chunks or rows, and those in columns.
+    ) -> tuple[StoredText, Mapping[str, Any]]:
+        """Loads the current facts of an object: those in chunks, and those in columns or rows.
 
         They may have been replaced since their head, or number, was read, so one without its chunks
         or rows is read again.
@@ -371,7 +368,7 @@ class ObjectStateStore:
             try:
                 if count is not None:
                     entries = await self._draft_payments.load(tx, owner, id_, count)
-                    return {"entries": entries}, columns
+                    return "{}", {**columns, "entries": entries}
                 if stored is None:
                     return "{}", columns
                 return await self._decrypt_others(tx, owner, kind, id_, stored), columns
