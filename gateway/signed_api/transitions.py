@@ -49,6 +49,7 @@ from mappings.failures import (
     Refused,
     Unknown,
 )
+from mappings.payloads import extract_batch
 from mappings.signed_writes import CHANGE, START
 
 
@@ -351,6 +352,5 @@ async def _find_proof(
 
 
 def _find_batch_id(fields: Mapping[str, JSON]) -> str | None:
-    """Finds the id of the batch in a response, by whatever name the service gives it."""
-    ids = (value.get("id") for value in fields.values() if isinstance(value, dict))
-    return next((id_ for id_ in ids if isinstance(id_, str) and _BATCH_ID.fullmatch(id_)), None)
+    id_ = extract_batch(fields).get("id")
+    return id_ if isinstance(id_, str) and _BATCH_ID.fullmatch(id_) else None
