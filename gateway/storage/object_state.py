@@ -15,7 +15,7 @@ from sqlalchemy import select, text
 
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.stored_json import StoredText
-from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
+from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import chunks
 from gateway.storage.change_poller import increment_change_count
 from gateway.storage.database import FEW, Transaction
@@ -333,7 +333,8 @@ class ObjectStateStore:
                 text, columns = await self._store.read(
                     partial(self._load_chunked_facts, owner=owner, kind=kind, id_=row[0])
                 )
-                decoded = await run_in_thread(stored_json.decode_value, text)
+                is_long = len(text) > _MAX_INLINE_LENGTH
+                decoded = await run_in_thread_if(is_long, stored_json.decode_value, text)
                 facts_by_id[row[0]] = {**decoded, **columns}
         return facts_by_id
 

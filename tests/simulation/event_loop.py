@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from tests.simulation.process import CURRENT_PROCESS
@@ -47,6 +47,17 @@ class SimulatedEventLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._time_jumps.now
+
+    def run_in_executor(  # type: ignore[override]
+        self, _executor: Any, function: Callable[..., Any], *arguments: Any
+    ) -> asyncio.Future[Any]:
+        """Runs the function at once: how long a thread takes is not the same in every run."""
+        future = self.create_future()
+        try:
+            future.set_result(function(*arguments))
+        except Exception as error:  # noqa: BLE001 - the caller's, whatever it is
+            future.set_exception(error)
+        return future
 
     def _record_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
