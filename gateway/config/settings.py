@@ -88,7 +88,7 @@ CHECK_TIMEOUT_SECONDS = 5.0
 
 
 class Settings(BaseSettings):
-    """The whole configuration. ``make docs`` generates ``deploy/configuration.md`` from it."""
+    """The whole configuration; ``deploy/gateway.example.toml`` describes every key."""
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True)
 

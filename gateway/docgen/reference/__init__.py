@@ -1,1 +1,1 @@
-"""Generates the reference pages of configuration, operations and states."""
+"""Generates the reference pages of operations and states."""

@@ -1,16 +1,13 @@
-"""Renders the reference pages of configuration, operations and states. `make docs` writes them."""
+"""Renders the reference pages of operations and states. `make docs` writes them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gateway.docgen.reference import configuration, operations
+from gateway.docgen.reference import operations
 from gateway.docgen.reference.markdown import format_inline_code, format_markdown_table
 from gateway.storage import operation_states as states
-
-EXAMPLE_CONFIGURATION = Path("deploy/gateway.example.toml")
-"""The example configuration, whose comments describe each key."""
 
 STATES_INTRODUCTION = """\
 # States of operations and their writes
@@ -25,9 +22,7 @@ checks. Freezes, superseded batches and claims of other writes are checked in th
 
 def render_reference_pages(root: Path) -> dict[Path, str]:
     """Renders the pages, by their path in a checkout."""
-    example = (root / EXAMPLE_CONFIGURATION).read_text("utf-8")
     return {
-        root / "deploy" / "configuration.md": configuration.render_configuration_page(example),
         root / "mappings" / "operations.md": operations.render_operations_page(),
         root / "gateway" / "storage" / "operation_states.md": render_states_page(),
     }
