@@ -27,7 +27,8 @@ async def list_problems(
     problems = await _wait_until_settled(simulation, at_rest)
     for scenario in scenarios:
         problems += scenario.list_problems()
-    problems += [f"forbidden change of {change}" for change in take_forbidden_changes()]
+    forbidden_changes = take_forbidden_changes(simulation.connection)
+    problems += [f"forbidden change of {change}" for change in forbidden_changes]
     networks = (simulation.network, simulation.legacy_network)
     problems += _check_sent_once(*networks)
     problems += compare_with_service(list_writes(simulation.connection), *networks)

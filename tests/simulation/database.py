@@ -143,17 +143,18 @@ def open_database() -> Connection:
     store = SimulatedStore(Process(random.Random(0)), connection, shared=False)
     asyncio.run(import_keys(store, parse_key_lines(json.dumps(KEY).encode())))
     if isinstance(connection, sqlite3.Connection):
-        watch_transitions(connection, forbidden_changes)
+        watch_transitions(connection)
     return connection
 
 
-forbidden_changes: list[str] = []
-"""Changes of rows of the running seed that the tables of transitions do not allow."""
+def watch_transitions(connection: sqlite3.Connection) -> None:
+    """Collects every committed change of a state that the tables of transitions do not allow.
 
-
-def watch_transitions(connection: sqlite3.Connection, found: list[str]) -> None:
-    """Appends every change of a state that the tables of transitions do not allow to ``found``."""
-    connection.create_function("report_forbidden_change", 1, found.append)
+    In a table, so that what is rolled back is no change: a process that has lost its fence finds
+    that out in the same transaction, after its statements.
+    """
+    connection.execute("CREATE TABLE forbidden_changes (description TEXT)")
+    insertion = "INSERT INTO forbidden_changes VALUES"
     tables = {"operations": OPERATION_TRANSITIONS, "upstream_writes": WRITE_TRANSITIONS}
     for table, transitions in tables.items():
         pairs = ", ".join(f"('{row.source or ''}', '{row.target}')" for row in transitions)
@@ -161,20 +162,22 @@ def watch_transitions(connection: sqlite3.Connection, found: list[str]) -> None:
             connection.execute(
                 f"CREATE TRIGGER {table}_{event.split()[0]} AFTER {event} ON {table}"
                 f" WHEN ({old}, NEW.state) NOT IN (VALUES {pairs}) BEGIN"
-                f" SELECT report_forbidden_change('{table}: ' || {old} || ' to ' || NEW.state); END"
+                f" {insertion} ('{table}: ' || {old} || ' to ' || NEW.state); END"
             )
     connection.execute(
         "CREATE TRIGGER operations_fence AFTER UPDATE OF fence ON operations"
-        " WHEN NEW.fence NOT IN (OLD.fence, OLD.fence + 1) BEGIN SELECT"
-        " report_forbidden_change('fence ' || OLD.fence || ' to ' || NEW.fence); END"
+        " WHEN NEW.fence NOT IN (OLD.fence, OLD.fence + 1) BEGIN"
+        f" {insertion} ('fence ' || OLD.fence || ' to ' || NEW.fence); END"
     )
 
 
-def take_forbidden_changes() -> list[str]:
-    """Returns the changes that were found since the last call."""
-    changes = forbidden_changes[:]
-    forbidden_changes.clear()
-    return changes
+def take_forbidden_changes(connection: Connection) -> list[str]:
+    """Returns the changes that were found since the last call; none are looked for on PostgreSQL."""
+    if isinstance(connection, PostgresqlConnection):
+        return []
+    changes = connection.execute("SELECT description FROM forbidden_changes").fetchall()
+    connection.execute("DELETE FROM forbidden_changes")
+    return [description for (description,) in changes]
 
 
 def is_superseded(connection: Connection, batch: str) -> bool:
