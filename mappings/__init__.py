@@ -38,7 +38,7 @@ FORWARDED = tuple(
 )
 """The writes of the legacy interface, as they are executed at the legacy service."""
 
-# Building an adapter takes milliseconds: the first request of a process must not pay for it.
+# Compiling takes a while: the first request of a process must not pay for it.
 for _operation in OPERATIONS:
     if _operation.body_shape is not None:
-        request_bodies.build_type_adapter(_operation.body_shape)
+        request_bodies.compile_body_parser(_operation.body_shape)

@@ -1,9 +1,9 @@
 """Field types of the legacy request bodies: each validates a value and normalizes it.
 
-The shapes in ``legacy.py`` give each field a type. pydantic walks the shape, so the location of an
-error is already the client's own field. Existing clients are lax: they send numbers for text,
-``"False"`` for a boolean, a three-letter country code. Such values are accepted and normalized; all
-others are rejected. Error messages never repeat the value, because it may be personal data.
+The shapes in ``legacy.py`` give each field a type, and ``request_bodies`` calls its validator.
+Existing clients are lax: they send numbers for text, ``"False"`` for a boolean, a three-letter
+country code. Such values are accepted and normalized; all others are rejected. Error messages never
+repeat the value, because it may be personal data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Annotated, Any, Literal
 
 import pycountry
 from pydantic import BeforeValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
 
 WordName = Literal[
     "wallet",
@@ -67,12 +66,20 @@ class TextWithIds:
     """Marks free text that may mention ids; known ids in it are translated."""
 
 
-def build_invalid_field_error(message: str) -> PydanticCustomError:
-    return PydanticCustomError("invalid_field", "{message}", {"message": message})
+class InvalidValue(ValueError):
+    """A value is refused; ``code`` is the error code, and the text says what the value must be."""
+
+    def __init__(self, code: str, fault: str) -> None:
+        super().__init__(fault)
+        self.code = code
 
 
-def build_missing_error() -> PydanticCustomError:
-    return PydanticCustomError("empty_field", "is required")
+def build_invalid_field_error(fault: str) -> InvalidValue:
+    return InvalidValue("invalid_field", fault)
+
+
+def build_missing_error() -> InvalidValue:
+    return InvalidValue("empty_field", "is required")
 
 
 def _parse_text(value: Any) -> Any:
@@ -82,20 +89,6 @@ def _parse_text(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     raise build_invalid_field_error("must be text")
-
-
-def _require_object(value: Any) -> Any:
-    if isinstance(value, dict):
-        return value
-    raise build_invalid_field_error("must be an object")
-
-
-def _require_list(value: Any) -> Any:
-    if value is None:
-        raise build_missing_error()
-    if isinstance(value, list):
-        return value
-    raise build_invalid_field_error("must be a list")
 
 
 def _build_choice_parser(*words: str) -> Callable[[Any], Any]:
@@ -295,5 +288,3 @@ RecipientType = Annotated[
     Literal["individual", "business"],
     BeforeValidator(_build_choice_parser("individual", "business")),
 ]
-ObjectValue = BeforeValidator(_require_object)
-ListValue = BeforeValidator(_require_list)

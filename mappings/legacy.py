@@ -21,8 +21,6 @@ from mappings.field_types import (
     Flag,
     Id,
     Integer,
-    ListValue,
-    ObjectValue,
     RecipientType,
     ShownAmount,
     ShownCurrency,
@@ -286,8 +284,8 @@ class WalletBody(TypedDict, total=False):
 
 
 class AccountsBody(TypedDict, total=False):
-    bank: Annotated[BankBody | None, ObjectValue] | None
-    wallet: Annotated[Annotated[WalletBody | None, ObjectValue] | None, WordKey("wallet")]
+    bank: BankBody | None
+    wallet: Annotated[WalletBody | None, WordKey("wallet")]
 
 
 class PrimaryBody(TypedDict, total=False):
@@ -296,10 +294,10 @@ class PrimaryBody(TypedDict, total=False):
 
 
 class PayoutBody(TypedDict, total=False):
-    primary: Annotated[PrimaryBody, ObjectValue] | None
-    accounts: Annotated[AccountsBody, ObjectValue] | None
-    autoswitch: Annotated[Hold, ObjectValue] | None
-    holdup: Annotated[Hold, ObjectValue] | None
+    primary: PrimaryBody | None
+    accounts: AccountsBody | None
+    autoswitch: Hold | None
+    holdup: Hold | None
 
 
 class RecipientBody(TypedDict, total=False):
@@ -314,8 +312,8 @@ class RecipientBody(TypedDict, total=False):
     firstName: Text | None
     lastName: Text | None
     email: Email
-    address: Annotated[Address, ObjectValue] | None
-    payout: Annotated[PayoutBody, ObjectValue] | None
+    address: Address | None
+    payout: PayoutBody | None
     referenceId: Text | None
     ssn: Ssn | None
     passport: Text | None
@@ -327,7 +325,7 @@ class RecipientBody(TypedDict, total=False):
 
 
 class RecipientIdsBody(TypedDict):
-    ids: Annotated[list[Annotated[Text, Id("recipient")]], ListValue]
+    ids: list[Annotated[Text, Id("recipient")]]
 
 
 # Section 4.1: answers
@@ -423,7 +421,7 @@ class PaymentRecipientBody(TypedDict, total=False):
 
 
 class PaymentBody(TypedDict, total=False):
-    recipient: Annotated[PaymentRecipientBody, ObjectValue] | None
+    recipient: PaymentRecipientBody | None
     sourceAmount: Amount | None
     sourceCurrency: ShownCurrency
     targetAmount: Amount | None
@@ -434,13 +432,13 @@ class PaymentBody(TypedDict, total=False):
 class BatchBody(TypedDict, total=False):
     sourceCurrency: ShownCurrency
     description: Text | None
-    payments: Annotated[list[Annotated[PaymentBody, ObjectValue]], ListValue] | None
+    payments: list[PaymentBody] | None
 
 
 class PaymentChangeBody(TypedDict, total=False):
     """A change of a payment. Clients send whole payments back, with amounts as in answers."""
 
-    recipient: Annotated[PaymentRecipientBody, ObjectValue] | None
+    recipient: PaymentRecipientBody | None
     sourceAmount: ShownAmount | None
     sourceCurrency: ShownCurrency
     targetAmount: ShownAmount | None
@@ -459,13 +457,13 @@ class RemovedPaymentBody(TypedDict, total=False):
 class BatchChangeBody(TypedDict, total=False):
     sourceCurrency: ShownCurrency
     description: Text | None
-    payments: Annotated[list[Annotated[ChangedPaymentBody, ObjectValue]], ListValue] | None
-    update_payments: Annotated[list[Annotated[ChangedPaymentBody, ObjectValue]], ListValue] | None
-    remove_payments: Annotated[list[Annotated[RemovedPaymentBody, ObjectValue]], ListValue] | None
+    payments: list[ChangedPaymentBody] | None
+    update_payments: list[ChangedPaymentBody] | None
+    remove_payments: list[RemovedPaymentBody] | None
 
 
 class BatchIdsBody(TypedDict):
-    ids: Annotated[list[Annotated[Text, Id("batch")]], ListValue]
+    ids: list[Annotated[Text, Id("batch")]]
 
 
 # Sections 4.3 to 4.5: answers

@@ -1,60 +1,29 @@
 """Validation of legacy request bodies against the shapes of their operations.
 
-pydantic walks the shape, so the location of an error is already the client's own field. Invalid
-values are left out of the result, so that all problems of a body are reported together.
+A shape is compiled once to functions that validate a value, normalize it and leave out what is
+invalid, so that all problems of a body are reported together, by the client's own fields.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator
+from typing_extensions import is_typeddict
 
 from mappings.failures import MAX_ERRORS, Invalid, Problem
-from mappings.json_levels import list_nested_items
-from mappings.lazy_sequences import SLICE_SIZE, CompressedSequence, LazySequence
+from mappings.field_types import InvalidValue, build_invalid_field_error, build_missing_error
+from mappings.lazy_sequences import CompressedSequence, LazySequence
 
 FIELDS_THAT_MAY_BE_EMPTY = frozenset({"street2"})
 """Fields in which an empty string is a value (legacy interface, section 2, address)."""
 
-
-_NESTED_TYPES = (dict, list)
-"""A tuple, because `dict | list` would build a new union for each field."""
-
-
-def drop_empty_fields(body: Any) -> Any:
-    """Drops fields with ``""``, which clients send for fields that they leave out."""
-    level = [body]
-    while level:
-        if "" in level:
-            return _copy_without_empty_fields(body)
-        level = list_nested_items(level)
-    return body
-
-
-def _copy_without_empty_fields(body: Any) -> Any:
-    if isinstance(body, dict):
-        fields = body.copy()
-        for name, value in body.items():
-            # Only nested values need a function call, because most fields are text.
-            if isinstance(value, _NESTED_TYPES):
-                fields[name] = _copy_without_empty_fields(value)
-            elif value == "" and name not in FIELDS_THAT_MAY_BE_EMPTY:
-                del fields[name]
-        return fields
-    if isinstance(body, list):
-        return [*map(_copy_without_empty_fields, body)]
-    return body
-
-
-@cache
-def build_type_adapter(shape: Any) -> TypeAdapter[Any]:
-    """Returns the validator of a shape; those of all operations are built at import."""
-    return TypeAdapter(shape)
+Place = tuple[str | int, ...]
+"""Names and indexes, from the body to a value in it."""
 
 
 def parse_body(shape: Any, body: Any) -> tuple[Any, tuple[Problem, ...]]:
@@ -65,158 +34,125 @@ def parse_body(shape: Any, body: Any) -> tuple[Any, tuple[Problem, ...]]:
     """
     if not isinstance(body, dict):
         raise Invalid(Problem("invalid_field", "The body must be a JSON object."))
-    parser = _BodyParser(shape)
-    value = parser.parse(body)
-    problems = tuple(dict.fromkeys(problem for found in parser.problem_rounds for problem in found))
-    # Beyond the limit the rest was not validated, so the body must not reach a flow.
-    if parser.has_too_many_problems:
-        raise Invalid(*problems, omitted_count=parser.omitted_count)
-    if parser.missing_fields:
-        # A field that was invalid and therefore removed is missing now, but already reported.
-        missing_by_field = {missing.field: missing for missing in parser.missing_fields}
-        reported_fields = {re.split(r"[.\[]", missing.field or "")[0] for missing in problems}
-        absent = [
-            missing for name, missing in missing_by_field.items() if name not in reported_fields
-        ]
-        raise Invalid(*problems, *absent)
-    return value, problems
-
-
-def _is_long_list(value: Any) -> bool:
-    return isinstance(value, LazySequence) or (isinstance(value, list) and len(value) > SLICE_SIZE)
-
-
-def _slice_list(items: list[Any]) -> Iterator[list[Any]]:
-    return (items[start : start + SLICE_SIZE] for start in range(0, len(items), SLICE_SIZE))
-
-
-def _extract_list_from_page(name: str, value: Any) -> Any:
-    """Returns the list inside a page: clients that send an object back send lists as pages."""
-    if isinstance(value, dict) and isinstance(value.get(name), list | LazySequence):
-        return value[name]
-    return value
+    problems = _BodyProblems()
+    value = compile_body_parser(shape)(body, (), problems)
+    if problems.is_body_unusable or problems.omitted_count:
+        raise Invalid(*problems.found, omitted_count=problems.omitted_count)
+    return value, tuple(problems.found)
 
 
 @dataclass(slots=True)
-class _BodyParser:
-    """Validates a body repeatedly, each time without the invalid values of the previous round.
+class _BodyProblems:
+    """The problems of a body: the first ``MAX_ERRORS``, and the number of further ones.
 
-    ``problem_rounds`` collects the problems of each round, over all slices of the long lists.
+    Further ones are not built, which keeps a hostile body cheap. ``is_body_unusable`` means that a
+    required field is missing or was removed.
     """
 
-    shape: Any
-    problem_rounds: list[list[Problem]] = field(default_factory=list)
-    missing_fields: list[Problem] = field(default_factory=list)
+    found: list[Problem] = field(default_factory=list)
     omitted_count: int = 0
-    """Problems found after ``MAX_ERRORS``: counted, but not built."""
+    is_body_unusable: bool = False
 
-    @property
-    def has_too_many_problems(self) -> bool:
-        return sum(map(len, self.problem_rounds)) + len(self.missing_fields) > MAX_ERRORS
+    def add_problem(self, place: Place, error: InvalidValue) -> None:
+        if len(self.found) == MAX_ERRORS:
+            self.omitted_count += 1
+            return
+        name = format_field_path(place)
+        self.found.append(Problem(error.code, f"{name} {error}.", name))
 
-    def parse(self, body: dict[str, Any]) -> Any:
-        """Returns the normalized body; long lists are validated in slices to bound the memory."""
-        body = {name: _extract_list_from_page(name, value) for name, value in body.items()}
-        long_lists = {name: value for name, value in body.items() if _is_long_list(value)}
-        # An empty list takes the place of each long one, so that its presence is still validated.
-        value = self._parse_slice(
-            self.shape, drop_empty_fields({**body, **{name: [] for name in long_lists}})
-        )
-        for name, rows in long_lists.items():
-            if value and name in value:
-                items = self._parse_list_in_slices(name, rows)
-                result = CompressedSequence(items) if isinstance(rows, LazySequence) else [*items]
-                # A list with a part that could not be repaired is removed as a whole, like any
-                # invalid value.
-                value |= {name: result} if len(result) == len(rows) else {name: None}
-        return value
 
-    def _parse_list_in_slices(self, name: str, rows: LazySequence | list[Any]) -> Iterator[Any]:
-        shape, start = get_type_hints(self.shape, include_extras=True)[name], 0
-        slices = rows.iterate_slices() if isinstance(rows, LazySequence) else _slice_list(rows)
-        for chunk in slices:
-            yield from self._parse_slice(shape, drop_empty_fields(chunk), (name, start)) or []
-            start += len(chunk)
+NestedParser = Callable[[Any, Place, _BodyProblems], Any]
+"""Parses an object or a list. Raises InvalidValue if the value is neither."""
 
-    def _parse_slice(self, shape: Any, body: Any, offset: tuple[str, int] | None = None) -> Any:
-        """Normalizes a body, or a slice of a list at ``offset``; None if it cannot be repaired."""
-        reported: set[Problem] = set()
-        round_number = 0
-        # Problems beyond the limit are only counted, which keeps a hostile body cheap.
-        is_counted_only = self.has_too_many_problems
-        while True:
+
+class _ValueParser(NamedTuple):
+    """How to parse a value: with a NestedParser, or with a function of ``field_types``."""
+
+    parse: Callable[..., Any]
+    is_nested: bool
+    is_nullable: bool = False
+
+
+@cache
+def compile_body_parser(shape: Any) -> NestedParser:
+    """Compiles the parser of an object; those of all operations are compiled at import."""
+    parsers = [
+        (name, *_compile_value_parser(hint), name in shape.__required_keys__)
+        for name, hint in get_type_hints(shape, include_extras=True).items()
+    ]
+
+    def parse_object(value: Any, place: Place, problems: _BodyProblems) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise build_invalid_field_error("must be an object")
+        fields: dict[str, Any] = {}
+        for name, parse, is_nested, is_nullable, is_required in parsers:
+            item = value.get(name, "")
             try:
-                return build_type_adapter(shape).validate_python(body)
-            except ValidationError as error:
-                if is_counted_only:
-                    self.omitted_count += error.error_count()
-                    return None
-                errors = error.errors(include_url=False, include_context=False, include_input=False)
-            invalid = [detail for detail in errors if detail["type"] != "missing"]
-            if not invalid:
-                self.missing_fields += [_build_problem(detail, offset) for detail in errors]
-                return None
-            places = [detail["loc"] for detail in invalid]
-            problems = [_build_problem(detail, offset) for detail in invalid]
-            # No new problem: removing these values did not help, so a larger part must go.
-            if reported.issuperset(problems):
-                if offset:
-                    return None  # An item that is not an object cannot be replaced by an empty one.
-                # The emptied value was still invalid: remove the whole top-level field.
-                places = [place[:1] for place in places]
-            reported.update(problems)
-            self.problem_rounds += [[]] if round_number == len(self.problem_rounds) else []
-            self.problem_rounds[round_number] += problems
-            round_number += 1
-            body = _remove_values_at_places(body, places)
+                # Clients send "" for a field that they leave out.
+                if item == "" and not (name in FIELDS_THAT_MAY_BE_EMPTY and name in value):
+                    if is_required:
+                        raise build_missing_error()
+                elif item is None and is_nullable:
+                    fields[name] = None
+                elif is_nested:
+                    fields[name] = parse(item, (*place, name), problems)
+                else:
+                    fields[name] = parse(item)
+            except InvalidValue as error:
+                problems.add_problem((*place, name), error)
+                problems.is_body_unusable |= is_required
+        return fields
+
+    return parse_object
 
 
-def _remove_values_at_places(value: Any, places: list[tuple[int | str, ...]]) -> Any:
-    """Removes the values at these places; replaces list items by ``{}`` to keep the positions."""
-    if not isinstance(value, dict | list):
-        return value
-    inner: dict[int | str, list[tuple[int | str, ...]]] = {}
-    for place in places:
-        if place:
-            inner.setdefault(place[0], []).append(place[1:])
-    if isinstance(value, list):
-        return [
-            _remove_nested_places(item, inner.get(number, []), {})
-            for number, item in enumerate(value)
-        ]
-    fields = {
-        name: _remove_nested_places(item, inner.get(name, []), _REMOVED)
-        for name, item in value.items()
-    }
-    return {name: item for name, item in fields.items() if item is not _REMOVED}
+def _compile_value_parser(hint: Any) -> _ValueParser:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        validators = (each.func for each in arguments[1:] if isinstance(each, BeforeValidator))
+        validate: Any = next(validators, None)
+        if validate is None:
+            return _compile_value_parser(arguments[0])
+        return _ValueParser(validate, is_nested=False)
+    # The unions are optional types.
+    if origin in (Union, UnionType):
+        (member,) = (each for each in arguments if each is not type(None))
+        return _compile_value_parser(member)._replace(is_nullable=True)
+    if origin is list:
+        return _ValueParser(_compile_list_parser(arguments[0]), is_nested=True)
+    if is_typeddict(hint):
+        return _ValueParser(compile_body_parser(hint), is_nested=True)
+    raise TypeError(f"{hint} is no type of a field in a body")
 
 
-_REMOVED = object()
+def _compile_list_parser(hint: Any) -> NestedParser:
+    parse, is_nested, _ = _compile_value_parser(hint)
+
+    def parse_items(items: Any, place: Place, problems: _BodyProblems) -> Iterator[Any]:
+        for number, item in enumerate(items):
+            try:
+                yield parse(item, (*place, number), problems) if is_nested else parse(item)
+            except InvalidValue as error:
+                problems.add_problem((*place, number), error)
+                # An empty object keeps the positions of the others; an id has no such value.
+                problems.is_body_unusable |= not is_nested
+                yield {}
+
+    def parse_list(value: Any, place: Place, problems: _BodyProblems) -> Any:
+        if value is None:
+            raise build_missing_error()
+        # Clients that send an object back send its lists as pages.
+        if isinstance(value, dict):
+            value = value.get(place[-1])
+        if not isinstance(value, list | LazySequence):
+            raise build_invalid_field_error("must be a list")
+        items = parse_items(value, place, problems)
+        return CompressedSequence(items) if isinstance(value, LazySequence) else [*items]
+
+    return parse_list
 
 
-def _remove_nested_places(value: Any, paths: list[tuple[int | str, ...]], default: Any) -> Any:
-    if not paths:
-        return value
-    return (
-        _remove_values_at_places(value, paths)
-        if all(paths) and isinstance(value, dict | list)
-        else default
-    )
-
-
-def _build_problem(error: Mapping[str, Any], offset: tuple[str, int] | None = None) -> Problem:
-    """Builds the problem of a pydantic error; ``offset`` is the list and the start of the slice."""
-    place = error["loc"]
-    if offset:
-        place = (offset[0], place[0] + offset[1], *place[1:])
-    name = format_field_path(place)
-    if error["type"] in ("missing", "empty_field"):
-        return Problem("empty_field", f"{name} is required.", name)
-    fault = error["msg"] if error["type"] == "invalid_field" else "has a value of the wrong type"
-    return Problem("invalid_field", f"{name} {fault}.", name)
-
-
-def format_field_path(place: tuple[str | int, ...]) -> str:
+def format_field_path(place: Place) -> str:
     """Formats ``("payments", 3, "sourceAmount")`` as ``payments[3].sourceAmount``."""
     text = ""
     for part in place:

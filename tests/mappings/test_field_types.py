@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,8 +18,6 @@ from mappings.field_types import (
     Email,
     Flag,
     Integer,
-    ListValue,
-    ObjectValue,
     RecipientType,
     ShownCurrency,
     Ssn,
@@ -45,8 +43,8 @@ class Shape(TypedDict, total=False):
     whole: Integer
     ssn: Ssn
     type: RecipientType
-    inner: Annotated[Inner, ObjectValue] | None
-    inners: Annotated[list[Annotated[Inner, ObjectValue]], ListValue]
+    inner: Inner | None
+    inners: list[Inner]
 
 
 def parse_valid(**body: Any) -> Any:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gateway.payloads.compressed_buffer import CompressedBuffer
+from gateway.payloads.json_codec.json_levels import LISTS, iterate_dicts, list_nested_items
 from gateway.payloads.json_codec.text_decoding import MAX_DEPTH, ExactDecimal
-from mappings.json_levels import LISTS, iterate_dicts, list_nested_items
 from mappings.lazy_sequences import CompressedSequence, LazySequence, MappedSequence
 
 

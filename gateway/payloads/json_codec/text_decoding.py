@@ -9,7 +9,7 @@ from typing import Any, Self
 import msgspec
 import simplejson
 
-from mappings.json_levels import list_nested_items
+from gateway.payloads.json_codec.json_levels import list_nested_items
 
 MAX_DEPTH = 64
 """Maximum nesting of objects and arrays; the documents' deepest body has five levels."""
