@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.storage.operations import OperationRepository
-from gateway.upstream.send_attempt import SingleSendRequest
+from gateway.upstream.http_connection import UpstreamConnection
 
 
 def install_kill_point(number: int, armed: Path) -> None:
@@ -46,4 +46,12 @@ def install_kill_point(number: int, armed: Path) -> None:
     repository: Any = OperationRepository
     repository.save_checkpoint = with_point_after(OperationRepository.save_checkpoint)
     repository.mark_answered = with_point_before(OperationRepository.mark_answered)
-    SingleSendRequest.send = with_point_after(SingleSendRequest.send)  # type: ignore[method-assign]
+    start_streamed_exchange = UpstreamConnection.start_streamed_exchange
+
+    def start_before_point(*arguments: Any) -> Any:
+        response = start_streamed_exchange(*arguments)
+        pass_point()
+        return response
+
+    connection_class: Any = UpstreamConnection
+    connection_class.start_streamed_exchange = start_before_point

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
 
@@ -116,7 +116,7 @@ class HttpResponse:
         if content_length is not None and status not in _STATUSES_WITHOUT_BODY:
             framing_line += f"Content-Length: {content_length}\r\n"
         if headers:
-            framing_line += _encode_headers(headers)
+            framing_line += encode_header_fields(headers.items())
         # Connection is needed only to deviate from the default of the HTTP version.
         if self.closes_connection is (version == "1.1"):
             value = "close" if self.closes_connection else "keep-alive"
@@ -131,11 +131,11 @@ class HttpResponse:
         return f"{status_line}{self._header_lines}{framing_line}{date_line}\r\n".encode()
 
 
-def _encode_headers(headers: Mapping[str, str]) -> str:
+def encode_header_fields(fields: Collection[tuple[str, str]]) -> str:
     """Raises ValueError if a line break in a value would inject another header."""
-    text = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    text = "".join(f"{name}: {value}\r\n" for name, value in fields)
     # Counting line ends in the result finds an injected one in any name or value.
-    if text.count("\r") != len(headers) or text.count("\n") != len(headers) or "\0" in text:
+    if text.count("\r") != len(fields) or text.count("\n") != len(fields) or "\0" in text:
         raise ValueError("a header would be more than one")
     return text
 

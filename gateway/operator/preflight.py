@@ -15,7 +15,7 @@ from gateway.http.tls import load_certificate
 from gateway.storage import StoreUnavailable
 from gateway.storage.engine import parse_state_url
 from gateway.storage.key_file import build_missing_key_file_error, read_key_file
-from gateway.upstream.egress import EgressConfig
+from gateway.upstream.egress import build_egress_by_environment
 
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened at
 
@@ -168,16 +168,18 @@ def _is_listening_host(listening_host: str, requested_host: str) -> bool:
 
 
 def _iter_tls_and_proxy_problems(settings: Settings) -> Iterator[str]:
+    environments = settings.environments.map_configured_environments_by_name()
+    addresses = {name: environment.base_url for name, environment in environments.items()}
     for load_settings in (
         partial(load_certificate, settings.server),
-        partial(EgressConfig, settings),
+        partial(build_egress_by_environment, settings, addresses),
     ):
         try:
             load_settings()
         except ConfigurationError as error:
             yield from error.problems
     # An HTTPS request is tunnelled through the proxy; plain HTTP is readable to it.
-    for name, environment in settings.environments.map_configured_environments_by_name().items():
+    for name, environment in environments.items():
         if settings.upstream.proxy and not environment.base_url.startswith("https://"):
             yield (
                 f"environments.{name}.base_url: is not https, so upstream.proxy could read all "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import cache, partial
-from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -20,7 +19,7 @@ from gateway.operator.named_faults import list_switched_keys
 from gateway.server.assembly import Backends
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.mode_rows import COMPARE, FORWARD
-from gateway.upstream.egress import EgressConfig
+from gateway.upstream.egress import Egress, build_egress_by_environment
 from mappings.effects import JSON
 
 OPEN_BREAKER = (
@@ -94,34 +93,30 @@ def create_readiness_checks(settings: Settings, backends: Backends) -> dict[str,
         # process writes a heartbeat every few seconds.
         return str(store.write_error) if store.write_error else None
 
-    egress = EgressConfig(settings)
+    environments = settings.environments.map_configured_environments_by_name()
+    addresses = {name: environment.base_url for name, environment in environments.items()}
+    egress_by_environment = build_egress_by_environment(settings, addresses)
 
-    def create_environment_check(name: str, origin: str) -> Check:
+    def create_environment_check(name: str) -> Check:
         async def find_environment_problem() -> str | None:
             return (
                 None
-                if await _find_origin_status(origin, egress.build_request_options(name))
+                if await _find_origin_status(addresses[name], egress_by_environment[name])
                 else "the service is down: base_url does not answer, and clients get 500; check "
                 "the network and TLS"
             )
 
         return find_environment_problem
 
-    environments = {
-        f"environments.{name}": create_environment_check(name, environment_settings.base_url)
-        for name, environment_settings in settings.environments.map_configured_environments_by_name().items()
-    }
     return {
         "state": find_database_problem,
         "limits": limits.find_limiter_problem,
-        **environments,
-        **_create_service_checks(settings, backends, egress),
+        **{f"environments.{name}": create_environment_check(name) for name in environments},
+        **_create_service_checks(settings, backends),
     }
 
 
-def _create_service_checks(
-    settings: Settings, backends: Backends, egress: EgressConfig
-) -> dict[str, Check]:
+def _create_service_checks(settings: Settings, backends: Backends) -> dict[str, Check]:
     """Creates checks of what the services do with the gateway's requests."""
     store = backends.store
 
@@ -133,7 +128,15 @@ def _create_service_checks(
 
         return find_service_problem
 
-    def create_legacy_check(name: str, origin: str) -> Check:
+    environments = settings.environments.map_configured_environments_by_name()
+    legacy_addresses = {
+        name: environment.legacy_base_url
+        for name, environment in environments.items()
+        if environment.legacy_base_url
+    }
+    legacy_egress = build_egress_by_environment(settings, legacy_addresses)
+
+    def create_legacy_check(name: str) -> Check:
         async def find_legacy_problem() -> str | None:
             if name not in await _list_switched_environments(store, (FORWARD, COMPARE)):
                 return None
@@ -144,29 +147,31 @@ def _create_service_checks(
                 effect = "the keys that it answers (`payout-gateway modes list`) get 500"
             if backends.legacy_breakers.map_environments_to_states()[name] != "closed":
                 return OPEN_BREAKER.format(service="legacy service", effect=effect)
-            if await _find_origin_status(origin, egress.build_request_options(name)):
+            if await _find_origin_status(legacy_addresses[name], legacy_egress[name]):
                 return None
             return f"the legacy service is down: legacy_base_url does not answer; {effect}"
 
         return find_legacy_problem
 
-    environments = settings.environments.map_configured_environments_by_name()
     checks = {f"service.{name}": create_service_check(name) for name in environments}
-    return checks | {
-        f"legacy.{name}": create_legacy_check(name, environment.legacy_base_url)
-        for name, environment in environments.items()
-        if environment.legacy_base_url
-    }
+    return checks | {f"legacy.{name}": create_legacy_check(name) for name in legacy_addresses}
 
 
-async def _find_origin_status(origin: str, request_options: Mapping[str, Any]) -> int | None:
+async def _find_origin_status(origin: str, egress: Egress) -> int | None:
     """Sends an unsigned request that changes nothing; None if no server speaks HTTP there."""
     # Shorter than the check, whose own timeout does not say what did not answer.
     timeout = aiohttp.ClientTimeout(CHECK_SECONDS - 0.5)
+    authorization = egress.proxy_authorization
     try:
         async with (
             aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), timeout=timeout) as session,
-            session.get(f"{origin}/v1/", allow_redirects=False, **request_options) as response,
+            session.get(
+                f"{origin}/v1/",
+                allow_redirects=False,
+                ssl=egress.ssl_context or True,
+                proxy=egress.proxy,
+                proxy_headers={"Proxy-Authorization": authorization} if authorization else None,
+            ) as response,
         ):
             return response.status
     except (aiohttp.ClientError, TimeoutError):

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import ceil
-from typing import Literal, Protocol
+from typing import Literal
 
 import structlog
 
@@ -24,25 +23,6 @@ log = structlog.get_logger()
 
 
 Outcome = Literal["answer", "failure", "nothing"]
-
-
-class AdmittedCall(Protocol):
-    """A request that the breaker admits, and its outcome."""
-
-    is_probe: bool
-    outcome: Outcome
-
-
-@dataclass(slots=True)
-class BreakerCall:
-    is_probe: bool
-    outcome: Outcome = "nothing"
-
-    def record_answer(self) -> None:
-        self.outcome = "answer"
-
-    def record_failure(self) -> None:
-        self.outcome = "failure"
 
 
 class CircuitBreaker:
@@ -66,15 +46,15 @@ class CircuitBreaker:
             return "closed"
         return "half_open" if self._is_probing else "open"
 
-    def admit(self, now: float) -> BreakerCall | None:
-        """Admits a request; None if it must not be sent."""
+    def admit(self, now: float) -> bool | None:
+        """Returns whether a call is a probe; None if it must not be sent."""
         if self._open_until is None:
-            return BreakerCall(is_probe=False)
+            return False
         # Only one probe is sent at a time, so that a recovering service is not flooded.
         if self._is_probing or now < self._open_until:
             return None
         self._is_probing = True
-        return BreakerCall(is_probe=True)
+        return True
 
     def compute_wait_seconds(self, now: float) -> float:
         """Returns the seconds until the next probe may be sent."""
@@ -83,15 +63,15 @@ class CircuitBreaker:
         # A running probe may fail, and then the breaker is open for the whole time again.
         return self._open_seconds if self._is_probing else max(0, self._open_until - now)
 
-    def record_outcome(self, call: AdmittedCall, now: float) -> None:
-        if call.is_probe:
+    def record_outcome(self, outcome: Outcome, now: float, *, is_probe: bool) -> None:
+        if is_probe:
             self._is_probing = False
-            if call.outcome != "nothing":  # otherwise the next request becomes the probe
-                self._open_or_close(now, is_healthy=call.outcome == "answer")
+            if outcome != "nothing":  # otherwise the next request becomes the probe
+                self._open_or_close(now, is_healthy=outcome == "answer")
         # Requests that were sent before the breaker opened say nothing new when they end.
-        elif self._open_until is None and call.outcome != "nothing":
+        elif self._open_until is None and outcome != "nothing":
             # Consecutive failures only: any response resets the count.
-            self.failure_count = 0 if call.outcome == "answer" else self.failure_count + 1
+            self.failure_count = 0 if outcome == "answer" else self.failure_count + 1
             if self._max_failures and self.failure_count >= self._max_failures:
                 self._open_or_close(now, is_healthy=False)
 
@@ -124,29 +104,25 @@ class CircuitBreakers:
         """Returns the breaker of a configured environment."""
         return self._breakers[environment]
 
-    def track(self, environment: str) -> _TrackedCall:
-        """Returns a context manager for one request; entering raises CircuitOpen if it is open."""
-        return _TrackedCall(self, environment)
-
     def start_call(self, environment: str) -> bool:
         """Returns whether the call is a probe; raises CircuitOpen if the breaker is open."""
         breaker = self._breakers.get(environment)
         if breaker is None or breaker.is_closed:
             return False
-        call = breaker.admit(self._clock())
-        if call is None:
+        is_probe = breaker.admit(self._clock())
+        if is_probe is None:
             seconds = max(1, ceil(breaker.compute_wait_seconds(self._clock())))
             raise CircuitOpen(
                 f"the circuit breaker is open: {self._subject} did not respond to several calls in a row",
                 retry_after=seconds,
             )
-        return call.is_probe
+        return is_probe
 
-    def end_call(self, environment: str, call: AdmittedCall) -> None:
+    def end_call(self, environment: str, outcome: Outcome, *, is_probe: bool) -> None:
         if (breaker := self._breakers.get(environment)) is None:
             return
         old_state = breaker.state
-        breaker.record_outcome(call, self._clock())
+        breaker.record_outcome(outcome, self._clock(), is_probe=is_probe)
         self._log_change(environment, old_state, breaker.state)
 
     def _log_change(
@@ -166,20 +142,3 @@ class CircuitBreakers:
                 "get 500",
                 hint="wait, and settle no write yet; `payout-gateway doctor` says what does not answer",
             )
-
-
-class _TrackedCall:
-    """Context manager of ``CircuitBreakers.track``; a class, as a generator costs more per call."""
-
-    __slots__ = ("_breakers", "_call", "_environment")
-
-    def __init__(self, breakers: CircuitBreakers, environment: str) -> None:
-        self._breakers = breakers
-        self._environment = environment
-
-    def __enter__(self) -> BreakerCall:
-        self._call = BreakerCall(self._breakers.start_call(self._environment))
-        return self._call
-
-    def __exit__(self, *_: object) -> None:
-        self._breakers.end_call(self._environment, self._call)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
-from yarl import URL
 
 from gateway.auth.signing import (
     Credentials,
@@ -28,11 +27,9 @@ from gateway.auth.signing import (
 from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
 from gateway.observability import metrics, traces
 from gateway.payloads import json_codec
-from gateway.payloads.compressed_buffer import WINDOW_BYTES, CompressedBuffer
+from gateway.payloads.compressed_buffer import WINDOW_BYTES, CompressedBuffer, iter_windows
 from gateway.upstream.circuit_breaker import CircuitBreaker, CircuitBreakers, Outcome
 from gateway.upstream.clock import EnvironmentSkew, ServiceClock, measure_skew
-from gateway.upstream.connections import CONNECT_TIMEOUT_SHARE
-from gateway.upstream.egress import EgressConfig
 from gateway.upstream.http_connection import (
     USER_AGENT,
     Deadline,
@@ -43,7 +40,7 @@ from gateway.upstream.http_connection import (
 from gateway.upstream.send_attempt import Fence, ResponseLost, UnusableConnection
 from gateway.upstream.service_problems import ServiceProblems
 from gateway.upstream.signed_target import CapabilityStore, NoCapabilities, SignedTargetForms
-from gateway.upstream.transport import Origin
+from gateway.upstream.transport import Origin, create_origins
 from mappings.failures import Unknown, Unreachable
 
 if TYPE_CHECKING:
@@ -127,17 +124,12 @@ class UpstreamClient:
         self.timeout_seconds = upstream.timeout_seconds
         self._bytes_per_second = upstream.bytes_per_second
         self._max_answer_bytes = max(settings.limits.body_bytes, MAX_ANSWER_BYTES)
-        egress = EgressConfig(settings)
+        environments = settings.environments.map_configured_environments_by_name()
+        self.origins = create_origins(
+            settings, {name: known.base_url for name, known in environments.items()}
+        )
         self._environments: dict[str, _Environment] = {}
-        configured = settings.environments.map_configured_environments_by_name()
-        for name, environment in configured.items():
-            origin = Origin(
-                URL(environment.base_url),
-                egress.select_egress(name),
-                # By environment, so that a hanging sandbox does not use up the connections to live.
-                max_connections=upstream.connections,
-                connect_seconds=upstream.timeout_seconds * CONNECT_TIMEOUT_SHARE,
-            )
+        for name, origin in self.origins.items():
             common_headers = (
                 f" HTTP/1.1\r\nHost: {origin.host_header}\r\nAccept: application/json\r\n"
                 f"Accept-Encoding: identity\r\nUser-Agent: {USER_AGENT}\r\nX-Request-Id: "
@@ -145,7 +137,6 @@ class UpstreamClient:
             self._environments[name] = _Environment(
                 name, origin, breakers.find_breaker(name), clock.find_skew(name), common_headers
             )
-        self.origins = {name: known.origin for name, known in self._environments.items()}
         self.signed_target = SignedTargetForms(upstream, self.origins, capabilities)
 
     async def send(
@@ -208,7 +199,7 @@ class UpstreamClient:
         finally:
             # Nearly every call is an answer that changes nothing.
             if call.outcome != "answer" or breaker.failure_count or not breaker.is_closed:
-                self._breakers.end_call(environment, call)
+                self._breakers.end_call(environment, call.outcome, is_probe=call.is_probe)
         # Raised outside the except block: the failure of a call says all that may be said.
         if failure is not None:
             raise failure
@@ -315,21 +306,9 @@ class UpstreamClient:
         if len(body) <= WINDOW_BYTES:
             await connection.start_exchange(head + bytes(body), call)
         else:
-            await self._send_long_body(connection, head, call)
-
-    async def _send_long_body(
-        self, connection: UpstreamConnection, head: bytes, call: _UpstreamCall
-    ) -> None:
-        """Writes a large body in the background, because the answer may arrive before its end."""
-        response = connection.start_exchange(head, call)
-        write_task = asyncio.ensure_future(connection.write_body(call.body))
-        try:
+            response = connection.start_exchange(head, call)
+            connection.write_body(_iter_body(body), len(body))
             await response
-        finally:
-            if not write_task.done() or write_task.cancelled() or write_task.exception():
-                connection.forbid_reuse()  # the next request would be parsed as the rest of this
-            write_task.cancel()
-            await asyncio.gather(write_task, return_exceptions=True)
 
     def _take_reply(self, call: _UpstreamCall, connection: UpstreamConnection) -> Reply:
         """Returns the response, with what has arrived of its body; raises ResponseLost."""
@@ -419,6 +398,11 @@ class UpstreamClient:
             self.clock.record_accepted(environment, reply.skew_sample)
         if is_accepted or (call.has_other_form and is_signature_accepted):
             await self.signed_target.record_accepted(environment, call.target, call.form)
+
+
+async def _iter_body(body: bytes | CompressedBuffer) -> AsyncIterator[memoryview]:
+    for window in iter_windows(body):
+        yield window
 
 
 def _raise_unless_repeatable(call: _UpstreamCall, error: BaseException) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import ssl
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from yarl import URL
 
@@ -21,54 +21,27 @@ class Egress(NamedTuple):
     proxy_authorization: str = ""
 
 
-class EgressConfig:
-    """The egress options; ``origins`` are addresses by environment.
-
-    The constructor raises ConfigurationError.
-    """
-
-    def __init__(self, settings: Settings, origins: Mapping[str, str] | None = None) -> None:
-        upstream, environments = (
-            settings.upstream,
-            settings.environments.map_configured_environments_by_name(),
-        )
-        origins = origins or {
-            name: environment.base_url for name, environment in environments.items()
-        }
-        self._proxy = upstream.proxy
-        self._credentials = upstream.proxy_credentials.get_secret_value()
-        self._ssl_contexts: dict[str, ssl.SSLContext] = {
-            name: create_client_ssl_context(ca_file, f"environments.{name}.ca_file")
-            if (ca_file := environments[name].ca_file)
+def build_egress_by_environment(
+    settings: Settings, addresses: Mapping[str, str]
+) -> dict[str, Egress]:
+    """Builds the options for addresses by environment; raises ConfigurationError."""
+    upstream = settings.upstream
+    environments = settings.environments.map_configured_environments_by_name()
+    proxy = URL(upstream.proxy) if upstream.proxy else None
+    authorization = ""
+    if credentials := upstream.proxy_credentials.get_secret_value():
+        authorization = f"Basic {base64.b64encode(credentials.encode()).decode()}"
+    egress_by_environment = {}
+    for name, address in addresses.items():
+        if not address.startswith("https://"):
+            # It is on the same host or network: the proxy is not used for it.
+            egress_by_environment[name] = Egress()
+            continue
+        ca_file = environments[name].ca_file
+        context = (
+            create_client_ssl_context(ca_file, f"environments.{name}.ca_file")
+            if ca_file
             else create_client_ssl_context(upstream.ca_file)
-            for name, origin in origins.items()
-            if origin.startswith("https://")
-        }
-
-    def select_egress(self, environment: str) -> Egress:
-        # Base addresses with http:// are on the same host or network: the proxy is not used for
-        # them.
-        if environment not in self._ssl_contexts:
-            return Egress()
-        context = self._ssl_contexts[environment]
-        if not self._proxy:
-            return Egress(context)
-        authorization = self._build_proxy_headers().get("Proxy-Authorization", "")
-        return Egress(context, URL(self._proxy), authorization)
-
-    def build_request_options(self, environment: str) -> dict[str, Any]:
-        """Builds aiohttp's request options for an environment."""
-        # Base addresses with http:// are on the same host or network: the proxy is not used for
-        # them.
-        if environment not in self._ssl_contexts:
-            return {}
-        options: dict[str, Any] = {"ssl": self._ssl_contexts[environment]}
-        if self._proxy:
-            options |= {"proxy": self._proxy, "proxy_headers": self._build_proxy_headers()}
-        return options
-
-    def _build_proxy_headers(self) -> dict[str, str]:
-        if not self._credentials:
-            return {}
-        encoded_credentials = base64.b64encode(self._credentials.encode()).decode()
-        return {"Proxy-Authorization": f"Basic {encoded_credentials}"}
+        )
+        egress_by_environment[name] = Egress(context, proxy, authorization)
+    return egress_by_environment

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import cast
 
@@ -18,7 +18,7 @@ from multidict import CIMultiDict
 
 from gateway.http import progress
 from gateway.payloads import json_codec
-from gateway.payloads.compressed_buffer import CompressedBuffer, iter_windows
+from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.upstream.clock import SkewSample
 from gateway.upstream.send_attempt import ResponseLost, UnusableConnection
 
@@ -77,6 +77,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_damaged = False
         """Whether something arrived that was not asked for: no other request may be sent."""
         self._error: ResponseLost | TimeoutError | None = None
+        self._streamed_method = ""
+        """The request's method, if the response is read while it arrives."""
+        self._body_writer: asyncio.Task[None] | None = None
         self._wakeup: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._parts: list[bytes] = []
@@ -105,17 +108,13 @@ class UpstreamConnection(asyncio.Protocol):
         if not self.is_usable:
             raise UnusableConnection("no connection that can be used", is_connection_failure=True)
 
-    def forbid_reuse(self) -> None:
-        """Makes the running exchange the last one."""
-        self._is_damaged = True
-
     # The exchange
 
     def start_exchange(self, data: bytes, deadline: Deadline) -> asyncio.Future[None]:
         """Sends the head of a request, and its body if that is short.
 
-        Returns a future that ends when the response is complete, or when ``read_long_body`` has to
-        take the first part of its body. It raises ResponseLost, and TimeoutError after the deadline.
+        Returns a future that ends when the response is complete, or when ``read_part`` has to take
+        the first part of its body. It raises ResponseLost, and TimeoutError after the deadline.
         """
         transport = self._transport
         if transport is None:
@@ -130,53 +129,81 @@ class UpstreamConnection(asyncio.Protocol):
         transport.write(data)
         return wakeup
 
-    async def write_body(self, body: bytes | CompressedBuffer) -> None:
-        """Writes a long body as fast as the service takes it."""
+    def start_streamed_exchange(
+        self, method: str, data: bytes, deadline: Deadline
+    ) -> asyncio.Future[None]:
+        """Like ``start_exchange``, but the future ends when the head of the response has arrived."""
+        self._streamed_method = method
+        return self.start_exchange(data, deadline)
+
+    def write_body(self, parts: AsyncIterator[bytes | memoryview], size: int) -> None:
+        """Writes a long body in the background, because the answer may arrive before its end.
+
+        Until it is written, the connection cannot be used again.
+        """
+        self._body_writer = asyncio.ensure_future(self._write_body(parts, size))
+
+    async def _write_body(self, parts: AsyncIterator[bytes | memoryview], size: int) -> None:
         sent_bytes = 0
-        for window in iter_windows(body):
-            if self._transport is None:
-                return
-            self._transport.write(window)
-            if self._writable is not None:
-                await self._writable
-            sent_bytes += len(window)
-            progress.record_current_request_progress("calling_service", sent_bytes, len(body))
-            await asyncio.sleep(0)  # lets other requests run
+        try:
+            async for part in parts:
+                if self._transport is None:
+                    return
+                self._transport.write(part)
+                if self._writable is not None:
+                    await self._writable
+                sent_bytes += len(part)
+                progress.record_current_request_progress("calling_service", sent_bytes, size)
+                await asyncio.sleep(0)  # lets other requests run
+            self._body_writer = None
+        except Exception as error:  # noqa: BLE001 - the request stays incomplete, so nothing answers it
+            self._error = ResponseLost(type(error).__name__)
+            self._wake()
 
     def take_body(self) -> bytes:
         """Returns the body of a complete response."""
         parts, self._parts = self._parts, []
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    async def read_part(self) -> bytes:
+        """Waits for the next part of the body; empty at its end.
+
+        Raises ResponseLost, and TimeoutError if the deadline passes while it waits.
+        """
+        while not self._parts:
+            if self._error is not None:
+                raise self._error
+            if self.is_complete:
+                return b""
+            wakeup = self._wakeup = self._loop.create_future()
+            if self._timer is None or self._deadline.ends_at < self._timer_at:
+                self._start_timer()
+            if self._transport is not None:
+                self._transport.resume_reading()
+            await wakeup
+        self._unread_bytes = 0
+        return self.take_body()
+
     async def read_long_body(self, max_bytes: int) -> bytes | CompressedBuffer:
         """Reads a body that has not arrived yet; raises ResponseLost."""
         # Kept compressed while it arrives, because lists can be tens of megabytes.
         whole, declared = CompressedBuffer(), int(self.fields.get(b"content-length", 0))
-        while True:
-            part = self.take_body()
-            self._unread_bytes = 0
+        while part := await self.read_part():
             await whole.append_in_thread(part)
             if max(len(whole), declared) > max_bytes:
                 raise build_too_large_error(max_bytes)
             progress.record_current_request_progress("receiving_response", len(whole), declared)
-            if self.is_complete and not self._parts:
-                return whole if len(whole) > json_codec.LARGE_BYTES else bytes(whole)
-            if self._error is not None:
-                raise self._error
-            if not self.is_complete and not self._parts:
-                wakeup = self._wakeup = self._loop.create_future()
-                if self._transport is not None:
-                    self._transport.resume_reading()
-                await wakeup
+        return whole if len(whole) > json_codec.LARGE_BYTES else bytes(whole)
 
     def end_exchange(self) -> bool:
         """Ends a complete exchange; returns whether another request may follow."""
-        self._is_exchanging = False
+        self._is_exchanging, self._streamed_method = False, ""
         transport = self._transport
         return (
             self.is_complete
             and self._can_keep_alive
             and not self._is_damaged
+            and self._body_writer is None
             and transport is not None
             and not transport.is_closing()
             # A service may answer before it has read all of a request.
@@ -186,6 +213,8 @@ class UpstreamConnection(asyncio.Protocol):
     def close(self) -> None:
         """Closes without sending the rest of a request."""
         self._is_damaged = True
+        if self._body_writer is not None:
+            self._body_writer.cancel()
         if self._transport is None:
             return
         # A TLS connection would wait for the service's close_notify.
@@ -227,6 +256,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._wake()
         elif not self._has_headers and self._head_bytes > MAX_HEAD_BYTES:
             self._error = ResponseLost("an answer that is not HTTP")
+            self._wake()
+        elif self._streamed_method and self._has_headers:
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -271,7 +302,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _end_late_exchange(self) -> None:
         self._timer = None
-        if not self._is_exchanging or self.is_complete:
+        # A response is not late while its reader does something else.
+        if not self._is_exchanging or self.is_complete or self._wakeup is None:
             return
         if self._deadline.ends_at > self._timer_at:
             self._start_timer()
@@ -303,6 +335,9 @@ class UpstreamConnection(asyncio.Protocol):
             return
         self.status, self._has_headers = self._parser.get_status_code(), True
         self.fields = {name.lower(): value for name, value in self.header_lines}
+        if self._streamed_method == "HEAD" and self.status >= 200:
+            # The parser cannot be told that no body follows, and is not used again.
+            self.is_complete = self._is_damaged = True
 
     def on_body(self, body: bytes) -> None:
         if not self.is_complete:
@@ -335,10 +370,10 @@ class Reply(msgspec.Struct):
 
     @property
     def headers(self) -> CIMultiDict[str]:
-        return _decode_header_lines(self.header_lines)
+        return decode_header_lines(self.header_lines)
 
 
-def _decode_header_lines(lines: Iterable[tuple[bytes, bytes]]) -> CIMultiDict[str]:
+def decode_header_lines(lines: Iterable[tuple[bytes, bytes]]) -> CIMultiDict[str]:
     return CIMultiDict(
         [
             (name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape"))

@@ -14,34 +14,32 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import aiohttp
-from yarl import URL
+from multidict import CIMultiDictProxy
 
 from gateway.http.request_paths import is_forwardable
+from gateway.http.responses import encode_header_fields
 from gateway.upstream import header_filter
-from gateway.upstream.circuit_breaker import BreakerCall, CircuitBreakers
+from gateway.upstream.circuit_breaker import CircuitBreakers, Outcome
 from gateway.upstream.client import MAX_UNUSABLE_CONNECTIONS
 from gateway.upstream.clock import ServiceClock, measure_skew
-from gateway.upstream.connections import create_http_session
-from gateway.upstream.egress import EgressConfig
-from gateway.upstream.send_attempt import (
-    Fence,
-    ResponseLost,
-    SingleSend,
-    UnusableConnection,
-    convert_to_response_lost,
-)
+from gateway.upstream.http_connection import Deadline, UpstreamConnection, decode_header_lines
+from gateway.upstream.send_attempt import Fence, ResponseLost, UnusableConnection
+from gateway.upstream.spool import CHUNK_BYTES
+from gateway.upstream.transport import Origin, create_origins
 from mappings.failures import Unknown, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from multidict import CIMultiDict, CIMultiDictProxy
+    from multidict import CIMultiDict
 
     from gateway.config.settings import Settings
     from gateway.upstream.spool import Spool
 
 BODILESS_STATUSES = (204, 304)
+
+_METHODS_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+"""Methods that need no length without a body (RFC 9110, section 8.6)."""
 
 MAX_PEEKED_BYTES = 64 * 1024
 """Largest body that is read before any of it is passed on, to see what it proves."""
@@ -66,15 +64,26 @@ class PassthroughRequest:
     stamp: int | None = None
 
 
+class _Attempt(Deadline):
+    """One call with its deadline. ``sent_at`` is a time of the monotonic clock."""
+
+    has_left: bool = False
+    """Whether a byte of the request may have reached the service."""
+    sent_at: float = 0.0
+    outcome: Outcome = "nothing"
+
+
 class PassthroughResponse:
     """A response whose headers have arrived."""
 
-    def __init__(self, response: aiohttp.ClientResponse, seconds: float) -> None:
-        self.status = response.status
-        self.headers: CIMultiDictProxy[str] = response.headers
-        self._response = response
-        self._protocol = response.connection.protocol if response.connection else None
-        self._timeout_seconds = seconds
+    def __init__(
+        self, request: PassthroughRequest, connection: UpstreamConnection, attempt: _Attempt
+    ) -> None:
+        self.status = connection.status
+        self.headers = CIMultiDictProxy(decode_header_lines(connection.header_lines))
+        self._connection = connection
+        self._method = request.method
+        self._deadline = attempt
         self._peeked_chunks: list[bytes] = []
         self._truncation: ResponseLost | None = None
 
@@ -82,7 +91,7 @@ class PassthroughResponse:
     def has_detectable_end(self) -> bool:
         """Whether a truncated body can be distinguished from a complete one."""
         is_chunked = "chunked" in self.headers.get("Transfer-Encoding", "").lower()
-        is_empty = self.status in BODILESS_STATUSES or self._response.method == "HEAD"
+        is_empty = self.status in BODILESS_STATUSES or self._method == "HEAD"
         return is_chunked or is_empty or "Content-Length" in self.headers
 
     async def peek_body(self) -> bytes | None:
@@ -111,25 +120,16 @@ class PassthroughResponse:
             yield part
 
     async def _iter_received_chunks(self) -> AsyncGenerator[bytes]:
-        while part := await self._read_chunk():
+        seconds = self._deadline.seconds
+        while True:
+            self._deadline.ends_at = time.monotonic() + seconds
+            try:
+                part = await self._connection.read_part()
+            except TimeoutError:
+                raise ResponseLost(f"the response stalled for {seconds:g} s") from None
+            if not part:
+                return
             yield part
-        if not self.has_detectable_end and self._has_connection_been_reset:
-            raise ResponseLost("the connection was reset before the end of the response")
-
-    @property
-    def _has_connection_been_reset(self) -> bool:
-        # For a body without length, aiohttp treats a reset like a normal end of the connection.
-        return self._protocol is not None and isinstance(self._protocol.exception(), OSError)
-
-    async def _read_chunk(self) -> bytes:
-        try:
-            async with asyncio.timeout(self._timeout_seconds):
-                return await self._response.content.readany()
-        except TimeoutError:
-            lost = ResponseLost(f"the response stalled for {self._timeout_seconds:g} s")
-        except Exception as error:  # noqa: BLE001 - after any error the rest of the body is lost
-            lost = convert_to_response_lost(error)
-        raise lost
 
 
 async def _build_unwritable_failure(
@@ -150,21 +150,22 @@ class PassthroughClient:
     def __init__(
         self,
         settings: Settings,
-        session: aiohttp.ClientSession,
-        origins: Mapping[str, str],
+        addresses: Mapping[str, str],
         breakers: CircuitBreakers,
         clock: ServiceClock | None,
     ) -> None:
-        self._session = session
         self._clock = clock
         self._breakers = breakers
-        self._egress = EgressConfig(settings, origins)
         self._timeout_seconds = settings.upstream.timeout_seconds
-        self._origins = {name: URL(origin) for name, origin in origins.items()}
+        self._origins = create_origins(settings, addresses)
 
     def has_environment(self, environment: str) -> bool:
         """Whether the environment has an address."""
         return environment in self._origins
+
+    def close(self) -> None:
+        for origin in self._origins.values():
+            origin.close()
 
     @asynccontextmanager
     async def send(
@@ -179,67 +180,61 @@ class PassthroughClient:
         """
         if not is_forwardable(request.target):
             raise ValueError("a target that must not be forwarded")
-        response = await self._send_through_circuit_breaker(request, fence)
-        try:
-            passthrough_response = PassthroughResponse(response, self._timeout_seconds)
-            # Checked before any byte goes to the client, while an error response is still
-            # possible.
-            if not header_filter.has_writable_response_headers(passthrough_response.headers):
-                raise await _build_unwritable_failure(request, passthrough_response)
-            yield passthrough_response
-        finally:
-            response.close()  # after a complete read, the connection has already been released
-
-    async def _send_through_circuit_breaker(
-        self, request: PassthroughRequest, fence: Fence | None
-    ) -> aiohttp.ClientResponse:
         origin = self._origins.get(request.environment)
         if origin is None:
             raise Unreachable(f"no address for {request.environment} is configured")
-        path = origin.raw_path.rstrip("/") + request.target
-        attempt = SingleSend(path, fence)
-        with self._breakers.track(request.environment) as breaker_call:
-            return await self._send_with_timeout(
-                request, _build_url(origin, path), attempt, breaker_call
-            )
+        seconds = self._timeout_seconds
+        attempt = _Attempt(seconds, time.monotonic() + seconds, 0)
+        is_probe = self._breakers.start_call(request.environment)
+        try:
+            connection = await self._send_once(request, fence, origin, attempt)
+        finally:
+            self._breakers.end_call(request.environment, attempt.outcome, is_probe=is_probe)
+        try:
+            response = PassthroughResponse(request, connection, attempt)
+            self._record_clock_skew(request, response, attempt)
+            # Checked before any byte goes to the client, while an error response is still
+            # possible.
+            if not header_filter.has_writable_response_headers(response.headers):
+                raise await _build_unwritable_failure(request, response)
+            yield response
+        finally:
+            origin.release(connection)  # closes it, unless the response is complete
 
-    async def _send_with_timeout(
+    async def _send_once(
         self,
         request: PassthroughRequest,
-        url: URL,
-        attempt: SingleSend,
-        breaker_call: BreakerCall,
-    ) -> aiohttp.ClientResponse:
+        fence: Fence | None,
+        origin: Origin,
+        attempt: _Attempt,
+    ) -> UpstreamConnection:
+        """Sends a request; returns the connection when the head of the response has arrived."""
         try:
-            async with asyncio.timeout(self._timeout_seconds):
-                response = await self._send_request(request, url, attempt)
+            connection = await _exchange(request, fence, origin, attempt)
         except TimeoutError:
             reason = f"no answer within {self._timeout_seconds:g} s"
             if attempt.has_left:  # otherwise it only waited for a free connection
-                breaker_call.record_failure()
+                attempt.outcome = "failure"
         except ResponseLost as lost:
             reason = str(lost)
             # An answer that cannot be parsed shows that something responds: no failure for the
             # breaker.
-            if lost.is_connection_failure or not attempt.has_left:
-                breaker_call.record_failure()
-            else:
-                breaker_call.record_answer()
+            is_failure = lost.is_connection_failure or not attempt.has_left
+            attempt.outcome = "failure" if is_failure else "answer"
         except Exception as error:
             if not attempt.has_left:
                 raise
             reason = type(error).__name__  # it was sent, so the service may have executed it
         else:
-            breaker_call.record_answer()
-            self._record_clock_skew(request, response, attempt)
-            return response
+            attempt.outcome = "answer"
+            return connection
         raise Unknown(reason) if request.is_write and attempt.has_left else Unreachable(reason)
 
     def _record_clock_skew(
         self,
         request: PassthroughRequest,
-        response: aiohttp.ClientResponse,
-        attempt: SingleSend,
+        response: PassthroughResponse,
+        attempt: _Attempt,
     ) -> None:
         """Records the clock skew that the response to an accepted request shows."""
         # A refusal does not show whether the service accepted the timestamp.
@@ -250,52 +245,67 @@ class PassthroughClient:
             stamp_offset = request.stamp - (wall - elapsed / 2)
             self._clock.record_accepted(request.environment, sample, stamp_offset)
 
-    async def _send_request(
-        self, request: PassthroughRequest, url: URL, attempt: SingleSend
-    ) -> aiohttp.ClientResponse:
-        headers, body = request.headers.copy(), request.body
-        if body is not None:
-            headers["Content-Length"] = str(body.size)
-        unusable_count = 0
-        while True:
-            try:
-                response = await self._session.request(
-                    request.method,
-                    url,
-                    # A new iterator for each connection: the spool is read from its beginning.
-                    data=None if body is None else body.iter_chunks(),
-                    headers=headers,
-                    # A redirect would send the client's credentials to a host of the answer's
-                    # choice.
-                    allow_redirects=False,
-                    middlewares=(attempt,),
-                    **self._egress.build_request_options(request.environment),
-                )
-            except UnusableConnection:  # nothing was sent on it
-                if (unusable_count := unusable_count + 1) == MAX_UNUSABLE_CONNECTIONS:
-                    raise
-            else:
-                if response.status < 200:
-                    response.close()
-                    # Includes 101, after which the connection would switch to a protocol other than
-                    # HTTP.
-                    raise ResponseLost(f"status {response.status} instead of a final response")
-                return response
+
+async def _exchange(
+    request: PassthroughRequest, fence: Fence | None, origin: Origin, attempt: _Attempt
+) -> UpstreamConnection:
+    """Sends a request on a connection that can be used; raises TimeoutError and ResponseLost."""
+    head, body, unusable_count = _encode_head(request, origin), request.body, 0
+    while True:
+        connection = origin.take_idle_connection() or (
+            await origin.wait_for_connection(attempt.ends_at)
+        )
+        try:
+            async with asyncio.timeout_at(attempt.ends_at):
+                data = head
+                if body is not None and body.size <= CHUNK_BYTES:
+                    data += b"".join([chunk async for chunk in body.iter_chunks()])
+                attempt.sent_at = time.monotonic()
+                # Checked when there is a connection, so that waiting for one changes nothing.
+                while fence is not None and not fence.is_fence_recent:
+                    await fence.verify_fence()
+                    attempt.sent_at = time.monotonic()
+                connection.check_usable()
+                attempt.has_left = True
+                response = connection.start_streamed_exchange(request.method, data, attempt)
+                if body is not None and body.size > CHUNK_BYTES:
+                    connection.write_body(body.iter_chunks(), body.size)
+                await response
+        except UnusableConnection:  # nothing was sent on it
+            connection.close()
+            if (unusable_count := unusable_count + 1) == MAX_UNUSABLE_CONNECTIONS:
+                raise
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            if connection.status >= 200:
+                return connection
+            connection.close()  # after a 101 it would switch to another protocol
+            raise ResponseLost(f"status {connection.status} instead of a final response")
 
 
-def _build_url(origin: URL, path: str) -> URL:
-    # The whole target is passed as the path, because yarl drops an empty query.
-    return URL.build(scheme=origin.scheme, authority=origin.raw_authority, path=path, encoded=True)
+def _encode_head(request: PassthroughRequest, origin: Origin) -> bytes:
+    headers = {"Host": origin.host_header}
+    if request.body is not None:
+        headers["Content-Length"] = str(request.body.size)
+    elif request.method not in _METHODS_WITHOUT_BODY:
+        headers["Content-Length"] = "0"
+    fields = [*headers.items(), *request.headers.items()]
+    request_line = f"{request.method} {origin.path}{request.target} HTTP/1.1"
+    return f"{request_line}\r\n{encode_header_fields(fields)}\r\n".encode()
 
 
 @asynccontextmanager
 async def open_passthrough_client(
     settings: Settings,
-    origins: Mapping[str, str],
+    addresses: Mapping[str, str],
     breakers: CircuitBreakers,
     clock: ServiceClock | None = None,
 ) -> AsyncIterator[PassthroughClient]:
-    """Opens a client; ``origins`` are addresses by environment, ``clock`` records the skew."""
-    skipped_headers = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
-    async with create_http_session(settings, *skipped_headers) as session:
-        yield PassthroughClient(settings, session, origins, breakers, clock)
+    """Opens a client; ``addresses`` are by environment, ``clock`` records the skew."""
+    client = PassthroughClient(settings, addresses, breakers, clock)
+    try:
+        yield client
+    finally:
+        client.close()

@@ -1,12 +1,13 @@
 """The connections to one origin of a service: opening, reuse, and their limit.
 
-aiohttp's client is not used for signed calls: cookies, redirects, middlewares, decoding and
+aiohttp's client is not used: cookies, redirects, middlewares, decoding and
 retries are not needed, and cost more than the rest of a read even if they are disabled.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 import time
@@ -15,34 +16,39 @@ from typing import TYPE_CHECKING, cast
 
 import aiohappyeyeballs
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from yarl import URL
 
+from gateway.upstream.egress import build_egress_by_environment
 from gateway.upstream.http_connection import UpstreamConnection
-from gateway.upstream.send_attempt import IDLE_TIMEOUT_SECONDS, ResponseLost, describe_connect_error
+from gateway.upstream.send_attempt import ResponseLost
 
 if TYPE_CHECKING:
-    from yarl import URL
+    from collections.abc import Mapping
 
+    from gateway.config.settings import Settings, Upstream
     from gateway.upstream.egress import Egress
+
+IDLE_TIMEOUT_SECONDS = 4
+"""Less than the five seconds after which common servers close an idle connection: a write on a
+connection that is being closed would be in doubt."""
+
+CONNECT_TIMEOUT_SHARE = 1 / 5
+"""Share of a call's timeout that connecting one socket may take."""
 
 HAPPY_EYEBALLS_SECONDS = 0.25
 """Time until an address of the other IP version is tried too (RFC 8305, section 5)."""
 
 
 class Origin:
-    """The address of a service and its connections.
+    """The address of a service and its connections; ``path`` is the path prefix of the address."""
 
-    ``path`` is the path prefix of the address. Connecting a socket may take ``connect_seconds``.
-    """
-
-    def __init__(
-        self, address: URL, egress: Egress, *, max_connections: int, connect_seconds: float
-    ) -> None:
+    def __init__(self, address: URL, egress: Egress, settings: Upstream) -> None:
         self.path = address.raw_path.rstrip("/")
-        self.host_header = address.host_port_subcomponent
+        self.host_header = address.host_port_subcomponent or ""
         self._host, self._port = address.raw_host or "", address.port or 0
         self._egress = egress
-        self._max_connections = max_connections
-        self._connect_seconds = connect_seconds
+        self._max_connections = settings.connections
+        self._connect_seconds = settings.timeout_seconds * CONNECT_TIMEOUT_SHARE
         self._connections: set[UpstreamConnection] = set()
         self._opening_count = 0
         # The most recently used is taken first, so that those that are not needed become old.
@@ -160,7 +166,7 @@ class Origin:
         except TimeoutError:
             lost = ResponseLost(f"cannot connect to {name}: timed out", is_connection_failure=True)
         except OSError as error:
-            reason = f"cannot connect to {name}: {describe_connect_error(error)}"
+            reason = f"cannot connect to {name}: {_describe_connect_error(error)}"
             lost = ResponseLost(reason, is_connection_failure=True)
         # Raised outside the except block, because the cause's text may name more than the reason.
         raise lost
@@ -197,6 +203,28 @@ class Origin:
             raise ConnectionResetError
         connection.connection_made(tls_transport)
         return connection
+
+
+def create_origins(settings: Settings, addresses: Mapping[str, str]) -> dict[str, Origin]:
+    """Creates the origins of addresses by environment; raises ConfigurationError.
+
+    Each environment has its own connections, so that a hanging sandbox does not use up those to
+    live.
+    """
+    egress_by_environment = build_egress_by_environment(settings, addresses)
+    return {
+        name: Origin(URL(address), egress_by_environment[name], settings.upstream)
+        for name, address in addresses.items()
+    }
+
+
+def _describe_connect_error(error: OSError) -> str:
+    """Describes why a connection could not be opened, without its address."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"{error.verify_message} ({error.reason})"
+    if isinstance(error, ssl.SSLError | socket.gaierror) or not error.errno:
+        return error.strerror or str(error) or type(error).__name__
+    return os.strerror(error.errno).lower()
 
 
 class _Tunnel(asyncio.Protocol):

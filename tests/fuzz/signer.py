@@ -39,7 +39,7 @@ def check(data: bytes) -> None:
         return  # never sent: ``Upstream.send`` refuses it
     sent_target = URL(f"{ORIGIN}{target.removesuffix('?')}", encoded=True).raw_path_qs
     if sent_target != "/prefix" + target.removesuffix("?"):
-        return  # never sent: ``SingleSendRequest.send`` refuses a target that would be changed
+        return  # never sent by clients that normalise targets
     signed_target = extract_signed_target(target_form, target.removesuffix("?"))
     signature = compute_signature(CREDENTIALS.keyed, STAMP, method, signed_target, body)
     words = CurrentWords()

@@ -1,7 +1,6 @@
 """The upstream client over real sockets, against a small scripted server."""
 
 import asyncio
-import errno
 import gzip
 import json
 import time
@@ -11,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 
-import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
@@ -21,7 +19,6 @@ from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.json_codec import LARGE_BYTES
 from gateway.upstream.client import UpstreamClient, open_upstream_client
 from gateway.upstream.clock import ServiceClock
-from gateway.upstream.send_attempt import SingleSend, convert_to_response_lost
 from mappings.failures import Unknown, Unreachable
 
 CREDENTIALS = Credentials("AK", "SK")
@@ -409,14 +406,6 @@ async def test_read_is_retried_once_after_dropped_connection():
     assert len(service.requests) == 2
 
 
-def test_connection_reset_is_described_in_words():
-    response_lost = convert_to_response_lost(
-        aiohttp.ClientOSError(errno.ECONNRESET, "Cannot write to ada@example.org")
-    )
-    assert str(response_lost) == "the connection failed: connection reset by peer"
-    assert response_lost.is_connection_failure
-
-
 async def test_retried_read_has_two_attempts_each_signed():
     first = True
 
@@ -431,13 +420,6 @@ async def test_retried_read_has_two_attempts_each_signed():
         received_request.is_signed_over("/v1/recipients/R-1")
         for received_request in service.requests
     )
-
-
-async def test_attempt_cannot_be_sent_twice():
-    attempt = SingleSend("/v1/x")
-    await attempt.verify_fence_before_sending()
-    with pytest.raises(RuntimeError, match="once"):
-        await attempt.verify_fence_before_sending()
 
 
 # Unreachable or unknown.
