@@ -76,8 +76,9 @@ async def move_database(file: Path) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def corrupt_database(file: Path) -> AsyncIterator[None]:
-    original_data = file.read_bytes()
-    file.write_bytes(os.urandom(len(original_data)))
+    async with lock_database(file):  # not in the middle of a commit of the gateway
+        original_data = file.read_bytes()
+        file.write_bytes(os.urandom(len(original_data)))
     try:
         yield
     finally:
