@@ -26,7 +26,8 @@ DASHBOARD = json.loads((DEPLOY / "grafana/dashboard.json").read_text("utf-8"))
 PROMETHEUS_METRICS = {"up": {"job", "instance"}}
 """Metrics that Prometheus adds for each target, with their labels."""
 
-TARGET_LABELS = {"job", "instance"}
+TARGET_LABELS = {"job", "instance", "worker"}
+"""The last one is added by the parent of several workers."""
 
 
 def list_alerts() -> list[dict[str, Any]]:

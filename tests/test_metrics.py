@@ -11,18 +11,13 @@ import pytest
 from gateway.http.request_paths import PathTemplates
 from gateway.observability import metrics
 from gateway.observability.metrics import classify_outcome
-from gateway.server.workers.metrics_aggregation import (
-    AggregatedCollector,
-    MetricsAggregator,
-    merge_metric_pages,
-)
 from gateway.simulator import Service
 from gateway.storage.restore_detection import NO_MARK, set_restored_flag
 from mappings import OPERATIONS, UNLISTED
 from mappings.current import ENDPOINTS
 from mappings.effects import Vocabulary
 from tests.legacy_and_current import KEY_NAME, open_gateway_between
-from tests.metrics_scrape import Scrape, fetch_metrics, measure_increase, parse_scrape
+from tests.metrics_scrape import Scrape, fetch_metrics, measure_increase
 from tests.operator_commands import (
     OperatedGateway,
     lose_batch_create,
@@ -500,108 +495,3 @@ def test_endpoint_label_is_a_documented_path() -> None:
     assert configured_templates.find_endpoint_path("GET", "/v1/sums/B-1yx") == ""
     assert configured_templates.find_endpoint_path("GET", "/v1/b") == "/balance"
     assert configured_templates.find_endpoint_path("GET", "/v1/balance") == ""
-
-
-# Several workers
-
-WORKER_PAGE = """\
-# TYPE payout_gateway_requests counter
-payout_gateway_requests_total{api="legacy"} 3 # {request_id="one"} 1.0 100.0
-# TYPE payout_gateway_request_duration_seconds histogram
-payout_gateway_request_duration_seconds_bucket{le="1.0"} 2
-payout_gateway_request_duration_seconds_bucket{le="+Inf"} 3
-payout_gateway_request_duration_seconds_count 3
-payout_gateway_request_duration_seconds_sum 2.5
-# TYPE payout_gateway_database_up gauge
-payout_gateway_database_up 1
-# TYPE payout_gateway_in_doubt_writes gauge
-payout_gateway_in_doubt_writes 4
-# TYPE payout_gateway_requests_in_flight gauge
-payout_gateway_requests_in_flight 2
-# TYPE payout_gateway_recipient_caches gauge
-payout_gateway_recipient_caches 1
-# TYPE payout_gateway_recipient_cache_entries gauge
-payout_gateway_recipient_cache_entries 400
-# TYPE payout_gateway_recipient_cache_oldest_age_seconds gauge
-payout_gateway_recipient_cache_oldest_age_seconds 20
-# TYPE payout_gateway_clock_offset_seconds gauge
-payout_gateway_clock_offset_seconds 1
-# EOF
-"""
-OTHER_WORKER_PAGE = """\
-# TYPE payout_gateway_requests counter
-payout_gateway_requests_total{api="legacy"} 4 # {request_id="two"} 1.0 200.0
-payout_gateway_requests_total{api="signed"} 1
-# TYPE payout_gateway_request_duration_seconds histogram
-payout_gateway_request_duration_seconds_bucket{le="1.0"} 1
-payout_gateway_request_duration_seconds_bucket{le="+Inf"} 1
-payout_gateway_request_duration_seconds_count 1
-payout_gateway_request_duration_seconds_sum 0.5
-# TYPE payout_gateway_database_up gauge
-payout_gateway_database_up 0
-# TYPE payout_gateway_in_doubt_writes gauge
-payout_gateway_in_doubt_writes NaN
-# TYPE payout_gateway_requests_in_flight gauge
-payout_gateway_requests_in_flight 1
-# TYPE payout_gateway_recipient_caches gauge
-payout_gateway_recipient_caches 2
-# TYPE payout_gateway_recipient_cache_entries gauge
-payout_gateway_recipient_cache_entries 900
-# TYPE payout_gateway_recipient_cache_oldest_age_seconds gauge
-payout_gateway_recipient_cache_oldest_age_seconds 50
-# TYPE payout_gateway_clock_offset_seconds gauge
-payout_gateway_clock_offset_seconds -7
-# EOF
-"""
-
-
-class WorkerPages:
-    """Workers with given metrics pages."""
-
-    def __init__(self, **pages: str | None) -> None:
-        self.pages = {Path(name): page for name, page in pages.items()}
-        self.aggregator = MetricsAggregator(lambda: list(self.pages), self.load_pages)
-
-    async def load_pages(self, workers: object) -> list[str | None]:
-        return [self.pages[worker] for worker in workers]  # type: ignore[attr-defined]
-
-    async def scrape(self) -> Scrape:
-        body, _ = await self.aggregator.render_page("application/openmetrics-text; version=1.0.0")
-        return parse_scrape(body.decode())
-
-
-async def test_worker_metrics_are_aggregated_by_kind() -> None:
-    scrape = await WorkerPages(one=WORKER_PAGE, other=OTHER_WORKER_PAGE).scrape()
-    assert scrape.sum(REQUESTS_METRIC, api="legacy") == 7
-    assert scrape.sum(REQUESTS_METRIC, api="signed") == 1
-    assert scrape.sum("payout_gateway_request_duration_seconds_bucket", le="1.0") == 3
-    assert scrape.sum("payout_gateway_request_duration_seconds_sum") == 3
-    assert scrape.sum("payout_gateway_database_up") == 0, "one that cannot use it is one too many"
-    assert scrape.sum("payout_gateway_in_doubt_writes") == 4, "of one state, told by whoever knows"
-    assert scrape.sum("payout_gateway_requests_in_flight") == 3
-    assert scrape.sum("payout_gateway_clock_offset_seconds") == -7
-    assert scrape.sum("payout_gateway_recipient_caches") == 3, "each has its own"
-    assert scrape.sum("payout_gateway_recipient_cache_entries") == 1300
-    assert scrape.sum("payout_gateway_recipient_cache_oldest_age_seconds") == 50
-    assert scrape.sum("payout_gateway_workers") == 2
-    (legacy,) = scrape.get_value(REQUESTS_METRIC, api="legacy")
-    assert legacy.exemplar is not None
-    assert legacy.exemplar.labels == {"request_id": "two"}
-
-
-async def test_counters_never_decrease_when_workers_stop() -> None:
-    workers = WorkerPages(one=WORKER_PAGE, other=OTHER_WORKER_PAGE)
-    await workers.scrape()
-    workers.pages[Path("one")] = None
-    assert (await workers.scrape()).sum(REQUESTS_METRIC) == 8, "it only does not answer just now"
-    del workers.pages[Path("one")]
-    workers.pages[Path("third")] = OTHER_WORKER_PAGE
-    for _ in range(2):
-        scrape = await workers.scrape()
-        assert scrape.sum(REQUESTS_METRIC) == 3 + 5 + 5
-        assert scrape.sum("payout_gateway_request_duration_seconds_count") == 3 + 1 + 1
-        assert scrape.sum("payout_gateway_requests_in_flight") == 2, "who is gone has none"
-
-
-def test_aggregation_of_no_workers_is_empty() -> None:
-    assert list(AggregatedCollector(merge_metric_pages([])).collect()) == []

@@ -4,8 +4,7 @@ Label values come only from fixed sets: interfaces, operations, endpoints, envir
 No key, merchant, path or id is a label, so no client can add a series. An exemplar has the request
 id that is in the access log too (only in the OpenMetrics format).
 
-With several workers, their parent adds the metrics up; see
-``gateway.server.workers.metrics_aggregation``.
+With several workers, each series has a label ``worker``; see ``gateway.server.workers.admin_port``.
 """
 
 from __future__ import annotations

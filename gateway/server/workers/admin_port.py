@@ -1,13 +1,14 @@
 """The admin port of several workers.
 
-``/healthz`` reports that the supervisor runs. ``/readyz`` and ``/metrics`` combine the answers of
-all workers. Other requests are forwarded to the oldest worker.
+``/healthz`` reports that the supervisor runs. ``/readyz`` combines the answers of all workers, and
+``/metrics`` has the series of each, with a label ``worker``. Other requests are forwarded to the first
+worker.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ import aiohttp
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
 from gateway.admin.port import (
@@ -29,14 +33,16 @@ from gateway.admin.worker_pages import (
     fetch_from_each_worker,
     send_request_to_worker,
 )
-from gateway.server.workers.metrics_aggregation import OPENMETRICS_CONTENT_TYPE, MetricsAggregator
+from gateway.observability.metrics import render_metrics
 
 BREAKER_STATES_BY_SEVERITY = ("", "closed", "half_open", "open")
 """States of a circuit breaker in order of severity."""
 
 ListWorkers = Callable[[], Sequence[Path]]
-"""Returns the Unix sockets of the workers that accept connections now."""
+"""Returns the Unix sockets of the workers that accept connections now; a name is a worker's number."""
 
+OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0"
+"""The format that workers are asked for, because it has exemplars."""
 
 SCRAPE_SECONDS = 8
 """Less than Prometheus's default scrape timeout of ten seconds."""
@@ -45,8 +51,6 @@ SCRAPE_SECONDS = 8
 def create_workers_admin_application(
     list_workers: ListWorkers, middlewares: Sequence[Middleware] = ()
 ) -> web.Application:
-    aggregator = MetricsAggregator(list_workers, _scrape_workers)
-
     async def answer_liveness(_request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 
@@ -56,6 +60,11 @@ def create_workers_admin_application(
             await fetch_from_each_worker(list_workers(), "/readyz", CHECK_SECONDS + 1)
         )
         return web.json_response(readiness, status=503 if readiness["status"] == "error" else 200)
+
+    async def render_worker_metrics(accept_header: str) -> tuple[bytes, str]:
+        return render_metrics(
+            accept_header, WorkerMetricsCollector(await _scrape_workers(list_workers()))
+        )
 
     async def forward_to_worker(request: web.Request) -> web.Response:
         body = await request.read()
@@ -81,16 +90,45 @@ def create_workers_admin_application(
     application.on_response_prepare.append(hide_server_version)
     application.router.add_get("/healthz", answer_liveness)
     application.router.add_get("/readyz", answer_readiness)
-    application.router.add_get("/metrics", create_metrics_handler(aggregator.render_page))
+    application.router.add_get("/metrics", create_metrics_handler(render_worker_metrics))
     application.router.add_route("*", "/{path:.*}", forward_to_worker)
     return application
 
 
-async def _scrape_workers(worker_sockets: Sequence[Path]) -> list[str | None]:
+async def _scrape_workers(worker_sockets: Sequence[Path]) -> dict[str, str]:
+    """Returns the metrics pages by the number of the worker, of those that answer."""
     pages = await fetch_from_each_worker(
         worker_sockets, "/metrics", SCRAPE_SECONDS, {"Accept": OPENMETRICS_CONTENT_TYPE}
     )
-    return [page.body.decode() if page and page.status == 200 else None for page in pages]
+    return {
+        worker.name: page.body.decode()
+        for worker, page in zip(worker_sockets, pages, strict=True)
+        if page and page.status == 200
+    }
+
+
+class WorkerMetricsCollector(Collector):
+    """Exposes the series of all workers, each with the number of its worker as a label.
+
+    They are not added up: the sum would decrease when a worker is replaced, which looks like a
+    restart of all. The multiprocess mode of prometheus_client has no exemplars.
+    """
+
+    def __init__(self, pages_by_worker: Mapping[str, str]) -> None:
+        self._pages_by_worker = pages_by_worker
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, Metric] = {}
+        for worker, page in self._pages_by_worker.items():
+            for metric in text_string_to_metric_families(page):  # type: ignore[no-untyped-call] # the library's own
+                family = families.setdefault(
+                    metric.name, Metric(metric.name, metric.documentation, metric.type)
+                )
+                family.samples += [
+                    sample._replace(labels={**sample.labels, "worker": worker})
+                    for sample in metric.samples
+                ]
+        yield from families.values()
 
 
 def _merge_readiness(pages: Sequence[WorkerPage | None]) -> dict[str, Any]:

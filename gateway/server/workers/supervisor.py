@@ -50,10 +50,12 @@ async def supervise_workers(
     reserved_sockets = reserve_port(server.host, server.port, "SERVER__PORT")
     port = find_bound_port(reserved_sockets)
     with _create_socket_folder() as folder:
-        start = WorkerStart(
-            str(config_file) if config_file else None, port, get_session_secret().hex(), ""
-        )
-        workers = [Worker(start, folder) for _ in range(server.workers)]
+        start = str(config_file) if config_file else None, port, get_session_secret().hex()
+        workers = [
+            # The number, which is a label of its metrics, stays when it is replaced.
+            Worker(WorkerStart(*start, admin_socket=str(folder / str(number))))
+            for number in range(1, server.workers + 1)
+        ]
         async with _serve_admin_port(settings, workers) as admin_port:
             try:
                 tasks = [asyncio.ensure_future(worker.start()) for worker in workers]

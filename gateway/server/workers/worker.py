@@ -9,8 +9,7 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from itertools import count
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import structlog
@@ -40,10 +39,8 @@ class WorkerStart:
 class Worker:
     """A place among the workers: its process, which is replaced when it exits."""
 
-    _numbers = count(1)
-
-    def __init__(self, start: WorkerStart, socket_folder: Path) -> None:
-        self._start, self._socket_folder = start, socket_folder
+    def __init__(self, start: WorkerStart) -> None:
+        self._start = start
         self.process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self.admin_socket: Path | None = None
@@ -51,7 +48,6 @@ class Worker:
 
     async def start(self) -> None:
         """Starts a process and waits until it accepts connections; raises WorkerStartError."""
-        admin_socket = self._socket_folder / str(next(self._numbers))
         parent_end, worker_end = socket.socketpair()
         try:
             self.process = await asyncio.create_subprocess_exec(
@@ -66,10 +62,9 @@ class Worker:
             worker_end.close()
         reader, writer = await asyncio.open_connection(sock=parent_end)
         self._writer = writer
-        start = replace(self._start, admin_socket=str(admin_socket))
         line = b""
         with suppress(ConnectionError):
-            writer.write(json.dumps(asdict(start)).encode() + b"\n")
+            writer.write(json.dumps(asdict(self._start)).encode() + b"\n")
             line = await reader.readline()
         if not line:
             exit_description = describe_exit_code(await self.process.wait())
@@ -78,7 +73,7 @@ class Worker:
             )
         if reason := json.loads(line):
             raise WorkerStartError(reason)
-        self.admin_socket = admin_socket
+        self.admin_socket = Path(self._start.admin_socket)
 
     async def replace_when_exited(self, stop_event: asyncio.Event) -> None:
         """Whenever the process exits, starts another, unless at a shutdown."""
