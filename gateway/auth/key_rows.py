@@ -90,6 +90,21 @@ def find_keys_by_name_or_prefix(listed_keys: Sequence[ListedKey], word: str) -> 
     return [key for key in matches if key.revoked_at is None] or matches
 
 
+class KeyNotFound(Exception):
+    """No key matches, or several. The message is one line, without the word: it may be a whole key."""
+
+
+def find_single_key(listed_keys: Sequence[ListedKey], name_or_prefix: str) -> ListedKey:
+    """Finds the only key with this name or beginning; raises KeyNotFound."""
+    matches = find_keys_by_name_or_prefix(listed_keys, name_or_prefix)
+    if not matches:
+        raise KeyNotFound("no key has this name or prefix; `keys list` shows the keys")
+    if len(matches) > 1:
+        names = ", ".join(key.name for key in matches)
+        raise KeyNotFound(f"{len(matches)} keys have this prefix: {names}")
+    return matches[0]
+
+
 MIN_PREFIX_CHARACTERS = 4
 """Fewer characters of a key do not identify the key to revoke."""
 

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import click
 
-from gateway.auth.key_rows import find_keys_by_name_or_prefix, load_listed_keys
+from gateway.auth.key_rows import find_single_key, load_listed_keys
 from gateway.auth.keys import ApiKey
 from gateway.cli.errors import CommandError
 from gateway.cli.options import FullHelpGroup, config_option, json_option, print_json
@@ -157,13 +157,9 @@ async def _find_and_verify_key(store: Store, name: str, api_key: str) -> ApiKey:
     """Returns the named key. Checks that the API key belongs to it: otherwise another merchant's
     data would be imported under this one.
     """
-    matches = find_keys_by_name_or_prefix(await load_listed_keys(store), name)
-    # A prefix that matches two keys must not pick one of them.
-    if len(matches) != 1:
-        problem = "several keys have this prefix" if matches else "no key has this name or prefix"
-        raise CommandError(f"--key {name}: {problem}; `keys list` shows the names")
+    named_key = find_single_key(await load_listed_keys(store), name)
     key = await find_active_api_key(store, api_key)
-    if key is None or key.id != matches[0].id:
+    if key is None or key.id != named_key.id:
         raise CommandError(
             "the given API key is not the key of this name; check --key and the API key"
         )

@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 import click
 
+from gateway.auth.key_rows import find_single_key, load_listed_keys
 from gateway.cli.errors import CommandError
-from gateway.cli.keys import require_single_key
 from gateway.cli.options import (
     config_option,
     json_option,
@@ -45,7 +45,7 @@ def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Sett
 
     async def erase_data(store: Store) -> tuple[ErasureCounts, Tenant]:
         # The key only names the merchant and environment, to which the recipient belongs.
-        key = await require_single_key(store, word)
+        key = find_single_key(await load_listed_keys(store), word)
         try:
             return await erase_recipient(store, key.tenant, recipient), key.tenant
         except RecipientInUse as in_use:

@@ -15,7 +15,7 @@ from gateway.auth.key_lines import ImportRefused, NumberedLine, parse_credential
 from gateway.auth.key_rows import (
     AccessKeyTaken,
     ListedKey,
-    find_keys_by_name_or_prefix,
+    find_single_key,
     load_credentials,
     load_listed_keys,
     replace_credentials,
@@ -160,7 +160,7 @@ def revoke_api_key(*, name_or_prefix: str, settings: Settings) -> None:
     """Revoke an API key. Running gateways refuse it within about two seconds."""
 
     async def save_revocation(store: Store) -> str:
-        key = await require_single_key(store, name_or_prefix)
+        key = find_single_key(await load_listed_keys(store), name_or_prefix)
         if key.revoked_at:
             return f"{key.name} was already revoked at {format_time(key.revoked_at)}"
         await revoke_key(store, key.id)
@@ -186,7 +186,7 @@ def replace_tenant_credentials(*, name_or_prefix: str, no_verify: bool, settings
     """
 
     async def verify_and_replace_credentials(store: Store) -> str:
-        key = await require_single_key(store, name_or_prefix)
+        key = find_single_key(await load_listed_keys(store), name_or_prefix)
         # Read before anything is sent, so that a malformed input changes nothing.
         new = _read_new_credentials()
         if not no_verify:
@@ -257,10 +257,9 @@ def verify_credentials(
 
     async def check_listed_keys(store: Store) -> list[CredentialCheck]:
         # All before the first call, so that a wrong name is reported at once.
-        named_keys = [await require_single_key(store, word) for word in names_or_prefixes]
-        keys_to_check = named_keys or [
-            key for key in await load_listed_keys(store) if key.revoked_at is None
-        ]
+        listed_keys = await load_listed_keys(store)
+        keys_to_check = [find_single_key(listed_keys, word) for word in names_or_prefixes]
+        keys_to_check = keys_to_check or [key for key in listed_keys if key.revoked_at is None]
         async with open_upstream_client(settings.limit_calls_of_checks()) as upstream:
             return await probe_tenant_credentials(store, upstream, keys_to_check)
 
@@ -311,20 +310,3 @@ def new_encryption_key(*, add: bool, settings: Settings) -> None:
     click.echo(f"{'Added a key to' if add else 'Created'} {file}")
     if add:
         click.echo(AFTER_ADDING_KEY)
-
-
-# Shared by several commands.
-
-
-async def require_single_key(store: Store, name_or_prefix: str) -> ListedKey:
-    """Returns the key with this name or prefix. Errors never repeat ``name_or_prefix``: it might be
-    a whole API key.
-    """
-    matches = find_keys_by_name_or_prefix(await load_listed_keys(store), name_or_prefix)
-    if not matches:
-        raise CommandError("no key has this name or prefix; `keys list` shows the keys")
-    if len(matches) > 1:
-        raise CommandError(
-            f"{len(matches)} keys have this prefix: {', '.join(key.name for key in matches)}"
-        )
-    return matches[0]

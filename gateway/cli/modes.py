@@ -25,9 +25,8 @@ from gateway.operator.mode_switches import (
     SwitchScope,
     SwitchStatus,
     check_legacy_base_url_is_set,
-    count_legacy_batches,
-    describe_missing_imports,
     describe_mode,
+    describe_translation_effects,
     find_switch_scopes,
     load_switch_status,
     switch_mode,
@@ -76,29 +75,24 @@ def switch_keys(
         raise click.UsageError("give either --key NAME or --merchant NAME")
     chosen_groups = groups or GROUPS
 
-    async def find_targets(store: Store) -> tuple[list[SwitchScope], int, list[str]]:
-        targets_found = await find_switch_scopes(store, key, merchant, environment)
+    async def find_targets(store: Store) -> tuple[list[SwitchScope], list[str]]:
+        found = await find_switch_scopes(store, key, merchant, environment)
         # Translating needs no legacy service: it may be the one that was switched off.
         if mode != TRANSLATE:
-            check_legacy_base_url_is_set(settings, targets_found)
-        return (
-            targets_found,
-            await count_legacy_batches(store, targets_found),
-            await describe_missing_imports(store, targets_found),
-        )
+            check_legacy_base_url_is_set(settings, found)
+            return found, []
+        return found, await describe_translation_effects(store, found, chosen_groups)
 
     try:
-        targets, legacy_batches, missing_imports = run_with_store(settings, find_targets)
+        targets, effects = run_with_store(settings, find_targets)
     except ModeSwitchRefused as error:
         raise CommandError(str(error)) from None
     # On stderr with the prompt: stdout has only the result.
     for target in targets:
         click.echo(f"{target.description}: {', '.join(chosen_groups)}", err=True)
     click.echo(f"Mode {mode}: {describe_mode(mode, settings)}", err=True)
-    if mode == TRANSLATE:
-        if legacy_batches and "batches" in chosen_groups:
-            missing_imports.insert(0, f"Batches that stay at the legacy service: {legacy_batches}.")
-        click.echo("\n".join(missing_imports), err=True, nl=bool(missing_imports))
+    for effect in effects:
+        click.echo(effect, err=True)
     require_confirmation(f"Switch to {mode}?", yes=yes)
     # The state is not open while the prompt waits.
     replaced_keys = run_with_store(

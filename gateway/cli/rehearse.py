@@ -18,9 +18,8 @@ import aiohttp
 import click
 
 from gateway.auth.key_import import import_only_key
-from gateway.auth.key_rows import load_credentials, load_listed_keys
+from gateway.auth.key_rows import find_single_key, load_credentials, load_listed_keys
 from gateway.cli.errors import CommandError
-from gateway.cli.keys import require_single_key
 from gateway.cli.options import FILE, config_option, json_option, print_json
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Environments, Server, Settings, State
@@ -129,9 +128,10 @@ def _catch_first_interrupt() -> Callable[[], bool]:
 
 async def _find_sandbox_tenant(settings: Settings, store: Store, key_name: str) -> Tenant:
     """Finds the key's tenant; raises CommandError unless it may only write to the sandbox."""
-    key = await require_single_key(store, key_name)
+    listed_keys = await load_listed_keys(store)
+    key = find_single_key(listed_keys, key_name)
     # Some services tell the environments apart by their keys alone.
-    for other in await load_listed_keys(store):
+    for other in listed_keys:
         if other.environment != SANDBOX and other.access_key == key.access_key:
             raise CommandError(
                 f"{key_name} has the credentials of {other.name}, a key of the {other.environment} "

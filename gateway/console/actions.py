@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from gateway.auth.key_rows import load_listed_keys
+from gateway.auth.key_rows import KeyNotFound, load_listed_keys
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.operator.brownout_windows import (
     USAGE_PERIOD,
@@ -24,9 +24,8 @@ from gateway.operator.mode_switches import (
     ModeSwitchRefused,
     SwitchScope,
     check_legacy_base_url_is_set,
-    count_legacy_batches,
-    describe_missing_imports,
     describe_mode,
+    describe_translation_effects,
     find_switch_scopes,
     switch_mode,
 )
@@ -53,7 +52,7 @@ class ActionRefused(Exception):
     """The action is invalid or would change nothing. The message is one sentence."""
 
 
-REFUSALS = (ActionRefused, InvalidWindow, ModeSwitchRefused, UnknownMerchant)
+REFUSALS = (ActionRefused, InvalidWindow, KeyNotFound, ModeSwitchRefused, UnknownMerchant)
 """Raised by actions. The messages are shown on a page."""
 
 
@@ -216,14 +215,8 @@ async def _plan_mode_switch(dependencies: ConsoleDependencies, fields: Fields) -
     ]
     if any(not target.key for target in targets):
         effects.append("Keys of the merchant that had their own mode get this one.")
-    if mode == TRANSLATE and (
-        legacy_batches := await count_legacy_batches(dependencies.store, targets)
-    ):
-        effects.append(
-            f"Batches created at the legacy service, which stay there: {legacy_batches}."
-        )
     if mode == TRANSLATE:
-        effects += await describe_missing_imports(dependencies.store, targets)
+        effects += await describe_translation_effects(dependencies.store, targets, groups)
     rows = await _load_affected_key_rows(
         dependencies,
         lambda owner, key: any(

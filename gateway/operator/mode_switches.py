@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gateway.auth.key_rows import ListedKey, find_keys_by_name_or_prefix, load_listed_keys
+from gateway.auth.key_rows import ListedKey, find_single_key, load_listed_keys
 from gateway.config.settings import Settings
 from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import AuditEvent, list_audit_events
@@ -79,31 +79,34 @@ def describe_mode(mode: Mode, settings: Settings) -> str:
 async def find_switch_scopes(
     store: Store, key: str | None, merchant: str | None, environment: str | None
 ) -> list[SwitchScope]:
-    """Returns the scopes of a switch of one key or of a merchant. Raises ModeSwitchRefused."""
+    """Returns the scopes of a switch of one key or of a merchant; raises KeyNotFound and ModeSwitchRefused."""
     keys = [
         api_key
         for api_key in await load_listed_keys(store)
         if environment in (None, api_key.environment)
     ]
-    return [_require_key_scope(keys, key)] if key else list(_iter_merchant_scopes(keys, merchant))
+    if key is None:
+        return list(_iter_merchant_scopes(keys, merchant))
+    found = find_single_key(keys, key)
+    return [SwitchScope(found.tenant, found.name)]
 
 
-async def count_legacy_batches(store: Store, scopes: Iterable[SwitchScope]) -> int:
-    """Returns the number of batches of these tenants that stay at the legacy service."""
-    ledger = ObjectStateStore(store)
-    return sum([len(await ledger.load_facts_by_id(scope.owner, ROUTING_KIND)) for scope in scopes])
-
-
-async def describe_missing_imports(store: Store, scopes: Iterable[SwitchScope]) -> list[str]:
-    """Says what clients would miss if these scopes were translated now, because it is not imported.
+async def describe_translation_effects(
+    store: Store, scopes: Sequence[SwitchScope], groups: Sequence[Group]
+) -> list[str]:
+    """Says what would stay at the legacy service if these scopes were translated now, and what
+    clients would miss because it is not imported.
 
     Empty for tenants whose requests the legacy service never answered.
     """
     ledger = ObjectStateStore(store)
+    counts = [len(await ledger.load_facts_by_id(scope.owner, ROUTING_KIND)) for scope in scopes]
     forwarded = {
         switch.tenant for switch in await list_mode_switches(store) if switch.mode != TRANSLATE
     }
-    texts = []
+    texts = [f"Batches that stay at the legacy service: {sum(counts)}."]
+    if not any(counts) or "batches" not in groups:
+        texts = []
     for tenant in dict.fromkeys(scope.owner for scope in scopes):
         if tenant in forwarded and not await ledger.load(tenant, *IMPORT_RECORD):
             texts.append(MISSING_IMPORT.format(tenant=tenant))
@@ -118,15 +121,6 @@ async def _count_missing_batches(store: Store, ledger: ObjectStateStore, tenant:
     ids = [current_ids.get(id_, id_) for id_ in legacy_ids]
     facts_by_id = await ledger.load_facts_by_id(tenant, "batch", ids)
     return sum(not facts_by_id.get(id_) for id_ in ids)
-
-
-def _require_key_scope(keys: list[ListedKey], name_or_prefix: str) -> SwitchScope:
-    matches = find_keys_by_name_or_prefix(keys, name_or_prefix)
-    # A prefix that matches two keys must not switch one of them.
-    if len(matches) != 1:
-        match_count = "several keys" if matches else "no key"
-        raise ModeSwitchRefused(f"--key matches {match_count}; `keys list` shows the names")
-    return SwitchScope(matches[0].tenant, matches[0].name)
 
 
 def _iter_merchant_scopes(keys: list[ListedKey], merchant: str | None) -> Iterator[SwitchScope]:
