@@ -23,6 +23,8 @@ import pytest_asyncio
 
 from gateway.auth.key_rows import load_listed_keys, revoke_key
 from gateway.config.settings import ConfigurationError
+from gateway.http import request_reader
+from gateway.server import app
 from gateway.simulator import Fault, Service, Simulator, start_simulator
 from gateway.storage import open_store
 from tests.operator_commands import disable_immediate_read
@@ -1305,10 +1307,10 @@ async def test_client_disconnect_does_not_interrupt_a_write(
 
 
 async def test_silent_connection_is_closed_after_a_timeout(
-    open_with_settings: OpenGateway,
+    open_with_settings: OpenGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = {"idle_seconds": 0.2, "head_seconds": 0.2}
-    async with open_with_settings(load=load) as gateway:
+    monkeypatch.setattr(app, "HEAD_SECONDS", 0.2)
+    async with open_with_settings(load={"idle_seconds": 0.2}) as gateway:
         for partial_request in (
             b"",
             b"GET /v1/rec",
@@ -1320,10 +1322,11 @@ async def test_silent_connection_is_closed_after_a_timeout(
 
 
 async def test_slow_header_is_cut_off_after_a_timeout(
-    open_with_settings: OpenGateway,
+    open_with_settings: OpenGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(app, "HEAD_SECONDS", 0.2)
     async with (
-        open_with_settings(load={"head_seconds": 0.2}) as gateway,
+        open_with_settings() as gateway,
         await open_connection(gateway.running.port) as connection,
     ):
         await connection.send(build_request("GET", "/v1/x"))
@@ -1337,10 +1340,11 @@ async def test_slow_header_is_cut_off_after_a_timeout(
 
 
 async def test_stalled_body_is_refused_after_a_timeout(
-    open_with_settings: OpenGateway, simulator: Simulator
+    open_with_settings: OpenGateway, simulator: Simulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(request_reader, "BODY_SECONDS", 0.2)
     async with (
-        open_with_settings(load={"body_seconds": 0.2}) as gateway,
+        open_with_settings() as gateway,
         await open_connection(gateway.running.port) as connection,
     ):
         await connection.send(build_request("POST", RECIPIENTS, "Content-Length: 20") + b'{"type":')

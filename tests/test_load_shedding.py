@@ -10,6 +10,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import pytest
+
+from gateway.http import request_reader
+from gateway.server import app
 from tests.running_gateway import KEY, GatewayUnderTest
 from tests.signed_requests import (
     CLIENT,
@@ -344,8 +348,11 @@ async def test_chunked_body_counts_against_the_bound(tmp_path: Path) -> None:
             task.cancel()
 
 
-async def test_body_slower_than_the_minimum_rate_is_refused(tmp_path: Path) -> None:
-    load = {"body_seconds": 0.3, "body_bytes_per_second": 1_000_000}
+async def test_body_slower_than_the_minimum_rate_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_reader, "BODY_SECONDS", 0.3)
+    load = {"body_bytes_per_second": 1_000_000}
     async with (
         open_raw_service() as recorder,
         open_signed_gateway(tmp_path, recorder.url, load=load) as gateway,
@@ -403,9 +410,10 @@ async def test_connection_with_a_request_in_flight_is_not_closed(tmp_path: Path)
 
 
 async def test_idle_connections_are_closed_under_pressure(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = {"connections": 16, "pressed_seconds": 0.2}
+    monkeypatch.setattr(app, "PRESSED_SECONDS", 0.2)
+    load = {"connections": 16}
     async with open_raw_service() as recorder, AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(
             open_signed_gateway(tmp_path, recorder.url, load=load)

@@ -8,7 +8,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gateway.config.settings import Comparing
+from gateway.migration import shadow_traffic
 from tests.gateway.compare.fake_services import (
     PlannedResponse,
     ReceivedRequest,
@@ -196,7 +199,10 @@ async def test_transient_difference_is_not_counted(tmp_path: Path) -> None:
                 assert report["differences"] == []
 
 
-async def test_client_does_not_wait_for_the_compared_service(tmp_path: Path) -> None:
+async def test_client_does_not_wait_for_the_compared_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shadow_traffic, "MAX_QUEUED_READS", 2)
     release = asyncio.Event()
     waiting: list[ReceivedRequest] = []
 
@@ -205,11 +211,8 @@ async def test_client_does_not_wait_for_the_compared_service(tmp_path: Path) -> 
         await release.wait()
         return {"ok": True}
 
-    sections = {"comparing": {"queue": 2}}
     async with open_service(respond_when_released) as legacy:
-        async with open_comparing_gateway(
-            tmp_path, legacy_url=legacy.url, sections=sections
-        ) as setup:
+        async with open_comparing_gateway(tmp_path, legacy_url=legacy.url) as setup:
             await setup.run_command("modes", "set", "--key", KEY_NAME, "compare", "--yes")
 
             async def has_waiting() -> bool:

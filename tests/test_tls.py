@@ -15,6 +15,7 @@ import pytest
 
 from gateway.config.settings import ConfigurationError
 from gateway.operator.preflight import check_settings_are_runnable
+from gateway.server import app
 from tests.certificates import DAY, Authority, CertificatePair
 from tests.processes import build_configuration, run_serve
 from tests.running_gateway import ENVIRONMENT, KEY, GatewayUnderTest, build_settings
@@ -123,12 +124,10 @@ async def test_request_sent_with_the_end_of_the_handshake_is_answered(
 
 
 async def test_unfinished_handshakes_are_closed_for_new_connections(
-    tmp_path: Path, authority: Authority
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server, load = (
-        build_server_section(authority.issue("gateway")),
-        {"connections": 16, "head_seconds": 5},
-    )
+    monkeypatch.setattr(app, "HEAD_SECONDS", 5.0)
+    server, load = build_server_section(authority.issue("gateway")), {"connections": 16}
     async with open_raw_service(respond_with(EMPTY_LIST)) as recorder, AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(
             open_signed_gateway(tmp_path, recorder.url, server=server, load=load)

@@ -46,7 +46,6 @@ class Comparing(Section):
 
     answers: Literal["legacy", "current"] = "legacy"
     sample: float = Field(1.0, gt=0, le=1)
-    queue: int = Field(100, ge=1)
 
     @property
     def forwarding_modes(self) -> tuple[str, ...]:

@@ -106,10 +106,7 @@ class Load(Section):
     queue_per_merchant: int = Field(128, ge=0)
     queue_seconds: float = Field(5, gt=0, le=60)
     connections: int = Field(2000, ge=16)
-    head_seconds: float = Field(10, gt=0)
     idle_seconds: float = Field(75, gt=0)
-    pressed_seconds: float = Field(5, gt=0)
-    body_seconds: float = Field(8, gt=0)
     body_bytes_per_second: int = Field(16 * 1024, ge=0)
     held_bytes: int = Field(256 * 1024 * 1024, ge=1024 * 1024)
 
@@ -124,7 +121,6 @@ class Load(Section):
 
 class Upstream(Section):
     timeout_seconds: float = Field(25, gt=0)
-    bytes_per_second: int = Field(256 * 1024, ge=0)
     connections: int = Field(100, ge=1)
     ca_file: Path | None = None
     proxy: Literal[""] | Annotated[Origin, AfterValidator(build_url_scheme_validator("http"))] = ""

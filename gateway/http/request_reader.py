@@ -189,24 +189,27 @@ BODY_INCOMPLETE = Problem("invalid_field", "The body is not what its headers say
 BODY_TOO_SLOW = Problem("invalid_field", "The body did not arrive in time.")
 
 
+BODY_SECONDS = 8.0
+"""Timeout of the next part of a body."""
+
+
 @dataclass(frozen=True, slots=True)
 class BodyPace:
     """The minimum rate of a body.
 
-    Some bytes must arrive within each ``seconds``, and after the first ``seconds`` at least
+    Some bytes must arrive within each ``BODY_SECONDS``, and after the first ``BODY_SECONDS`` at least
     ``bytes_per_second`` on average (0 is no minimum).
     """
 
-    seconds: float
     bytes_per_second: int
 
     def compute_wait_seconds(self, elapsed: float, size: int) -> float:
         """Returns the seconds that the next chunk may take; 0 or less if it is already late."""
         if not self.bytes_per_second:
-            return self.seconds
+            return BODY_SECONDS
         # Otherwise a client could hold a slot for hours with one byte at a time.
-        due = self.seconds + size / self.bytes_per_second
-        return min(self.seconds, due - elapsed)
+        due = BODY_SECONDS + size / self.bytes_per_second
+        return min(BODY_SECONDS, due - elapsed)
 
 
 async def iter_body_chunks(

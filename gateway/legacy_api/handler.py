@@ -96,7 +96,7 @@ class LegacyHandler:
         self._shadow_traffic = shadow_traffic
         self._load = load
         self._requests_in_progress = requests_in_progress
-        self._pace = BodyPace(settings.load.body_seconds, settings.load.body_bytes_per_second)
+        self._pace = BodyPace(settings.load.body_bytes_per_second)
         self._deprecation = DeprecationNotice(settings.deprecation, settings.environments)
         self._clock = clock
         self._routes = Routes(settings.vocabulary.build_vocabulary())

@@ -43,6 +43,8 @@ from mappings.failures import Failure
 
 WRITE_INTERVAL_SECONDS = 1.0
 MAX_CONCURRENT_COMPARISONS = 4
+MAX_QUEUED_READS = 100
+"""Reads that wait to be compared; more are skipped."""
 RECHECK_SECONDS = 0.5
 """Seconds before a difference is checked again."""
 
@@ -86,7 +88,7 @@ class ShadowTraffic:
         self._clock = clock
         self._random = random_number
         self._sample_rate = settings.sample
-        self._queue: asyncio.Queue[_Item] = asyncio.Queue(settings.queue)
+        self._queue: asyncio.Queue[_Item] = asyncio.Queue(MAX_QUEUED_READS)
         self._tallies: dict[TallyKey, Tally] = {}
         self._rules = Rules().rules_for_runs_without_writes
         self._id_pairs = IdPairs(store, forwarding)

@@ -60,6 +60,12 @@ from mappings.geography import build_country
 
 log = structlog.get_logger()
 
+HEAD_SECONDS = 10.0
+"""Timeout of a TLS handshake, and of a request's header."""
+
+PRESSED_SECONDS = 5.0
+"""Replaces HEAD_SECONDS and ``load.idle_seconds`` while more than half of the connections are in use."""
+
 UPSTREAM_POOLS = 4
 """Connection pools to the service: one for each environment, and again for the signed interface."""
 
@@ -236,7 +242,7 @@ def _build_connection_bounds(settings: Settings) -> ConnectionBounds:
         raise_file_limit_and_cap_connections(
             load.connections, settings.upstream.connections * UPSTREAM_POOLS
         ),
-        load.head_seconds,
+        HEAD_SECONDS,
         load.idle_seconds,
-        load.pressed_seconds,
+        PRESSED_SECONDS,
     )

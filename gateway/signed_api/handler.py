@@ -122,7 +122,7 @@ class SignedHandler:
         load: LoadShedder,
     ) -> None:
         self._load = load
-        self._pace = BodyPace(settings.load.body_seconds, settings.load.body_bytes_per_second)
+        self._pace = BodyPace(settings.load.body_bytes_per_second)
         self._usage = usage
         self._sender_authenticator = sender_authenticator
         self._passthrough = passthrough

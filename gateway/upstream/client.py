@@ -55,6 +55,9 @@ MAX_UNUSABLE_CONNECTIONS = 5
 UNANSWERED_STATUSES = frozenset({502, 504, *range(520, 530)})
 """Statuses of proxies and CDNs for a missing response: the call may have been executed."""
 
+BYTES_PER_SECOND = 256 * 1024
+"""The rate of large bodies: a call's timeout is extended by the time that both bodies take at it."""
+
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Limit for responses of the service, unless the limit for request bodies is higher."""
 
@@ -122,7 +125,6 @@ class UpstreamClient:
         self._scheme, self._timestamp_header = words.scheme, words.timestamp_header
         upstream = settings.upstream
         self.timeout_seconds = upstream.timeout_seconds
-        self._bytes_per_second = upstream.bytes_per_second
         self._max_answer_bytes = max(settings.limits.body_bytes, MAX_ANSWER_BYTES)
         environments = settings.environments.map_configured_environments_by_name()
         self.origins = create_origins(
@@ -165,9 +167,9 @@ class UpstreamClient:
         known = self._environments.get(environment)
         if known is None:
             raise Unreachable(f"no environment {environment} is configured")
-        rate, body, target = self._bytes_per_second, body or b"", target.removesuffix("?")
+        rate, body, target = BYTES_PER_SECOND, body or b"", target.removesuffix("?")
         has_query, start_time = "?" in target, time.monotonic()
-        seconds = self.timeout_seconds + (len(body) / rate if rate else 0.0)
+        seconds = self.timeout_seconds + len(body) / rate
         call = _UpstreamCall(
             seconds,
             start_time + seconds,
