@@ -39,7 +39,6 @@ def test_every_operation_is_listed_with_calls_and_reasons() -> None:
     result = CliRunner().invoke(operations, ["--json"])
     report = json.loads(result.stdout)
     assert (len(report["operations"]), len(report["unlisted"])) == (29, len(UNLISTED))
-    assert report["inferred"] == {}
     for entry in [*report["operations"], *report["unlisted"]]:
         assert entry["name"] in NAMES, entry
         assert entry["becomes"], entry
@@ -55,33 +54,6 @@ def test_text_output_matches_json_output() -> None:
     assert "PATCH /v1/batches/{id}  (update_batch, section 4.3, inferred)" in output
     assert "to refresh the cached list: the total, the recipients changed since" in output
     assert "    POST /batches/:id/start-processing  once\n" in output
-
-
-def test_table_is_shown_without_a_state(tmp_path: Path) -> None:
-    result = CliRunner().invoke(operations, ["--json", *write_configuration(tmp_path)])
-    assert (result.exit_code, len(json.loads(result.stdout)["operations"])) == (0, 29)
-    assert "Warning: " in result.stderr
-    assert not (tmp_path / "gateway.db").exists()
-
-
-async def test_probed_capabilities_of_each_service_are_shown(tmp_path: Path) -> None:
-    service = Service(seed=1, options=ServiceOptions(inferred=False))
-    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
-        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
-        await request_successfully(gateway, "DELETE", f"/batches/{batch}")
-    config_options = write_configuration(tmp_path)
-    result = await asyncio.to_thread(CliRunner().invoke, operations, ["--json", *config_options])
-    capabilities = json.loads(result.stdout)["inferred"]["sandbox"]
-    capabilities_by_operation = {capability["operation"]: capability for capability in capabilities}
-    assert capabilities_by_operation["DELETE /batches/{id}"]["found"] == "absent"
-    assert capabilities_by_operation["DELETE /batches/{id}"]["at"].endswith("Z")
-    assert capabilities_by_operation["PATCH /batches/{id}"] == {
-        "operation": "PATCH /batches/{id}",
-        "found": "not tried yet",
-        "at": None,
-    }
-    text = await asyncio.to_thread(CliRunner().invoke, operations, config_options)
-    assert "of the sandbox service" in text.stdout
 
 
 # batches abandoned

@@ -36,7 +36,7 @@ INTRODUCTION = """# Operations
 This page shows how the gateway translates each operation of the legacy interface into calls of the
 current interface. It uses the neutral words of the documents. To translate a request of your own,
 with the words of your service, run `payout-gateway explain`. To see which optional endpoints your
-service has, run `payout-gateway operations`.
+service has, run `payout-gateway doctor --verbose`.
 
 Each operation has one of these levels of exactness:
 
