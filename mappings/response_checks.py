@@ -1,13 +1,18 @@
-"""Checks the shape of read responses, so that a malformed list is an error, not an empty list."""
+"""Checks the shape of responses.
+
+A malformed list is an error, not an empty list, and a create without an id is in doubt.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from mappings import funds
-from mappings.current import BALANCE_PATH, Endpoint
+from mappings.current import BALANCE_PATH, ID_PATTERN, Endpoint
 from mappings.effects import JSON
 from mappings.lazy_sequences import LazySequence, has_only_type
+from mappings.payloads import extract_batch
 
 LIST_FIELDS = {
     "/recipients": "recipients",
@@ -21,12 +26,14 @@ CHECKED_PATHS = {*LIST_FIELDS, BALANCE_PATH}
 
 
 def has_expected_shape(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
-    """Whether the response of a checked path contains the expected list or balances.
+    """Whether the response of a checked path contains the expected list, balances or new id.
 
     Only reads whose malformed response would look empty are checked. A bare ``{"ok": true}`` is
     shown as empty, but ``outcome_rules`` never takes it as proof that a write was not executed.
     """
-    # Treating the response to a write as an error would leave its outcome in doubt.
+    if endpoint.method == "POST":
+        return _has_new_id(endpoint, body)
+    # Treating the response to another write as an error would leave its outcome in doubt.
     if endpoint.method != "GET" or not body.keys() - {"ok", "meta"}:
         return True
     if endpoint.path == BALANCE_PATH:
@@ -36,6 +43,13 @@ def has_expected_shape(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
         )
     name = LIST_FIELDS[endpoint.path]
     return name in body and _is_list_of_objects(body[name])
+
+
+def _has_new_id(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
+    """Whether the response to a create names the new object, which later calls need."""
+    created = extract_batch(body) if endpoint.path == "/batches" else body.get("recipient")
+    id_ = created.get("id") if isinstance(created, dict) else None
+    return isinstance(id_, str) and re.fullmatch(ID_PATTERN, id_) is not None
 
 
 def _is_list_of_objects(value: JSON) -> bool:

@@ -279,6 +279,8 @@ async def test_reset_before_the_acknowledgement_was_noticed_makes_a_retry(
     [
         {"status": 503, "body": b"<html>upstream connect error</html>", "executes": True},
         {"close": "after"},
+        {"status": 200, "body": b'{"ok":true}', "executes": True},
+        {"status": 200, "body": b'{"ok":true,"recipient":{"id":null}}', "executes": True},
     ],
 )
 async def test_executed_write_is_confirmed_immediately(
@@ -292,6 +294,16 @@ async def test_executed_write_is_confirmed_immediately(
             RECIPIENT_BODY["email"],
         )
         assert setup.service.creation_counts["recipient"] == 1
+
+
+@pytest.mark.parametrize("answer", [b'{"ok":true}', b'{"ok":true,"batch":{"id":7}}'])
+async def test_new_batch_without_an_id_is_found_immediately(answer: bytes, tmp_path: Path) -> None:
+    async with open_gateway_with_faults(tmp_path, has_immediate_read=True) as setup:
+        setup.add_fault("POST", "/v1/batches", status=200, body=answer, executes=True)
+        body = {"sourceCurrency": "USD", "description": "the only one"}
+        response = await setup.gateway.request("POST", "/v1/batches", body)
+        assert (response.status, response.body["batch"]["description"]) == (200, "the only one")
+        assert setup.service.creation_counts["batch"] == 1
 
 
 async def test_lost_create_is_distinguished_from_an_earlier_identical_one(tmp_path: Path) -> None:

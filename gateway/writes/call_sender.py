@@ -180,7 +180,7 @@ class CallSender:
         if not self._translator.is_identity:
             body = self._translator.translate_to_neutral(endpoint.response_shape, body)
         if endpoint.path in CHECKED_PATHS and not has_expected_shape(endpoint, body):
-            raise Unreachable("the response is unreadable")
+            raise _build_unreadable_failure(call)
         return body
 
     async def _build_failure(
@@ -193,9 +193,7 @@ class CallSender:
     ) -> Failure:
         """Builds the failure of a refusal, or of a 2xx without a result."""
         if 200 <= reply.status < 300 and not (body and body.get("errors")):
-            # A read without a result changed nothing; a write may have been executed.
-            failure = Unreachable if call.is_read else Unknown
-            return failure("the response is unreadable")
+            return _build_unreadable_failure(call)
         # A 404 of an optional endpoint proves that nothing happened if other reads show that the
         # service itself answers.
         is_confirmed = (
@@ -298,6 +296,13 @@ async def _await_in_span(
             raise
         span.record_outcome(STATUS_CLASSES[reply.status // 100], reply.status)
         return reply
+
+
+def _build_unreadable_failure(call: Call) -> Failure:
+    """Builds the failure of a 2xx that does not contain what its call asks for."""
+    # A read without a result changed nothing; a write may have been executed.
+    failure = Unreachable if call.is_read else Unknown
+    return failure("the response is unreadable")
 
 
 def _describe_failed_call(error: BaseException) -> str:
