@@ -16,7 +16,6 @@ from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import Store
 from gateway.upstream.clock import ServiceClock
 from gateway.upstream.service_problems import ServiceProblems
-from gateway.writes.instance_leases import Heartbeats
 
 WORKER_SECONDS = 5
 """Timeout for another worker; longer than its checks of `/readyz` take."""
@@ -36,7 +35,6 @@ class ConsoleDependencies:
     checks: Mapping[str, Check]
     service_problems: ServiceProblems
     requests_in_progress: LargeRequestsInProgress
-    heartbeats: Heartbeats
     indexes: RecipientCaches
     admin_socket: Path | None = None
 

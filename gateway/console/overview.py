@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
+import msgspec
 from aiohttp import web
 
 from gateway.console.alerts import format_check_name, load_alerts
@@ -40,6 +41,8 @@ STEP_LABELS: Mapping[str, tuple[str, str]] = {
     "sending_response": ("sending the response",) * 2,
 }
 """Label of each step of a large request: during the transfer, and after its last byte."""
+
+_DECODER = msgspec.json.Decoder(list[RequestProgress])
 
 
 class OverviewPage(Page):
@@ -85,7 +88,12 @@ class OverviewPage(Page):
 
     async def _list_large_requests(self) -> list[RequestProgress]:
         """Returns the large requests of all workers, the longest running first."""
-        own = self._dependencies.requests_in_progress.list_running_requests()
-        # Through the database, because this worker cannot ask the others.
-        others = await self._dependencies.heartbeats.list_remote_large_requests()
-        return sorted([*own, *others], key=lambda request: request.began_at)
+        requests = self._dependencies.requests_in_progress.list_running_requests()
+        for body in await self._dependencies.fetch_from_other_workers("/requests/large"):
+            requests += _DECODER.decode(body)
+        return sorted(requests, key=lambda request: request.began_at)
+
+    async def list_own_large_requests(self, _request: web.Request) -> web.StreamResponse:
+        """Lists this worker's large requests as JSON, for the page of another worker."""
+        body = msgspec.json.encode(self._dependencies.requests_in_progress.list_running_requests())
+        return web.Response(body=body, content_type="application/json")

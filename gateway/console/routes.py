@@ -26,16 +26,21 @@ def add_console_routes(application: web.Application, dependencies: ConsoleDepend
     pages = Pages(dependencies)
     health = HealthChecks(dependencies)
     parts = dependencies, pages, health
-    service, switches = ServicePage(*parts), TrafficControlPage(*parts)
+    overview, service, switches = (
+        OverviewPage(*parts),
+        ServicePage(*parts),
+        TrafficControlPage(*parts),
+    )
     requests, explain, login = RequestsPage(*parts), ExplainPage(*parts), LoginPage(pages)
     # Only POST changes something, and only through `form_view`, which checks the token.
     view, form_view = pages.wrap_view_with_unavailable_page, pages.wrap_form_view_with_csrf_check
     application.add_routes(
         [
-            web.get("/", view(OverviewPage(*parts))),
+            web.get("/", view(overview)),
             web.get("/traffic", view(TrafficPage(*parts))),
             web.get("/requests", view(requests)),
             web.get("/requests/own", requests.list_own_requests),
+            web.get("/requests/large", overview.list_own_large_requests),
             web.get("/trace", view(requests.trace)),
             web.get("/limits", view(LimitsPage(*parts))),
             web.get("/migration", view(MigrationPage(*parts))),

@@ -6,18 +6,14 @@ listed. Only labels and byte counts are stored, never content.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
-
-MAX_SHARED_REQUESTS = 20
-"""Requests that a process publishes to other processes; the longest running ones."""
 
 Step = Literal[
     "receiving_request",
@@ -64,33 +60,6 @@ class RequestProgress:
     step: str
     done: int
     total: int
-    here: bool = True
-    """Whether this process handles the request."""
-
-    @classmethod
-    def parse_list(cls, text: str) -> list[Self]:
-        """Parses the list of another process; empty if its version has a different format."""
-        try:
-            return [
-                cls(**_parse_progress_fields(fields), here=False)
-                for fields in json.loads(text or "[]")
-            ]
-        except (TypeError, ValueError):
-            return []
-
-
-def _parse_progress_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    return {**fields, "began_at": datetime.fromisoformat(fields.get("began_at", ""))}
-
-
-def serialize_progress(requests: Iterable[RequestProgress]) -> str:
-    """Serializes progress for other processes; empty if there are no large requests."""
-    entries = []
-    for progress in list(requests)[:MAX_SHARED_REQUESTS]:
-        # ``here`` is omitted, because each reader sets it itself.
-        entries.append({**asdict(progress), "began_at": progress.began_at.isoformat()})
-        del entries[-1]["here"]
-    return json.dumps(entries, separators=(",", ":")) if entries else ""
 
 
 class LargeRequestsInProgress:

@@ -158,7 +158,6 @@ async def run_gateway(
             create_readiness_checks(settings, backends),
             backends.upstream.problems,
             runtime.requests_in_progress,
-            runtime.heartbeats,
             runtime.recipient_caches,
             admin_socket=worker_ports.admin_socket if worker_ports else None,
         )

@@ -18,7 +18,7 @@ from gateway.admission.limits import (
 from gateway.admission.load import LoadShedder
 from gateway.auth.keys import ApiKeyStore
 from gateway.config.settings import Settings
-from gateway.http.progress import LargeRequestsInProgress, serialize_progress
+from gateway.http.progress import LargeRequestsInProgress
 from gateway.legacy_api.codec import LegacyCodec
 from gateway.legacy_api.handler import LegacyHandler
 from gateway.migration.brownouts import Brownouts
@@ -112,7 +112,6 @@ class FlowRuntime:
     ids: AliasIds
     executor: FlowExecutor
     requests_in_progress: LargeRequestsInProgress
-    heartbeats: Heartbeats
     reconciler: WriteReconciler
     idempotency_guard: IdempotencyGuard
 
@@ -200,15 +199,7 @@ async def open_flow_runtime(
         listing=ListReader(recipient_caches, ids.map_recipients_to_legacy_ids),
         load=load,
     )
-    requests_in_progress = LargeRequestsInProgress(clocks.read_current_time)
-    heartbeats = Heartbeats(
-        store,
-        journal.instance,
-        clocks.lease_seconds,
-        format_large_requests=lambda: serialize_progress(
-            requests_in_progress.list_running_requests()
-        ),
-    )
+    heartbeats = Heartbeats(store, journal.instance, clocks.lease_seconds)
     reconciler = WriteReconciler(store, journal, executor, outcome_policy, heartbeats)
     idempotency_guard = IdempotencyGuard(
         journal,
@@ -224,8 +215,7 @@ async def open_flow_runtime(
         journal,
         ids,
         executor,
-        requests_in_progress,
-        heartbeats,
+        LargeRequestsInProgress(clocks.read_current_time),
         reconciler,
         idempotency_guard,
     )

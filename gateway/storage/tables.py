@@ -361,7 +361,6 @@ instances = Table(
     Column("id", Text, primary_key=True),
     Column("beats", BigInteger, nullable=False),
     Column("began_at", UTCDateTime, nullable=False),
-    Column("large", Text, nullable=False, server_default=text("''")),
 )
 
 request_counts = Table(

@@ -15,7 +15,6 @@ from zlib import crc32
 
 from sqlalchemy import bindparam, delete, insert, select, update
 
-from gateway.http.progress import RequestProgress
 from gateway.storage import Store
 from gateway.storage.database import Transaction
 from gateway.storage.sql import Statement
@@ -38,7 +37,7 @@ _POLL_SECONDS = 0.1
 
 _SELECT_INSTANCES = Statement(lambda _kind: select(instances))
 _UPDATE_HEARTBEAT = Statement(
-    lambda _kind: update(instances).where(instances.c.id == bindparam("own_id")), ["beats", "large"]
+    lambda _kind: update(instances).where(instances.c.id == bindparam("own_id")), ["beats"]
 )
 
 
@@ -47,7 +46,6 @@ class _ObservedInstance:
     beats: int
     quiet_seconds: float = 0.0
     """Seconds for which this process has watched the counter without a change."""
-    large_requests: str = ""
 
 
 class Heartbeats:
@@ -59,7 +57,6 @@ class Heartbeats:
         own_instance: str,
         ttl_seconds: float = LEASE_TTL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
-        format_large_requests: Callable[[], str] = str,
     ) -> None:
         self._store = store
         self._own_instance = own_instance
@@ -70,7 +67,6 @@ class Heartbeats:
             else ttl_seconds / HEARTBEATS_PER_LEASE
         )
         self._clock = clock
-        self._format_large_requests = format_large_requests
         self._observed: dict[str, _ObservedInstance] = {}
         self._refreshed_at = clock()
         # Refreshes are numbered when they start: of concurrent ones, the last to start is the
@@ -118,8 +114,7 @@ class Heartbeats:
         if self._clock() - self._last_beat_at < self.beat_seconds:
             return
         self._beat_count += 1
-        values = {"beats": self._beat_count, "large": self._format_large_requests()}
-        parameters = {"own_id": self._own_instance, **values}
+        parameters = {"own_id": self._own_instance, "beats": self._beat_count}
         row = self._build_row()
 
         async def write_heartbeat(tx: Transaction) -> None:
@@ -159,7 +154,7 @@ class Heartbeats:
             observed = self._observed.get(id_)
             # Any other count is a sign of life, also a smaller one: a restored database has earlier counts.
             if observed is None or observed.beats != row.beats:
-                self._observed[id_] = _ObservedInstance(row.beats, large_requests=row.large)
+                self._observed[id_] = _ObservedInstance(row.beats)
             else:
                 observed.quiet_seconds += elapsed
         for id_ in self._observed.keys() - rows.keys():
@@ -192,23 +187,6 @@ class Heartbeats:
         return self._has_heartbeat_within(
             instance, REPORT_SECONDS if has_lock else self._ttl_seconds
         )
-
-    async def list_remote_large_requests(self) -> list[RequestProgress]:
-        """Returns the large requests of other instances, as of the last heartbeat of each."""
-        if self._store.is_of_one_process:
-            return []
-        await self.refresh()
-        reports = [
-            (id_, observed.large_requests)
-            for id_, observed in self._observed.items()
-            if id_ != self._own_instance
-        ]
-        return [
-            progress
-            for id_, text in reports
-            if self.is_instance_alive(id_)
-            for progress in RequestProgress.parse_list(text)
-        ]
 
     async def unregister(self) -> None:
         own_instance = delete(instances).where(instances.c.id == self._own_instance)

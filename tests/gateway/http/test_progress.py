@@ -12,11 +12,9 @@ from multidict import CIMultiDict
 
 from gateway.http import progress
 from gateway.http.progress import (
-    MAX_SHARED_REQUESTS,
     LargeRequestsInProgress,
     RequestLabels,
     RequestProgress,
-    serialize_progress,
 )
 from gateway.http.request import HeaderFields, HttpRequest
 from gateway.http.responses import CHUNK_BYTES, HttpResponse
@@ -167,17 +165,3 @@ async def test_event_loop_runs_between_chunks_of_large_answer() -> None:
     background_task.cancel()
     # The first part is the head.
     assert events == ["others", "part", *3 * ["part", "others"]]
-
-
-def test_shared_progress_is_read_by_other_processes_and_bounded() -> None:
-    shared_requests = [
-        RequestProgress(*REQUEST_OWNER, NOW, "calling_service", number, 100)
-        for number in range(MAX_SHARED_REQUESTS + 5)
-    ]
-    parsed_requests = RequestProgress.parse_list(serialize_progress(shared_requests))
-    assert [progress.done for progress in parsed_requests] == list(range(MAX_SHARED_REQUESTS))
-    assert not any(progress.here for progress in parsed_requests)
-    assert parsed_requests[0].began_at == NOW
-    assert serialize_progress([]) == ""
-    for invalid_text in ("", "{}", '[{"size": 1}]', "[1]", "no", '[{"began_at": 5}]'):
-        assert RequestProgress.parse_list(invalid_text) == [], invalid_text

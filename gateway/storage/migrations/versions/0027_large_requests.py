@@ -1,0 +1,14 @@
+"""Drops the progress of large requests, which workers ask each other for."""
+
+from __future__ import annotations
+
+from alembic import op
+
+revision = "0027"
+down_revision = "0026"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.drop_column("instances", "large")
