@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -18,24 +18,12 @@ from gateway.cli.options import (
 )
 from gateway.cli.output import run_to_completion
 from gateway.cli.progress import show_progress
-from gateway.config.extensions import check_c_extensions
 from gateway.config.settings import Settings
-from gateway.operator.in_doubt_writes import WriteInDoubt, load_in_doubt_writes
-from gateway.operator.ledger_reconciliation import (
-    Finding,
-    Reconciler,
-    ReconciliationReport,
-    open_reconciler,
-)
-from gateway.operator.preflight import check_settings_are_runnable
-from gateway.operator.restore_check import is_restored
-from gateway.storage import Store, StoreUnavailable, Tenant, open_store
-from gateway.storage.freezes import freeze_writes
-from gateway.storage.restore_detection import (
-    NO_MARK,
-    clear_restored_flag,
-    read_high_water_mark_file,
-    write_high_water_mark_if_greater,
+from gateway.operator.ledger_reconciliation import Finding
+from gateway.operator.reconciliation_run import (
+    ReconcileRefused,
+    ReconcileResult,
+    reconcile_and_clear_restored_flag,
 )
 
 LOST_DATA_ADVICE = (
@@ -57,39 +45,6 @@ COUNT_LABELS = {
     "abandoned": "superseded batches",
     "recipients": "deleted recipients",
 }
-
-
-@dataclass(slots=True)
-class ReconcileResult:
-    """The result of a reconciliation. ``is_cleared``: the state counts as up to date again."""
-
-    report: ReconciliationReport
-    in_doubt: list[WriteInDoubt] = field(default_factory=list)
-    skipped_tenants: list[Tenant] = field(default_factory=list)
-    was_restored: bool = False
-    is_cleared: bool = False
-
-    @property
-    def data_loss_findings(self) -> list[Finding]:
-        """Findings that may result from data that a restored state lost."""
-        return (
-            [*self.report.unknown_batches, *self.report.tenants_without_list]
-            if self.was_restored
-            else []
-        )
-
-    @property
-    def exit_code(self) -> int:
-        if self.report.unreadable_objects:
-            return 2
-        return 1 if self.report.findings or self.in_doubt or self.data_loss_findings else 0
-
-    @property
-    def has_frozen_writes(self) -> bool:
-        """Whether writes were frozen so that an operator checks the findings before anything is
-        paid.
-        """
-        return self.is_cleared and self.exit_code != 0
 
 
 @click.command()
@@ -125,111 +80,19 @@ def reconcile(
     skip it with --leave-out. Before you import a key for it again, check its open batches in the
     service's dashboard.
     """
-    result = run_to_completion(
-        _reconcile_and_clear_restored_flag(settings, merchant, environment, frozenset(leave_out))
-    )
+    scope = settings, merchant, environment, frozenset(leave_out)
+    try:
+        with show_progress("Comparing") as report_progress:
+            result = run_to_completion(reconcile_and_clear_restored_flag(*scope, report_progress))
+    except ReconcileRefused as error:
+        raise CommandError(str(error)) from None
+    if result.warning:
+        click.echo(f"Warning: {result.warning}", err=True)
     if as_json:
         print_json(_build_result_json(result))
     else:
         _print_reconcile_result(result)
     click.get_current_context().exit(result.exit_code)
-
-
-async def _reconcile_and_clear_restored_flag(
-    settings: Settings, merchant: str | None, environment: str | None, leave_out: frozenset[str]
-) -> ReconcileResult:
-
-    # A configuration that cannot run must fail before any call.
-    check_c_extensions()
-    check_settings_are_runnable(settings)
-    async with (
-        open_store(settings.state, create=False) as store,
-        open_reconciler(settings, store) as reconciler,
-    ):
-        was_restored = await is_restored(store, settings.state.restore_mark_path)
-        tenants = await reconciler.list_tenants(merchant, environment)
-        if not tenants and (merchant or environment):
-            raise CommandError(
-                "no key has this merchant and environment; `keys list` shows the keys"
-            )
-        skipped_tenants = await _resolve_left_out_tenants(reconciler, leave_out)
-        tenants = [tenant for tenant in tenants if tenant not in skipped_tenants]
-        with show_progress("Comparing") as report_progress:
-            report = await reconciler.reconcile(tenants, report_progress, was_restored=was_restored)
-        report.unreadable_objects = await _add_leave_out_advice(
-            reconciler, report.unreadable_objects
-        )
-        # A write in doubt is a finding: what it changed cannot be compared.
-        in_doubt = [
-            write for write in await load_in_doubt_writes(store) if write.record.tenant in tenants
-        ]
-        # Batches are started again only after one run has compared everything.
-        is_complete = merchant is None and environment is None and not report.unreadable_objects
-        result = ReconcileResult(
-            report, in_doubt, skipped_tenants, was_restored, was_restored and is_complete
-        )
-        if result.has_frozen_writes:
-            # Freeze before clearing: clients retry refused starts all the time, and one could get
-            # through.
-            await freeze_writes(store, Tenant("", ""))
-        if result.is_cleared:
-            await _mark_state_up_to_date(settings, store)
-        return result
-
-
-async def _resolve_left_out_tenants(
-    reconciler: Reconciler, merchants: frozenset[str]
-) -> list[Tenant]:
-    if not merchants:
-        return []
-    tenants = [tenant for tenant in await reconciler.list_tenants() if tenant.merchant in merchants]
-    if unknown_merchants := merchants - {tenant.merchant for tenant in tenants}:
-        raise CommandError(
-            f"there is no merchant {min(unknown_merchants)}; `keys list` shows the merchants"
-        )
-    tenants_without_keys = await reconciler.find_tenants_without_active_keys()
-    # A skipped merchant is not compared, so it must not be able to start batches.
-    if active_tenants := [tenant for tenant in tenants if tenant not in tenants_without_keys]:
-        raise CommandError(
-            f"a key of {active_tenants[0]} is active and could start a batch that was changed "
-            "after the backup; fix its credentials or revoke its keys, then run this command again"
-        )
-    return tenants
-
-
-async def _add_leave_out_advice(reconciler: Reconciler, unreadable: list[Finding]) -> list[Finding]:
-    tenants_without_keys = (
-        await reconciler.find_tenants_without_active_keys() if unreadable else set()
-    )
-    return [
-        replace(
-            finding,
-            advice=f"{finding.advice}. All its keys are revoked, so --leave-out {finding.owner.merchant} can "
-            "skip it",
-        )
-        if finding.owner in tenants_without_keys
-        else finding
-        for finding in unreadable
-    ]
-
-
-async def _mark_state_up_to_date(settings: Settings, store: Store) -> None:
-    """Marks the state as up to date, also for running gateways."""
-    path = settings.state.restore_mark_path
-    try:
-        mark = read_high_water_mark_file(path)
-    # A damaged mark file is replaced below.
-    except StoreUnavailable:
-        mark = NO_MARK
-    mark = await clear_restored_flag(store, mark)
-    try:
-        write_high_water_mark_if_greater(path, mark)
-    except OSError as error:
-        click.echo(
-            f"Warning: {path} cannot be written ({error.strerror}), so a later restore may go "
-            "unnoticed",
-            err=True,
-        )
 
 
 # Output
