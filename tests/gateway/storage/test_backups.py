@@ -55,16 +55,6 @@ async def restore_refused(state: State, path: Path, *, force: bool = False) -> s
     return str(error.value)
 
 
-async def test_backup_is_restored_in_another_place(sqlite: State, tmp_path: Path) -> None:
-    path = tmp_path / "backup"
-    await save_backup(await fill_state(sqlite), path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    other_state = await asyncio.to_thread(build_empty_state, tmp_path / "other")
-    assert await restore_backup(other_state, path, force=False) == []
-    assert await load_stored_facts(other_state) == FACTS
-    assert stat.S_IMODE(other_state.encryption_key_file.stat().st_mode) == 0o600
-
-
 async def test_restored_state_awaits_reconciliation_and_names_its_restorer(
     state: State, tmp_path: Path
 ) -> None:
