@@ -1,20 +1,18 @@
-"""The application of the admin port: liveness, readiness, metrics and API description."""
+"""Parts of the admin port: readiness, metrics, and how commands reach it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 import aiohttp
 from aiohttp import web
-from aiohttp.typedefs import Middleware
 
 from gateway.config.network_settings import build_url
 from gateway.config.settings import Server
 from gateway.http.responses import SERVER
 from gateway.operator.preflight import WILDCARD_HOSTS
-from mappings.effects import JSON
 
 Check = Callable[[], Awaitable[str | None]]
 """Returns None if all is well, else a description of the fault for operators."""
@@ -28,53 +26,6 @@ SERVICE_CHECK_PREFIXES = ("service.", "legacy.")
 """Checks of what a service does with the gateway's requests; they never make it unready."""
 
 
-def create_monitoring_application(
-    checks: Mapping[str, Check],
-    build_openapi: Callable[[], Mapping[str, JSON]],
-    metrics: Metrics,
-    *,
-    breakers: Callable[[], Mapping[str, str]],
-    list_forwarded_environments: Callable[[], Awaitable[Collection[str]]],
-    middlewares: Sequence[Middleware],
-) -> web.Application:
-    """Creates the application with these routes; the console adds its pages to it.
-
-    ``breakers`` returns the state of each circuit breaker: closed, half_open or open. The legacy
-    service answers clients of the ``list_forwarded_environments``. Every request passes the
-    ``middlewares`` first.
-    """
-
-    async def handle_healthz(_request: web.Request) -> web.Response:
-        return web.json_response({"status": "ok"})
-
-    async def handle_readyz(_request: web.Request) -> web.Response:
-        # In parallel, each with its own timeout: a slow check must not hide the others.
-        results = await asyncio.gather(
-            *(find_readiness_problem(check) for check in checks.values())
-        )
-        faults = {name: fault for name, fault in zip(checks, results, strict=True) if fault}
-        is_ready = _is_ready(checks, faults)
-        if not is_ready and "state" not in faults:
-            forwarded = await list_forwarded_environments()
-            is_ready = _is_ready(checks, _drop_forwarded(faults, forwarded))
-        return web.json_response(
-            build_readiness_body(drop_consequences(faults), breakers(), is_ready=is_ready),
-            status=200 if is_ready else 503,
-        )
-
-    async def handle_openapi(_request: web.Request) -> web.Response:
-        return web.json_response(build_openapi())
-
-    application = web.Application(middlewares=middlewares)
-    # A signal instead of a middleware, because it covers aiohttp's own 404 and 405 too.
-    application.on_response_prepare.append(hide_server_version)
-    application.router.add_get("/metrics", create_metrics_handler(metrics))
-    application.router.add_get("/healthz", handle_healthz)
-    application.router.add_get("/readyz", handle_readyz)
-    application.router.add_get("/openapi.json", handle_openapi)
-    return application
-
-
 async def hide_server_version(_request: web.Request, response: web.StreamResponse) -> None:
     """Replaces aiohttp's Server header: versions should not be public, and two paths need no token."""
     response.headers["Server"] = SERVER
@@ -86,6 +37,29 @@ def create_metrics_handler(metrics: Metrics) -> Callable[[web.Request], Awaitabl
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     return handle_metrics
+
+
+async def answer_readiness(
+    checks: Mapping[str, Check],
+    breakers: Mapping[str, str],
+    list_forwarded_environments: Callable[[], Awaitable[Collection[str]]],
+) -> web.Response:
+    """Runs the checks. The legacy service answers clients of the ``list_forwarded_environments``."""
+    # In parallel, each with its own timeout: a slow check must not hide the others.
+    results = await asyncio.gather(*map(find_readiness_problem, checks.values()))
+    faults = {name: fault for name, fault in zip(checks, results, strict=True) if fault}
+    is_ready = _is_ready(checks, faults)
+    if not is_ready and "state" not in faults:
+        forwarded = await list_forwarded_environments()
+        is_ready = _is_ready(checks, _drop_forwarded(faults, forwarded))
+    return web.json_response(
+        build_readiness_body(drop_consequences(faults), breakers, is_ready=is_ready),
+        status=200 if is_ready else 503,
+    )
+
+
+async def answer_liveness(_request: web.Request) -> web.Response:
+    return web.json_response({"status": "ok"})
 
 
 def _is_ready(checks: Mapping[str, Check], faults: Mapping[str, str]) -> bool:

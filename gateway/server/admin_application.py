@@ -11,7 +11,14 @@ from sqlalchemy import select
 
 from gateway import console
 from gateway.admin.authentication import create_auth_middleware
-from gateway.admin.port import CHECK_SECONDS, Check, create_monitoring_application
+from gateway.admin.port import (
+    CHECK_SECONDS,
+    Check,
+    answer_liveness,
+    answer_readiness,
+    create_metrics_handler,
+    hide_server_version,
+)
 from gateway.config.settings import Settings
 from gateway.docgen import openapi
 from gateway.operator.metrics_page import MetricsPage
@@ -35,35 +42,44 @@ def create_admin_application(
     client_port: int,
 ) -> web.Application:
     """Creates the application of the admin port. ``client_port`` is the bound port of clients."""
-    settings, environments = (
-        console_parts.settings,
-        console_parts.settings.environments.map_configured_environments_by_name(),
+    settings = console_parts.settings
+    # Built on the first request, to keep the start fast.
+    build_openapi = cache(partial(_build_legacy_openapi_document, settings, client_port))
+    metrics_page = MetricsPage(
+        console_parts.store,
+        console_parts.limits,
+        console_parts.clock,
+        console_parts.indexes,
+        settings.environments.map_configured_environments_by_name(),
+        breakers=backends.breakers,
+        legacy_breakers=backends.legacy_breakers,
+        problems=backends.upstream.problems,
+        count_queued_requests=count_queued_requests,
+        origins=backends.upstream.origins,
     )
-    application = create_monitoring_application(
-        console_parts.checks,
-        # Built on the first request, to keep the start fast.
-        cache(partial(_build_legacy_openapi_document, settings, client_port)),
-        MetricsPage(
-            console_parts.store,
-            console_parts.limits,
-            console_parts.clock,
-            console_parts.indexes,
-            environments,
-            breakers=backends.breakers,
-            legacy_breakers=backends.legacy_breakers,
-            problems=backends.upstream.problems,
-            count_queued_requests=count_queued_requests,
-            origins=backends.upstream.origins,
-        ).render,
-        breakers=backends.list_breaker_states,
-        # The environments in which the legacy service answers clients.
-        list_forwarded_environments=partial(
-            _list_switched_environments, backends.store, settings.comparing.forwarding_modes
-        ),
+    list_forwarded_environments = partial(
+        _list_switched_environments, backends.store, settings.comparing.forwarding_modes
+    )
+
+    async def handle_readyz(_request: web.Request) -> web.Response:
+        return await answer_readiness(
+            console_parts.checks, backends.list_breaker_states(), list_forwarded_environments
+        )
+
+    async def handle_openapi(_request: web.Request) -> web.Response:
+        return web.json_response(build_openapi())
+
+    application = web.Application(
         # Only the supervisor can reach a worker's admin socket, and it has authenticated the
         # request.
-        middlewares=[] if console_parts.has_parent else [create_auth_middleware(settings.server)],
+        middlewares=[] if console_parts.has_parent else [create_auth_middleware(settings.server)]
     )
+    # A signal instead of a middleware, because it covers aiohttp's own 404 and 405 too.
+    application.on_response_prepare.append(hide_server_version)
+    application.router.add_get("/metrics", create_metrics_handler(metrics_page.render))
+    application.router.add_get("/healthz", answer_liveness)
+    application.router.add_get("/readyz", handle_readyz)
+    application.router.add_get("/openapi.json", handle_openapi)
     console.add_console_routes(application, console_parts)
     return application
 

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
 from gateway.admin.port import (
     CHECK_SECONDS,
+    answer_liveness,
     build_readiness_body,
     create_metrics_handler,
     drop_consequences,
@@ -51,9 +52,6 @@ SCRAPE_SECONDS = 8
 def create_workers_admin_application(
     list_workers: ListWorkers, middlewares: Sequence[Middleware] = ()
 ) -> web.Application:
-    async def answer_liveness(_request: web.Request) -> web.Response:
-        return web.json_response({"status": "ok"})
-
     async def answer_readiness(_request: web.Request) -> web.Response:
         readiness = _merge_readiness(
             # Longer than a worker's own limit, so that its answer names the check that is slow.
