@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import IO, Any
 
 import click
@@ -29,14 +28,6 @@ from gateway.storage import Store, open_store
 API_KEY_VARIABLE = "LEGACY_API_KEY"
 DEFAULT_REQUESTS_PER_HOUR = 5000
 """Requests per hour: half of the legacy service's rate limit for a key."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequestShare:
-    """The request budget of an import, and the callback that shows its progress."""
-
-    per_hour: int
-    progress: ProgressCallback
 
 
 @click.group(cls=FullHelpGroup)
@@ -97,8 +88,10 @@ def import_legacy_data(
     options = ImportOptions(dry_run, open_batches, moves_open)
     api_key = _read_api_key(api_key_file)
     with show_progress("Reading the legacy service") as report_progress:
-        share = RequestShare(requests_per_hour, report_progress)
-        report = run_to_completion(_run_import(settings, name, api_key, options, share))
+        work = _run_import(
+            settings, name, api_key, options, per_hour=requests_per_hour, progress=report_progress
+        )
+        report = run_to_completion(work)
     if as_json:
         print_json(_build_import_report_json(report, name, options))
     else:
@@ -117,7 +110,13 @@ def _read_api_key(file: IO[str] | None) -> str:
 
 
 async def _run_import(
-    settings: Settings, name: str, api_key: str, options: ImportOptions, share: RequestShare
+    settings: Settings,
+    name: str,
+    api_key: str,
+    options: ImportOptions,
+    *,
+    per_hour: int,
+    progress: ProgressCallback,
 ) -> ImportReport:
 
     def announce_wait(seconds: float) -> None:
@@ -143,12 +142,12 @@ async def _run_import(
             store,
             key,
             api_key,
-            per_hour=share.per_hour,
+            per_hour=per_hour,
             options=options,
             announce_wait=announce_wait,
         ) as import_run:
             try:
-                return await import_run.run_import(share.progress)
+                return await import_run.run_import(progress)
             except LegacyReadFailed as error:
                 raise CommandError(f"the legacy service: {error}") from None
 

@@ -149,15 +149,19 @@ def _print_freeze_status(
         click.echo("Nothing is frozen.")
     if changed is None and events:
         click.echo("")
-        lines = [
-            [format_time(event.at), event.action, *_build_scope_cells(event.scope), event.actor]
-            for event in events
-        ]
-        print_table(["when", "what", "merchant", "environment", "who"], lines)
+        print_audit_events(events)
 
 
 def _build_scope_cells(scope: Tenant) -> list[str]:
     return [scope.merchant or "all", scope.environment or "both"]
+
+
+def print_audit_events(events: list[AuditEvent]) -> None:
+    rows = [
+        [format_time(event.at), *_build_scope_cells(event.scope), event.action, event.actor]
+        for event in events
+    ]
+    print_table(["when", "merchant", "environment", "what", "who"], rows)
 
 
 def build_audit_event_json(event: AuditEvent) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gateway.cli.errors import CommandError
-from gateway.cli.freeze import build_audit_event_json
+from gateway.cli.freeze import build_audit_event_json, print_audit_events
 from gateway.cli.options import (
     FullHelpGroup,
     config_option,
@@ -137,11 +137,7 @@ def list_switched_keys(*, as_json: bool, settings: Settings) -> None:
             f"\n{tenant}: batches that stay at the legacy service, which created them: {batch_count}."
         )
     click.echo("")
-    lines = [
-        [format_time(event.at), event.merchant, event.environment, event.action, event.actor]
-        for event in status.events
-    ]
-    print_table(["when", "merchant", "environment", "what", "who"], lines)
+    print_audit_events(status.events)
 
 
 def _build_status_json(status: SwitchStatus) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, get_args
 
 import click
 
+from gateway.cli.errors import CommandError
 from gateway.cli.options import config_file_option, load_command_settings
 from gateway.simulator import (
     DEMO_API_KEY,
@@ -28,10 +29,6 @@ MAX_RECORDED_REQUESTS = 100
 MAX_PORT = 65535
 
 _shown = partial(click.option, show_default=True)
-
-
-class CannotListen(click.ClickException):
-    exit_code = 2
 
 
 @click.command()
@@ -146,7 +143,7 @@ async def _run_simulator(
     except ListenError as reason:
         in_use = reason.errno == errno.EADDRINUSE
         cause = "the port is in use; choose another" if in_use else reason.strerror or str(reason)
-        raise CannotListen(f"Cannot listen on {host} port {reason.port}: {cause}") from reason
+        raise CommandError(f"Cannot listen on {host} port {reason.port}: {cause}") from reason
     click.echo(f"Simulator of the payout service at {simulator.url}")
     if simulator.legacy is not None:
         click.echo(f"Its legacy interface at {simulator.legacy.url}")
