@@ -36,8 +36,10 @@ def build_legacy_batch(batch: Batch) -> dict[str, JSON]:
 
 
 def build_batch_list_item(batch: Batch) -> dict[str, JSON]:
-    """Builds a listed ``Batch``, whose payments may not have been read."""
+    """Builds a ``ListedBatch``, whose payments may not have been read."""
     answer = build_legacy_batch(batch)
+    if (deal_id := batch.service_fields.get("dealId")) is not None:
+        answer["dealId"] = deal_id
     # A list shows only totals; no payments here means that none were read.
     if batch.merged_payments or batch.service_fields.get("totalPayments") is None:
         return answer

@@ -197,6 +197,12 @@ class Batch(TypedDict, total=False):
     updatedAt: str | None
 
 
+class ListedBatch(Batch, total=False):
+    """A batch in a list; it has a ``dealId`` only if the service gives one."""
+
+    dealId: JSON
+
+
 class BatchPayments(TypedDict):
     payments: list[ListedPayment]
     meta: Meta
@@ -476,7 +482,7 @@ class BatchWithPaymentsAnswer(TypedDict):
 
 
 class BatchesAnswer(TypedDict):
-    batches: list[Batch]
+    batches: list[ListedBatch]
     meta: Meta
 
 
