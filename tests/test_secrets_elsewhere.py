@@ -267,8 +267,6 @@ COMMANDS = [
     ["check", "--json"],
     ["doctor"],
     ["doctor", "--json"],
-    ["operations"],
-    ["operations", "--json"],
     ["openapi"],
     ["batches", "abandoned"],
     ["batches", "abandoned", "--json"],
