@@ -271,7 +271,3 @@ def list_routes(vocabulary: LegacyVocabulary) -> tuple[Route[Operation], ...]:
         prefix="/v1",
         suffix="/?",
     )
-
-
-ROUTES = list_routes(LegacyVocabulary())
-"""The routes with the document's own words."""

@@ -86,11 +86,6 @@ class SignedClient:
         assert answer.status == 200, answer.text
         return answer.json["recipient"]
 
-    async def create_account(self, recipient, **fields):
-        answer = await self.call("POST", f"/v1/recipients/{recipient['id']}/accounts", fields)
-        assert answer.status == 200, answer.text
-        return answer.json["account"]
-
     async def read_recipient(self, recipient):
         return (await self.call("GET", f"/v1/recipients/{recipient['id']}")).json["recipient"]
 
@@ -105,9 +100,6 @@ class SignedClient:
         answer = await self.call("POST", "/v1/batches", body)
         assert answer.status == 200, answer.text
         return answer.json["batch"]
-
-    async def generate_quote(self, batch):
-        return await self.call("POST", f"/v1/batches/{batch['id']}/generate-quote")
 
     async def start_batch(self, batch):
         return await self.call("POST", f"/v1/batches/{batch['id']}/start-processing")
@@ -143,47 +135,32 @@ async def client(connect_client):
     return await connect_client()
 
 
-@pytest.fixture
-def us_bank():
-    return {
-        "type": "bank-transfer",
-        "currency": "USD",
-        "country": "US",
-        "accountHolderName": "Zoë Peña",
-        "accountNum": "0123456747",
-        "branchId": "021000021",
-    }
+US_BANK = {
+    "type": "bank-transfer",
+    "currency": "USD",
+    "country": "US",
+    "accountHolderName": "Zoë Peña",
+    "accountNum": "0123456747",
+    "branchId": "021000021",
+}
+GERMAN_BANK = {
+    "type": "bank-transfer",
+    "currency": "EUR",
+    "country": "DE",
+    "accountHolderName": "Zoë Peña",
+    "iban": "DE89370400440532013000",
+}
+ADDRESS = {"street1": "1 High Street", "city": "Austin", "country": "US", "postalCode": "73301"}
 
 
 @pytest.fixture
-def german_bank():
-    return {
-        "type": "bank-transfer",
-        "currency": "EUR",
-        "country": "DE",
-        "accountHolderName": "Zoë Peña",
-        "iban": "DE89370400440532013000",
-    }
-
-
-@pytest.fixture
-def wallet():
-    return {"type": "wallet", "emailAddress": "zoe@example.org"}
-
-
-@pytest.fixture
-def us_address():
-    return {"street1": "1 High Street", "city": "Austin", "country": "US", "postalCode": "73301"}
-
-
-@pytest.fixture
-async def payee(client, us_bank, us_address):
+async def payee(client):
     """A payee in US dollars by bank transfer: minimum 1, fee 1.00."""
-    return await client.create_recipient(address=us_address, account=us_bank)
+    return await client.create_recipient(address=ADDRESS, account=US_BANK)
 
 
 @pytest.fixture
-async def german_payee(client, german_bank, us_address):
+async def german_payee(client):
     """A payee in euros by bank transfer: minimum 2, fee 1.00."""
-    address = {**us_address, "country": "DE"}
-    return await client.create_recipient(name="Zoë", address=address, account=german_bank)
+    address = {**ADDRESS, "country": "DE"}
+    return await client.create_recipient(name="Zoë", address=address, account=GERMAN_BANK)

@@ -5,7 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from gateway.simulator import BatchStart
+from gateway.simulator import BatchStart, ServiceOptions
+from tests.gateway.simulator.conftest import ADDRESS, US_BANK
 
 
 async def test_started_batch_is_processed_after_delay(client, clock, payee, german_payee):
@@ -88,3 +89,18 @@ async def test_failed_payment_is_refunded(client, clock, payee, german_payee, ou
     assert client.service.read_balance("demo", "USD") == Decimal("999988.00")
     await client.read_summary(batch)
     assert client.service.read_balance("demo", "USD") == Decimal("999988.00")
+
+
+async def test_expired_quote_cannot_be_started_and_can_be_renewed(connect_client, clock):
+    client = await connect_client(options=ServiceOptions(quote_seconds=60))
+    payee = await client.create_recipient(address=ADDRESS, account=US_BANK)
+    batch = await client.create_batch(client.build_payment(payee))
+    quote_path = f"/v1/batches/{batch['id']}/generate-quote"
+    await client.call("POST", quote_path)
+    clock.now += 60
+    answer = await client.start_batch(batch)
+    assert (answer.status, answer.errors) == (400, [("expired_quote", None)])
+    assert client.service.batch_starts == []
+    await client.call("POST", quote_path)
+    clock.now += 59
+    assert (await client.start_batch(batch)).status == 200

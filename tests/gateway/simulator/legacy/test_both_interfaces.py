@@ -18,19 +18,20 @@ async def test_legacy_status_word_changes_with_status(legacy_client, payee):
 
 
 async def test_object_deleted_by_one_interface_is_gone_from_the_other(
-    legacy_client, payee, german_payee
+    legacy_client, payee, wallet_payout
 ):
+    other_payee = await legacy_client.create_recipient(payout=wallet_payout)
     await legacy_client.request_ok("DELETE", f"/recipients/{payee['id']}")
     assert (await legacy_client.client.read_recipient(payee))["status"] == "archived"
-    await legacy_client.client.call("DELETE", f"/v1/recipients/{german_payee['id']}")
-    assert await legacy_client.request_refused("GET", f"/recipients/{german_payee['id']}") == (
+    await legacy_client.client.call("DELETE", f"/v1/recipients/{other_payee['id']}")
+    assert await legacy_client.request_refused("GET", f"/recipients/{other_payee['id']}") == (
         404,
         [("not_found", None)],
     )
     await legacy_client.client.call(
-        "PATCH", f"/v1/recipients/{german_payee['id']}", {"status": "active"}
+        "PATCH", f"/v1/recipients/{other_payee['id']}", {"status": "active"}
     )
-    assert (await legacy_client.read_recipient(german_payee))["status"] == "active"
+    assert (await legacy_client.read_recipient(other_payee))["status"] == "active"
 
 
 async def test_batches_and_payments_have_an_id_per_interface(legacy_client, payee):
@@ -49,7 +50,7 @@ async def test_short_ids_are_equal_on_both_interfaces(connect_legacy_client, wal
         options=ServiceOptions(batch_id_length=16, payment_id_length=9)
     )
     payee = await legacy_client.create_recipient(payout=wallet_payout)
-    batch = await legacy_client.create_batch(legacy_client.build_payment(payee))
+    batch = await legacy_client.create_batch(payee)
     summary = await legacy_client.client.read_summary(batch)
     assert [payment["id"] for payment in summary["payments"]] == [
         payment["id"] for payment in await legacy_client.list_payments(batch)
@@ -71,7 +72,7 @@ async def test_long_recipient_ids_are_shortened_everywhere(connect_legacy_client
         re.fullmatch(r"R-[A-Z0-9]{16}", listed_recipient["id"])
         for listed_recipient in listed_recipients
     )
-    batch = await legacy_client.create_batch(legacy_client.build_payment(payee))
+    batch = await legacy_client.create_batch(payee)
     (payment,) = await legacy_client.list_payments(batch)
     assert payment["recipient"]["id"] == payee["id"]
     await legacy_client.request_ok("DELETE", "/recipients", {"ids": [payee["id"]]})
