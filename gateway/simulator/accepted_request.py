@@ -3,11 +3,12 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import ClassVar, TypeVar
 
 from gateway.simulator import payments, views
-from gateway.simulator.errors import Problems, build_not_found_error
-from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.errors import ApiError, Problem, Problems, build_not_found_error
+from gateway.simulator.json_codec import InvalidJson, JsonObject, decode_json
 from gateway.simulator.payments import PaymentOrder
 from gateway.simulator.state import Batch, Payment, Recipient, Tenant
 
@@ -169,3 +170,14 @@ class AcceptedRequest:
 
 
 Operation = Callable[[AcceptedRequest], JsonObject]
+
+
+def decode_json_object(data: bytes, parse_float: Callable[[str], Decimal] = Decimal) -> JsonObject:
+    """Decodes a request body. Raises ApiError."""
+    try:
+        body = decode_json(data, parse_float)
+    except InvalidJson:
+        raise ApiError(Problem("invalid_field", "Body is not JSON")) from None
+    if not isinstance(body, dict):
+        raise ApiError(Problem("invalid_field", "Body is not an object"))
+    return body

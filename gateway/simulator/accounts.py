@@ -1,7 +1,7 @@
 """Accounts: their validation and changes (current interface, sections 2.6 and 4.2)."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gateway.simulator import values
@@ -19,7 +19,7 @@ from gateway.simulator.errors import Problems, build_not_found_error
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.options import ServiceOptions
 from gateway.simulator.state import Account, Recipient, Tenant
-from gateway.simulator.values import is_blank
+from gateway.simulator.values import Check, is_blank
 
 BANK_TRANSFER = "bank-transfer"
 CHECK = "check"
@@ -29,7 +29,6 @@ BANK_FIELDS = (
     "country", "accountHolderName", "accountNum", "iban", "swiftBic", "bankId", "branchId",
     "bankAddress", "bankCity", "bankRegion", "bankPostalCode",
 )  # fmt: skip
-MAILING_FIELDS = ("name", "street1", "street2", "city", "region", "country", "postal")
 
 ACCOUNT_NUMBER_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9 -]{2,33}")
 SWIFT_BIC_PATTERN = re.compile(r"[A-Z]{6}[A-Z0-9]{2}([A-Z0-9]{3})?")
@@ -44,7 +43,8 @@ def merge_and_check_account_fields(
     options: ServiceOptions,
 ) -> JsonObject:
     """Merges a request into an account's fields and checks them; ignores unknown fields."""
-    field_names, check_fields = _ACCOUNT_TYPES.get(account_type, (("emailAddress",), _check_wallet))
+    own_field, find_problem = OWN_FIELDS.get(account_type, WALLET_FIELD)
+    field_names = BANK_FIELDS if account_type == BANK_TRANSFER else (own_field,)
     sent_fields = {name: body[name] for name in ("currency", *field_names) if name in body}
     if account_type == MOBILE_WALLET and "phone" in body:  # Section 2.6 uses both names.
         sent_fields["phoneNumber"] = body["phone"]
@@ -56,7 +56,12 @@ def merge_and_check_account_fields(
         error := values.find_currency_problem(merged_fields["currency"])
     ):
         problems.add_invalid_field("currency", error)
-    check_fields(problems, merged_fields, options)
+    if account_type == BANK_TRANSFER:
+        _check_bank_account(problems, merged_fields, options)
+    elif is_blank(merged_fields.get(own_field)):
+        problems.add_empty_field(own_field)
+    elif error := find_problem(merged_fields[own_field]):
+        problems.add_invalid_field(own_field, error)
     return merged_fields
 
 
@@ -134,52 +139,18 @@ def _check_bank_ids(problems: Problems, bank_fields: JsonObject, country: str) -
             problems.add_invalid_field(name)
 
 
-def _check_wallet(problems: Problems, fields: JsonObject, _: ServiceOptions) -> None:
-    _require_fields(problems, fields, "emailAddress")
-    # A missing address was reported above; one problem per field is enough.
-    address = fields.get("emailAddress")
-    if not is_blank(address) and (error := values.find_email_problem(address)):
-        problems.add_invalid_field("emailAddress", error)
+def _find_mailing_problem(value: Any) -> str | None:
+    # Not checked further: clients of the gateway cannot create such accounts.
+    return None if isinstance(value, dict) else "Must be an object"
 
 
-def _check_mobile_wallet(problems: Problems, fields: JsonObject, _: ServiceOptions) -> None:
-    _require_fields(problems, fields, "phoneNumber")
-    number = fields.get("phoneNumber")
-    if not is_blank(number) and (error := values.find_phone_problem(number)):
-        problems.add_invalid_field("phoneNumber", error)
-
-
-def _check_mailing_address(problems: Problems, fields: JsonObject, _: ServiceOptions) -> None:
-    address = fields.get("mailing")
-    if is_blank(address):
-        problems.add_empty_field("mailing")
-    elif isinstance(address, dict):
-        _check_postal_address(problems.create_nested_view("mailing."), address)
-    else:
-        problems.add_invalid_field("mailing", "Must be an object")
-
-
-def _check_postal_address(nested_problems: Problems, address: JsonObject) -> None:
-    _require_fields(
-        nested_problems, address, "name", "street1", "city", "region", "country", "postal"
-    )
-    for name in MAILING_FIELDS:
-        if not is_blank(address.get(name)) and (error := values.find_text_problem(address[name])):
-            nested_problems.add_invalid_field(name, error)
-    if not is_blank(address.get("country")) and address["country"] != "US":
-        nested_problems.add_invalid_field("country", "Must be US")
-    postal = address.get("postal")
-    if isinstance(postal, str) and postal and not re.fullmatch(r"[0-9]{5}(-[0-9]{4})?", postal):
-        nested_problems.add_invalid_field("postal", "Must have 5 or 5+4 digits")
-
-
-_ACCOUNT_TYPES: dict[
-    str, tuple[tuple[str, ...], Callable[[Problems, JsonObject, ServiceOptions], None]]
-] = {
-    BANK_TRANSFER: (BANK_FIELDS, _check_bank_account),
-    CHECK: (("mailing",), _check_mailing_address),
-    MOBILE_WALLET: (("phoneNumber",), _check_mobile_wallet),
+OWN_FIELDS: dict[str, tuple[str, Check]] = {
+    CHECK: ("mailing", _find_mailing_problem),
+    MOBILE_WALLET: ("phoneNumber", values.find_phone_problem),
 }
+"""The one required field of a type other than bank transfers, and its check."""
+
+WALLET_FIELD = ("emailAddress", values.find_email_problem)
 
 
 ACCOUNT_ID_LENGTH = 16

@@ -1,17 +1,24 @@
-"""The current interface: signed requests (sections 4, 5 and 7)."""
+"""The current interface: its routes, and the operations that the other lacks or answers otherwise.
+
+Sections 4, 5 and 7.
+"""
 
 from collections.abc import Mapping
+from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import parse_qsl
 
-from gateway.simulator import deviations
-from gateway.simulator.accepted_request import AcceptedRequest
-from gateway.simulator.current_operations import require_operation
-from gateway.simulator.errors import ApiError, Problem
+from gateway.simulator import accounts, deviations, listing, operations, payments, recipients, views
+from gateway.simulator.accepted_request import AcceptedRequest, Operation, decode_json_object
+from gateway.simulator.canned_answers import CANNED_ANSWERS
+from gateway.simulator.errors import ApiError, OperationNotFound, Problem, Problems
 from gateway.simulator.exchange import Exchange, InterfaceName
-from gateway.simulator.json_codec import InvalidJson, JsonObject, decode_json
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.options import ServiceOptions, Vocabulary
+from gateway.simulator.routes import Route, compile_routes, find_route
 from gateway.simulator.service import Service
 from gateway.simulator.signature import authenticate_request, select_signed_target
+from gateway.simulator.state import Recipient
 
 BOOLEAN_PARAMETERS = ("primary",)
 
@@ -86,10 +93,182 @@ def _parse_json_body(exchange: Exchange) -> JsonObject:
     media_type = exchange.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise ApiError(Problem("invalid_field", "Content-Type must be application/json"))
-    try:
-        body = decode_json(exchange.body)
-    except InvalidJson:
-        raise ApiError(Problem("invalid_field", "Body is not JSON")) from None
-    if not isinstance(body, dict):
-        raise ApiError(Problem("invalid_field", "Body is not an object"))
-    return body
+    return decode_json_object(exchange.body)
+
+
+def create_recipient(request: AcceptedRequest) -> JsonObject:
+    recipient = recipients.create_recipient(request.tenant, request.body)
+    # The recipient did not exist when the request came, so the path cannot name it.
+    request.logged_recipients.append(recipient)
+    return {"recipient": request.build_recipient(recipient)}
+
+
+def update_recipient(request: AcceptedRequest) -> JsonObject:
+    recipient = request.require_path_recipient()
+    recipients.update_recipient(request.tenant, recipient, request.body)
+    return {"recipient": request.build_recipient(recipient)}
+
+
+def list_recipients(request: AcceptedRequest) -> JsonObject:
+    return listing.list_recipients(request.tenant, request.query)
+
+
+def list_payments_of_recipient(request: AcceptedRequest) -> JsonObject:
+    payments = request.tenant.list_newest_payments(request.require_path_recipient())
+    return request.build_page("payments", payments, request.build_payment)
+
+
+def create_account(request: AcceptedRequest) -> JsonObject:
+    recipient = request.require_path_recipient()
+    recipients.check_not_archived(recipient)
+    problems = Problems()
+    account = accounts.build_draft_account(request.tenant, problems, recipient.fields, request.body)
+    problems.raise_if_any()
+    accounts.attach_account(recipient, account)
+    request.tenant.effects.creation_counts["account"] += 1
+    _refresh_status_and_updated_at(request, recipient)
+    return {"account": views.build_account(account)}
+
+
+def read_account(request: AcceptedRequest) -> JsonObject:
+    return {
+        "account": views.build_account(
+            accounts.require_account(request.require_path_recipient(), request.path_ids[1])
+        )
+    }
+
+
+def update_account(request: AcceptedRequest) -> JsonObject:
+    recipient = request.require_path_recipient()
+    account = accounts.require_account(recipient, request.path_ids[1])
+    recipients.check_not_archived(recipient)
+    accounts.update_account(request.tenant, recipient, account, request.body)
+    _refresh_status_and_updated_at(request, recipient)
+    return {"account": views.build_account(account)}
+
+
+def delete_account(request: AcceptedRequest) -> JsonObject:
+    recipient = request.require_path_recipient()
+    account = accounts.require_account(recipient, request.path_ids[1])
+    recipients.check_not_archived(recipient)
+    accounts.remove_account(recipient, account)
+    _refresh_status_and_updated_at(request, recipient)
+    return {"object": "deleted"}
+
+
+def _refresh_status_and_updated_at(request: AcceptedRequest, recipient: Recipient) -> None:
+    recipient.updated_at = request.tenant.now()
+    recipients.refresh_status(recipient)
+
+
+def list_batches(request: AcceptedRequest) -> JsonObject:
+    """Lists batches, newest first; `search` matches any part of the id."""
+    search = request.query.get("search", "").casefold()
+    matches = [batch for batch in request.tenant.batches.values() if search in batch.id.casefold()]
+    # Dictionaries keep the order of insertion, which is that of creation.
+    return request.build_page("batches", matches[::-1], request.build_batch)
+
+
+def generate_quote(request: AcceptedRequest) -> JsonObject:
+    batch = request.require_path_batch()
+    payments.generate_quote(request.tenant, batch)
+    return {"batch": request.build_batch(batch)}
+
+
+def get_summary(request: AcceptedRequest) -> JsonObject:
+    summary = views.build_summary(request.tenant, request.require_path_batch())
+    return {request.tenant.vocabulary.summary: summary}
+
+
+def list_payments(request: AcceptedRequest) -> JsonObject:
+    search = request.query.get("search", "")
+    matches = [
+        payment
+        for payment in request.tenant.list_newest_payments()
+        if payments.matches_search(payment, search, payment.id)
+    ]
+    return request.build_page("payments", matches, request.build_payment)
+
+
+def read_balance(request: AcceptedRequest) -> JsonObject:
+    """Reads balances: an object by currency as in the legacy interface, or a list."""
+    tenant = request.tenant
+    entries = views.build_currency_balances(tenant, tenant.vocabulary.service)
+    entries |= views.build_wallet_balance(tenant, tenant.vocabulary.wallet)
+    has_list = tenant.options.balance_shape == "list"
+    return {"balances": list(entries.values()) if has_list else entries}
+
+
+def answer_alike(answer: JsonObject, _request: AcceptedRequest) -> JsonObject:
+    return answer
+
+
+RECIPIENTS_PATH = "/v1/recipients"
+RECIPIENT_PATH = "/v1/recipients/{id}"
+ACCOUNTS_PATH = "/v1/recipients/{id}/accounts"
+ACCOUNT_PATH = "/v1/recipients/{id}/accounts/{recipientAccountId}"
+BATCHES_PATH = "/v1/batches"
+BATCH_PATH = "/v1/batches/{id}"
+PAYMENTS_PATH = "/v1/batches/{id}/payments"
+PAYMENT_PATH = "/v1/batches/{id}/payments/{paymentId}"
+
+
+# Cached per vocabulary, because tests run services with different words.
+@lru_cache
+def _list_documented_routes(vocabulary: Vocabulary) -> tuple[Route[Operation], ...]:
+    return compile_routes(
+        ("POST", RECIPIENTS_PATH, create_recipient),
+        ("GET", RECIPIENTS_PATH, list_recipients),
+        ("DELETE", RECIPIENTS_PATH, operations.delete_recipients),
+        ("GET", RECIPIENT_PATH, operations.read_recipient),
+        ("PATCH", RECIPIENT_PATH, update_recipient),
+        ("DELETE", RECIPIENT_PATH, operations.delete_recipient),
+        ("GET", "/v1/recipients/{id}/logs", operations.list_activities),
+        ("GET", "/v1/recipients/{id}/payments", list_payments_of_recipient),
+        ("POST", ACCOUNTS_PATH, create_account),
+        ("GET", ACCOUNT_PATH, read_account),
+        ("PATCH", ACCOUNT_PATH, update_account),
+        ("DELETE", ACCOUNT_PATH, delete_account),
+        ("POST", BATCHES_PATH, operations.create_batch),
+        ("POST", PAYMENTS_PATH, operations.create_payment),
+        ("POST", "/v1/batches/{id}/generate-quote", generate_quote),
+        ("POST", "/v1/batches/{id}/start-processing", operations.start_processing),
+        ("GET", vocabulary.summary_path, get_summary),
+        ("GET", "/v1/payments/{id}", operations.read_payment),
+        ("GET", vocabulary.balance_path, read_balance),
+        *((method, path, partial(answer_alike, answer)) for method, path, answer in CANNED_ANSWERS),
+    )
+
+
+# Operations without a path in the document. Section 1 says that open batches can be edited and
+# deleted: the paths are assumed to be those of the legacy interface.
+INFERRED_ROUTES = compile_routes(
+    ("GET", BATCHES_PATH, list_batches),
+    ("DELETE", BATCHES_PATH, operations.delete_batches),
+    ("GET", BATCH_PATH, operations.read_batch),
+    ("PATCH", BATCH_PATH, operations.update_batch),
+    ("DELETE", BATCH_PATH, operations.delete_batch),
+    ("GET", PAYMENTS_PATH, operations.list_payments_of_batch),
+    ("PATCH", PAYMENT_PATH, operations.update_payment),
+    ("DELETE", PAYMENT_PATH, operations.delete_payment),
+)
+PAYMENT_LIST_ROUTES = compile_routes(("GET", "/v1/payments", list_payments))
+
+
+def require_operation(
+    method: str, path: str, vocabulary: Vocabulary, options: ServiceOptions
+) -> tuple[Operation, tuple[str, ...]]:
+    """Returns the operation and the ids in the path.
+
+    Paths are compared as sent: nothing is decoded, and a trailing slash is significant. Raises
+    OperationNotFound for an unknown path and for a method that the path does not have.
+    """
+    if match := find_route(_list_documented_routes(vocabulary), method, path):
+        return match
+    for table, is_offered in (
+        (INFERRED_ROUTES, options.inferred),
+        (PAYMENT_LIST_ROUTES, options.lists_payments),
+    ):
+        if is_offered and (match := find_route(table, method, path)):
+            return match
+    raise OperationNotFound

@@ -7,7 +7,13 @@ of the legacy interface, with the service's words.
 from decimal import Decimal
 
 from gateway.simulator import money
-from gateway.simulator.accounts import BANK_TRANSFER, CHECK, MOBILE_WALLET
+from gateway.simulator.accounts import (
+    BANK_TRANSFER,
+    CHECK,
+    MOBILE_WALLET,
+    OWN_FIELDS,
+    WALLET_FIELD,
+)
 from gateway.simulator.countries import SEPA_COUNTRIES, WIRE_COUNTRIES
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.recipients import ADDRESS_CHECKS
@@ -137,7 +143,7 @@ def build_account(account: Account) -> JsonObject:
     }
     if account.type == BANK_TRANSFER:
         return common_fields | _build_bank_fields(account.fields)
-    own_field = {CHECK: "mailing", MOBILE_WALLET: "phoneNumber"}.get(account.type, "emailAddress")
+    own_field, _ = OWN_FIELDS.get(account.type, WALLET_FIELD)
     return common_fields | {own_field: account.fields[own_field]}
 
 

@@ -1,23 +1,342 @@
-"""The legacy interface: an API key in a header (sections 4, 5 and 7)."""
+"""The legacy interface: its routes, and the operations that the other lacks or answers otherwise.
 
-from collections.abc import Mapping
+Sections 4 to 7. Names and currencies of countries are those of CLDR, regions those of ISO 3166-2.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
 from typing import cast
 from urllib.parse import parse_qsl
 
-from gateway.simulator.accepted_request import AcceptedRequest
-from gateway.simulator.errors import ApiError, OperationNotFound, Problem
-from gateway.simulator.exchange import Exchange, InterfaceName
-from gateway.simulator.json_codec import InvalidJson, JsonObject, decode_json
-from gateway.simulator.legacy.legacy_request import LegacyRequest
-from gateway.simulator.legacy.lenient import JsonNumber, drop_empty_and_stringify_integers
-from gateway.simulator.legacy.operations import (
-    BODYLESS_OPERATIONS,
-    KEYLESS_OPERATION,
-    Operation,
-    list_routes,
+import pycountry
+from babel import Locale
+from babel.numbers import get_currency_name, get_territory_currencies
+
+from gateway.simulator import operations, payments, recipients
+from gateway.simulator import views as service_views
+from gateway.simulator.accepted_request import AcceptedRequest, decode_json_object
+from gateway.simulator.countries import COUNTRIES, parse_country_codes
+from gateway.simulator.errors import (
+    ApiError,
+    OperationNotFound,
+    Problem,
+    Problems,
+    build_not_found_error,
 )
-from gateway.simulator.routes import find_route
+from gateway.simulator.exchange import Exchange, InterfaceName
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.legacy import (
+    government_ids,
+    lists,
+    payout_bodies,
+    recipient_bodies,
+    views,
+)
+from gateway.simulator.legacy.legacy_request import LegacyRequest
+from gateway.simulator.legacy.lenient import (
+    JsonNumber,
+    drop_empty_and_stringify_integers,
+    parse_object,
+)
+from gateway.simulator.legacy.payout_bodies import Mode, PayoutPlan
+from gateway.simulator.operations import UPDATED
+from gateway.simulator.options import LegacyVocabulary
+from gateway.simulator.routes import Route, compile_routes, find_route
 from gateway.simulator.service import Service
+from gateway.simulator.state import Payment, Recipient
+
+Operation = Callable[[LegacyRequest], JsonObject]
+
+# Section 4.6 lists all countries but these.
+SUPPORTED_COUNTRIES = COUNTRIES - parse_country_codes(
+    "AQ AX BV CC CD CI CU CV EH HM IO IQ IR KP LB LR LY MM NR PS SD SO SY UM VE YE ZW"
+)
+
+
+def get_country(request: AcceptedRequest) -> JsonObject:
+    """Raises ApiError `not_found` for unknown codes and for countries under sanctions."""
+    code = request.path_ids[0].upper()
+    if code not in SUPPORTED_COUNTRIES:
+        raise build_not_found_error("Country")
+    return {"country": _build_country(code)}
+
+
+@lru_cache
+def _build_country(code: str) -> JsonObject:
+    return {
+        "name": Locale("en").territories[code],
+        "code": code,
+        "currency": _build_currency(code),
+        "regions": _build_regions(code),
+    }
+
+
+def _build_currency(country: str) -> JsonObject:
+    """Selects a country's currency; of several, the one whose code begins with the country's."""
+    # Currencies without an end date rather than today's, so that answers do not depend on the date.
+    currencies = get_territory_currencies(country, include_details=True)
+    codes = [
+        currency["currency"]
+        for currency in currencies
+        if currency["tender"] and currency["to"] is None
+    ]
+    code = next((candidate for candidate in codes if candidate.startswith(country)), codes[0])
+    return {"code": code, "name": get_currency_name(code, locale="en")}
+
+
+def _build_regions(country: str) -> JsonObject:
+    subdivisions = (
+        subdivision for subdivision in pycountry.subdivisions if subdivision.country_code == country
+    )
+    code_and_names = sorted(
+        (str(subdivision.code), str(subdivision.name)) for subdivision in subdivisions
+    )
+    return {code.partition("-")[2]: name for code, name in code_and_names}
+
+
+def create_payout_methods(request: LegacyRequest) -> JsonObject:
+    _parse_and_apply_payout_body(request, "post")
+    return get_payout_methods(request)
+
+
+def get_payout_methods(request: LegacyRequest) -> JsonObject:
+    payout = views.build_payout(request.tenant, request.require_path_recipient())
+    if payout is None:
+        raise build_not_found_error("Payout method")
+    return payout
+
+
+def update_payout_methods(request: LegacyRequest) -> JsonObject:
+    _parse_and_apply_payout_body(request, "patch")
+    return UPDATED
+
+
+def _parse_and_apply_payout_body(request: LegacyRequest, mode: Mode) -> None:
+    recipient, problems = request.require_path_recipient(), Problems()
+    plan = payout_bodies.PayoutParser(
+        request.tenant, problems, request.body, recipient.fields, recipient, mode
+    ).parse()
+    problems.raise_if_any()
+    plan.apply_to_recipient(request.tenant, recipient)
+
+
+def create_recipient(request: LegacyRequest) -> JsonObject:
+    problems = Problems()
+    fields = recipient_bodies.parse_new_recipient(problems, request.body)
+    plan = _parse_payout(request, problems, fields, None, "create")
+    problems.raise_if_any()
+    recipient = recipients.insert_recipient(request.tenant, fields, [])
+    plan.apply_to_recipient(request.tenant, recipient)
+    request.logged_recipients.append(recipient)
+    return {"recipient": request.build_recipient(recipient)}
+
+
+def update_recipient(request: LegacyRequest) -> JsonObject:
+    recipient, problems = request.require_path_recipient(), Problems()
+    fields, sent_names = recipient_bodies.parse_recipient_change(problems, request.body, recipient)
+    status = recipient_bodies.parse_status_change(
+        problems, request.body, views.translate_status(recipient)
+    )
+    plan = _parse_payout(request, problems, fields, recipient, "patch")
+    problems.raise_if_any()
+    if status is not None:
+        # The service has fewer words; the legacy one is stored beside it.
+        fields["status"] = recipient_bodies.STATUS_CHOICES[status][0]
+    if request.body.get("id"):  # A whole object sent back: unchanged fields are not changes.
+        current_view = views.build_recipient(request, recipient)
+        sent_names = {
+            name
+            for name in sent_names
+            if not _is_unchanged(request.body, fields, name, current_view)
+        }
+    if sent_names or status is not None:
+        recipients.apply_recipient_fields(request.tenant, recipient, fields, sent_names)
+    # After the change, which clears the previous word.
+    if status is not None:
+        recipient.legacy_status = recipient_bodies.STATUS_CHOICES[status][1]
+    if request.body.get("payout"):
+        plan.apply_to_recipient(request.tenant, recipient)
+    return UPDATED
+
+
+def _is_unchanged(
+    body: JsonObject, fields: JsonObject, name: str, current_view: JsonObject
+) -> bool:
+    """Whether a sent field equals the shown one; for an address, only the fields that were sent."""
+    value, current_value = body.get(name), current_view.get(name)
+    if isinstance(value, dict) and isinstance(current_value, dict):
+        return all(part == current_value.get(field) for field, part in value.items())
+    # Not `body`: a currency may be sent under another name than it is shown.
+    return bool(fields.get(name) == current_value)
+
+
+def _parse_payout(
+    request: LegacyRequest,
+    problems: Problems,
+    fields: JsonObject,
+    recipient: Recipient | None,
+    mode: Mode,
+) -> PayoutPlan:
+    payout_body = parse_object(problems, request.body, "payout")
+    payout_problems = problems.create_nested_view("payout.")
+    ssn = request.body.get("ssn")
+    is_unchanged = recipient is not None and ssn == government_ids.mask_recipient_ssn(
+        recipient.fields
+    )
+    if is_unchanged or not (isinstance(ssn, str) and re.fullmatch(r"[0-9]{9}|.*\*.*", ssn)):
+        ssn = None
+    return payout_bodies.PayoutParser(
+        request.tenant, payout_problems, payout_body, fields, recipient, mode, ssn
+    ).parse()
+
+
+def list_recipients(request: LegacyRequest) -> JsonObject:
+    matches = lists.filter_recipients(request)
+    return request.build_page("recipients", matches, request.build_recipient)
+
+
+def list_payments_of_recipient(request: LegacyRequest) -> JsonObject:
+    newest = request.tenant.list_newest_payments(request.require_path_recipient())
+    matches = lists.filter_payments(request, newest, request.build_payment)
+    return request.build_page("payments", matches, request.build_payment)
+
+
+def list_payments(request: LegacyRequest) -> JsonObject:
+    """Lists the payments of all batches, newest first, as the lists of batches show them."""
+    newest = request.tenant.list_newest_payments()
+    matches = lists.filter_payments(request, newest, request.build_listed_payment)
+    return request.build_page("payments", matches, request.build_listed_payment)
+
+
+def list_batches(request: LegacyRequest) -> JsonObject:
+    """Lists batches, newest first; ties are sorted by id."""
+    matches = lists.filter_batches(request, request.tenant.batches.values())
+    # Two stable sorts, so that `reverse` does not reverse the order of ties.
+    matches.sort(key=lambda batch: request.build_client_id(batch.id))
+    matches.sort(key=lambda batch: batch.created_at, reverse=True)
+    return request.build_page("batches", matches, request.build_batch)
+
+
+def update_batch(request: LegacyRequest) -> JsonObject:
+    # Clients may send back a whole batch, which has its payments as a page object.
+    page = request.body.get("payments")
+    if isinstance(page, dict) and "payments" in page:
+        request.body = {**request.body, "payments": page["payments"]}
+    return operations.update_batch(request)
+
+
+def generate_quote(request: LegacyRequest) -> JsonObject:
+    """Generates a quote; the response contains the payments, because they have the rates."""
+    batch = request.require_path_batch()
+    payments.generate_quote(request.tenant, batch)
+    return {"batch": request.build_batch_with_payments(batch)}
+
+
+def get_summary(request: LegacyRequest) -> JsonObject:
+    return {"batchSummary": views.build_summary(request, request.require_path_batch())}
+
+
+def start_processing(request: LegacyRequest) -> JsonObject:
+    try:
+        return operations.start_processing(request)
+    except ApiError as error:
+        # The rules of the current interface report fields that legacy clients did not send.
+        payments = list(request.require_path_batch().payments.values())
+        raise _translate_start_error(request, error, payments) from None
+
+
+def _translate_start_error(
+    request: LegacyRequest, error: ApiError, payments: list[Payment]
+) -> ApiError:
+    # The client sent no fields, so the message and not `field` names the payment.
+    problems = []
+    for problem in error.problems:
+        if problem.field is None:
+            problems.append(problem)
+            continue
+        position = problem.field.removeprefix("payments[").partition("]")[0]
+        payment_label = f"Payment {request.build_client_id(payments[int(position)].id)}"
+        reason = (
+            "recipient cannot be paid"
+            if problem.code == "invalid_status"
+            else "is less than the least amount"
+        )
+        problems.append(Problem(problem.code, f"{payment_label}: {reason}"))
+    return ApiError(*problems)
+
+
+def list_balances(request: LegacyRequest) -> JsonObject:
+    words, tenant = request.tenant.vocabulary.legacy, request.tenant
+    balances = service_views.build_currency_balances(tenant, words.service)
+    return {"balances": balances | service_views.build_wallet_balance(tenant, words.wallet)}
+
+
+def list_currency_balances(request: LegacyRequest) -> JsonObject:
+    words = request.tenant.vocabulary.legacy
+    return {"balances": service_views.build_currency_balances(request.tenant, words.service)}
+
+
+def get_wallet_balance(request: LegacyRequest) -> JsonObject:
+    balances = service_views.build_wallet_balance(
+        request.tenant, request.tenant.vocabulary.legacy.wallet
+    )
+    if not balances:
+        raise build_not_found_error("Wallet account")
+    return {"balances": balances}
+
+
+KEYLESS_OPERATION = get_country
+BODYLESS_OPERATIONS = {
+    operations.delete_recipient,
+    operations.delete_batch,
+    generate_quote,
+    start_processing,
+    operations.delete_payment,
+}
+"""Writes that ignore the request body."""
+
+
+# Cached per vocabulary, because tests run services with different words.
+@cache
+def list_routes(vocabulary: LegacyVocabulary) -> tuple[Route[Operation], ...]:
+    return compile_routes(
+        ("POST", "/recipients", create_recipient),
+        ("GET", "/recipients/:id", operations.read_recipient),
+        ("PATCH", "/recipients/:id", update_recipient),
+        ("DELETE", "/recipients/:id", operations.delete_recipient),
+        ("DELETE", "/recipients", operations.delete_recipients),
+        ("GET", "/recipients", list_recipients),
+        ("GET", "/recipients/:id/logs", operations.list_activities),
+        ("GET", "/recipients/:id/payments", list_payments_of_recipient),
+        ("POST", "/recipients/:id/payout-methods", create_payout_methods),
+        ("GET", "/recipients/:id/payout-methods", get_payout_methods),
+        ("PATCH", "/recipients/:id/payout-methods", update_payout_methods),
+        ("POST", "/batches", operations.create_batch),
+        ("GET", "/batches/:id", operations.read_batch),
+        ("PATCH", "/batches/:id", update_batch),
+        ("DELETE", "/batches/:id", operations.delete_batch),
+        ("DELETE", "/batches", operations.delete_batches),
+        ("GET", "/batches", list_batches),
+        ("POST", "/batches/:id/generate-quote", generate_quote),
+        ("GET", "/batches/:id/summary", get_summary),
+        ("POST", "/batches/:id/start-processing", start_processing),
+        ("POST", "/batches/:id/payments", operations.create_payment),
+        ("GET", "/batches/:id/payments/:payment", operations.read_payment_of_batch),
+        ("PATCH", "/batches/:id/payments/:payment", operations.update_payment),
+        ("DELETE", "/batches/:id/payments/:payment", operations.delete_payment),
+        ("GET", "/batches/:id/payments", operations.list_payments_of_batch),
+        ("GET", "/profile/balances", list_balances),
+        ("GET", f"/profile/balances/{vocabulary.service}", list_currency_balances),
+        ("GET", f"/profile/balances/{vocabulary.wallet}", get_wallet_balance),
+        ("GET", "/geography/countries/:code", get_country),
+        # Not in the document, but clients use them.
+        ("GET", "/payments/:id", operations.read_payment),
+        ("GET", "/payments", list_payments),
+        prefix="/v1",
+        suffix="/?",
+    )
+
 
 # Section 7, without codes that no operation here returns.
 STATUS_BY_CODE = {
@@ -55,7 +374,9 @@ class LegacyInterface:
             return self._answer_preflight(exchange)
         run_operation, request.path_ids = self._require_route(exchange)
         if exchange.method != "GET" and run_operation not in BODYLESS_OPERATIONS:
-            request.body = _parse_json_body(exchange.body)
+            # The Content-Type is not checked: section 5 asks for one, but clients omit it.
+            body = decode_json_object(exchange.body, JsonNumber)
+            request.body = drop_empty_and_stringify_integers(body)
         return run_operation(cast("LegacyRequest", request))
 
     def select_error_status(self, error: ApiError) -> int:
@@ -78,15 +399,3 @@ class LegacyInterface:
             "Access-Control-Allow-Headers": "X-API-Key, Content-Type",
         }
         return {}
-
-
-def _parse_json_body(data: bytes) -> JsonObject:
-    # The Content-Type is not checked: section 5 asks for one, but clients omit it.
-    try:
-        body = decode_json(data, JsonNumber)
-    except InvalidJson:
-        raise ApiError(Problem("invalid_field", "Body is not JSON")) from None
-    if not isinstance(body, dict):
-        raise ApiError(Problem("invalid_field", "Body is not an object"))
-    normalized: JsonObject = drop_empty_and_stringify_integers(body)
-    return normalized
