@@ -1,14 +1,104 @@
-"""The three balance operations (legacy interface, section 4.5); each makes one call."""
+"""The three balance operations (legacy interface, section 4.5), and the balances that batches need.
+
+A payment to a wallet is paid from the wallet account, and every other one from service accounts,
+both in the batch's currency. It needs its source amount and the merchant's fees, if these are
+known.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+
 from mappings import current, legacy, money
 from mappings.current import BALANCE_PATH
-from mappings.effects import JSON, Answer, Call, Flow, Operation, Request
+from mappings.effects import JSON, Answer, Call, Flow, Operation, Request, SubFlow
 from mappings.errors import NOT_FOUND
 from mappings.failures import Invalid
-from mappings.funds import parse_balances
-from mappings.payouts import SubFlow
+from mappings.lazy_sequences import filter_rows
+
+Payments = Sequence[Mapping[str, JSON]]
+Balances = Sequence[Mapping[str, JSON]]
+
+
+def parse_balances(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
+    """Parses the entries of a balance response: a list, an object by currency, or one entry."""
+    # The document shows no payload for this call.
+    raw_balances = extract_raw_balances(body)
+    if (
+        isinstance(raw_balances, dict)
+        and money.parse_amount(raw_balances.get("amount")) is not None
+    ):
+        return [raw_balances]
+    if isinstance(raw_balances, dict):
+        entries_by_name = {
+            name: entry for name, entry in raw_balances.items() if isinstance(entry, dict)
+        }
+        return [
+            {**_parse_balance_entry_name(name), **entry} for name, entry in entries_by_name.items()
+        ]
+    return [entry for entry in raw_balances or [] if isinstance(entry, dict)]
+
+
+def extract_raw_balances(body: Mapping[str, JSON]) -> JSON:
+    """Returns the balances of a response, in whatever shape the service uses."""
+    return body.get("balances", body.get("balance"))
+
+
+def _parse_balance_entry_name(name: str) -> dict[str, JSON]:
+    """Parses the key of an entry, which is a currency or the name of the wallet account."""
+    return {"type": current.WALLET} if name == current.WALLET else {"currency": name}
+
+
+def determine_payment_method(payment: Mapping[str, JSON]) -> str:
+    recipient = payment.get("recipient") or {}
+    return str(payment.get("method") or recipient.get("payoutMethod") or current.BANK_TRANSFER)
+
+
+def split_off_wallet_payments(payments: Payments) -> tuple[Payments, Payments]:
+    """Splits payments into those to wallets and all others."""
+    to_wallets = filter_rows(
+        payments, lambda payment: determine_payment_method(payment) == current.WALLET
+    )
+    return to_wallets, filter_rows(
+        payments, lambda payment: determine_payment_method(payment) != current.WALLET
+    )
+
+
+def has_sufficient_funds(balances: Balances, payments: Payments, currency: JSON) -> bool:
+    to_wallets, to_banks = split_off_wallet_payments(payments)
+    return compute_required_funds(to_wallets) <= compute_available_funds(
+        balances, currency, wallet=True
+    ) and compute_required_funds(to_banks) <= compute_available_funds(
+        balances, currency, wallet=False
+    )
+
+
+def compute_required_funds(payments: Payments) -> Decimal:
+    return money.add_decimals(
+        sum_amount_field(payments, "sourceAmount"), sum_amount_field(payments, "merchantFees")
+    )
+
+
+def compute_available_funds(balances: Balances, currency: JSON, *, wallet: bool) -> Decimal:
+    """Sums the balances in a currency, of the wallet account or of the service accounts."""
+    return sum_amount_field(
+        [
+            entry
+            for entry in balances
+            if (entry.get("type") == current.WALLET) is wallet and entry.get("currency") == currency
+        ],
+        "amount",
+    )
+
+
+def sum_amount_field(rows: Sequence[Mapping[str, JSON]], name: str) -> Decimal:
+    """Returns the exact sum of a field over the rows that have an amount in it."""
+    # Rows without an amount are left out: the sum informs, and never blocks a start (contract,
+    # section 5).
+    amounts = (money.parse_amount(row.get(name)) for row in rows)
+    return money.sum_decimals(amount for amount in amounts if amount is not None)
+
 
 SERVICE = "service"
 
@@ -83,7 +173,6 @@ OPERATIONS = (
         "GET",
         _BALANCES_PATH,
         read_balances,
-        "4.5",
         "emulated",
         _EMULATED_REASON,
         answer_shape=legacy.BalancesAnswer,
@@ -92,7 +181,6 @@ OPERATIONS = (
         "GET",
         f"{_BALANCES_PATH}/<service>",
         read_service_balances,
-        "4.5",
         "emulated",
         _EMULATED_REASON,
         answer_shape=legacy.BalancesAnswer,
@@ -101,7 +189,6 @@ OPERATIONS = (
         "GET",
         f"{_BALANCES_PATH}/<wallet>",
         read_wallet_balance,
-        "4.5",
         "emulated",
         _EMULATED_REASON,
         answer_shape=legacy.BalancesAnswer,

@@ -110,10 +110,6 @@ registry (GB with its sort codes, Brazil, Costa Rica, Kazakhstan and more) also 
 numbers."""
 
 
-def find_government_id_rule(country: JSON, recipient_type: JSON) -> DigitRule | None:
-    return (BUSINESS_ID_RULES if recipient_type == "business" else PERSONAL_ID_RULES).get(country)
-
-
 def normalize_iban(text: str) -> str:
     return re.sub(r"\s", "", text).upper()
 
@@ -143,16 +139,19 @@ def _extract_sort_code_from_iban(bank: Mapping[str, JSON]) -> str | None:
     iban = normalize_iban(bank.get("iban") or "")
     if bank.get("country") != "GB" or not iban.startswith("GB"):
         return None
-    try:
-        return IBAN(iban).branch_code or None
-    except SchwiftyException:
-        return None
+    parsed_iban = _parse_iban(iban)
+    return (parsed_iban and parsed_iban.branch_code) or None
 
 
 def extract_account_number_from_iban(iban: str) -> str | None:
     """Returns the domestic account number that an IBAN contains, or None."""
+    parsed_iban = _parse_iban(iban)
+    return (parsed_iban and parsed_iban.account_code) or None
+
+
+def _parse_iban(text: str) -> IBAN | None:
     try:
-        return IBAN(iban).account_code or None
+        return IBAN(text)
     except SchwiftyException:
         return None
 
@@ -229,7 +228,8 @@ def validate_government_id(
 ) -> Iterator[Problem]:
     """Validates the government id; ``masked_id`` is the one that the service already has."""
     country = bank.get("country")
-    required_rule = find_government_id_rule(country, recipient_type)
+    rules = BUSINESS_ID_RULES if recipient_type == "business" else PERSONAL_ID_RULES
+    required_rule = rules.get(str(country))
     rule = required_rule or OPTIONAL_ID_RULES.get(str(country))
     government_id, field = bank.get("governmentId"), f"{prefix}governmentId"
     # A stored government id, of which only the mask is known, satisfies the requirement.
@@ -245,12 +245,8 @@ def validate_government_id(
 
 
 def is_iban(text: str) -> bool:
-    try:
-        IBAN(normalize_iban(text))
-    except SchwiftyException:
-        return False
     # Upper-casing turns some other letters into ASCII ones ("ß" becomes "SS").
-    return text.isascii()
+    return text.isascii() and _parse_iban(normalize_iban(text)) is not None
 
 
 def is_iban_in_any_notation(text: str) -> bool:
@@ -261,10 +257,8 @@ def is_iban_in_any_notation(text: str) -> bool:
 
 
 def _is_bic(text: str) -> bool:
-    return len(text) in (8, 11) and text.isascii() and _is_parsable_bic(text)
-
-
-def _is_parsable_bic(text: str) -> bool:
+    if len(text) not in (8, 11) or not text.isascii():
+        return False
     try:
         BIC(text.upper())
     except SchwiftyException:

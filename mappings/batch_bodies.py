@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from mappings import money, outcome_rules, paging
+from mappings import money, paging
 from mappings.banking import build_empty_field_problem, build_invalid_field_problem
-from mappings.batch_views import SIGNED_ADDS, Batch
-from mappings.effects import JSON, Call, LoadFacts, Parallel
+from mappings.effects import JSON, Call, LoadFacts, Parallel, SubFlow
 from mappings.failures import Invalid, Problem, ProblemList, Unreachable
 from mappings.field_types import validate_amount
 from mappings.ids import ID_PATTERN
 from mappings.lazy_sequences import iterate_chunks, map_rows
-from mappings.matching import Entry, Payment, extract_recipient_id
+from mappings.matching import Entry, Payment
 from mappings.objects import Facts, choose_legacy_recipient_status, is_deleted_for_clients
-from mappings.payouts import SubFlow
 
 MAX_ADDRESSES = 1000
 """Maximum number of distinct email addresses in one request's payments; each costs one call."""
@@ -357,49 +354,6 @@ def _find_unpayable_recipient_problem(
             f"{payment.field_prefix}{side}Amount", f"is less than the least amount, {minimum}"
         )
     return None
-
-
-def has_upstream_batch_requested_payments(batch: Batch) -> SubFlow:
-    """Whether the service's batch makes the requested payments: recipient, amount and currency.
-
-    The batch may also contain payments that clients have added by signed requests.
-    """
-    # Payments are counted, because a client may request equal ones, and the service may reorder
-    # them.
-    requested_counts = Counter(
-        _build_requested_payment_key(entry, batch.facts.get("currency")) for entry in batch.entries
-    )
-    unrequested: list[Payment] = []
-    for payment in batch.payments:
-        side = payment.get("asked_side") or "source"
-        amount = money.parse_amount(payment.get(f"{side}Amount"))
-        recipient = (payment.get("recipient") or {}).get("id")
-        actual_counts = recipient, amount, payment.get(f"{side}Currency")
-        if requested_counts[actual_counts]:
-            requested_counts[actual_counts] -= 1
-        else:
-            unrequested.append(payment)
-    if requested_counts.total():
-        return False
-    added_bodies = list((yield LoadFacts(SIGNED_ADDS, batch.id)).values()) if unrequested else []
-    for payment in unrequested:
-        matches = (
-            body
-            for body in added_bodies
-            if outcome_rules.is_payment_of_add(payment, body, batch.currency)
-        )
-        if (match := next(matches, None)) is None:
-            return False
-        # Each add explains one payment, so that a payment made twice is noticed.
-        added_bodies.remove(match)
-    return True
-
-
-def _build_requested_payment_key(entry: Entry, currency: JSON) -> tuple[JSON, ...]:
-    payee = extract_recipient_id(entry)
-    if entry.get("sourceAmount"):
-        return payee, money.parse_amount(entry["sourceAmount"]), currency
-    return payee, money.parse_amount(entry.get("targetAmount")), entry.get("targetCurrency")
 
 
 RECIPIENT_FIELDS = ("id", "referenceId", "email", "name", "status", "country", "payoutMethod")

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
-from mappings import batch_bodies, outcome_rules, payment_bodies
+from mappings import batch_bodies, payment_bodies
 from mappings.banking import build_empty_field_problem, build_invalid_field_problem
 from mappings.batch_bodies import SentPayment, collect_sent_payments
 from mappings.batch_locks import finish_without_change
 from mappings.batch_reads import WRONG_STATUS
 from mappings.batch_views import Batch, PaymentRef
 from mappings.drafts import Edit, edit_batch
-from mappings.effects import JSON, Call, Request
+from mappings.effects import JSON, Call, Request, SubFlow
 from mappings.failures import Invalid, Problem
 from mappings.ids import derive_deterministic_id
 from mappings.lazy_sequences import (
@@ -25,7 +25,6 @@ from mappings.lazy_sequences import (
     materialize_rows,
 )
 from mappings.matching import Entry
-from mappings.payouts import SubFlow
 
 
 def edit_batch_payments(batch: Batch, request: Request) -> SubFlow:
@@ -46,14 +45,13 @@ def edit_batch_payments(batch: Batch, request: Request) -> SubFlow:
             range(len(recipients)),
         )
     )
-    call = _build_patch_call(request, batch, changes, added_entries)
+    build_call = _build_patch_call(request, batch, changes, added_entries)
     build_changes = partial(_map_payment_changes_by_id, changes)
     removed_ids = map_rows(
         lambda payment: changes.find_payment_ref(payment).id, changes.removed_payments
     )
-    yield from edit_batch(
-        batch, request, call, Edit(added_entries, build_changes, removed_ids, changes.facts)
-    )
+    edit = Edit(added_entries, build_changes, removed_ids, changes.facts)
+    yield from edit_batch(batch, request, edit, build_call)
 
 
 def list_payment_ids_to_load(request: Request) -> Collection[str] | None:
@@ -201,7 +199,8 @@ def _validate_batch_changes(batch: Batch, changes: _BatchChanges) -> Iterator[Pr
 
 def _build_patch_call(
     request: Request, batch: Batch, batch_changes: _BatchChanges, added_entries: Sequence[Entry]
-) -> Call:
+) -> Callable[..., Call]:
+    """Builds the call, which only lacks the rule ``reconcile``."""
     memo = request.options.send_memo
 
     def build_payment_update(change: SentPayment) -> dict[str, JSON]:
@@ -216,7 +215,8 @@ def _build_patch_call(
         "update_payments": changed_payments,
         "remove_payments": batch_changes.removed_payments,
     }
-    return Call(
+    return partial(
+        Call,
         "PATCH",
         f"/batches/{batch.upstream_id}",
         {
@@ -238,21 +238,6 @@ def _build_patch_call(
         probe_ids=(batch.upstream_id,),
         # Sent twice, it would add its payments twice.
         is_idempotent=not added_entries,
-        reconcile=outcome_rules.build_batch_edit_outcome_rule(
-            batch.upstream_id,
-            batch.payments,
-            batch.currency,
-            additions=added_entries,
-            build_changes=lambda: {
-                batch_changes.find_payment_ref(payment).upstream_id: payment.body
-                for payment in changed_payments
-            },
-            list_removed_ids=lambda: [
-                batch_changes.find_payment_ref(payment).upstream_id
-                for payment in batch_changes.removed_payments
-            ],
-            batch_fields=fields,
-        ),
     )
 
 

@@ -17,10 +17,9 @@ from datetime import datetime
 
 from mappings.batch_reads import WRONG_STATUS, load_batch
 from mappings.batch_views import SIGNED_ADDS, Batch
-from mappings.effects import JSON, AwaitFacts, Call, CompareAndSet, LoadFacts, Request
+from mappings.effects import JSON, AwaitFacts, Call, CompareAndSet, LoadFacts, Request, SubFlow
 from mappings.errors import NOT_FOUND
 from mappings.failures import Conflict, Failure, Halted, Invalid, Problem, Refused, Unreachable
-from mappings.payouts import SubFlow
 
 BEING_CHANGED = Problem(
     "internal_server_error",
@@ -178,32 +177,34 @@ def load_batch_once_unlocked(batch_id: str) -> SubFlow:
     return (yield from load_batch(batch_id))
 
 
-def acquire_batch_lock_with_retries(batch: Batch, phase: str, now: datetime) -> SubFlow:
-    """Acquires the lock, waiting for others, and returns the batch as it was at that moment."""
+def retry_on_conflict(batch: Batch, attempt: Callable[[Batch], SubFlow]) -> SubFlow:
+    """Makes an attempt, which raises Conflict if the batch was changed since it was loaded.
+
+    After that it waits for the other request, and tries again with the batch as that has left it.
+    """
     for _ in range(MAX_LOCK_ATTEMPTS):
         try:
-            yield from acquire_batch_lock(batch, phase, now)
+            return (yield from attempt(batch))
         except Conflict:
             batch = yield from load_batch_once_unlocked(batch.id)
-        else:
-            return batch
     raise Halted(BEING_CHANGED, retry_after=1)
 
 
 def acquire_batch_lock(
     batch: Batch, phase: str, now: datetime, guards: Sequence[CompareAndSet] = ()
 ) -> SubFlow:
-    """Acquires the batch's lock. Raises Conflict if the batch changed since it was loaded.
+    """Acquires the batch's lock, and returns it. Raises Conflict if it changed since it was loaded.
 
     ``guards`` are further conditions, checked in the same transaction.
     """
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
-    if batch.has_lock:
-        return
-    if not is_batch_unlocked(batch.facts):
-        raise Conflict("batch")
-    yield build_batch_lock_acquisition(batch, {"phase": phase, "since": now.isoformat()}, guards)
+    if not batch.has_lock:
+        if not is_batch_unlocked(batch.facts):
+            raise Conflict("batch")
+        lock_facts = {"phase": phase, "since": now.isoformat()}
+        yield build_batch_lock_acquisition(batch, lock_facts, guards)
+    return batch
 
 
 def build_batch_lock_acquisition(
@@ -285,10 +286,10 @@ def build_released_facts(batch: Batch) -> dict[str, JSON]:
     return {"phase": "draft" if batch.is_draft else "sent", "since": None}
 
 
-def build_finished_change_facts(batch: Batch, phase: str) -> dict[str, JSON]:
+def build_finished_change_facts(facts: Mapping[str, JSON], phase: str) -> dict[str, JSON]:
     """Builds the facts that end a change and release the lock."""
     # The new version makes a request conflict that loaded the batch before the change.
-    return {"phase": phase, "since": None, "version": (batch.facts.get("version") or 0) + 1}
+    return {"phase": phase, "since": None, "version": (facts.get("version") or 0) + 1}
 
 
 MAX_LOCK_ATTEMPTS = 20

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mappings import funds
+from mappings.balances import has_sufficient_funds, parse_balances
 from mappings.batch_bodies import read_recipients, select_listed_recipient_fields
 from mappings.batch_views import Batch, Facts, build_batch, drop_nulls, is_draft
 from mappings.current import BALANCE_PATH, SUMMARY_PATH
-from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Parallel
+from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Parallel, SubFlow
 from mappings.errors import NOT_FOUND, is_transient
 from mappings.failures import Conflict, Failure, Invalid, Problem, Refused, Unreachable
 from mappings.lazy_sequences import filter_rows, map_rows, materialize_rows
 from mappings.matching import Entry, Payment, extract_recipient_id, match_payments_with_entries
 from mappings.payloads import extract_batch, find_payments
-from mappings.payouts import SubFlow
 
 WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this.")
 
@@ -267,7 +266,7 @@ def add_missing_statuses(batches: Sequence[Batch]) -> SubFlow:
     if all(batch.status for batch in batches):
         return batches
     try:
-        balances = funds.parse_balances((yield Call("GET", BALANCE_PATH)))
+        balances = parse_balances((yield Call("GET", BALANCE_PATH)))
     except Failure:
         balances = None  # a batch is shown as open rather than not at all
     return [set_missing_status_by_balance(batch, balances) for batch in batches]
@@ -279,7 +278,7 @@ def fetch_balances_for_status_filter() -> SubFlow:
     Raises a transient failure: without the balance the list would lack batches.
     """
     try:
-        return funds.parse_balances((yield Call("GET", BALANCE_PATH)))
+        return parse_balances((yield Call("GET", BALANCE_PATH)))
     except Failure as failure:
         if is_transient(failure):
             raise
@@ -292,7 +291,5 @@ def set_missing_status_by_balance(
     """Sets a missing status: pending if the known balances do not cover the batch, else open."""
     if batch.status:
         return batch
-    has_funds = balances is None or funds.has_sufficient_funds(
-        balances, batch.payments, batch.currency
-    )
+    has_funds = balances is None or has_sufficient_funds(balances, batch.payments, batch.currency)
     return replace(batch, computed_status="open" if has_funds else "pending")

@@ -432,13 +432,11 @@ def drop_nulls(fields: Mapping[str, JSON]) -> dict[str, JSON]:
 # Stored form
 
 
-def build_batch_record(
-    batch_id: str, facts: Facts, entries: Sequence[Entry], redirects: Sequence[CompareAndSet] = ()
-) -> CompareAndSet:
-    """Builds the record that stores a batch's facts, entries and payment redirects atomically."""
+def build_batch_record(batch_id: str, facts: Facts, entries: Sequence[Entry]) -> CompareAndSet:
+    """Builds the record that stores a batch's facts and entries atomically."""
     # A search for memos skips the entries of batches without any.
     has_memos = any(entry.get("memo") for entry in entries)
-    entries_record = CompareAndSet("payments", batch_id, {"entries": entries}, linked=redirects)
+    entries_record = CompareAndSet("payments", batch_id, {"entries": entries})
     return CompareAndSet(
         "batch", batch_id, {**facts, "has_memos": has_memos}, linked=(entries_record,)
     )

@@ -14,8 +14,8 @@ from mappings import (
     legacy,
     outcome_rules,
     payment_bodies,
-    summaries,
 )
+from mappings.balances import parse_balances
 from mappings.banking import build_empty_field_problem
 from mappings.batch_answers import (
     build_legacy_batch,
@@ -25,15 +25,12 @@ from mappings.batch_answers import (
 from mappings.batch_bodies import collect_sent_payments
 from mappings.batch_changes import edit_batch_payments, list_payment_ids_to_load
 from mappings.batch_locks import (
-    BEING_CHANGED,
-    MAX_LOCK_ATTEMPTS,
     acquire_batch_lock,
-    acquire_batch_lock_with_retries,
     build_finished_change_facts,
     call_service_under_batch_lock,
     change_batch,
-    load_batch_once_unlocked,
     release_batch_lock,
+    retry_on_conflict,
 )
 from mappings.batch_reads import (
     WRONG_STATUS,
@@ -52,24 +49,30 @@ from mappings.batch_views import (
 )
 from mappings.current import BALANCE_PATH
 from mappings.drafts import format_timestamp, submit_draft
-from mappings.effects import Answer, Call, CompareAndSet, Flow, LoadFacts, Operation, Request
+from mappings.effects import (
+    Answer,
+    Call,
+    CompareAndSet,
+    Flow,
+    LoadFacts,
+    Operation,
+    Request,
+    SubFlow,
+)
 from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field
 from mappings.failures import (
-    Conflict,
     Failure,
-    Halted,
     Invalid,
     NoSuchOperation,
     Refused,
 )
-from mappings.funds import parse_balances
 from mappings.ids import build_legacy_ids_load, derive_deterministic_id
 from mappings.lazy_sequences import map_rows
 from mappings.list_filters import Filters
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_batch
-from mappings.payouts import SubFlow
 from mappings.start_checks import check_start_and_list_notices, has_start_changed_batch_amount
+from mappings.summaries import build_summary
 
 # Create
 
@@ -100,16 +103,8 @@ def create_batch(request: Request) -> Flow:
         {"payments": sent_payments},
         payment_bodies.map_payment_field_names_to_client,
     )
-    call = Call(
-        "POST",
-        "/batches",
-        payload,
-        field_map=field_names,
-        reconcile=outcome_rules.build_batch_creation_outcome_rule(payload),
-        match_fields=outcome_rules.select_batch_match_fields(payload),
-    )
     try:
-        response = yield call
+        response = yield outcome_rules.build_batch_creation_call(payload, field_names)
     except Refused as refusal:
         raise convert_not_found_to_invalid_field(refusal) from None
     created = extract_batch(response)
@@ -187,7 +182,7 @@ def read_batch_summary(request: Request) -> Flow:
     """
     batch = yield from submit_draft((yield from load_batch(request.ids["id"])), request)
     balances = parse_balances((yield Call("GET", BALANCE_PATH)))
-    summary = summaries.build_summary(
+    summary = build_summary(
         set_missing_status_by_balance(batch, balances), balances, format_timestamp(request.now)
     )
     return Answer({"batchSummary": summary})
@@ -263,18 +258,16 @@ def _submit_draft_and_lock_batch(
 
     A batch that is no longer editable is not locked, because nothing can supersede it.
     """
-    batch = yield from load_batch(request.ids["id"])
-    for _ in range(MAX_LOCK_ATTEMPTS):
+
+    def submit_and_lock(batch: Batch) -> SubFlow:
         batch = yield from submit_draft(batch, request)
         check_result = yield from check(batch)
-        try:
-            if batch.is_editable:
-                yield from acquire_batch_lock(batch, phase, request.now)
-        except Conflict:
-            batch = yield from load_batch_once_unlocked(batch.id)
-        else:
-            return batch, check_result
-    raise Halted(BEING_CHANGED, retry_after=1)
+        if batch.is_editable:
+            yield from acquire_batch_lock(batch, phase, request.now)
+        return batch, check_result
+
+    batch = yield from load_batch(request.ids["id"])
+    return (yield from retry_on_conflict(batch, submit_and_lock))
 
 
 # Start
@@ -299,7 +292,10 @@ def start_batch(request: Request) -> Flow:
     # Sent only while the client waits: a disconnected client may start the batch in another way.
     call = Call("POST", path, reconcile=outcome_rule, only_while_client_waits=True)
     response = yield from call_service_under_batch_lock(batch, call)
-    facts = {**build_finished_change_facts(batch, "sent"), "started": format_timestamp(request.now)}
+    facts = {
+        **build_finished_change_facts(batch.facts, "sent"),
+        "started": format_timestamp(request.now),
+    }
     yield CompareAndSet("batch", batch.id, facts)
     start_fields = restore_original_batch_fields(batch.facts, drop_nulls(extract_batch(response)))
     batch = replace(batch, facts={**batch.facts, **facts})
@@ -372,7 +368,9 @@ def _list_undeleted_ids(ids: Sequence[str], request_id: str) -> SubFlow:
 
 
 def _delete_batch(batch: Batch, request: Request, request_id: str | None = None) -> SubFlow:
-    batch = yield from acquire_batch_lock_with_retries(batch, "deleting", request.now)
+    batch = yield from retry_on_conflict(
+        batch, lambda batch: acquire_batch_lock(batch, "deleting", request.now)
+    )
     superseded_ids = list(batch.facts.get("abandoned", []))
     if not batch.is_draft:
         id_ = batch.upstream_id
@@ -402,7 +400,6 @@ OPERATIONS = (
         "POST",
         _BATCHES_PATH,
         create_batch,
-        "4.3",
         "emulated",
         "fields that the response omits are read from the summary",
         body_shape=legacy.BatchBody,
@@ -413,7 +410,6 @@ OPERATIONS = (
         "GET",
         _BATCHES_PATH,
         list_batches,
-        "4.3",
         "inferred",
         "without the path, the stored batches are the list; the gateway applies the filters",
         answer_shape=legacy.BatchesAnswer,
@@ -424,7 +420,6 @@ OPERATIONS = (
         "DELETE",
         _BATCHES_PATH,
         delete_batches,
-        "4.3",
         "inferred",
         "checks all batches, then deletes one after another",
         body_shape=legacy.BatchIdsBody,
@@ -435,7 +430,6 @@ OPERATIONS = (
         "GET",
         _BATCH_PATH,
         read_batch,
-        "4.3",
         "emulated",
         "the summary, completed with the requested payments",
         answer_shape=legacy.BatchWithPaymentsAnswer,
@@ -445,7 +439,6 @@ OPERATIONS = (
         "PATCH",
         _BATCH_PATH,
         update_batch,
-        "4.3",
         "inferred",
         _INFERRED_REASON,
         body_shape=legacy.BatchChangeBody,
@@ -456,7 +449,6 @@ OPERATIONS = (
         "DELETE",
         _BATCH_PATH,
         delete_batch,
-        "4.3",
         "inferred",
         "without the path the service's batch is superseded and never started",
         answer_shape=legacy.ObjectAnswer,
@@ -466,7 +458,6 @@ OPERATIONS = (
         "POST",
         f"{_BATCH_PATH}/generate-quote",
         generate_quote,
-        "4.3",
         "emulated",
         "the quote, then the summary",
         answer_shape=legacy.BatchWithPaymentsAnswer,
@@ -475,7 +466,6 @@ OPERATIONS = (
         "GET",
         f"{_BATCH_PATH}/summary",
         read_batch_summary,
-        "4.3",
         "emulated",
         "fields that the service omits are computed from payments and balance",
         answer_shape=legacy.SummaryAnswer,
@@ -485,7 +475,6 @@ OPERATIONS = (
         "POST",
         f"{_BATCH_PATH}/start-processing",
         start_batch,
-        "4.3",
         "emulated",
         "compares the payments with those requested, then starts the batch once",
         answer_shape=legacy.BatchAnswer,

@@ -11,18 +11,22 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 from mappings import money
-from mappings.batch_bodies import has_upstream_batch_requested_payments
 from mappings.batch_locks import is_batch_unlocked
 from mappings.batch_reads import load_batch
-from mappings.batch_views import EDITABLE_STATUSES, Batch, derive_batch_status, drop_nulls
-from mappings.effects import JSON, Answer, Call, CompareAndSet, Flow, LoadFacts
+from mappings.batch_views import (
+    EDITABLE_STATUSES,
+    Batch,
+    derive_batch_status,
+    drop_nulls,
+)
+from mappings.effects import JSON, Answer, Call, CompareAndSet, Flow, LoadFacts, SubFlow
 from mappings.failures import Invalid, NoSuchOperation, Refused
 from mappings.ids import needs_alias_id
 from mappings.outcome_rules import fetch_summary_if_exists
 from mappings.paging import compute_last_page_to_read, load_all_rows
 from mappings.payloads import extract_batch
-from mappings.payouts import SubFlow
 from mappings.recipient_outcomes import fetch_recipient_if_exists
+from mappings.start_checks import has_upstream_batch_requested_payments
 
 Difference = Mapping[str, JSON]
 

@@ -18,7 +18,7 @@ from mappings.batch_views import (
     build_batch,
     derive_batch_status,
 )
-from mappings.effects import JSON, Answer, Call, Flow
+from mappings.effects import JSON, Answer, Call, Flow, SubFlow
 from mappings.failures import NoSuchOperation, Refused
 from mappings.matching import Entry
 from mappings.objects import (
@@ -31,7 +31,6 @@ from mappings.objects import (
 from mappings.outcome_rules import fetch_summary_if_exists
 from mappings.paging import load_all_rows
 from mappings.payloads import extract_batch, extract_payments
-from mappings.payouts import SubFlow
 from mappings.recipient_outcomes import fetch_recipient_if_exists
 
 LegacyObject = Mapping[str, JSON]

@@ -19,32 +19,29 @@ from mappings import money, outcome_rules
 from mappings.batch_bodies import apply_payment_changes
 from mappings.batch_locks import (
     ADDS,
-    BEING_CHANGED,
-    MAX_LOCK_ATTEMPTS,
     acquire_batch_lock,
     build_finished_change_facts,
     build_no_new_signed_change_guards,
     build_unchanged_batch_condition,
     call_service_under_batch_lock,
     is_batch_unlocked,
-    load_batch_once_unlocked,
     release_batch_lock,
+    retry_on_conflict,
 )
 from mappings.batch_reads import add_recipient_details, load_batch_by_given_facts
 from mappings.batch_views import Batch, build_batch_record
-from mappings.effects import JSON, Call, CompareAndSet, Request
+from mappings.effects import JSON, Call, CompareAndSet, Request, SubFlow
 from mappings.errors import (
     convert_not_found_if_field_named,
     convert_not_found_to_invalid_field,
 )
-from mappings.failures import Conflict, Halted, Invalid, NoSuchOperation, Problem, Refused
+from mappings.failures import Invalid, NoSuchOperation, Problem, Refused
 from mappings.ids import derive_deterministic_id
 from mappings.lazy_sequences import chain_rows, filter_rows, map_rows
 from mappings.matching import Entry, Payment
 from mappings.objects import AMOUNT_FIELDS, RATE_FIELDS
 from mappings.payloads import extract_batch
 from mappings.payment_bodies import build_batch_body
-from mappings.payouts import SubFlow
 
 CURRENCY_UNKNOWN = Problem(
     "invalid_status", "The batch cannot be changed: nothing tells in which currency it is."
@@ -122,30 +119,43 @@ def _set_timestamps(now: str, entry: Entry) -> Entry:
     return {"createdAt": now, **entry, "updatedAt": now}
 
 
-def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> SubFlow:
-    """Makes an edit with the inferred ``call``, or in a draft if the service has no such operation.
+def edit_batch(
+    batch: Batch, request: Request, edit: Edit, build_call: Callable[..., Call] | None = None
+) -> SubFlow:
+    """Makes an edit with an inferred call, or in a draft if the service has no such operation.
 
-    The first edit of the second kind turns the batch into a draft and supersedes the service's
-    batch, which is never started through the gateway from then on.
+    ``build_call`` takes the rule ``reconcile``; an edit that only drafts get has none. The first edit of
+    the second kind turns the batch into a draft and supersedes the service's batch, which is never
+    started through the gateway from then on.
     """
     yield from acquire_batch_lock(
         batch, "editing", request.now, build_no_new_signed_change_guards(batch)
     )
     now = format_timestamp(request.now)
     # A draft takes any currency: it has no batch at the service yet.
-    if "currency" in edit.facts and not batch.is_draft:
-        yield from _recreate_in_currency(batch, request, call, edit)
-        return
-    if batch.is_draft:
+    if batch.is_draft or build_call is None:
         entries = edit.build_changed_entries(batch.entries, now)
         yield from _save_draft(batch, request, entries, edit.removed_ids, facts=edit.facts)
+        return
+    outcome_rule = outcome_rules.build_batch_edit_outcome_rule(
+        batch.upstream_id,
+        batch.payments,
+        batch.currency,
+        additions=edit.added_entries,
+        build_changes=edit.build_changes,
+        removed_ids=edit.removed_ids,
+        batch_fields=edit.facts,
+    )
+    call = build_call(reconcile=outcome_rule)
+    if "currency" in edit.facts:
+        yield from _recreate_in_currency(batch, request, call, edit)
         return
     try:
         yield from call_service_under_batch_lock(batch, call, convert_not_found_if_field_named)
     except NoSuchOperation:
         pass
     else:
-        facts = {**build_finished_change_facts(batch, "sent"), **edit.facts}
+        facts = {**build_finished_change_facts(batch.facts, "sent"), **edit.facts}
         facts |= {"description_was": None} if edit.facts else {}
         yield build_batch_record(
             batch.id, facts, edit.build_entries_after_upstream_edit(build_entries_from_batch(batch))
@@ -157,7 +167,7 @@ def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> SubFlo
             "description_told", batch.service_fields.get("description")
         )
         facts = {
-            **build_finished_change_facts(batch, "sent"),
+            **build_finished_change_facts(batch.facts, "sent"),
             **edit.facts,
             "description_was": service_text or "",
         }
@@ -195,14 +205,8 @@ def _recreate_in_currency(batch: Batch, request: Request, edit_call: Call, edit:
     currency, memo = str(edit.facts["currency"]), request.options.send_memo
     body = build_batch_body(currency, description, entries, memo=memo)
     field_names = {"currency": "sourceCurrency", "description": "description"}
-    call = Call(
-        "POST",
-        "/batches",
-        body,
-        field_map=ChainMap(field_names, edit_call.field_map),  # type: ignore[arg-type] # it is only read
-        reconcile=outcome_rules.build_batch_creation_outcome_rule(body),
-        match_fields=outcome_rules.select_batch_match_fields(body),
-    )
+    field_map: Mapping[str, str] = ChainMap(field_names, edit_call.field_map)  # type: ignore[arg-type] # it is only read
+    call = outcome_rules.build_batch_creation_call(body, field_map)
     upstream_id = extract_batch(
         (yield from call_service_under_batch_lock(batch, call, convert_not_found_to_invalid_field))
     )["id"]
@@ -230,7 +234,7 @@ def _save_draft(
         batch.is_draft and batch.facts.get("has_memos", True)
     )
     facts = {
-        **build_finished_change_facts(batch, "draft"),
+        **build_finished_change_facts(batch.facts, "draft"),
         "upstream": None,
         "elsewhere": None,
         "abandoned": [*batch.facts.get("abandoned", []), *filter(None, [superseded_id])],
@@ -356,12 +360,8 @@ def build_stale_lock_release(
             # The new batch at the service has its own currency and description.
             released_facts |= {"abandoned": superseded_ids, "currency": None, "description": None}
             also = (*also, CompareAndSet("alias", superseded_id, {"abandoned": True}))
-    new_facts = {
-        **released_facts,
-        "since": None,
-        ADDS: None,
-        "version": (facts.get("version") or 0) + 1,
-    }
+    finished_facts = build_finished_change_facts(facts, released_facts["phase"])
+    new_facts = {**finished_facts, **released_facts, ADDS: None}
     return CompareAndSet(
         "batch", batch_id, new_facts, expected=build_unchanged_batch_condition(facts), linked=also
     )
@@ -389,16 +389,14 @@ def submit_draft(batch: Batch, request: Request) -> SubFlow:
     Returns the submitted batch, which keeps its ids for clients; a batch that is not a draft is
     returned as it is. If another request is submitting it, this one waits and uses the result.
     """
-    for _ in range(MAX_LOCK_ATTEMPTS):
+
+    def submit(batch: Batch) -> SubFlow:
         if not batch.is_draft:
             return batch
-        try:
-            yield from acquire_batch_lock(batch, "making", request.now)
-        except Conflict:  # another request edits or submits the draft
-            batch = yield from load_batch_once_unlocked(batch.id)
-        else:
-            return (yield from _create_upstream_batch(batch, request))
-    raise Halted(BEING_CHANGED, retry_after=1)
+        yield from acquire_batch_lock(batch, "making", request.now)
+        return (yield from _create_upstream_batch(batch, request))
+
+    return (yield from retry_on_conflict(batch, submit))
 
 
 def _create_upstream_batch(batch: Batch, request: Request) -> SubFlow:
@@ -407,11 +405,7 @@ def _create_upstream_batch(batch: Batch, request: Request) -> SubFlow:
     body = build_batch_body(
         str(batch.currency), description, batch.entries, memo=request.options.send_memo
     )
-    outcome_rule, match_fields = (
-        outcome_rules.build_batch_creation_outcome_rule(body),
-        outcome_rules.select_batch_match_fields(body),
-    )
-    call = Call("POST", "/batches", body, reconcile=outcome_rule, match_fields=match_fields)
+    call = outcome_rules.build_batch_creation_call(body)
     created = extract_batch(
         (
             yield from call_service_under_batch_lock(
@@ -420,7 +414,11 @@ def _create_upstream_batch(batch: Batch, request: Request) -> SubFlow:
         )
     )
     upstream_id = created["id"]
-    facts = {**build_finished_change_facts(batch, "sent"), "upstream": upstream_id, "is_new": True}
+    facts = {
+        **build_finished_change_facts(batch.facts, "sent"),
+        "upstream": upstream_id,
+        "is_new": True,
+    }
     redirect = _build_batch_id_redirect(batch.id, batch.facts, upstream_id)
     yield CompareAndSet("batch", batch.id, facts, linked=(redirect,))
     # Built from this request's data: an edit may have changed the stored state already. A caller

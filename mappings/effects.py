@@ -217,15 +217,13 @@ class ListQuery(msgspec.Struct, frozen=True):
     ``is_hidden``, keeps those that ``is_match``, and sorts them by ``sort_key``, then by id;
     without a sort key the rows stay in the order of the service.
 
-    ``excluded_ids`` are rows that the client must not see although the service lists them.
-    ``scan_sort`` is the sort order to request while reading all rows. A list is ``is_indexed`` if
-    its rows have an update time by which the service can filter, so that a cached copy can be
-    refreshed. It is ``is_sorted_by_id`` if the client sorts by id: legacy ids sort differently from
+    ``excluded_ids`` are rows that the client must not see although the service lists them. A list is
+    ``is_indexed`` if its rows have an update time by which the service can filter, so that a cached
+    copy can be refreshed. It is ``is_sorted_by_id`` if the client sorts by id: legacy ids sort differently from
     the current ids that ``sort_key`` returns.
     """
 
     path: str
-    list_field: str
     page: int
     page_size: int
     is_hidden: Callable[[JSON], bool]
@@ -237,9 +235,16 @@ class ListQuery(msgspec.Struct, frozen=True):
     excluded_ids: frozenset[str] = frozenset()
     is_indexed: bool = False
     is_sorted_by_id: bool = False
-    scan_sort: Mapping[str, str] = msgspec.field(
-        default_factory=lambda: {"orderBy": "createdAt", "sortBy": "asc"}
-    )
+
+    @property
+    def list_field(self) -> str:
+        """The field of a response that contains the list."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def scan_sort(self) -> Mapping[str, str]:
+        """The sort order to request while reading all rows."""
+        return {"orderBy": "createdAt", "sortBy": "asc"} if self.is_indexed else {}
 
 
 class ListPage(msgspec.Struct, frozen=True):
@@ -303,6 +308,8 @@ class AwaitFacts(msgspec.Struct, frozen=True):
 
 Step = Call | Parallel | ListQuery | LoadFacts | CompareAndSet | AwaitFacts
 Flow = Generator[Step, Any, Answer]
+SubFlow = Generator[Step, Any, Any]
+"""A part of a flow, which returns a value to it."""
 
 
 # Reconciliation of writes whose outcome is unknown.
@@ -387,7 +394,6 @@ class Operation:
     method: str
     path: str
     flow: Callable[[Request], Flow]
-    section: str
     exactness: Exactness
     exactness_reason: str
     answer_shape: Any
@@ -404,3 +410,20 @@ class Operation:
         # Computed once, because every request asks for them.
         object.__setattr__(self, "is_write", self.can_write or self.method != "GET")
         object.__setattr__(self, "name", self.flow.__name__)
+
+    @property
+    def section(self) -> str:
+        """The section of the legacy document that lists it."""
+        return next(section for path, section in _SECTIONS.items() if self.path.startswith(path))
+
+
+_SECTIONS = {
+    "/recipients/{id}/payout-methods": "4.2",
+    "/recipients": "4.1",
+    "/batches/{id}/payments": "4.4",
+    "/batches": "4.3",
+    "/payments": "4.4",
+    "/profile/balances": "4.5",
+    "/geography": "4.6",
+}
+"""Beginning of a path to the section; the longest comes first."""

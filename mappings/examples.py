@@ -18,7 +18,6 @@ from mappings.effects import (
     CompareAndSet,
     ListPage,
     ListQuery,
-    LoadFacts,
     Parallel,
     Step,
 )
@@ -46,67 +45,30 @@ class ExampleService:
             case Call():
                 # A copy, because flows may modify a response, and this service's own objects must
                 # not change.
-                return deepcopy(self._answer_call(step))
+                return {"ok": True, **deepcopy(self._answer_call(step))}
             case Parallel(calls):
-                return [deepcopy(self._answer_call(call)) for call in calls]
+                return [self.answer_step(call) for call in calls]
             case ListQuery():
-                rows = (
-                    [self._create_or_update_recipient("R-EXAMPLE")]
-                    if step.path == "/recipients"
-                    else []
-                )
+                is_found = step.path == "/recipients"
+                rows = [self._create_or_update_recipient("R-EXAMPLE")] if is_found else []
                 return ListPage(rows, len(rows), len(rows))
             # Nothing is stored: an example shows the calls for an object that the gateway does not
             # know yet.
-            case LoadFacts():
-                return {}
             case CompareAndSet():
                 return None
             case _:
                 return {}
 
-    def _answer_call(self, call: Call) -> JSON:
-        parts = call.path.strip("/").split("/")
-        if parts[0] == "recipients":
-            return {"ok": True, **self._answer_recipient_call(call, parts[1:])}
-        match (call.method, *parts):
+    def _answer_call(self, call: Call) -> dict[str, JSON]:
+        if call.path.startswith("/recipients"):
+            return self._answer_recipient_call(call)
+        match (call.method, *call.path.strip("/").split("/")):
             case ("GET", "balance"):
-                balance = {
-                    "primary": True,
-                    "amount": "1000.00",
-                    "currency": "USD",
-                    "type": "service",
-                }
-                wallet = balance | {"primary": False, "type": "wallet"}
-                return {"ok": True, "balances": {"USD": balance, "wallet": wallet}}
+                return {"balances": BALANCES}
             case ("GET", "payments", id_):
-                return {"ok": True, "payment": _build_payment(id_, {})}
+                return {"payment": _build_payment(id_, {})}
             case ("GET", "batches"):
-                return {"ok": True, "batches": [_build_batch("B-EXAMPLE")], "meta": _build_meta(1)}
-        return {"ok": True, **self._answer_batch_call(call, parts)}
-
-    def _answer_recipient_call(self, call: Call, parts: list[str]) -> dict[str, JSON]:
-        match (call.method, *parts):
-            case ("POST",):
-                return {"recipient": self._create_or_update_recipient("R-EXAMPLE", call.body)}
-            case ("GET",):
-                email = call.query.get("email")
-                recipient = self._create_or_update_recipient(
-                    "R-EXAMPLE", {"email": email} if email else {}
-                )
-                return {"recipients": [recipient], "meta": _build_meta(1)}
-            case ("GET" | "PATCH", id_):
-                return {"recipient": self._create_or_update_recipient(id_, call.body)}
-            case ("GET", _, "payments"):
-                return {"payments": [_build_payment("P-EXAMPLE", {})], "meta": _build_meta(1)}
-            case ("GET", _, _):
-                return {"activities": [], "meta": _build_meta(0)}
-            case ("POST" | "PATCH", id_, "accounts", *_):
-                return {"account": self._add_account(id_, call.body)}
-        return {}
-
-    def _answer_batch_call(self, call: Call, parts: list[str]) -> dict[str, JSON]:
-        match (call.method, *parts):
+                return {"batches": [_build_batch("B-EXAMPLE")], "meta": _build_meta(1)}
             case ("POST", "batches"):
                 payments = call.body.get("payments") or []
                 self.batch = _build_batch("B-EXAMPLE") | {
@@ -126,6 +88,26 @@ class ExampleService:
             case ("POST", "batches", id_, "start-processing"):
                 start_fields = {"status": "processing", "sentAt": TIMESTAMP}
                 return {"batch": self._ensure_batch_exists(id_) | start_fields}
+        return {}
+
+    def _answer_recipient_call(self, call: Call) -> dict[str, JSON]:
+        match (call.method, *call.path.strip("/").split("/")[1:]):
+            case ("POST",):
+                return {"recipient": self._create_or_update_recipient("R-EXAMPLE", call.body)}
+            case ("GET",):
+                email = call.query.get("email")
+                recipient = self._create_or_update_recipient(
+                    "R-EXAMPLE", {"email": email} if email else {}
+                )
+                return {"recipients": [recipient], "meta": _build_meta(1)}
+            case ("GET" | "PATCH", id_):
+                return {"recipient": self._create_or_update_recipient(id_, call.body)}
+            case ("GET", _, "payments"):
+                return {"payments": [_build_payment("P-EXAMPLE", {})], "meta": _build_meta(1)}
+            case ("GET", _, _):
+                return {"activities": [], "meta": _build_meta(0)}
+            case ("POST" | "PATCH", id_, "accounts", *_):
+                return {"account": self._add_account(id_, call.body)}
         return {}
 
     def _ensure_batch_exists(self, id_: str) -> dict[str, JSON]:
@@ -155,15 +137,14 @@ class ExampleService:
     def _add_account(self, recipient_id: str, body: Mapping[str, JSON]) -> dict[str, JSON]:
         account = {"recipientAccountId": "A-EXAMPLE", "primary": True, **body}
         recipient = self._create_or_update_recipient(recipient_id)
-        other_accounts = [
-            existing
-            for existing in recipient["accounts"]
-            if existing.get("type") != account.get("type")
-        ]
+        accounts, type_ = recipient["accounts"], account.get("type")
+        other_accounts = [existing for existing in accounts if existing.get("type") != type_]
         recipient["accounts"] = [*other_accounts, account]
         return account
 
 
+_BALANCE = {"primary": True, "amount": "1000.00", "currency": "USD", "type": "service"}
+BALANCES = {"USD": _BALANCE, "wallet": _BALANCE | {"primary": False, "type": "wallet"}}
 ADDRESS = {"street1": "1 Example Street", "city": "Albany", "region": "NY", "country": "US"}
 ACCOUNTS: tuple[Mapping[str, JSON], ...] = (
     {

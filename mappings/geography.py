@@ -87,7 +87,6 @@ OPERATIONS = (
         "GET",
         "/geography/countries/{code}",
         read_country,
-        "4.6",
         "exact",
         "answered by the gateway from CLDR (names, currency) and ISO 3166-2 (regions)",
         answer_shape=CountryAnswer,

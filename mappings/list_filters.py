@@ -14,15 +14,14 @@ from datetime import UTC, datetime, timedelta
 from mappings.batch_answers import extract_recipient_country
 from mappings.batch_bodies import read_recipients
 from mappings.dates import EARLIEST_INSTANT, parse_date_span, parse_instant_or_earliest
-from mappings.effects import JSON
+from mappings.effects import JSON, SubFlow
 from mappings.errors import is_transient
 from mappings.failures import Failure
 from mappings.field_types import find_country_alpha_2_code
 from mappings.ids import build_legacy_ids_load
 from mappings.lazy_sequences import filter_rows
-from mappings.matching import Payment
+from mappings.matching import Payment, extract_recipient_id
 from mappings.objects import derive_legacy_payment_status
-from mappings.payouts import SubFlow
 
 LATEST_INSTANT = datetime.max.replace(tzinfo=UTC)
 
@@ -158,7 +157,7 @@ def _filter_by_country(filters: Filters, payments: Sequence[Payment]) -> SubFlow
         return payments
     countries = filters.countries
     unknown_ids = (
-        _extract_recipient_id_of_payment(listed_payment)
+        extract_recipient_id(listed_payment)
         for listed_payment in payments
         if not extract_recipient_country(listed_payment.get("recipient") or {})
     )
@@ -167,9 +166,7 @@ def _filter_by_country(filters: Filters, payments: Sequence[Payment]) -> SubFlow
 
     def is_in_country(payment: Payment) -> bool:
         country = extract_recipient_country(payment.get("recipient") or {})
-        return (
-            country or countries.get(_extract_recipient_id_of_payment(payment))
-        ) == filters.country
+        return (country or countries.get(extract_recipient_id(payment))) == filters.country
 
     return filter_rows(payments, is_in_country)
 
@@ -181,10 +178,6 @@ def _extract_country_of_answer(answer: JSON) -> JSON:
     if is_transient(answer):
         raise answer
     return None
-
-
-def _extract_recipient_id_of_payment(payment: Payment) -> JSON:
-    return (payment.get("recipient") or {}).get("id")
 
 
 def search_payments(search: str, payments: Sequence[Payment]) -> SubFlow:

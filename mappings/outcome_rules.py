@@ -128,8 +128,20 @@ def _confirm_operator_named_batch(batch_id: str, body: JSONObject) -> OutcomeRea
     return Confirmed({"batch": {"id": batch_id}}, object_id=batch_id)
 
 
-def select_batch_match_fields(body: JSONObject) -> dict[str, JSON]:
-    return {**body, "payments": map_rows(select_payment_match_fields, body["payments"])}
+def build_batch_creation_call(
+    body: JSONObject, field_map: Mapping[str, str] = MappingProxyType({})
+) -> Call:
+    """Builds the call of POST /batches."""
+    match_fields = {**body, "payments": map_rows(select_payment_match_fields, body["payments"])}
+    outcome_rule = build_batch_creation_outcome_rule(body)
+    return Call(
+        "POST",
+        "/batches",
+        body,
+        field_map=field_map,
+        reconcile=outcome_rule,
+        match_fields=match_fields,
+    )
 
 
 def select_payment_match_fields(body: JSONObject) -> dict[str, JSON]:
@@ -341,16 +353,16 @@ def build_batch_edit_outcome_rule(
     *,
     additions: Sequence[JSONObject] = (),
     build_changes: Callable[[], Mapping[str, JSONObject]] = dict,
-    list_removed_ids: Callable[[], Iterable[str]] = tuple,
+    removed_ids: Iterable[JSON] = (),
     batch_fields: JSONObject = MappingProxyType({}),
 ) -> OutcomeRule:
     """Builds the rule of a batch edit; it reads GET /batch/:id/summary.
 
     It compares the summary with ``payments``, the batch's payments before the edit.
 
-    ``build_changes`` and ``list_removed_ids`` use ids of the service and are called only if the
-    rule runs; ``batch_fields`` are the changed fields of the batch itself. All changes together
-    confirm the edit; if only some can be seen, the rule is inconclusive.
+    ``build_changes``, which is called only if the rule runs, and ``removed_ids`` use the clients' ids;
+    ``batch_fields`` are the changed fields of the batch itself. All changes together confirm the
+    edit; if only some can be seen, the rule is inconclusive.
     """
 
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
@@ -359,15 +371,17 @@ def build_batch_edit_outcome_rule(
             return Inconclusive("the service does not show the batch's payments")
         if not has_payment_ids(summary):
             return Inconclusive(NO_PAYMENT_IDS_REASON)
-        # Keyed by the service's ids, because entries of a draft have ids of their own.
+        # Keyed by the service's ids, because a batch that was a draft has payments with other ids.
         old_by_id = {str(row["upstream"]): row for row in payments if row.get("upstream")}
         shown_by_id = {str(row.get("id")): row for row in extract_payments(summary)}
-        evidence = [id_ not in shown_by_id for id_ in list_removed_ids()]
+        changes, upstream_ids = build_changes(), {row["id"]: row["upstream"] for row in payments}
+        evidence = [str(upstream_ids.get(id_)) not in shown_by_id for id_ in removed_ids]
         # A payment that had the new amount before the edit proves nothing.
         evidence += [
             id_ in shown_by_id and _has_amount_of_change(body, shown_by_id[id_], currency)
-            for id_, body in build_changes().items()
-            if id_ in old_by_id and not _has_amount_of_change(body, old_by_id[id_], currency)
+            for id_, row in old_by_id.items()
+            if (body := changes.get(row["id"])) is not None
+            and not _has_amount_of_change(body, row, currency)
         ]
         new_rows = [row for id_, row in shown_by_id.items() if id_ not in old_by_id]
         if additions and not all(map(has_recipient, new_rows)):

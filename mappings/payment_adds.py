@@ -23,12 +23,11 @@ from mappings.batch_locks import (
 from mappings.batch_reads import WRONG_STATUS
 from mappings.batch_views import SIGNED_ADDS, Batch, build_batch_record
 from mappings.drafts import build_entries_from_batch
-from mappings.effects import JSON, AwaitFacts, CompareAndSet, LoadFacts, Request, Step
+from mappings.effects import JSON, AwaitFacts, CompareAndSet, LoadFacts, Request, Step, SubFlow
 from mappings.errors import OTHER_IN_DOUBT
 from mappings.failures import Conflict, Halted, Invalid, Unknown
 from mappings.lazy_sequences import chain_rows, filter_rows
 from mappings.matching import Entry
-from mappings.payouts import SubFlow
 
 _IS_ADDED = "is_added"
 """Marks an add that was executed, but whose payment the response did not identify."""
@@ -66,7 +65,7 @@ class Add:
     @property
     def in_doubt_change(self) -> CompareAndSet:
         """The change that unlocks the batch for other adds while this one is in doubt."""
-        facts = build_finished_change_facts(self.batch, "sent")
+        facts = build_finished_change_facts(self.batch.facts, "sent")
         # This is conditional: if another request has acquired the lock, it must keep it.
         own_lock = {"phase": "editing", "since": self.since}
         return CompareAndSet("batch", self.batch.id, facts, expected=own_lock)
@@ -128,13 +127,8 @@ def _build_facts_after_add(
 ) -> dict[str, JSON]:
     """Builds the facts after an add. Executed adds are stored only while another is in doubt."""
     is_any_open = any(not body.get(_IS_ADDED) for body in remaining_adds.values())
-    version = (facts.get("version") or 0) + 1
-    return {
-        "phase": "sent",
-        "since": None,
-        "version": version,
-        ADDS: remaining_adds if is_any_open else None,
-    }
+    adds = remaining_adds if is_any_open else None
+    return {**build_finished_change_facts(facts, "sent"), ADDS: adds}
 
 
 def _relock_batch_and_load_facts(add: Add) -> SubFlow:

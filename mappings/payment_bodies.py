@@ -39,16 +39,6 @@ def build_batch_body(
     return {"currency": currency, **description_field, "payments": payments}
 
 
-def map_all_payment_field_names_to_client(
-    payments: Sequence[SentPayment], prefix: str = "payments[{}]."
-) -> dict[str, str]:
-    """Maps the field names of a call's payments to those in the client's request."""
-    field_names: dict[str, str] = {}
-    for number, payment in enumerate(payments):
-        field_names |= map_payment_field_names_to_client(payment, prefix.format(number))
-    return field_names
-
-
 def map_change_field_names_to_client(payment: SentPayment, call_prefix: str) -> dict[str, str]:
     """Like ``map_payment_field_names_to_client``, for a call whose payments have the legacy document's fields."""
     change_fields = {

@@ -9,17 +9,17 @@ from mappings import batch_bodies, legacy, outcome_rules, payment_bodies
 from mappings.banking import build_invalid_field_problem
 from mappings.batch_answers import build_payment_list_item, iterate_recipient_ids
 from mappings.batch_bodies import SentPayment
+from mappings.batch_lists import load_newest_payments
 from mappings.batch_locks import BEING_CHANGED, change_batch, finish_without_change
 from mappings.batch_reads import WRONG_STATUS, load_batch
 from mappings.batch_views import Batch, build_requested_payment, drop_nulls
 from mappings.drafts import Edit, edit_batch
-from mappings.effects import Answer, Call, Flow, LoadFacts, Operation, Request
+from mappings.effects import Answer, Call, Flow, LoadFacts, Operation, Request, SubFlow
 from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field, is_transient
 from mappings.failures import Conflict, Failure, Halted, Invalid, Refused, Unreachable
 from mappings.ids import derive_deterministic_id
 from mappings.list_filters import Filters, filter_payments, search_payments
 from mappings.matching import Entry, Payment, match_payments_with_entries
-from mappings.newest_payments import load_newest_payments
 from mappings.objects import build_legacy_payment, build_legacy_recipient
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_payment
@@ -28,7 +28,6 @@ from mappings.payment_adds import (
     store_added_payment_and_unlock,
     unlock_batch_after_failed_add,
 )
-from mappings.payouts import SubFlow
 
 # Create
 
@@ -71,12 +70,8 @@ def _add_payment(batch: Batch, request: Request) -> SubFlow:
     entry = yield from _add_recipient_details(entry)
     # The id is derived, so that a resumed flow gives the payment the same one again.
     entry["id"] = derive_deterministic_id("P", request.seed, batch.id)
-    yield from edit_batch(batch, request, _UNUSED_CALL, Edit(added_entries=[entry]))
+    yield from edit_batch(batch, request, Edit(added_entries=[entry]))
     return batch, {"id": entry["id"]}, entry
-
-
-_UNUSED_CALL = Call("GET", "/balance")
-"""Stands in for the call of a draft's edit, which makes none; a read needs no outcome rule."""
 
 
 def _create_upstream_payment(
@@ -89,7 +84,7 @@ def _create_upstream_payment(
         "POST",
         f"/batches/{batch.upstream_id}/payments",
         body,
-        field_map=payment_bodies.map_all_payment_field_names_to_client([payment], ""),
+        field_map=payment_bodies.map_payment_field_names_to_client(payment, ""),
         reconcile=outcome_rules.build_payment_add_outcome_rule(
             batch.upstream_id,
             body,
@@ -337,24 +332,18 @@ def _change_payment(batch: Batch, request: Request) -> SubFlow:
     if not changes:
         yield from finish_without_change(batch)
         return
-    call = Call(
+    build_call = partial(
+        Call,
         "PATCH",
         f"/batches/{batch.upstream_id}/payments/{payment['upstream'] or payment['id']}",
         sent_changes,
         # The service's refusal may name the legacy fields sent, or those of the current document.
         field_map={name: name for name in changes}
-        | payment_bodies.map_all_payment_field_names_to_client([change], ""),
+        | payment_bodies.map_payment_field_names_to_client(change, ""),
         probe_ids=(batch.upstream_id, str(payment["upstream"])),
-        reconcile=outcome_rules.build_batch_edit_outcome_rule(
-            batch.upstream_id,
-            batch.payments,
-            batch.currency,
-            build_changes=lambda: {str(payment["upstream"]): changes},
-        ),
     )
-    yield from edit_batch(
-        batch, request, call, Edit(build_changes=lambda: {payment["id"]: changes})
-    )
+    edit = Edit(build_changes=lambda: {payment["id"]: changes})
+    yield from edit_batch(batch, request, edit, build_call)
 
 
 def delete_payment(request: Request) -> Flow:
@@ -375,18 +364,13 @@ def _remove_payment(batch: Batch, request: Request) -> SubFlow:
     payment = _require_payment(batch, request)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
-    call = Call(
+    build_call = partial(
+        Call,
         "DELETE",
         f"/batches/{batch.upstream_id}/payments/{payment['upstream'] or payment['id']}",
         probe_ids=(batch.upstream_id, str(payment["upstream"])),
-        reconcile=outcome_rules.build_batch_edit_outcome_rule(
-            batch.upstream_id,
-            batch.payments,
-            batch.currency,
-            list_removed_ids=lambda: [str(payment["upstream"])],
-        ),
     )
-    yield from edit_batch(batch, request, call, Edit(removed_ids=[payment["id"]]))
+    yield from edit_batch(batch, request, Edit(removed_ids=[payment["id"]]), build_call)
 
 
 _PAYMENTS_PATH = "/batches/{id}/payments"
@@ -399,7 +383,6 @@ OPERATIONS = (
         "POST",
         _PAYMENTS_PATH,
         create_payment,
-        "4.4",
         "emulated",
         "assumes the payload; the response is completed from the summary",
         body_shape=legacy.PaymentBody,
@@ -410,7 +393,6 @@ OPERATIONS = (
         "GET",
         _PAYMENTS_PATH,
         list_batch_payments,
-        "4.4",
         "emulated",
         "the gateway pages the payments of the summary",
         answer_shape=legacy.ListedPaymentsAnswer,
@@ -420,7 +402,6 @@ OPERATIONS = (
         "GET",
         _PAYMENT_PATH,
         read_payment,
-        "4.4",
         "emulated",
         "found in the summary of its batch, completed from the payment itself",
         answer_shape=legacy.PaymentAnswer,
@@ -429,7 +410,6 @@ OPERATIONS = (
         "PATCH",
         _PAYMENT_PATH,
         update_payment,
-        "4.4",
         "inferred",
         _INFERRED_REASON,
         body_shape=legacy.PaymentChangeBody,
@@ -440,7 +420,6 @@ OPERATIONS = (
         "DELETE",
         _PAYMENT_PATH,
         delete_payment,
-        "4.4",
         "inferred",
         _INFERRED_REASON,
         answer_shape=legacy.ObjectAnswer,
@@ -453,7 +432,6 @@ UNLISTED = (
         "GET",
         "/payments/{id}",
         read_any_payment,
-        "4.4",
         "exact",
         _UNLISTED_REASON,
         answer_shape=legacy.PaymentAnswer,
@@ -462,7 +440,6 @@ UNLISTED = (
         "GET",
         "/payments",
         list_payments,
-        "4.4",
         "lossy",
         f"{_UNLISTED_REASON}; has payments of batches created through the gateway, which filters them",
         answer_shape=legacy.ListedPaymentsAnswer,

@@ -14,23 +14,24 @@ from msgspec import structs
 
 from mappings import banking, legacy, recipient_outcomes
 from mappings.banking import build_empty_field_problem
-from mappings.effects import JSON, Call, LegacyOptions
+from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, SubFlow
 from mappings.failures import Problem, Refused
 from mappings.government_ids import ClientGovernmentId
 from mappings.objects import (
     ACCOUNT_TYPE_BY_METHOD,
     WALLET,
+    Facts,
     build_legacy_bank,
     determine_account_method,
     determine_shown_payout_currency,
     find_primary_account,
     map_shown_accounts_by_type,
 )
+from mappings.payout_holds import collect_changed_payout_holds, find_active_hold_problems
 from mappings.payouts import (
     AccountPlan,
     Payout,
     Recipient,
-    SubFlow,
     add_accounts_and_delete_replaced,
     build_account_path,
     build_unknown_method_problem,
@@ -55,7 +56,12 @@ class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
 
     payout: Payout
     recipient: Recipient
+    facts: Facts
     is_replacement: bool = False
+
+    @cached_property
+    def holds(self) -> dict[str, JSON]:
+        return collect_changed_payout_holds(self.payout, self.facts)
 
     @cached_property
     def existing_primary_method(self) -> str | None:
@@ -118,12 +124,13 @@ class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
 
     # Validation
 
-    def validate(self) -> Iterator[Problem]:
+    def validate(self, options: LegacyOptions) -> Iterator[Problem]:
         yield from self._validate_method()
         for method in self.methods_to_create:
             yield from validate_account(self.payout, method, self.recipient)
         if legacy.BANK in self.methods_to_update:
             yield from self._validate_bank()
+        yield from find_active_hold_problems(self.payout, self.holds, options)
 
     def _validate_method(self) -> Iterator[Problem]:
         method = self.payout.method
@@ -235,13 +242,13 @@ class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
 
 
 def detect_payout_changes(
-    payout: Payout, recipient: Recipient, *, is_replacement: bool = False
+    payout: Payout, recipient: Recipient, facts: Facts, *, is_replacement: bool = False
 ) -> PayoutChanges:
     """Determines the changes; if a currency was sent in two places, the changed one counts.
 
     If neither was changed, only the primary method is, and the bank account keeps its currency.
     """
-    changes = PayoutChanges(payout, recipient, is_replacement)
+    changes = PayoutChanges(payout, recipient, facts, is_replacement)
     account = changes.find_account(legacy.BANK)
     if not (
         payout.bank and account and payout.currency and changes.new_primary_method == legacy.BANK
@@ -258,7 +265,10 @@ def detect_payout_changes(
 
 
 def apply_payout_changes(changes: PayoutChanges, options: LegacyOptions) -> SubFlow:
-    """Updates existing accounts and adds new ones. Returns the recipient with its accounts."""
+    """Updates existing accounts, adds new ones and stores the holds.
+
+    Returns the recipient with its accounts.
+    """
     recipient = changes.recipient
     for method in changes.methods_to_update:
         if fields := changes.build_account_changes(method):
@@ -267,7 +277,12 @@ def apply_payout_changes(changes: PayoutChanges, options: LegacyOptions) -> SubF
             # The response has the new id, so later calls need it; its fields take precedence.
             new_account = {"primary": bool(account.get("primary")), **account, **fields, **response}
             recipient = replace_accounts_of_recipient(recipient, [new_account], [account])
-    return (yield from add_accounts_and_delete_replaced(recipient, changes.creation_plan, options))
+    recipient = yield from add_accounts_and_delete_replaced(
+        recipient, changes.creation_plan, options
+    )
+    if changes.holds:
+        yield CompareAndSet("recipient", recipient["id"], changes.holds)
+    return recipient
 
 
 def _update_account(

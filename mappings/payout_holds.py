@@ -23,10 +23,10 @@ def collect_changed_payout_holds(payout: Payout, facts: Facts) -> dict[str, JSON
 
 
 def find_active_hold_problems(
-    payout: Payout, facts: Facts, options: LegacyOptions
+    payout: Payout, holds: Mapping[str, JSON], options: LegacyOptions
 ) -> Iterator[Problem]:
     """Yields a problem for each active hold if ``holdup`` is ``refuse``: no payout can be held."""
-    for name, hold in collect_changed_payout_holds(payout, facts).items():
+    for name, hold in holds.items():
         if hold["active"] and options.holdup == "refuse":
             yield build_invalid_field_problem(f"{payout.prefix}{name}.active", "is not supported")
 

@@ -13,7 +13,7 @@ from mappings import (
     recipient_outcomes,
     recipient_reads,
 )
-from mappings.effects import Answer, Call, CompareAndSet, Flow, Operation, Request
+from mappings.effects import Answer, Call, Flow, Operation, Request, SubFlow
 from mappings.errors import NOT_FOUND
 from mappings.failures import Invalid
 from mappings.objects import build_legacy_payout
@@ -65,7 +65,7 @@ def update_payout_method(request: Request) -> Flow:
     return Answer({"object": "updated"}, notices)
 
 
-def _change_payout(request: Request, *, is_replacement: bool) -> payouts.SubFlow:
+def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
     """Returns the recipient and its facts after the change, and notices for the operator."""
     recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
     payout = payouts.drop_masks_sent_back(
@@ -73,25 +73,24 @@ def _change_payout(request: Request, *, is_replacement: bool) -> payouts.SubFlow
     )
     if is_replacement:
         payout = structs.replace(payout, method=payouts.resolve_primary_method(payout))
-    changes = payout_changes.detect_payout_changes(payout, recipient, is_replacement=is_replacement)
+    changes = payout_changes.detect_payout_changes(
+        payout, recipient, facts, is_replacement=is_replacement
+    )
     ids = changes.government_ids
     request.raise_if_invalid(
         [
-            *changes.validate(),
-            *payout_holds.find_active_hold_problems(payout, facts, request.options),
+            *changes.validate(request.options),
             *government_ids.validate_government_ids(ids, recipient, request.options),
         ]
     )
-    holds = payout_holds.collect_changed_payout_holds(payout, facts)
     # Sent before the accounts, because in some countries the service requires the government id
     # first.
     if ids:
         response = yield _build_government_id_update(recipient["id"], ids)
         changes = structs.replace(changes, recipient={**recipient, **response["recipient"]})
     recipient = yield from payout_changes.apply_payout_changes(changes, request.options)
-    if holds:
-        yield CompareAndSet("recipient", recipient["id"], holds)
-    return recipient, {**facts, **holds}, payout_holds.build_hold_notices(holds)
+    notices = payout_holds.build_hold_notices(changes.holds)
+    return recipient, {**facts, **changes.holds}, notices
 
 
 def _build_government_id_update(
@@ -115,7 +114,6 @@ OPERATIONS = (
         "POST",
         _PATH,
         create_payout_method,
-        "4.2",
         "lossy",
         _HOLDS_REASON,
         body_shape=legacy.PayoutBody,
@@ -125,7 +123,6 @@ OPERATIONS = (
         "GET",
         _PATH,
         read_payout_method,
-        "4.2",
         "emulated",
         "built from the recipient's accounts",
         answer_shape=legacy.Payout,
@@ -134,7 +131,6 @@ OPERATIONS = (
         "PATCH",
         _PATH,
         update_payout_method,
-        "4.2",
         "lossy",
         _HOLDS_REASON,
         body_shape=legacy.PayoutBody,

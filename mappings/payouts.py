@@ -6,18 +6,17 @@ validates everything and raises ``Invalid`` before its first write.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import msgspec
 from msgspec import structs
 
 from mappings import banking, current, legacy, recipient_outcomes
 from mappings.banking import build_empty_field_problem, build_invalid_field_problem
-from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, LoadFacts, Step
+from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, LoadFacts, SubFlow
 from mappings.failures import Failure, Problem, Refused
 from mappings.field_types import is_masked_value
 from mappings.government_ids import ClientGovernmentId
@@ -33,7 +32,6 @@ from mappings.objects import (
 )
 
 Recipient = Mapping[str, JSON]
-SubFlow = Generator[Step, Any, Any]
 
 
 class Payout(msgspec.Struct, frozen=True, dict=True):
@@ -141,7 +139,8 @@ def resolve_primary_method(payout: Payout) -> str | None:
 
 def validate_new_payout(payout: Payout, recipient: Recipient) -> Iterator[Problem]:
     """Validates a payout of new accounts; of ``recipient`` it reads type and government ids."""
-    yield from validate_primary_method(payout)
+    if payout.methods or payout.method:
+        yield from validate_primary_method(payout)
     for method in payout.methods:
         yield from validate_account(payout, method, recipient)
 

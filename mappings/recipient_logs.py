@@ -9,6 +9,7 @@ from mappings.effects import JSON
 
 # Header names are checked too, because keys that have been revoked since can appear in old entries.
 _KEY_HEADERS = ("key", "authorization", "token", "secret", "cookie", "signature")
+
 _CREDENTIALS = re.compile(r"(?i)^\s*(bearer|basic|digest|\w*sign)\s+\S")
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from mappings import current
 from mappings.dates import parse_date_span, parse_instant_or_earliest
@@ -40,33 +39,24 @@ NATIVE_COMPLIANCE_STATUSES = frozenset({"verified", "blocked"})
 """Without ``pending``: for legacy clients it includes ``review``, for which there is no filter."""
 
 
-@dataclass(slots=True)
-class _QueryFilters:
-    """The filters of a list query: those that the service applies, and those of the gateway."""
+class _Filter(NamedTuple):
+    """The test of a row, and the filter of the service that every row passes which passes it."""
 
-    prefilter: dict[str, str] = field(default_factory=dict)
-    tests: list[Callable[[Row], bool]] = field(default_factory=list)
-    is_exact: bool = True
-    """Whether the service's filters alone give exactly the rows that the client asked for."""
-
-    def add_native_filter(self, test: Callable[[Row], bool], **prefilter: str) -> None:
-        """Adds a filter of the service; ``test`` is used if the gateway reads all rows."""
-        self.prefilter |= prefilter
-        self.tests.append(test)
-
-    def add_gateway_filter(self, test: Callable[[Row], bool]) -> None:
-        """Adds a filter that only the gateway can apply."""
-        self.tests.append(test)
-        self.is_exact = False
+    test: Callable[[Row], bool]
+    prefilter: Mapping[str, str] = {}
+    is_exact: bool = False
+    """Whether the service's filter gives exactly the rows that pass the test."""
 
 
 def build_list_query(query: Mapping[str, str], facts_by_id: FactsById) -> ListQuery:
     """Builds the step for a list query; unknown parameters are ignored."""
-    filters = _QueryFilters()
+    prefilter: dict[str, str] = {}
+    filters: list[_Filter] = []
     # The order is fixed, so that equal queries make equal calls.
-    for name, add_filter in _FILTERS.items():
-        if value := query.get(name):
-            add_filter(filters, value, query, facts_by_id)
+    for name, build_filter in _FILTERS.items():
+        if (value := query.get(name)) and (built := build_filter(value, query, facts_by_id)):
+            filters.append(built)
+            prefilter |= built.prefilter
     order = query["orderBy"] if query.get("orderBy") in SORT_KEYS else "createdAt"
     is_descending = query.get("sortBy", "").lower() != "asc"
     page = parse_page_params(query)
@@ -74,20 +64,18 @@ def build_list_query(query: Mapping[str, str], facts_by_id: FactsById) -> ListQu
     # The service still lists recipients whose deletion failed, so its own paging would be wrong.
     has_undeleted = any(facts.get("still_there") for facts in facts_by_id.values())
     deleted_ids = frozenset(id_ for id_, facts in facts_by_id.items() if facts.get("deleted"))
-    is_native = filters.is_exact and order in NATIVE_SORT_FIELDS and not has_undeleted
+    is_exact = all(each.is_exact for each in filters)
+    is_native = is_exact and order in NATIVE_SORT_FIELDS and not has_undeleted
     return ListQuery(
         "/recipients",
-        "recipients",
         page.number,
         page.size,
         is_hidden=lambda row: is_deleted_for_clients(row, facts_by_id.get(row["id"], {})),
-        is_match=lambda row: all(test(row) for test in filters.tests),
+        is_match=lambda row: all(each.test(row) for each in filters),
         sort_key=lambda row: SORT_KEYS[order](row, facts_by_id.get(row["id"], {})),
         is_descending=is_descending,
-        native_query={**page.build_query(), **filters.prefilter, **native_sort}
-        if is_native
-        else None,
-        prefilter=filters.prefilter,
+        native_query={**page.build_query(), **prefilter, **native_sort} if is_native else None,
+        prefilter=prefilter,
         excluded_ids=deleted_ids,
         is_indexed=True,
         is_sorted_by_id=order == "id",
@@ -97,117 +85,108 @@ def build_list_query(query: Mapping[str, str], facts_by_id: FactsById) -> ListQu
 # Parameters: each is a filter of the service, of the gateway, or both
 
 
-def _add_search_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
+def _build_search_filter(value: str, *_: Any) -> _Filter:
     search_text = value.casefold()
-
-    def has_text(row: Row) -> bool:
-        return any(
+    return _Filter(
+        lambda row: any(
             search_text in _replace_non_text_with_empty(row.get(name)).casefold()
             for name in ("name", "email", "referenceId")
         )
+    )
 
-    filters.add_gateway_filter(has_text)
 
-
-def _add_status_filter(filters: _QueryFilters, value: str, _: Any, facts_by_id: FactsById) -> None:
+def _build_status_filter(value: str, _: Any, facts_by_id: FactsById) -> _Filter:
     def has_status(row: Row) -> bool:
         return bool(choose_legacy_recipient_status(row, facts_by_id.get(row["id"], {})) == value)
 
+    if value not in NATIVE_STATUSES:
+        return _Filter(has_status)
     # A stored status replaces the service's in answers, so the service's filter alone is wrong.
     has_stored_status = any(
         UPSTREAM_STATUS.get(facts.get("status", "")) == value for facts in facts_by_id.values()
     )
-    if value in NATIVE_STATUSES:
-        filters.add_native_filter(has_status, status=value)
-    if value not in NATIVE_STATUSES or has_stored_status:
-        filters.add_gateway_filter(has_status)
+    return _Filter(has_status, {"status": value}, not has_stored_status)
 
 
-def _add_compliance_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
-    def has_status(row: Row) -> bool:
-        return bool(derive_legacy_compliance_status(row.get("complianceStatus")) == value)
+def _build_compliance_filter(value: str, *_: Any) -> _Filter:
+    is_native = value in NATIVE_COMPLIANCE_STATUSES
+    return _Filter(
+        lambda row: bool(derive_legacy_compliance_status(row.get("complianceStatus")) == value),
+        {"complianceStatus": value} if is_native else {},
+        is_native,
+    )
 
-    if value in NATIVE_COMPLIANCE_STATUSES:
-        filters.add_native_filter(has_status, complianceStatus=value)
-    else:
-        filters.add_gateway_filter(has_status)
 
-
-def _add_country_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
-    if code := find_country_alpha_2_code(value):
-        filters.add_native_filter(
-            lambda row: bool(_extract_address(row).get("country") == code), country=code
-        )
-    else:
+def _build_country_filter(value: str, *_: Any) -> _Filter:
+    code = find_country_alpha_2_code(value)
+    if code is None:
         # A value that no recipient can have: the list is empty, not an error (contract, section 3).
-        filters.add_gateway_filter(lambda _row: False)
+        return _Filter(lambda _row: False)
+    return _Filter(
+        lambda row: bool(_extract_address(row).get("country") == code), {"country": code}, True
+    )
 
 
-def _add_city_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
-    filters.add_gateway_filter(
+def _build_city_filter(value: str, *_: Any) -> _Filter:
+    city = value.casefold()
+    return _Filter(
         lambda row: (
-            _replace_non_text_with_empty(_extract_address(row).get("city")).casefold()
-            == value.casefold()
+            _replace_non_text_with_empty(_extract_address(row).get("city")).casefold() == city
         )
     )
 
 
-def _add_payout_method_filter(
-    filters: _QueryFilters, value: str, query: Mapping[str, str], _: Any
-) -> None:
-    def has_method(row: Row) -> bool:
-        return bool(determine_payout_method(row) == value)
-
+def _build_payout_method_filter(value: str, query: Mapping[str, str], _: Any) -> _Filter:
     # The service filters bank accounts by method only together with a currency.
-    has_currency_filter = bool(query.get("payoutCurrency"))
-    if value == current.WALLET or (value == current.BANK_TRANSFER and has_currency_filter):
-        filters.add_native_filter(has_method, payoutMethod=value)
-    else:
-        filters.add_gateway_filter(has_method)
+    is_native = value == current.WALLET or (
+        value == current.BANK_TRANSFER and bool(query.get("payoutCurrency"))
+    )
+    return _Filter(
+        lambda row: bool(determine_payout_method(row) == value),
+        {"payoutMethod": value} if is_native else {},
+        is_native,
+    )
 
 
-def _add_payout_currency_filter(
-    filters: _QueryFilters, value: str, query: Mapping[str, str], _: Any
-) -> None:
+def _build_payout_currency_filter(value: str, query: Mapping[str, str], _: Any) -> _Filter:
     code = value.upper()
-
-    def has_currency(row: Row) -> bool:
-        return bool(determine_payout_currency(row) == code)
-
     if not re.fullmatch("[A-Z]{3}", code):
-        filters.add_gateway_filter(lambda _row: False)
-    elif query.get("payoutMethod") == current.BANK_TRANSFER:
-        filters.add_native_filter(has_currency, currency=code)
-    else:
-        filters.add_gateway_filter(has_currency)
+        return _Filter(lambda _row: False)
+    is_native = query.get("payoutMethod") == current.BANK_TRANSFER
+    return _Filter(
+        lambda row: bool(determine_payout_currency(row) == code),
+        {"currency": code} if is_native else {},
+        is_native,
+    )
 
 
-def _add_start_date_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
-    if span := parse_date_span(value):
-        start, _end = span
-        # The service filters by update time. That is safe: a row created since then was also
-        # updated since then. The gateway filters the rest by creation time.
-        text = start.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        filters.add_native_filter(lambda row: parse_created_at(row) >= start, startDate=text)
-        filters.add_gateway_filter(lambda row: parse_created_at(row) >= start)
+def _build_start_date_filter(value: str, *_: Any) -> _Filter | None:
+    if (span := parse_date_span(value)) is None:
+        return None
+    start, _end = span
+    # The service filters by update time. That is safe: a row created since then was also updated
+    # since then. The gateway filters the rest by creation time.
+    text = start.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return _Filter(lambda row: parse_created_at(row) >= start, {"startDate": text})
 
 
-def _add_end_date_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
-    if span := parse_date_span(value):
-        _start, end = span
-        filters.add_gateway_filter(lambda row: parse_created_at(row) <= end)
+def _build_end_date_filter(value: str, *_: Any) -> _Filter | None:
+    if (span := parse_date_span(value)) is None:
+        return None
+    _start, end = span
+    return _Filter(lambda row: parse_created_at(row) <= end)
 
 
-_FILTERS: dict[str, Callable[[_QueryFilters, str, Mapping[str, str], FactsById], None]] = {
-    "search": _add_search_filter,
-    "status": _add_status_filter,
-    "complianceStatus": _add_compliance_filter,
-    "country": _add_country_filter,
-    "city": _add_city_filter,
-    "payoutMethod": _add_payout_method_filter,
-    "payoutCurrency": _add_payout_currency_filter,
-    "startDate": _add_start_date_filter,
-    "endDate": _add_end_date_filter,
+_FILTERS: dict[str, Callable[[str, Mapping[str, str], FactsById], _Filter | None]] = {
+    "search": _build_search_filter,
+    "status": _build_status_filter,
+    "complianceStatus": _build_compliance_filter,
+    "country": _build_country_filter,
+    "city": _build_city_filter,
+    "payoutMethod": _build_payout_method_filter,
+    "payoutCurrency": _build_payout_currency_filter,
+    "startDate": _build_start_date_filter,
+    "endDate": _build_end_date_filter,
 }
 
 

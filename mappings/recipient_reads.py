@@ -1,14 +1,36 @@
-"""Loads the recipient that the request path names; most flows about recipients begin with this."""
+"""Reads of a recipient, and of its payments with the gateway's stored data."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Parallel, Step
+from mappings import money
+from mappings.batch_reads import is_missing_batch_failure, load_batches
+from mappings.batch_views import build_batch, is_draft
+from mappings.effects import (
+    JSON,
+    Call,
+    CompareAndSet,
+    ListQuery,
+    LoadFacts,
+    Parallel,
+    Step,
+    SubFlow,
+)
 from mappings.errors import NOT_FOUND
 from mappings.failures import Invalid
-from mappings.objects import Facts, is_deleted_for_clients, is_legacy_status_still_valid
+from mappings.lazy_sequences import filter_rows
+from mappings.list_filters import Filters, filter_payments
+from mappings.matching import Entry, Payment, extract_recipient_id
+from mappings.objects import (
+    Facts,
+    apply_payment_id_redirects,
+    build_payment_id_redirects_load,
+    is_deleted_for_clients,
+    is_in_superseded_batch,
+    is_legacy_status_still_valid,
+)
 
 RecipientWithFacts = tuple[Mapping[str, JSON], Facts]
 
@@ -57,3 +79,122 @@ def delete_stale_status_fact(
         other_facts = {name: fact for name, fact in facts.items() if name != "status"}
         return {**other_facts, "status_shown_before": word}
     return facts
+
+
+ALL_ROWS = 10**9
+"""A page size larger than any list."""
+
+
+def restore_original_payment_ids(payments: Sequence[Payment]) -> SubFlow:
+    redirects = yield build_payment_id_redirects_load(payments)
+    return [apply_payment_id_redirects(payment, redirects) for payment in payments]
+
+
+def load_draft_payments(id_: str) -> SubFlow:
+    """Loads the payments of a recipient in drafts, which only the gateway has."""
+    payments: list[Payment] = []
+    for batch_id, facts in (yield LoadFacts("batch")).items():
+        if not is_draft(facts) or facts.get("phase") == "deleted":
+            continue
+        # Filtered before the batch is built: it may have a hundred thousand payments of others.
+        entries = (yield LoadFacts("payments", batch_id)).get("entries", [])
+        own_entries = filter_rows(entries, lambda entry: extract_recipient_id(entry) == id_)
+        payments += build_batch(batch_id, facts, own_entries, {}, None).payments
+    return payments
+
+
+def filter_recipient_payments(
+    filters: Filters, payments: Sequence[Payment], id_: str, recipient_answer: JSON
+) -> SubFlow:
+    """Filters payments; a search needs the memos of all of them."""
+    memos = (
+        (yield from load_memos_by_payment_id(payments, id_, is_required=True))
+        if filters.search
+        else {}
+    )
+    rows = [
+        {**payment, **memos.get(payment["id"], {}), "recipient": recipient_answer}
+        for payment in payments
+    ]
+    return [*(yield from filter_payments(filters, rows))]
+
+
+def load_memos_by_payment_id(
+    payments: Sequence[Payment], id_: str, *, is_required: bool = False
+) -> SubFlow:
+    """Loads the memos that only the gateway has, by payment id.
+
+    With ``is_required``, raises if a batch cannot be read, unless it no longer exists.
+    """
+    payments_by_batch: dict[str, list[Payment]] = {}
+    for payment in payments:
+        if payment.get("batch") and not payment.get("memo"):
+            payments_by_batch.setdefault(str(payment["batch"].get("id")), []).append(payment)
+    facts = yield LoadFacts("batch", ids=tuple(payments_by_batch))
+    memos: dict[JSON, JSON] = {}
+    unmatched_batches: list[str] = []
+    # A batch with has_memos false needs no look-up; older records lack the flag.
+    for batch_id in (
+        key for key in payments_by_batch if facts.get(key, {}).get("has_memos", key in facts)
+    ):
+        entries = (yield LoadFacts("payments", batch_id)).get("entries", [])
+        own_entries = filter_rows(entries, lambda item: extract_recipient_id(item) == id_)
+        if not any(item.get("memo") for item in own_entries):
+            continue
+        if (
+            matched_entries := _match_payments_to_requested_entries(
+                payments_by_batch[batch_id], own_entries
+            )
+        ) is None:
+            unmatched_batches.append(batch_id)
+        else:
+            pairs = zip(payments_by_batch[batch_id], matched_entries, strict=True)
+            memos |= {payment["id"]: entry.get("memo") for payment, entry in pairs}
+    ids = {
+        payment["id"] for batch_payments in payments_by_batch.values() for payment in batch_payments
+    }
+    for batch in (yield from load_batches(unmatched_batches)):
+        if not isinstance(batch, Exception):
+            memos |= {
+                payment["id"]: payment.get("memo")
+                for payment in batch.payments
+                if payment["id"] in ids
+            }
+        elif is_required and not is_missing_batch_failure(batch):
+            raise batch
+    return {id_: {"memo": memo} for id_, memo in memos.items() if memo}
+
+
+def _match_payments_to_requested_entries(
+    payments: Sequence[Payment], entries: Sequence[Entry]
+) -> Sequence[Entry] | None:
+    """Matches the payments of a recipient in a batch to the entries that were requested.
+
+    Matches by id, or by amount if there is one payment and one entry. Returns None if only the
+    summary of the batch can tell.
+    """
+    by_id = {item["id"]: item for item in entries if item.get("id")}
+    if all(item["id"] in by_id for item in payments):
+        return [by_id[item["id"]] for item in payments]
+    # Equal amounts to one recipient cannot be told apart here.
+    if by_id or len(payments) > 1 or len(entries) > 1:
+        return None
+    (payment,), (entry,) = payments, entries
+    amount = money.parse_amount(payment.get("sourceAmount"))
+    is_equal_amount = amount is not None and amount == money.parse_amount(entry.get("sourceAmount"))
+    return entries if is_equal_amount else None
+
+
+def build_visible_payments_query(path: str, redirects: Mapping[str, Facts]) -> ListQuery:
+    """Builds the query for all payments except those of superseded batches, in service order."""
+    return ListQuery(
+        path,
+        1,
+        ALL_ROWS,
+        is_hidden=lambda row: is_in_superseded_batch(row, redirects),
+        is_match=lambda _row: True,
+        sort_key=None,
+        is_descending=False,
+        native_query=None,
+        prefilter={},
+    )

@@ -23,6 +23,7 @@ QUERY_FIELDS = (
     "createdAt",
     "updatedAt",
 )
+
 QUERY_ADDRESS_FIELDS = ("city", "country", "region", "postalCode")
 """With the primary account, all fields that filters, sort keys and ``is_hidden`` read."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 from msgspec import structs
@@ -31,9 +31,10 @@ from mappings.effects import (
     Operation,
     Parallel,
     Request,
+    SubFlow,
 )
 from mappings.errors import NOT_FOUND
-from mappings.failures import Failure, Invalid, Problem, Refused
+from mappings.failures import Failure, Invalid, Refused
 from mappings.list_filters import Filters
 from mappings.objects import (
     RECIPIENT,
@@ -42,9 +43,9 @@ from mappings.objects import (
     is_deleted_for_clients,
 )
 from mappings.paging import build_meta, complete_page_meta, parse_page_params, select_page_params
-from mappings.payouts import Payout, Recipient, SubFlow
+from mappings.payouts import Payout, Recipient
 from mappings.recipient_logs import mask_api_keys_in_log_entry
-from mappings.recipient_payments import (
+from mappings.recipient_reads import (
     build_visible_payments_query,
     filter_recipient_payments,
     load_draft_payments,
@@ -70,6 +71,7 @@ def create_recipient(request: Request) -> Flow:
     """
     body = request.body
     payout = payouts.parse_payout(body.get("payout"), "payout.", request.problems)
+    holds = payout_holds.collect_changed_payout_holds(payout, {})
     # Everything is validated before the first call, so that a refused request changes nothing.
     government_id_list = [
         *recipient_bodies.extract_ssn_as_government_ids(body),
@@ -78,12 +80,11 @@ def create_recipient(request: Request) -> Flow:
     request.raise_if_invalid(
         [
             *recipient_bodies.validate_new_recipient(body),
-            *_validate_payout(payout, body),
-            *payout_holds.find_active_hold_problems(payout, {}, request.options),
+            *payouts.validate_new_payout(payout, body),
+            *payout_holds.find_active_hold_problems(payout, holds, request.options),
             *government_ids.validate_government_ids(government_id_list, {}, request.options),
         ]
     )
-    holds = payout_holds.collect_changed_payout_holds(payout, {})
     body_to_send = recipient_bodies.build_recipient_creation_body(body, government_id_list)
     field_map = {
         **RECIPIENT.map_field_names_to_client(),
@@ -115,11 +116,6 @@ def create_recipient(request: Request) -> Flow:
     return Answer({"recipient": answer}, payout_holds.build_hold_notices(holds))
 
 
-def _validate_payout(payout: Payout, body: Mapping[str, JSON]) -> Iterator[Problem]:
-    if payout.methods or payout.method:
-        yield from payouts.validate_new_payout(payout, body)
-
-
 def _send_remaining_recipient_values(
     new_recipient: Recipient, body: Mapping[str, JSON], payout: Payout, options: LegacyOptions
 ) -> SubFlow:
@@ -136,20 +132,16 @@ def _send_remaining_recipient_values(
         recipient = {**new_recipient, **(yield call)["recipient"]}
     if not payout.methods:
         return recipient
+    primary = payouts.resolve_primary_method(payout)
+    plan = payouts.plan_accounts(payout, body, payout.methods, primary)
     recipient = yield from payouts.add_accounts_and_delete_replaced(
-        recipient, _plan_payout_accounts(payout, body), options, is_undone_by_caller=True
+        recipient, plan, options, is_undone_by_caller=True
     )
     try:
         return (yield Call("GET", path))["recipient"]
     except Failure:
         # All writes succeeded, so failing now would make the client create a second recipient.
         return recipient
-
-
-def _plan_payout_accounts(payout: Payout, body: Mapping[str, JSON]) -> payouts.AccountPlan:
-    return payouts.plan_accounts(
-        payout, body, payout.methods, payouts.resolve_primary_method(payout)
-    )
 
 
 def _undo_recipient_creation(recipient_id: str, refusal: Refused) -> SubFlow:
@@ -303,7 +295,7 @@ def update_recipient(request: Request) -> Flow:
         payouts.parse_payout(body.get("payout"), "payout.", request.problems), recipient
     )
     changes = payout_changes.detect_payout_changes(
-        payout, recipient_bodies.merge_new_type_and_name(body, recipient)
+        payout, recipient_bodies.merge_new_type_and_name(body, recipient), facts
     )
     government_id_list = [
         *recipient_bodies.extract_ssn_as_government_ids(body),
@@ -312,12 +304,10 @@ def update_recipient(request: Request) -> Flow:
     request.raise_if_invalid(
         [
             *recipient_bodies.validate_recipient_update(body, recipient, facts),
-            *changes.validate(),
-            *payout_holds.find_active_hold_problems(payout, facts, options),
+            *changes.validate(options),
             *government_ids.validate_government_ids(government_id_list, recipient, options),
         ]
     )
-    holds = payout_holds.collect_changed_payout_holds(payout, facts)
     fields = recipient_bodies.build_recipient_update_fields(
         body, recipient, facts, government_id_list
     )
@@ -342,9 +332,7 @@ def update_recipient(request: Request) -> Flow:
     if status_fact := recipient_bodies.derive_status_fact_change(body, fields, facts, updated):
         yield CompareAndSet("recipient", id_, status_fact)
     yield from payout_changes.apply_payout_changes(changes, options)
-    if holds:
-        yield CompareAndSet("recipient", id_, holds)
-    return Answer({"object": "updated"}, payout_holds.build_hold_notices(holds))
+    return Answer({"object": "updated"}, payout_holds.build_hold_notices(changes.holds))
 
 
 # Delete
@@ -407,7 +395,6 @@ OPERATIONS = (
         "POST",
         _RECIPIENTS_PATH,
         create_recipient,
-        "4.1",
         "emulated",
         "several calls, undone if one is refused; language, currency and payout follow the create",
         body_shape=legacy.RecipientBody,
@@ -417,7 +404,6 @@ OPERATIONS = (
         "GET",
         _RECIPIENTS_PATH,
         list_recipients,
-        "4.1",
         "emulated",
         "the gateway applies the filters and sort orders that the service lacks",
         answer_shape=legacy.RecipientsAnswer,
@@ -427,7 +413,6 @@ OPERATIONS = (
         "DELETE",
         _RECIPIENTS_PATH,
         delete_recipients,
-        "4.1",
         "emulated",
         "the service archives them; legacy clients no longer see them",
         body_shape=legacy.RecipientIdsBody,
@@ -437,7 +422,6 @@ OPERATIONS = (
         "GET",
         _RECIPIENT_PATH,
         read_recipient,
-        "4.1",
         "lossy",
         "the automatic status `inactive` after 12 months has no counterpart",
         answer_shape=legacy.RecipientAnswer,
@@ -446,7 +430,6 @@ OPERATIONS = (
         "PATCH",
         _RECIPIENT_PATH,
         update_recipient,
-        "4.1",
         "emulated",
         "the gateway stores `disabled` and `inactive`; a payout becomes accounts",
         body_shape=legacy.RecipientBody,
@@ -456,7 +439,6 @@ OPERATIONS = (
         "DELETE",
         _RECIPIENT_PATH,
         delete_recipient,
-        "4.1",
         "emulated",
         "the service archives it; legacy clients no longer see it",
         answer_shape=legacy.ObjectAnswer,
@@ -465,7 +447,6 @@ OPERATIONS = (
         "GET",
         f"{_RECIPIENT_PATH}/logs",
         read_recipient_logs,
-        "4.1",
         "exact",
         "entries pass unchanged, except that keys are masked",
         answer_shape=legacy.ActivitiesAnswer,
@@ -475,7 +456,6 @@ OPERATIONS = (
         "GET",
         f"{_RECIPIENT_PATH}/payments",
         read_recipient_payments,
-        "4.1",
         "exact",
         "paged by the service; the gateway adds the payments of drafts and applies filters",
         answer_shape=legacy.PaymentsAnswer,

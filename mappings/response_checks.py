@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from mappings import funds
+from mappings.balances import extract_raw_balances, parse_balances
 from mappings.current import BALANCE_PATH, ID_PATTERN, Endpoint
 from mappings.effects import JSON
 from mappings.lazy_sequences import LazySequence, has_only_type
@@ -37,10 +37,8 @@ def has_expected_shape(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
     if endpoint.method != "GET" or not body.keys() - {"ok", "meta"}:
         return True
     if endpoint.path == BALANCE_PATH:
-        balances = funds.extract_raw_balances(body)
-        return isinstance(balances, dict | list) and (
-            not balances or bool(funds.parse_balances(body))
-        )
+        balances = extract_raw_balances(body)
+        return isinstance(balances, dict | list) and (not balances or bool(parse_balances(body)))
     name = LIST_FIELDS[endpoint.path]
     return name in body and _is_list_of_objects(body[name])
 

@@ -20,6 +20,7 @@ from mappings.batch_locks import (
     MAX_LOCK_ATTEMPTS,
     SIGNED_CHANGES_KIND,
     build_external_batch_facts,
+    build_finished_change_facts,
     build_signed_change_facts,
     build_unchanged_batch_condition,
     is_batch_unlocked,
@@ -41,10 +42,10 @@ from mappings.effects import (
     Operation,
     Request,
     Step,
+    SubFlow,
     WriteOutcome,
 )
 from mappings.failures import Conflict, Halted, Invalid, Refused, Unreachable
-from mappings.payouts import SubFlow
 
 
 def start_signed_batch(request: Request) -> Flow:
@@ -71,14 +72,9 @@ def start_signed_batch(request: Request) -> Flow:
         raise
     # The version counts for a batch created elsewhere too: an edit that loaded it before the start
     # must conflict.
-    version = (facts.get("version") or 0) + 1
-    started_facts = {
-        "phase": "sent",
-        "since": None,
-        "version": version,
-        "started": format_timestamp(request.now),
-    }
-    yield CompareAndSet("batch", batch_id, started_facts)
+    finished_facts = build_finished_change_facts(facts, "sent")
+    started = format_timestamp(request.now)
+    yield CompareAndSet("batch", batch_id, {**finished_facts, "started": started})
     return Answer({})
 
 
@@ -198,7 +194,6 @@ START = Operation(
     "POST",
     "/batches/{id}/start-processing",
     start_signed_batch,
-    "current 4.4",
     "exact",
     "passed on as the client signed it",
     answer_shape=None,
@@ -211,7 +206,6 @@ CHANGE = Operation(
     "POST",
     "/batches/{id}",
     change_signed_batch,
-    "current 4.4",
     "exact",
     "passed on as the client signed it",
     answer_shape=None,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from mappings import batch_bodies, money
+from collections import Counter
+
+from mappings import money, outcome_rules
 from mappings.batch_reads import WRONG_STATUS
-from mappings.batch_views import Batch
-from mappings.effects import JSON, Request
+from mappings.batch_views import SIGNED_ADDS, Batch
+from mappings.effects import JSON, LoadFacts, Request, SubFlow
 from mappings.failures import Invalid
-from mappings.payouts import SubFlow
+from mappings.matching import Entry, Payment, extract_recipient_id
 
 
 def check_start_and_list_notices(request: Request, batch: Batch) -> SubFlow:
@@ -31,8 +33,51 @@ def _check_payments_as_requested(batch: Batch, request: Request) -> SubFlow:
     if request.options.verify_before_start == "off" or not is_made_here:
         return ()
     # Payments are compared by content: the service may have given them other ids.
-    if (yield from batch_bodies.has_upstream_batch_requested_payments(batch)):
+    if (yield from has_upstream_batch_requested_payments(batch)):
         return ()
     if request.options.verify_before_start == "refuse":
         raise Invalid(WRONG_STATUS)
     return ("started a batch whose payments differ from those requested through the gateway",)
+
+
+def has_upstream_batch_requested_payments(batch: Batch) -> SubFlow:
+    """Whether the service's batch makes the requested payments: recipient, amount and currency.
+
+    The batch may also contain payments that clients have added by signed requests.
+    """
+    # Payments are counted, because a client may request equal ones, and the service may reorder
+    # them.
+    requested_counts = Counter(
+        _build_requested_payment_key(entry, batch.facts.get("currency")) for entry in batch.entries
+    )
+    unrequested: list[Payment] = []
+    for payment in batch.payments:
+        side = payment.get("asked_side") or "source"
+        amount = money.parse_amount(payment.get(f"{side}Amount"))
+        recipient = (payment.get("recipient") or {}).get("id")
+        actual_counts = recipient, amount, payment.get(f"{side}Currency")
+        if requested_counts[actual_counts]:
+            requested_counts[actual_counts] -= 1
+        else:
+            unrequested.append(payment)
+    if requested_counts.total():
+        return False
+    added_bodies = list((yield LoadFacts(SIGNED_ADDS, batch.id)).values()) if unrequested else []
+    for payment in unrequested:
+        matches = (
+            body
+            for body in added_bodies
+            if outcome_rules.is_payment_of_add(payment, body, batch.currency)
+        )
+        if (match := next(matches, None)) is None:
+            return False
+        # Each add explains one payment, so that a payment made twice is noticed.
+        added_bodies.remove(match)
+    return True
+
+
+def _build_requested_payment_key(entry: Entry, currency: JSON) -> tuple[JSON, ...]:
+    payee = extract_recipient_id(entry)
+    if entry.get("sourceAmount"):
+        return payee, money.parse_amount(entry["sourceAmount"]), currency
+    return payee, money.parse_amount(entry.get("targetAmount")), entry.get("targetCurrency")

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mappings import current, funds, money
+from mappings import current, money
+from mappings.balances import (
+    compute_available_funds,
+    determine_payment_method,
+    has_sufficient_funds,
+    split_off_wallet_payments,
+    sum_amount_field,
+)
 from mappings.batch_answers import build_legacy_batch
 from mappings.batch_views import Batch
 from mappings.effects import JSON
 from mappings.objects import format_payout_method_display
 
 SERVICE = "service"
+
 FEE_FIELDS = ("fees", "recipientFees", "merchantFees")
 
 _BATCH_FIELDS = [
@@ -29,10 +37,10 @@ def build_summary(
 ) -> dict[str, JSON]:
     """Builds a ``Batch summary``. A value of the service takes precedence over a computed one."""
     batch_answer = build_legacy_batch(batch)
-    wallet_payments, other_payments = funds.split_off_wallet_payments(batch.payments)
+    wallet_payments, other_payments = split_off_wallet_payments(batch.payments)
     available_funds = {
-        "GatewayTotal": funds.compute_available_funds(balances, batch.currency, wallet=True),
-        "ServiceTotal": funds.compute_available_funds(balances, batch.currency, wallet=False),
+        "GatewayTotal": compute_available_funds(balances, batch.currency, wallet=True),
+        "ServiceTotal": compute_available_funds(balances, batch.currency, wallet=False),
     }
     computed: dict[str, JSON] = {
         "processed_by": "API",
@@ -46,7 +54,7 @@ def build_summary(
         "merchantBalances": {
             name: money.convert_to_json_number(amount) for name, amount in available_funds.items()
         },
-        "enoughFunds": funds.has_sufficient_funds(balances, batch.payments, batch.currency),
+        "enoughFunds": has_sufficient_funds(balances, batch.payments, batch.currency),
     }
     service_values = {
         name: batch.service_fields[name]
@@ -102,7 +110,7 @@ def _map_totals_by_payout_method(payments: Sequence[Mapping[str, JSON]]) -> dict
     # Clients index the result by method without checking that it is there.
     by_method: dict[str, list[Mapping[str, JSON]]] = {current.BANK_TRANSFER: [], current.WALLET: []}
     for payment in payments:
-        by_method.setdefault(funds.determine_payment_method(payment), []).append(payment)
+        by_method.setdefault(determine_payment_method(payment), []).append(payment)
     return {
         method: {
             **compute_totals(method_payments),
@@ -116,8 +124,8 @@ def _map_totals_by_payout_method(payments: Sequence[Mapping[str, JSON]]) -> dict
 def compute_totals(payments: Iterable[Mapping[str, JSON]]) -> dict[str, JSON]:
     """Computes count, value, fees, recipientFees, merchantFees and net, as exact JSON numbers."""
     payment_list = list(payments)
-    sums = {name: funds.sum_amount_field(payment_list, name) for name in FEE_FIELDS}
-    value = funds.sum_amount_field(payment_list, "sourceAmount")
+    sums = {name: sum_amount_field(payment_list, name) for name in FEE_FIELDS}
+    value = sum_amount_field(payment_list, "sourceAmount")
     return {
         "count": len(payment_list),
         "value": money.convert_to_json_number(value),

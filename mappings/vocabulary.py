@@ -83,14 +83,11 @@ class VocabularyTranslator:
 
     def _translate_word_to_neutral(self, mark: Mark, value: str) -> str:
         word = self._replace_word(mark, value, self._words, _NEUTRAL_WORDS)
-        is_unknown = (
-            word == value and isinstance(mark, Word) and self._is_neutral_word_replaced(mark, value)
-        )
-        # This text equals no word, so that flows treat the value like any other unknown word.
-        return f"not {value}" if is_unknown and self._rejects_neutral_words else word
-
-    def _is_neutral_word_replaced(self, mark: Word, value: str) -> bool:
-        return any(name in self._words and value == _NEUTRAL_WORDS[name] for name in mark.names)
+        if self._rejects_neutral_words and word == value and isinstance(mark, Word):
+            replaced_words = {_NEUTRAL_WORDS[name] for name in mark.names if name in self._words}
+            # This text equals no word, so that flows treat the value like any other unknown word.
+            return f"not {value}" if value in replaced_words else value
+        return word
 
     def _replace_word(
         self, mark: Mark, value: str, source: Mapping[str, str], target: Mapping[str, str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mappings import funds, summaries
+from mappings import balances, summaries
 
 HUGE_AMOUNT = "9" * 40 + ".01"
 
@@ -16,8 +16,8 @@ def test_net_amount_is_exact_at_any_size():
 
 def test_required_funds_are_exact_at_any_size():
     payments = [{"sourceAmount": HUGE_AMOUNT, "merchantFees": "0.01"}]
-    assert str(funds.compute_required_funds(payments)) == "9" * 40 + ".02"
+    assert str(balances.compute_required_funds(payments)) == "9" * 40 + ".02"
     sufficient_balances = [{"amount": "9" * 40 + ".02", "currency": "USD", "type": "service"}]
     insufficient_balances = [{"amount": HUGE_AMOUNT, "currency": "USD", "type": "service"}]
-    assert funds.has_sufficient_funds(sufficient_balances, payments, "USD")
-    assert not funds.has_sufficient_funds(insufficient_balances, payments, "USD")
+    assert balances.has_sufficient_funds(sufficient_balances, payments, "USD")
+    assert not balances.has_sufficient_funds(insufficient_balances, payments, "USD")

@@ -14,7 +14,6 @@ from mappings.lazy_sequences import SLICE_SIZE, CompressedSequence, MappedSequen
 from mappings.matching import match_payments_with_entries
 from mappings.payment_bodies import (
     FieldNames,
-    map_all_payment_field_names_to_client,
     map_payment_field_names_to_client,
 )
 
@@ -98,10 +97,10 @@ def test_field_names_of_long_batch_equal_those_of_short_one() -> None:
     names = FieldNames(
         {"currency": "sourceCurrency"}, {"payments": payments}, map_payment_field_names_to_client
     )
-    assert names == {
-        "currency": "sourceCurrency",
-        **map_all_payment_field_names_to_client(payments),
-    }
+    expected_names = {"currency": "sourceCurrency"}
+    for number, payment in enumerate(payments):
+        expected_names |= map_payment_field_names_to_client(payment, f"payments[{number}].")
+    assert names == expected_names
     assert len(names) == len(dict(names))
     for missing_name in (
         "payments",

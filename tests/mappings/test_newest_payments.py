@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from mappings.batch_lists import load_newest_payments
 from mappings.effects import JSON, MAX_PARALLEL_CALLS, CompareAndSet, Flow, LoadFacts, Parallel
-from mappings.newest_payments import load_newest_payments
 
 BATCH_COUNT = 60
 

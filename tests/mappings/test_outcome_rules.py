@@ -197,7 +197,7 @@ OUTCOME_RULES_OF_CHANGES: dict[str, Callable[[], OutcomeRule]] = {
         "B-9", [EARLIER_PAYMENT], "USD", build_changes=lambda: {"P-1": {"sourceAmount": "6.00"}}
     ),
     "a removal": lambda: build_batch_edit_outcome_rule(
-        "B-9", [EARLIER_PAYMENT], "USD", list_removed_ids=lambda: ["P-1"]
+        "B-9", [EARLIER_PAYMENT], "USD", removed_ids=["P-1"]
     ),
 }
 

@@ -14,9 +14,9 @@ MAPPINGS = Path(__file__).parents[2] / "mappings"
 
 TABLES = (
     "objects", "batch_views", "batch_answers", "errors", "banking", "recipient_queries", "recipient_bodies",
-    "payouts", "payout_changes", "payout_methods", "government_ids", "balances", "funds",
+    "payouts", "payout_changes", "payout_methods", "government_ids", "balances",
     "summaries", "paging", "money", "payloads", "batch_bodies", "payment_bodies", "batch_reads", "batch_lists",
-    "batch_changes", "start_checks", "batches", "payments", "newest_payments", "recipients", "recipient_payments", "geography",
+    "batch_changes", "start_checks", "batches", "payments", "recipients", "geography",
     "field_types", "ids", "recipient_reads", "matching", "drafts", "batch_locks", "payment_adds",
     "legacy", "current",
 )  # fmt: skip
@@ -24,13 +24,13 @@ TABLES = (
 
 FLOWS = (
     "objects", "batch_views", "batch_answers", "recipient_queries", "recipient_bodies", "payouts",
-    "payout_changes", "payout_methods", "government_ids", "balances", "funds", "summaries",
+    "payout_changes", "payout_methods", "government_ids", "balances", "summaries",
     "paging", "money", "payloads", "batch_bodies", "payment_bodies", "batch_reads", "batch_lists", "batch_changes",
-    "start_checks", "batches", "payments", "newest_payments", "recipients", "recipient_payments", "matching", "fields", "recipient_reads",
+    "start_checks", "batches", "payments", "recipients", "matching", "fields", "recipient_reads",
 )  # fmt: skip
 """Modules whose flows are mutated as well: numbers, comparisons, sums and booleans."""
 
-MODULES_WITH_FIELD_NAMES = ("paging", "money", "funds", "summaries", "balances", "payloads")
+MODULES_WITH_FIELD_NAMES = ("paging", "money", "summaries", "balances", "payloads")
 """Modules whose flows name fields, so that these names are misspelt, too."""
 
 _FIELD_CALLS = {

@@ -42,17 +42,17 @@ IN_MEMORY = next((folder for folder in ("/dev/shm",) if os.access(folder, os.W_O
 LIKELY_TAGS = {
     "objects": ("recipients", "payouts", "lists", "batches"), "banking": ("faults", "banks", "payouts"),
     "recipient_queries": ("lists",), "recipient_bodies": ("recipients",),
-    "recipients": ("recipients", "lists"), "payouts": ("payouts", "banks"),
+    "recipients": ("recipients", "lists"), "recipient_reads": ("recipients", "lists"), "payouts": ("payouts", "banks"),
     "payout_changes": ("payouts",), "payout_methods": ("payouts",),
-    "government_ids": ("banks", "recipients"), "balances": ("balances",),
-    "funds": ("batches", "balances"), "summaries": ("batches",), "paging": ("pages", "lists"),
+    "government_ids": ("banks", "recipients"), "balances": ("balances", "batches"),
+    "summaries": ("batches",), "paging": ("pages", "lists"),
     "money": ("batches", "amounts"), "payloads": ("batches",), "geography": ("geography",),
     "batch_bodies": ("batches", "amounts"), "batch_reads": ("batches",),
     "batch_views": ("batches", "pages"), "batches": ("batches", "pages"),
-    "batch_lists": ("batches", "pages"), "batch_changes": ("batches", "pages"),
-    "payments": ("batches", "pages"), "newest_payments": ("newest", "batches"), "matching": ("batches",), "drafts": ("batches",),
+    "batch_lists": ("newest", "batches", "pages"), "batch_changes": ("batches", "pages"),
+    "payments": ("batches", "pages"), "matching": ("batches",), "drafts": ("batches",),
     "batch_answers": ("batches", "pages"), "payment_bodies": ("batches", "amounts"), "start_checks": ("batches", "pages"),
-    "recipient_payments": ("recipients", "lists"), "batch_locks": ("batches",), "payment_adds": ("batches",),
+    "batch_locks": ("batches",), "payment_adds": ("batches",),
     "errors": ("errors", "recipients", "batches"), "field_types": ("recipients", "amounts"),
 }  # fmt: skip
 """Tags of the sequences most likely to reveal a mutant of a module; all are played in the end."""

@@ -154,6 +154,7 @@ def _batch_is_written_without_lock() -> Iterator[tuple[Any, str, Any]]:
     def acquire_batch_lock(batch: Batch, phase: str, *arguments: Any) -> Any:
         if phase not in ("starting", "quoting"):
             yield from original_lock(batch, phase, *arguments)
+        return batch
 
     yield batches, "acquire_batch_lock", acquire_batch_lock
     yield operation_execution, "build_batch_not_superseded_checks", lambda _call: []
