@@ -120,36 +120,6 @@ async def gateway_and_service(
         await simulator.stop()
 
 
-async def test_recipient_is_created_with_the_clients_method_name(
-    gateway_and_service: GatewayAndService,
-) -> None:
-    id_ = await gateway_and_service.create_recipient(payout=PAYPAL)
-    [account] = gateway_and_service.service.require_recipient(id_).accounts
-    assert (account.type, account.fields["emailAddress"]) == ("payco", ADDRESS)
-
-
-@pytest.mark.parametrize(
-    "path", ["/recipients/{}", "/recipients?search={}", "/recipients?city=Oulu"]
-)
-async def test_recipient_is_read_and_listed_in_the_clients_vocabulary(
-    gateway_and_service: GatewayAndService, path: str
-) -> None:
-    reference = f"ref-of-{abs(hash(path))}"
-    id_ = await gateway_and_service.create_recipient(
-        payout=PAYPAL, address={"city": "Oulu"}, referenceId=reference
-    )
-    body = await gateway_and_service.request_successfully(
-        "GET", path.format(reference if "search" in path else id_)
-    )
-    recipient = body.get("recipient") or next(
-        recipient for recipient in body["recipients"] if recipient["id"] == id_
-    )
-    assert recipient["payoutMethod"] == "paypal"
-    assert recipient["gravatarUrl"] == f"https://example.com/avatars/{id_}.png"
-    assert recipient["payout"]["method"] == recipient["payout"]["primary"]["method"] == "paypal"
-    assert recipient["payout"]["accounts"] == {"paypal": {"address": ADDRESS}}
-
-
 async def test_method_display_follows_the_clients_vocabulary(
     gateway_and_service: GatewayAndService,
 ) -> None:
@@ -158,49 +128,6 @@ async def test_method_display_follows_the_clients_vocabulary(
         "GET", f"/v1/recipients/{id_}/payout-methods"
     )
     assert response.body["methodDisplay"] == "Paypal"
-
-
-async def test_payout_method_is_written_in_the_clients_vocabulary(
-    gateway_and_service: GatewayAndService,
-) -> None:
-    id_ = await gateway_and_service.create_recipient(payout=BANK)
-    path = f"/recipients/{id_}/payout-methods"
-    add_body = await gateway_and_service.request_successfully("POST", path, PAYPAL)
-    assert add_body == await gateway_and_service.load_payout(id_)
-    assert add_body["primary"]["method"] == "paypal"
-    assert add_body["accounts"]["paypal"] == {"address": ADDRESS}
-    await gateway_and_service.request_successfully(
-        "PATCH", path, {"accounts": {"paypal": {"address": "new@example.org"}}}
-    )
-    assert (await gateway_and_service.load_payout(id_))["accounts"]["paypal"] == {
-        "address": "new@example.org"
-    }
-    await gateway_and_service.request_successfully("PATCH", path, {"primary": {"method": "bank"}})
-    assert (await gateway_and_service.load_payout(id_))["method"] == "bank"
-    await gateway_and_service.request_successfully("PATCH", path, {"primary": {"method": "paypal"}})
-    assert (await gateway_and_service.load_payout(id_))["method"] == "paypal"
-    assert [
-        account.type for account in gateway_and_service.service.require_recipient(id_).accounts
-    ] == ["bank-transfer", "payco"]
-
-
-async def test_shown_recipient_can_be_sent_back(gateway_and_service: GatewayAndService) -> None:
-    id_ = await gateway_and_service.create_recipient(payout=PAYPAL)
-    accounts_before = [
-        (account.id, account.fields)
-        for account in gateway_and_service.service.require_recipient(id_).accounts
-    ]
-    recipient = (await gateway_and_service.request_successfully("GET", f"/recipients/{id_}"))[
-        "recipient"
-    ]
-    await gateway_and_service.request_successfully("PATCH", f"/recipients/{id_}", recipient)
-    await gateway_and_service.request_successfully(
-        "PATCH", f"/recipients/{id_}/payout-methods", await gateway_and_service.load_payout(id_)
-    )
-    assert accounts_before == [
-        (account.id, account.fields)
-        for account in gateway_and_service.service.require_recipient(id_).accounts
-    ]
 
 
 async def test_list_filter_is_translated_in_one_call(
@@ -224,69 +151,7 @@ async def test_list_filter_is_translated_in_one_call(
     assert expected_ids
 
 
-async def test_scanned_list_is_filtered_by_the_clients_word(
-    gateway_and_service: GatewayAndService,
-) -> None:
-    query = "payoutMethod=paypal&pageSize=500"
-    one_call = await gateway_and_service.request_successfully(
-        "GET", f"/recipients?{query}&orderBy=createdAt"
-    )
-    recipient_list = await gateway_and_service.request_successfully(
-        "GET", f"/recipients?{query}&payoutCurrency=USD&orderBy=createdAt"
-    )
-    assert recipient_list["recipients"] == one_call["recipients"]
-
-
-async def test_summary_is_in_the_clients_vocabulary(gateway_and_service: GatewayAndService) -> None:
-    address = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
-    id_ = await gateway_and_service.create_recipient(payout=BANK, address=address)
-    payments = [{"recipient": {"id": id_}, "sourceAmount": "50.00"}]
-    batch_body = {"sourceCurrency": "USD", "payments": payments}
-    batch = (await gateway_and_service.request_successfully("POST", "/batches", batch_body))[
-        "batch"
-    ]["id"]
-    summary = (await gateway_and_service.request_successfully("GET", f"/batches/{batch}/summary"))[
-        "batchSummary"
-    ]
-    assert summary["AcmeTotal"]["count"] == 1
-    assert summary["merchantBalances"].keys() == {"AcmeTotal", "GatewayTotal"}
-    assert summary["methods"]["bank-transfer"]["accountType"] == "acme"
-    assert summary["methods"]["paypal"]["accountType"] == "paypal"
-    assert "ServiceTotal" not in summary
-
-
 # Errors
-
-
-async def test_missing_field_is_named_in_the_clients_vocabulary(
-    gateway_and_service: GatewayAndService,
-) -> None:
-    payout = {"primary": {"method": "paypal"}, "accounts": {"paypal": {}}}
-    recipient_body = {"type": "business", "name": "Nordström", "email": ADDRESS, "payout": payout}
-    assert await gateway_and_service.request_refused("POST", "/recipients", recipient_body) == [
-        ("empty_field", "payout.accounts.paypal.address")
-    ]
-
-
-async def test_missing_account_is_named_in_the_clients_vocabulary(
-    gateway_and_service: GatewayAndService,
-) -> None:
-    id_ = await gateway_and_service.create_recipient(payout=BANK)
-    path, body = f"/recipients/{id_}/payout-methods", {"primary": {"method": "paypal"}}
-    for method in ("POST", "PATCH"):
-        assert await gateway_and_service.request_refused(method, path, body) == [
-            ("empty_field", "accounts.paypal")
-        ]
-
-
-async def test_gateway_refusal_names_the_clients_field(
-    gateway_and_service: GatewayAndService,
-) -> None:
-    id_ = await gateway_and_service.create_recipient()
-    body = {**PAYPAL, "accounts": {"paypal": {"address": "nobody"}}}
-    assert await gateway_and_service.request_refused(
-        "POST", f"/recipients/{id_}/payout-methods", body
-    ) == [("invalid_field", "accounts.paypal.address")]
 
 
 async def test_service_refusal_names_the_clients_field(
@@ -397,16 +262,6 @@ async def test_recipient_log_is_not_translated(gateway_and_service: GatewayAndSe
     response = await gateway_and_service.gateway.request("GET", f"/v1/recipients/{id_}/logs")
     requests = [json.loads(activity["request"] or "{}") for activity in response.body["activities"]]
     assert "payco" in [request.get("type") for request in requests]
-
-
-async def test_payment_recipient_is_in_the_clients_vocabulary(
-    gateway_and_service: GatewayAndService,
-) -> None:
-    id_ = await gateway_and_service.create_recipient(payout=PAYPAL)
-    gateway_and_service.service.seed_payments(id_, 2)
-    body = await gateway_and_service.request_successfully("GET", f"/recipients/{id_}/payments")
-    assert [payment["recipient"]["payoutMethod"] for payment in body["payments"]] == ["paypal"] * 2
-    assert "gravatarUrl" in body["payments"][0]["recipient"]
 
 
 async def test_vocabularies_may_swap_words(
