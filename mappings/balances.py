@@ -31,11 +31,11 @@ def parse_balances(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
     ):
         return [raw_balances]
     if isinstance(raw_balances, dict):
-        entries_by_name = {
-            name: entry for name, entry in raw_balances.items() if isinstance(entry, dict)
-        }
+        # The key of an entry is a currency or the name of the wallet account.
         return [
-            {**_parse_balance_entry_name(name), **entry} for name, entry in entries_by_name.items()
+            {("type" if name == current.WALLET else "currency"): name, **entry}
+            for name, entry in raw_balances.items()
+            if isinstance(entry, dict)
         ]
     return [entry for entry in raw_balances or [] if isinstance(entry, dict)]
 
@@ -43,11 +43,6 @@ def parse_balances(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
 def extract_raw_balances(body: Mapping[str, JSON]) -> JSON:
     """Returns the balances of a response, in whatever shape the service uses."""
     return body.get("balances", body.get("balance"))
-
-
-def _parse_balance_entry_name(name: str) -> dict[str, JSON]:
-    """Parses the key of an entry, which is a currency or the name of the wallet account."""
-    return {"type": current.WALLET} if name == current.WALLET else {"currency": name}
 
 
 def determine_payment_method(payment: Mapping[str, JSON]) -> str:

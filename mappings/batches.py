@@ -222,14 +222,12 @@ def generate_quote(request: Request) -> Flow:
     GET  /batch/:id/summary           for the current rates and amounts
     GET  /balance                     if the service gives no status
     """
-    batch, is_editable = yield from _submit_draft_and_lock_batch(
-        request, "quoting", _is_batch_quotable
-    )
+    batch, _ = yield from _submit_draft_and_lock_batch(request, "quoting")
     outcome_rule = outcome_rules.build_quote_outcome_rule(
         batch.upstream_id, batch.service_fields.get("quoteExpiredAt")
     )
     call = Call("POST", f"/batches/{batch.upstream_id}/generate-quote", reconcile=outcome_rule)
-    if is_editable:
+    if batch.is_editable:
         quote_fields = extract_batch((yield from call_service_under_batch_lock(batch, call)))
         yield from release_batch_lock(batch)
     else:
@@ -246,13 +244,8 @@ def generate_quote(request: Request) -> Flow:
     return Answer({"batch": build_legacy_batch_with_payments(batch, facts)})
 
 
-def _is_batch_quotable(batch: Batch) -> SubFlow:
-    yield from ()
-    return batch.is_editable
-
-
 def _submit_draft_and_lock_batch(
-    request: Request, phase: str, check: Callable[[Batch], SubFlow]
+    request: Request, phase: str, check: Callable[[Batch], SubFlow] | None = None
 ) -> SubFlow:
     """Submits the batch if it is a draft, locks it, and returns it with ``check`` of this version.
 
@@ -261,7 +254,7 @@ def _submit_draft_and_lock_batch(
 
     def submit_and_lock(batch: Batch) -> SubFlow:
         batch = yield from submit_draft(batch, request)
-        check_result = yield from check(batch)
+        check_result = (yield from check(batch)) if check else None
         if batch.is_editable:
             yield from acquire_batch_lock(batch, phase, request.now)
         return batch, check_result

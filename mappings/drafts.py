@@ -75,16 +75,18 @@ class Edit:
 
         Added entries have no id: the service gives them one, which the next summary shows.
         """
-        return chain_rows(
-            self._apply_changes(entries), map_rows(_drop_entry_id, self.added_entries)
+        added_entries = map_rows(
+            lambda entry: {name: value for name, value in entry.items() if name != "id"},
+            self.added_entries,
         )
+        return chain_rows(self._apply_changes(entries), added_entries)
 
     def build_entries_after_draft_edit(self, entries: Sequence[Entry], now: str) -> Sequence[Entry]:
         """Builds the entries of a draft after the edit, with the times a service would set."""
-        return chain_rows(
-            self._apply_changes(entries, now),
-            map_rows(partial(_set_timestamps, now), self.added_entries),
+        added_entries = map_rows(
+            lambda entry: {"createdAt": now, **entry, "updatedAt": now}, self.added_entries
         )
+        return chain_rows(self._apply_changes(entries, now), added_entries)
 
     def build_changed_entries(self, entries: Sequence[Entry], now: str) -> Sequence[Entry]:
         """Builds those entries of a draft that the edit changes or adds."""
@@ -109,14 +111,6 @@ def _change_entry(
     body = changes.get(entry.get("id", ""))
     updated = entry if body is None else apply_payment_changes(entry, body)
     return updated if now is None or updated == entry else {**updated, "updatedAt": now}
-
-
-def _drop_entry_id(entry: Entry) -> Entry:
-    return {name: value for name, value in entry.items() if name != "id"}
-
-
-def _set_timestamps(now: str, entry: Entry) -> Entry:
-    return {"createdAt": now, **entry, "updatedAt": now}
 
 
 def edit_batch(

@@ -102,14 +102,12 @@ class ErrorAnswer:
     retry_after: str | None = None
 
     def build_body(self) -> dict[str, object]:
-        return {"ok": False, "errors": [_build_error_entry(problem) for problem in self.problems]}
-
-
-def _build_error_entry(problem: Problem) -> dict[str, str]:
-    entry = {"code": problem.code, "message": problem.message}
-    if problem.field is not None:
-        entry["field"] = problem.field
-    return entry
+        errors = [
+            {"code": problem.code, "message": problem.message}
+            | ({} if problem.field is None else {"field": problem.field})
+            for problem in self.problems
+        ]
+        return {"ok": False, "errors": errors}
 
 
 def translate_failure(failure: Failure) -> ErrorAnswer:

@@ -377,12 +377,6 @@ def build_legacy_currency(code: str | None, options: LegacyOptions) -> dict[str,
 # Payment answers
 
 
-def is_in_superseded_batch(payment: Mapping[str, JSON], redirects: Mapping[str, Facts]) -> bool:
-    """Whether the payment belongs to a superseded batch, which clients must not see."""
-    batch = payment.get("batch") or {}
-    return bool(redirects.get(str(batch.get("id")), {}).get("abandoned"))
-
-
 def build_payment_id_redirects_load(payments: Sequence[Mapping[str, JSON]]) -> LoadFacts:
     """Loads the original ids of payments and batches whose draft was submitted under new ids."""
     batch_ids = ((payment.get("batch") or {}).get("id") for payment in payments)

@@ -9,7 +9,7 @@ from typing import Any
 from mappings import paging
 from mappings.effects import JSON, Absent, Call, Confirmed, Inconclusive, InDoubtWrite, Step
 from mappings.failures import Unreachable
-from mappings.payloads import extract_payments, find_payments
+from mappings.payloads import extract_payments
 
 MAX_LIST_PAGES = 20
 """Maximum number of pages read to find one object; a longer list is inconclusive."""
@@ -43,11 +43,6 @@ def confirm_operator_named_object(
     if match is None:
         return Inconclusive(f"{object_id}, named by the operator, is no new {kind} that matches")
     return Confirmed({kind: match}, object_id=object_id)
-
-
-def has_recipient_for_every_payment(summary: JSON) -> bool:
-    payments = find_payments(summary)
-    return payments is not None and all(map(has_recipient, payments))
 
 
 NO_PAYMENT_IDS_REASON = "the service does not show the ids of the batch's payments"

@@ -38,7 +38,6 @@ from mappings.outcome_matching import (
     fetch_whole_list,
     has_payment_ids,
     has_recipient,
-    has_recipient_for_every_payment,
     is_created_after_write,
     is_shown_value_compatible,
     select_created_object,
@@ -102,7 +101,7 @@ def _select_batches_paying_same(
         )
         if summary is None or not is_created_after_write(extract_batch(summary), write):
             continue
-        if not has_recipient_for_every_payment(summary):
+        if (payments := find_payments(summary)) is None or not all(map(has_recipient, payments)):
             return Inconclusive(f"the service does not show the payments of {row['id']}")
         if _has_same_payments(body, summary, _is_same_payment):
             matching_rows.append(row)

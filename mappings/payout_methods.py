@@ -86,24 +86,21 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
     # Sent before the accounts, because in some countries the service requires the government id
     # first.
     if ids:
-        response = yield _build_government_id_update(recipient["id"], ids)
+        id_, fields = (
+            recipient["id"],
+            {"governmentIds": government_ids.build_government_id_entries(ids)},
+        )
+        response = yield Call(
+            "PATCH",
+            f"/recipients/{id_}",
+            fields,
+            field_map=government_ids.map_government_id_field_names_to_client(ids),
+            reconcile=recipient_outcomes.build_recipient_update_outcome_rule(id_, fields),
+        )
         changes = structs.replace(changes, recipient={**recipient, **response["recipient"]})
     recipient = yield from payout_changes.apply_payout_changes(changes, request.options)
     notices = payout_holds.build_hold_notices(changes.holds)
     return recipient, {**facts, **changes.holds}, notices
-
-
-def _build_government_id_update(
-    recipient_id: str, ids: list[government_ids.ClientGovernmentId]
-) -> Call:
-    fields = {"governmentIds": government_ids.build_government_id_entries(ids)}
-    return Call(
-        "PATCH",
-        f"/recipients/{recipient_id}",
-        fields,
-        field_map=government_ids.map_government_id_field_names_to_client(ids),
-        reconcile=recipient_outcomes.build_recipient_update_outcome_rule(recipient_id, fields),
-    )
 
 
 _PATH = "/recipients/{id}/payout-methods"

@@ -28,7 +28,6 @@ from mappings.objects import (
     apply_payment_id_redirects,
     build_payment_id_redirects_load,
     is_deleted_for_clients,
-    is_in_superseded_batch,
     is_legacy_status_still_valid,
 )
 
@@ -187,11 +186,16 @@ def _match_payments_to_requested_entries(
 
 def build_visible_payments_query(path: str, redirects: Mapping[str, Facts]) -> ListQuery:
     """Builds the query for all payments except those of superseded batches, in service order."""
+
+    def is_in_superseded_batch(payment: Payment) -> bool:
+        batch = payment.get("batch") or {}
+        return bool(redirects.get(str(batch.get("id")), {}).get("abandoned"))
+
     return ListQuery(
         path,
         1,
         ALL_ROWS,
-        is_hidden=lambda row: is_in_superseded_batch(row, redirects),
+        is_hidden=is_in_superseded_batch,
         is_match=lambda _row: True,
         sort_key=None,
         is_descending=False,

@@ -13,21 +13,13 @@ from mappings.matching import Entry, Payment, extract_recipient_id
 
 
 def check_start_and_list_notices(request: Request, batch: Batch) -> SubFlow:
-    """Returns notices for the operator's log. Raises Invalid if the batch cannot be started."""
+    """Returns notices for the operator's log. Raises Invalid if the batch cannot be started.
+
+    Compares the payments about to be made with those requested (``verify_before_start``).
+    """
     # A batch that is known to have no payments pays nothing, so it cannot be started.
     if not batch.is_editable or (batch.has_known_payments and not batch.merged_payments):
         raise Invalid(WRONG_STATUS)
-    return (yield from _check_payments_as_requested(batch, request))
-
-
-def has_start_changed_batch_amount(amount: JSON, batch: Batch) -> bool:
-    """Whether the start changed the batch's amount: the service may apply new exchange rates."""
-    new, old = money.parse_amount(amount), money.parse_amount(batch.service_fields.get("amount"))
-    return None not in (new, old) and new != old
-
-
-def _check_payments_as_requested(batch: Batch, request: Request) -> SubFlow:
-    """Compares the payments about to be made with those requested (``verify_before_start``)."""
     # The gateway does not know what was requested of a batch that was created elsewhere.
     is_made_here = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
     if request.options.verify_before_start == "off" or not is_made_here:
@@ -38,6 +30,12 @@ def _check_payments_as_requested(batch: Batch, request: Request) -> SubFlow:
     if request.options.verify_before_start == "refuse":
         raise Invalid(WRONG_STATUS)
     return ("started a batch whose payments differ from those requested through the gateway",)
+
+
+def has_start_changed_batch_amount(amount: JSON, batch: Batch) -> bool:
+    """Whether the start changed the batch's amount: the service may apply new exchange rates."""
+    new, old = money.parse_amount(amount), money.parse_amount(batch.service_fields.get("amount"))
+    return None not in (new, old) and new != old
 
 
 def has_upstream_batch_requested_payments(batch: Batch) -> SubFlow:
