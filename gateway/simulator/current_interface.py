@@ -10,7 +10,6 @@ from urllib.parse import parse_qsl
 
 from gateway.simulator import accounts, deviations, listing, operations, payments, recipients, views
 from gateway.simulator.accepted_request import AcceptedRequest, Operation, decode_json_object
-from gateway.simulator.canned_answers import CANNED_ANSWERS
 from gateway.simulator.errors import ApiError, OperationNotFound, Problem, Problems
 from gateway.simulator.exchange import Exchange, InterfaceName
 from gateway.simulator.json_codec import JsonObject
@@ -202,6 +201,28 @@ def read_balance(request: AcceptedRequest) -> JsonObject:
 def answer_alike(answer: JsonObject, _request: AcceptedRequest) -> JsonObject:
     return answer
 
+
+SUBSCRIPTION = {"action": "created", "model": "recipient", "target": "https://hooks.example.com/"}
+NEW_MERCHANT = {"id": 1001, "accessKey": "SUBMERCHANT", "secretKey": "submerchant-secret-key"}
+FUNDING_ACCOUNT = {"accountCurrency": "USD", "accountNum": "0000001001", "bankName": "Harbour Bank"}
+BANK_ACCOUNT = {"currency": "CAD", "accountNum": "****47", "country": "CA", "enabled": True}
+# Sub-merchants, subscriptions and offline payments (sections 2.7, 4.4 and 4.5). No payout needs
+# them: nothing is stored or checked, and each has one answer.
+CANNED_ANSWERS: tuple[tuple[str, str, JsonObject], ...] = (
+    ("GET", "/v1/recipients/{id}/offlinePayments", {"offlinePayments": []}),
+    ("POST", "/v1/profile/submerchant", {"merchant": NEW_MERCHANT}),
+    ("POST", "/v1/onboarding/update", {}),
+    ("GET", "/v1/balances/info", {"info": [FUNDING_ACCOUNT]}),
+    ("POST", "/v1/profile/sandbox", {"merchant": NEW_MERCHANT}),
+    ("DELETE", "/v1/profile/sandbox", {}),
+    ("POST", "/v1/direct-debit/bank-account/", {"merchantBankAccount": BANK_ACCOUNT}),
+    ("POST", "/v1/iframe/config", {}),
+    ("POST", "/v1/subscriptions", {"subscription": {"id": "1", **SUBSCRIPTION}}),
+    ("GET", "/v1/subscriptions", {"subscriptions": [{"id": "1", **SUBSCRIPTION}]}),
+    ("GET", "/v1/subscriptions/{id}", {"subscription": {"id": "1", **SUBSCRIPTION}}),
+    ("PATCH", "/v1/subscriptions/{id}", SUBSCRIPTION),
+    ("DELETE", "/v1/subscriptions/{id}", {}),
+)
 
 RECIPIENTS_PATH = "/v1/recipients"
 RECIPIENT_PATH = "/v1/recipients/{id}"

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from email.utils import formatdate
-from typing import Protocol
 
 from aiohttp import web
 from multidict import CIMultiDict
@@ -13,8 +12,9 @@ from gateway.simulator import batches, deviations
 from gateway.simulator.accepted_request import AcceptedRequest
 from gateway.simulator.current_interface import CurrentInterface
 from gateway.simulator.errors import ApiError, Problem
-from gateway.simulator.exchange import Exchange, Fault, InterfaceName, ReceivedRequest
+from gateway.simulator.exchange import Exchange, Fault, ReceivedRequest
 from gateway.simulator.json_codec import JsonObject, encode_json
+from gateway.simulator.legacy.interface import LegacyInterface
 from gateway.simulator.service import Service
 from gateway.simulator.state import Tenant, format_timestamp
 
@@ -24,27 +24,12 @@ MASK = "****"
 SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
 
 
-class Interface(Protocol):
-    """The rules of one interface document. Each method that handles a request raises ApiError."""
-
-    name: InterfaceName
-    headers: Mapping[str, str]
-
-    def accept_request(self, exchange: Exchange) -> AcceptedRequest:
-        """Identifies the caller and parses the query."""
-
-    def handle_operation(self, exchange: Exchange, request: AcceptedRequest) -> JsonObject:
-        """Runs the operation and returns the fields that follow `ok` in the response."""
-
-    def select_error_status(self, error: ApiError) -> int: ...
-
-
 class RequestHandler:
     """Handles the requests of one interface, by default of the current one."""
 
-    def __init__(self, service: Service, interface: Interface | None = None) -> None:
+    def __init__(self, service: Service, interface: LegacyInterface | None = None) -> None:
         self.service = service
-        self.interface = interface or CurrentInterface(service)
+        self.interface: CurrentInterface | LegacyInterface = interface or CurrentInterface(service)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         exchange = Exchange(

@@ -129,36 +129,19 @@ class Service:
         for tenant in self.tenants.values():
             batches.finish_due_batches(tenant)
 
-    def read_balance(
-        self, merchant: str, currency: str, *, environment: str = DEMO_CREDENTIALS.environment
-    ) -> Decimal:
-        tenant = self.find_or_create_tenant(merchant, environment)
+    def read_balance(self, merchant: str, currency: str) -> Decimal:
+        tenant = self.find_or_create_tenant(merchant)
         batches.finish_due_batches(tenant)
         return tenant.read_balance(currency)
 
-    def set_balance(
-        self,
-        merchant: str,
-        currency: str,
-        amount: Decimal | str,
-        *,
-        environment: str = DEMO_CREDENTIALS.environment,
-    ) -> None:
+    def set_balance(self, merchant: str, currency: str, amount: Decimal | str) -> None:
         """Sets one balance; initially each merchant has funds in five currencies."""
-        self.find_or_create_tenant(merchant, environment).balances[currency] = money.round_to_cents(
-            Decimal(amount)
-        )
+        rounded_amount = money.round_to_cents(Decimal(amount))
+        self.find_or_create_tenant(merchant).balances[currency] = rounded_amount
 
-    def set_wallet_balance(
-        self,
-        merchant: str,
-        currency: str,
-        amount: Decimal | str,
-        *,
-        environment: str = DEMO_CREDENTIALS.environment,
-    ) -> None:
-        tenant = self.find_or_create_tenant(merchant, environment)
-        tenant.wallet_balance = (currency, money.round_to_cents(Decimal(amount)))
+    def set_wallet_balance(self, merchant: str, currency: str, amount: Decimal | str) -> None:
+        rounded_amount = money.round_to_cents(Decimal(amount))
+        self.find_or_create_tenant(merchant).wallet_balance = (currency, rounded_amount)
 
     def set_payment_outcome(self, recipient_id: str, outcome: Outcome) -> None:
         """Sets the final status of the recipient's payments in all batches that finish later."""
