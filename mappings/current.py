@@ -176,10 +176,6 @@ class AccountAnswer(TypedDict):
     account: Account
 
 
-class Ids(TypedDict):
-    ids: list[str]
-
-
 class RecipientsQuery(TypedDict, total=False):
     """Section 4.1, list query parameters."""
 
@@ -198,11 +194,6 @@ class RecipientsQuery(TypedDict, total=False):
     currency: str
     orderBy: str
     sortBy: str
-
-
-class PageQuery(TypedDict, total=False):
-    page: str
-    pageSize: str
 
 
 class BatchCreate(TypedDict, total=False):
@@ -246,7 +237,10 @@ class BalanceAnswer(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An endpoint of section 4. ``path`` is below ``/v1``, with ids as ``{name}``."""
+    """An endpoint of section 4. ``path`` is below ``/v1``, with ids as ``{name}``.
+
+    It has a shape where a body or query has vocabulary words.
+    """
 
     method: str
     path: str
@@ -275,14 +269,12 @@ ENDPOINTS = (
     # 4.1 Recipients
     Endpoint("POST", "/recipients", body_shape=Recipient, response_shape=RecipientAnswer),
     Endpoint("GET", "/recipients", response_shape=RecipientsAnswer, query_shape=RecipientsQuery),
-    Endpoint("DELETE", "/recipients", body_shape=Ids),
+    Endpoint("DELETE", "/recipients"),
     Endpoint("GET", "/recipients/{id}", response_shape=RecipientAnswer),
     Endpoint("PATCH", "/recipients/{id}", body_shape=Recipient, response_shape=RecipientAnswer),
     Endpoint("DELETE", "/recipients/{id}"),
-    Endpoint("GET", "/recipients/{id}/logs", query_shape=PageQuery),
-    Endpoint(
-        "GET", "/recipients/{id}/payments", response_shape=PaymentsAnswer, query_shape=PageQuery
-    ),
+    Endpoint("GET", "/recipients/{id}/logs"),
+    Endpoint("GET", "/recipients/{id}/payments", response_shape=PaymentsAnswer),
     # 4.2 Recipient accounts
     Endpoint("POST", "/recipients/{id}/accounts", body_shape=Account, response_shape=AccountAnswer),
     Endpoint("GET", "/recipients/{id}/accounts/{account}", response_shape=AccountAnswer),
@@ -302,7 +294,7 @@ ENDPOINTS = (
     Endpoint("GET", "/payments/{id}", response_shape=PaymentAnswer),
     Endpoint("GET", BALANCE_PATH, response_shape=BalanceAnswer),
     # Optional endpoints, not listed in section 4
-    Endpoint("GET", "/batches", query_shape=PageQuery, is_optional=True),
+    Endpoint("GET", "/batches", is_optional=True),
     Endpoint("PATCH", "/batches/{id}", is_optional=True),
     Endpoint("DELETE", "/batches/{id}", is_optional=True),
     Endpoint("PATCH", "/batches/{id}/payments/{payment}", is_optional=True),

@@ -186,6 +186,13 @@ def test_missing_required_field_is_an_empty_field() -> None:
         ]
 
 
+def test_ids_with_an_invalid_one_are_refused_however_many() -> None:
+    for count in (1, 500):
+        with pytest.raises(Invalid) as error:
+            request_bodies.parse_body(legacy.RecipientIdsBody, {"ids": ["R-1"] * count + [1.5]})
+        assert [problem.field for problem in error.value.problems] == [f"ids[{count}]"]
+
+
 def test_empty_text_omits_the_field_at_any_depth() -> None:
     parsed_body = parse_valid(
         text="", email="", shown="", inner={"text": "", "email": "a@b"}, inners=[{"text": ""}]
