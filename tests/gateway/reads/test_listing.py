@@ -17,7 +17,7 @@ from mappings.effects import Call, ListPage, ListQuery
 from mappings.failures import Problem, Refused, Unreachable
 
 TENANT = Tenant("demo", "sandbox")
-PATH = "/things"
+PATH = "/rows"
 HIDDEN_IDS = frozenset({"T9999"})
 """The id of some deleted row, so that queries must exclude ids."""
 
@@ -34,7 +34,6 @@ def build_query(**changes: Any) -> ListQuery:
     """Build a query for all rows by number, filtered by the gateway without ``native_query``."""
     list_query = ListQuery(
         PATH,
-        "rows",
         page=1,
         page_size=10_000,
         is_hidden=lambda row: bool(row.get("hidden")),
@@ -124,7 +123,7 @@ async def test_page_past_the_end_is_empty_even_if_service_repeats_last_page() ->
 
 async def test_scan_reads_large_pages_by_creation_date_with_narrowing_filters() -> None:
     in_memory_list = InMemoryList(build_rows(PAGE_SIZE + 1))
-    await in_memory_list.query(build_query(prefilter={"country": "US"}))
+    await in_memory_list.query(build_query(is_indexed=True, prefilter={"country": "US"}))
     sorting = {"orderBy": "createdAt", "sortBy": "asc"}
     queries = [dict(call.query) for call in in_memory_list.calls]
     for number in ("1", "2"):
