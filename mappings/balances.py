@@ -112,10 +112,8 @@ def read_service_balances(_request: Request) -> Flow:
     GET /balance
     """
     balances = yield from _fetch_balances_by_currency()
-    service_balances = {
-        name: balance for name, balance in balances.items() if balance["type"] != current.WALLET
-    }
-    return Answer({"balances": service_balances})
+    balances.pop(current.WALLET, None)
+    return Answer({"balances": balances})
 
 
 def read_wallet_balance(_request: Request) -> Flow:
@@ -124,12 +122,9 @@ def read_wallet_balance(_request: Request) -> Flow:
     GET /balance  not found if the merchant has no wallet account
     """
     balances = yield from _fetch_balances_by_currency()
-    wallet_balances = {
-        name: balance for name, balance in balances.items() if balance["type"] == current.WALLET
-    }
-    if not wallet_balances:
+    if current.WALLET not in balances:
         raise Invalid(NOT_FOUND)
-    return Answer({"balances": wallet_balances})
+    return Answer({"balances": {current.WALLET: balances[current.WALLET]}})
 
 
 def _fetch_balances_by_currency() -> SubFlow:

@@ -40,14 +40,7 @@ def build_recipient_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
             return Inconclusive("too many recipients have this email address")
         # Addresses and phone numbers are not compared, because the service may normalize them.
         match_fields = select_recipient_match_fields(body)
-        candidates = [
-            row
-            for row in rows
-            if all(
-                is_shown_value_compatible(match_fields[name], row.get(name))
-                for name in match_fields
-            )
-        ]
+        candidates = [row for row in rows if _has_compatible_values(match_fields, row)]
         match = select_created_object(
             candidates, write, is_full_match=lambda row: _has_compatible_values(body, row)
         )
@@ -140,32 +133,15 @@ def build_account_creation_outcome_rule(
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         accounts = yield from _fetch_accounts(recipient_id)
-        if write.operator_object_id is not None:
-            named_account = next(
-                (
-                    account
-                    for account in accounts
-                    if account.get(_ACCOUNT_ID) == write.operator_object_id
-                ),
-                None,
-            )
-            is_match = (
-                named_account is not None
-                and write.operator_object_id not in known_ids
-                and _is_matching_account(fields, named_account)
-            )
-            return confirm_operator_named_object(
-                write.operator_object_id, "account", named_account if is_match else None
-            )
-        matching_accounts = [
-            account for account in accounts if _is_matching_account(fields, account)
-        ]
+        # Accounts have no date: a new one is one that was not there before.
         new_accounts = [
             account
-            for account in matching_accounts
-            if account.get("recipientAccountId") not in known_ids
+            for account in accounts
+            if account.get(_ACCOUNT_ID) not in known_ids and _is_matching_account(fields, account)
         ]
-        # Accounts have no date: a new one is one that was not there before.
+        if (named_id := write.operator_object_id) is not None:
+            named_accounts = (each for each in new_accounts if each.get(_ACCOUNT_ID) == named_id)
+            return confirm_operator_named_object(named_id, "account", next(named_accounts, None))
         match = select_created_object(new_accounts, write, id_key=_ACCOUNT_ID, is_dated=False)
         if isinstance(match, dict):
             return Confirmed({"account": match}, object_id=match[_ACCOUNT_ID])
@@ -189,7 +165,7 @@ def build_account_change_outcome_rule(
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
         accounts = yield from _fetch_accounts(recipient_id)
         for account in accounts:
-            if account.get("recipientAccountId") == account_id:
+            if account.get(_ACCOUNT_ID) == account_id:
                 return (
                     Confirmed({"account": account})
                     if _is_matching_account(fields, account)

@@ -1,10 +1,8 @@
 """The authenticated request that an operation of the legacy interface gets."""
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gateway.simulator.accepted_request import AcceptedRequest, Page
+from gateway.simulator.accepted_request import AcceptedRequest, Page, parse_page
 from gateway.simulator.errors import Problems, build_not_found_error
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import payment_bodies, views
@@ -77,11 +75,5 @@ class LegacyRequest(AcceptedRequest):
         return list(dict.fromkeys(map(str, ids or [])))
 
     def parse_page(self) -> Page:
-        size = min(_parse_count(self.query, "pageSize", 10), self.tenant.options.max_page_size)
-        return Page(_parse_count(self.query, "page", 1), size)
-
-
-def _parse_count(query: Mapping[str, str], name: str, default: int) -> int:
-    # Lists have no status for an invalid number (section 4.1), so the default applies.
-    text = query.get(name, "")
-    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) and int(text) else default
+        # Lists have no status for an invalid number (section 4.1), so the default applies.
+        return parse_page(Problems(), self.query, self.tenant.options.max_page_size)
