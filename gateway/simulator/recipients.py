@@ -186,16 +186,16 @@ def _find_government_id_problem(government_id: JsonObject, recipient_type: str) 
 
 
 def create_recipient(tenant: Tenant, body: JsonObject) -> Recipient:
-    """Creates a recipient, with accounts if the body has any. Raises ApiError."""
-    # The document does not name the field for accounts: `account` and `accounts` are both accepted.
-    problems = Problems()
+    """Creates a recipient, with an account if the body has one. Raises ApiError."""
+    problems, drafts = Problems(), []
     fields = merge_recipient_fields(problems, body, CREATE_CHECKS, {})
-    drafts = [
-        accounts.build_draft_account(
-            tenant, problems.create_nested_view(f"{path}."), fields, account_body
-        )
-        for path, account_body in _iter_account_bodies(problems, body)
-    ]
+    # The document does not name the field of the nested account.
+    account_body = body.get("account")
+    if isinstance(account_body, dict):
+        nested_problems = problems.create_nested_view("account.")
+        drafts = [accounts.build_draft_account(tenant, nested_problems, fields, account_body)]
+    elif account_body is not None:
+        problems.add_invalid_field("account", "Must be an object")
     problems.raise_if_any()
     return insert_recipient(tenant, fields, drafts)
 
@@ -214,24 +214,6 @@ def insert_recipient(tenant: Tenant, fields: JsonObject, drafts: Iterable[Accoun
         tenant.effects.creation_counts["account"] += 1
     refresh_status(recipient)
     return recipient
-
-
-def _iter_account_bodies(problems: Problems, body: JsonObject) -> Iterable[tuple[str, JsonObject]]:
-    account_list = body.get("accounts") or []
-    if not isinstance(account_list, list):
-        problems.add_invalid_field("accounts", "Must be an array")
-        account_list = []
-    account_bodies = [
-        (f"accounts[{position}]", account_body)
-        for position, account_body in enumerate(account_list)
-    ]
-    if body.get("account") is not None:
-        account_bodies.append(("account", body["account"]))
-    for path, account_body in account_bodies:
-        if isinstance(account_body, dict):
-            yield path, account_body
-        else:
-            problems.add_invalid_field(path, "Must be an object")
 
 
 def update_recipient(tenant: Tenant, recipient: Recipient, body: JsonObject) -> None:
