@@ -43,9 +43,8 @@ def load_batch(batch_id: str, payment_ids: Collection[str] | None = None) -> Sub
     gateway. The status may be missing: see ``add_missing_status``.
     """
     stored_batch = yield from _load_stored_batch(batch_id, payment_ids)
-    if is_draft(stored_batch.facts):
-        return (yield from _load_draft_batch(stored_batch))
-    return (yield from _build_batch_from_summary(stored_batch, (yield stored_batch.summary_call)))
+    summary = None if is_draft(stored_batch.facts) else (yield stored_batch.summary_call)
+    return (yield from _build_loaded_batch(stored_batch, summary))
 
 
 def load_created_batch(facts: Facts, entries: Sequence[Entry], response: JSON) -> SubFlow:
@@ -73,7 +72,7 @@ def load_created_batch(facts: Facts, entries: Sequence[Entry], response: JSON) -
 def load_batch_by_given_facts(batch: Batch, facts: Facts) -> SubFlow:
     """Loads the batch that ``facts`` name (GET /batch/:id/summary), ignoring later stored state."""
     stored_batch = StoredBatch(batch.id, {**batch.facts, **facts}, batch.entries)
-    return (yield from _build_batch_from_summary(stored_batch, (yield stored_batch.summary_call)))
+    return (yield from _build_loaded_batch(stored_batch, (yield stored_batch.summary_call)))
 
 
 def load_batches(batch_ids: Sequence[str]) -> SubFlow:
@@ -102,16 +101,11 @@ def _load_chunk_of_batches(batch_ids: Sequence[str]) -> SubFlow:
     for stored_batch in stored_batches:
         if isinstance(stored_batch, Invalid):
             results.append(stored_batch)
-        elif is_draft(stored_batch.facts):
-            results.append((yield from _load_draft_batch(stored_batch)))
-        else:
-            summary = next(answers)
-            is_summary = not isinstance(summary, Exception)
-            results.append(
-                (yield from _build_batch_from_summary(stored_batch, summary))
-                if is_summary
-                else summary
-            )
+            continue
+        summary = None if is_draft(stored_batch.facts) else next(answers)
+        if not isinstance(summary, Exception):
+            summary = yield from _build_loaded_batch(stored_batch, summary)
+        results.append(summary)
     return results
 
 
@@ -152,12 +146,11 @@ def _load_stored_batch(requested_id: str, payment_ids: Collection[str] | None = 
     return StoredBatch(batch_id, facts, entries)
 
 
-def _load_draft_batch(stored_batch: StoredBatch) -> SubFlow:
-    entries = yield from add_recipient_details(stored_batch.entries)
-    return build_batch(stored_batch.id, stored_batch.facts, entries, {}, None)
-
-
-def _build_batch_from_summary(stored_batch: StoredBatch, summary: JSON) -> SubFlow:
+def _build_loaded_batch(stored_batch: StoredBatch, summary: JSON) -> SubFlow:
+    """Builds a batch from its summary, or from its entries if it is a draft."""
+    if is_draft(stored_batch.facts):
+        entries = yield from add_recipient_details(stored_batch.entries)
+        return build_batch(stored_batch.id, stored_batch.facts, entries, {}, None)
     payments, entries = find_payments(summary), stored_batch.entries
     # The ids are stored only once, so all of them must be known.
     if (
