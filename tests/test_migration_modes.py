@@ -529,13 +529,68 @@ async def test_operator_settles_a_forwarded_write(tmp_path: Path) -> None:
             return not (await setup.run_json_command("writes", "unsettled"))["writes"]
 
         await wait_until_async(is_settled)
+        path = f"/v1/batches/{legacy_batch['id']}"
+        setup.add_legacy_fault("GET", path, status=503)
+        assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
+        await setup.set_mode("translate")
+        assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
+        await setup.set_mode("forward")
+        retry_response = await setup.gateway.request("POST", "/v1/batches", body)
+        assert retry_response.body == (await setup.request_legacy("GET", path)).body
+        assert retry_response.headers["Idempotent-Replayed"] == "true"
+        assert setup.count_legacy_calls("POST", "/v1/batches") == 1
         await setup.set_mode("translate")
         assert (await request_successfully(setup.gateway, "GET", f"/batches/{legacy_batch['id']}"))[
             "batch"
         ]["payments"]
-        assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
-        assert setup.count_legacy_calls("POST", "/v1/batches") == 1
         assert setup.count_current_calls("POST", "/v1/batches") == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "suffix", "body", "read_suffix"),
+    [
+        ("POST", "/payments", {"sourceAmount": "7.00"}, "/payments/{made}"),
+        ("POST", "/generate-quote", None, ""),
+        ("POST", "/start-processing", None, ""),
+        ("PATCH", "", {"description": "new"}, None),
+        ("DELETE", "", None, None),
+    ],
+)
+async def test_retry_of_a_confirmed_forwarded_write_gets_what_the_legacy_service_shows(
+    tmp_path: Path, method: str, suffix: str, body: Any, read_suffix: str | None
+) -> None:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
+        await setup.set_mode("forward")
+        recipient = await create_recipient(setup.gateway)
+        if suffix == "/payments":
+            body |= {"recipient": {"id": recipient}}
+        batch = await create_batch(setup.gateway, recipient, "5.00")
+        path = f"/v1/batches/{batch}"
+        setup.add_legacy_fault(method, path + suffix, close="after")
+        assert (await setup.gateway.request(method, path + suffix, body)).status == 500
+        (lost_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        verdict, made = ["--happened"], ""
+        if suffix == "/payments":
+            payments = (await setup.request_legacy("GET", f"{path}/payments")).body["payments"]
+            made = next(each["id"] for each in payments if each["sourceAmount"] == "7.00")
+            verdict = ["--made", made]
+        await setup.run_command("writes", "settle", lost_write["write"], *verdict, "--yes")
+
+        async def is_replayed() -> bool:
+            nonlocal retry_response
+            retry_response = await setup.gateway.request(method, path + suffix, body)
+            return retry_response.status == 200
+
+        retry_response: Any = None
+        await wait_until_async(is_replayed)
+        if read_suffix is None:
+            word = {"PATCH": "updated", "DELETE": "deleted"}[method]
+            assert retry_response.body == {"ok": True, "object": word}
+        else:
+            read_path = path + read_suffix.format(made=made)
+            assert retry_response.body == (await setup.request_legacy("GET", read_path)).body
+        assert retry_response.headers["Idempotent-Replayed"] == "true"
+        assert setup.count_legacy_calls(method, path + suffix) == 1
 
 
 async def test_write_settled_as_not_happened_may_be_sent_again(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import cast
 
 import structlog
 from multidict import CIMultiDict
@@ -41,6 +40,10 @@ from mappings.failures import CircuitOpen, Failure, Problem, Refused, Unknown, U
 from mappings.forwarded_writes import FORWARDED_PREFIX
 
 NOT_MODIFIED = 304
+_CHANGE_WORDS = {"PATCH": "updated", "DELETE": "deleted"}
+"""The legacy interface's answers to writes that show no object, by method."""
+_CREATED_OBJECTS = ("batch", "payment", "recipient")
+_READ_HEADERS = ("X-API-Key", "X-Request-Id")
 log = structlog.get_logger()
 
 
@@ -194,15 +197,49 @@ class ForwardedWrite:
             )
         return {"id": created_id} if created_id else {}
 
-    async def _build_response(self, _answer: Answer) -> LegacyResponse:
-        """Builds the response to store for a retry."""
-        response = cast("PassedResponse", self._response)
+    async def _build_response(self, answer: Answer) -> LegacyResponse:
+        """Builds the response to store for a retry, or for a retry of what an operator confirmed."""
+        response = self._response or await self._rebuild_response(answer)
         headers = {
             name: response.headers[name] for name in ("Content-Type",) if name in response.headers
         }
         # Anything else than UTF-8 cannot be stored as text.
         body = response.body.decode("utf-8", "replace").encode()
         return LegacyResponse(response.status, {}, headers, chunks=[body])
+
+    async def _rebuild_response(self, answer: Answer) -> PassedResponse:
+        """Builds the response to an executed write whose own response is lost; raises Unknown.
+
+        A POST answers with the object that it made or changed, which is read with the client's key
+        (legacy interface, sections 4.1 to 4.4).
+        """
+        inbound, operation = self._inbound, self._inbound.operation
+        if word := _CHANGE_WORDS.get(operation.method):
+            body = json_codec.dumps({"ok": True, "object": word})
+            return PassedResponse(200, CIMultiDict(), body)
+        path = inbound.target.partition("?")[0].rstrip("/")
+        if operation.name.removeprefix("create_") in _CREATED_OBJECTS:
+            path += f"/{answer.body.get('id')}"
+        read = replace(
+            inbound,
+            operation=replace(operation, method="GET"),
+            target=path.removesuffix("/start-processing").removesuffix("/generate-quote"),
+            headers=CIMultiDict(
+                (name, inbound.headers[name]) for name in _READ_HEADERS if name in inbound.headers
+            ),
+            body=b"",
+        )
+        try:
+            response = await self._sender.forward(read)
+        except Failure as failure:
+            reason = f"the legacy service cannot be read: {failure}"
+        else:
+            if response.status == 200:
+                return response
+            reason = (
+                f"the legacy service does not show what the write did: status {response.status}"
+            )
+        raise Unknown(reason, retry_after=FORWARDED_RETRY_AFTER_SECONDS)
 
     async def _build_failure_response(self, failure: Failure) -> LegacyResponse:
         if self._response is not None:
@@ -234,7 +271,7 @@ def parse_problems(body: bytes) -> list[Problem]:
 
 def _parse_created_id(inbound: InboundRequest, body: bytes) -> str | None:
     """Parses the id of a created object from a response."""
-    for name in ("batch", "payment", "recipient"):
+    for name in _CREATED_OBJECTS:
         if inbound.operation.name == f"create_{name}":
             created_id = (parse_fields(body).get(name) or {}).get("id")
             return created_id if isinstance(created_id, str) else None

@@ -211,13 +211,9 @@ class WriteReconciler:
                 await execution.close()
             else:
                 # Stored, because a retry may reach another version, which cannot replay this flow.
-                # That of a forwarded write is known only if it could not be saved then.
-                stored = (
-                    execution.response
-                    if record.is_forwarded
-                    else await run_in_thread_if(
-                        caller.is_long, stored_responses.encode_answer, answer
-                    )
+                # The response to a forwarded write is known only if it could not be saved then.
+                stored = execution.response or await run_in_thread_if(
+                    caller.is_long, stored_responses.encode_answer, answer
                 )
                 # A retry with the Idempotency-Key of a delivered response gets it again.
                 await (

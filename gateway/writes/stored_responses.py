@@ -19,7 +19,6 @@ from gateway.payloads import stored_json
 from gateway.payloads.stored_json import StoredText
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage.operation_records import OperationRecord
-from gateway.storage.operation_states import DONE
 from gateway.writes.caller import Caller
 from mappings.effects import Answer
 from mappings.failures import Unknown
@@ -69,20 +68,20 @@ async def load_first_attempt_response(
 ) -> LegacyResponse | None:
     """Loads the stored response of a first attempt, if it has one.
 
-    Raises Unknown for a forwarded request without one: the gateway cannot rebuild its response.
+    Raises Unknown for a forwarded request without one, unless this request is forwarded too and an
+    operator confirmed the first: the answer then names what the legacy service can be asked for.
     """
     if first_attempt.response is not None:
         is_long = stored_json.is_large(first_attempt.response)
         stored = await run_in_thread_if(is_long, decode_stored_response, first_attempt.response)
         if isinstance(stored, LegacyResponse):
             return stored
-        caller.is_long = caller.is_long or is_long
-        return await render_answer(stored)
+        if not first_attempt.is_forwarded or caller.send_write is not None:
+            caller.is_long = caller.is_long or is_long
+            return await render_answer(stored)
     if first_attempt.is_forwarded:
-        reason = (
-            "an operator confirmed its first attempt at the legacy service, whose response is lost"
-            if first_attempt.state == DONE
-            else "the outcome of its first attempt at the legacy service is unknown"
+        raise Unknown(
+            "the response to its first attempt at the legacy service is not known",
+            retry_after=FORWARDED_RETRY_AFTER_SECONDS,
         )
-        raise Unknown(reason, retry_after=FORWARDED_RETRY_AFTER_SECONDS)
     return None

@@ -275,7 +275,7 @@ def _sign(
 
 
 async def _send_once(process: Process, network: Network, request: SentRequest) -> tuple[int, bytes]:
-    """Sends a client's own write; raises Unknown without a response."""
+    """Sends a request once; raises Unknown without a response."""
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             status, body, _ = await network.send(request, asyncio.get_running_loop().time())
@@ -300,8 +300,10 @@ class SimulatedLegacySender(LegacySender):
         await self._process.step()
         while fence and not fence.is_fence_recent:
             await fence.verify_fence()
-        execution = cast("OperationExecution", inbound.caller.execution)
-        headers = CIMultiDict({"X-Request-Id": execution.operation_record.id})
+        headers = CIMultiDict[str]()
+        if inbound.is_write:
+            execution = cast("OperationExecution", inbound.caller.execution)
+            headers["X-Request-Id"] = execution.operation_record.id
         request = SentRequest(inbound.operation.method, inbound.target, headers, inbound.body)
         status, body = await _send_once(self._process, self._network, request)
         if status in (*UNANSWERED_STATUSES, 302):
@@ -553,7 +555,6 @@ async def settle_forwarded_writes(store: SimulatedStore, network: LegacyNetwork)
         verdict = OperatorVerdict(has_happened, request and request.created_id)
         with suppress(WriteCommandRefused):
             await record_operator_verdict(store, in_doubt.id, verdict)
-            network.confirmed_requests += [request] if has_happened else []
 
 
 async def freeze_all_writes(store: SimulatedStore) -> None:

@@ -285,8 +285,6 @@ class LegacyNetwork(Network):
         self._starts: list[str] = []
         self.bodies: dict[str, dict[str, Any]] = {}
         """The bodies that recipients and batches were created with, by their ids."""
-        self.confirmed_requests: list[ReceivedRequest] = []
-        """Requests without a response, which an operator confirmed."""
 
     async def _execute(
         self, request: SentRequest, recorded_request: ReceivedRequest
@@ -303,16 +301,17 @@ class LegacyNetwork(Network):
             (
                 request
                 for request in self.requests
-                if request.headers["X-Request-Id"] == operation_id
+                if request.headers.get("X-Request-Id") == operation_id
             ),
             None,
         )
 
     def _answer(self, request: SentRequest) -> tuple[int, dict[str, Any]]:
         name, _, rest = request.raw_path.removeprefix("/v1/").partition("/")
-        if not rest:
-            id_ = f"{name[0].upper()}-LEGACY{len(self.bodies)}"
-            self.bodies[id_] = json.loads(request.data)
+        if not rest or request.method == "GET":
+            id_ = rest or f"{name[0].upper()}-LEGACY{len(self.bodies)}"
+            if not rest:
+                self.bodies[id_] = json.loads(request.data)
             return 200, {
                 "ok": True,
                 {"recipients": "recipient", "batches": "batch"}[name]: {"id": id_},
