@@ -111,7 +111,8 @@ MIN_PREFIX_CHARACTERS = 4
 
 def _is_prefix_match(word: str, prefix: str) -> bool:
     """Whether a key with this displayed prefix may begin with this word."""
-    if len(word) < min(MIN_PREFIX_CHARACTERS, len(prefix)) or not word:
+    # A key of three characters displays none, which every word begins with.
+    if not prefix or len(word) < min(MIN_PREFIX_CHARACTERS, len(prefix)):
         return False
     return prefix.startswith(word) or word.startswith(prefix)
 

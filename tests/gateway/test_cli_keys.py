@@ -200,6 +200,14 @@ def test_revoke_of_unknown_name_is_refused(
     assert "no key has this name" in run_keys_command("revoke", unknown_name, code=2).stderr
 
 
+def test_key_without_a_displayed_prefix_is_found_by_name_only(
+    run_keys_command: CommandRunner,
+) -> None:
+    run_keys_command("import", "-", stdin=build_key_line(api_key="abc"))
+    assert "no key has this name" in run_keys_command("revoke", "acne-live", code=2).stderr
+    assert run_keys_command("revoke", "acme-live").stdout == "Revoked acme-live (acme live)\n"
+
+
 # the service
 
 
