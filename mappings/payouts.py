@@ -297,21 +297,27 @@ def send_account_with_number_retry(call: Call, country: JSON, options: LegacyOpt
     """
     number = _derive_missing_account_number(call.body, options)
     if number is None:
-        return (yield call).get("account", {})
+        return _extract_account((yield call))
     call_with_number = structs.replace(call, body={**call.body, "accountNum": number})
     is_number_required = options.account_number_from_iban == "always" or (
         yield LoadFacts("country", country)
     )
     if not is_number_required:
         try:
-            return (yield call).get("account", {})
+            return _extract_account((yield call))
         except Refused as refused:
             if not refused.has_field_problem("empty_field", "accountNum"):
                 raise
     response = yield call_with_number
     if not is_number_required:
         yield CompareAndSet("country", country, {"account_number": True})
-    return response.get("account", {})
+    return _extract_account(response)
+
+
+def _extract_account(response: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Returns the account of a response; empty if the service shows none."""
+    account = response.get("account")
+    return account if isinstance(account, dict) else {}
 
 
 def _derive_missing_account_number(
@@ -386,7 +392,7 @@ def _set_wallet_currency(
     )
     path = build_account_path(recipient["id"], wallet)
     response = yield Call("PATCH", path, fields, field_map=field_map, reconcile=reconcile)
-    return {**fields, **response.get("account", {})}
+    return {**fields, **_extract_account(response)}
 
 
 def _undo_account_additions(recipient: Recipient, new_accounts: list[dict[str, JSON]]) -> SubFlow:
