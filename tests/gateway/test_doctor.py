@@ -476,6 +476,16 @@ async def test_unsupported_batch_list_is_reported_as_ok(tmp_path: Path) -> None:
     assert require_finding(findings, "GET /batches").state == "ok"
 
 
+async def test_list_refused_with_another_status_names_the_setting(tmp_path: Path) -> None:
+    body = b'{"message":"Missing Authentication Token"}'
+    async with open_simulator() as simulator:
+        simulator.service.faults.append(Fault("GET", "/v1/batches", status=403, body=body, times=2))
+        finding = require_finding(await examine(tmp_path, simulator.url), "GET /batches")
+    assert finding.state == "warning"
+    assert "status 403 just now, which does not say that there is no such path" in finding.result
+    assert 'upstream.inferred_operations = "avoid"' in finding.advice
+
+
 async def test_refused_list_is_not_absent_if_documented_reads_fail(
     tmp_path: Path,
 ) -> None:

@@ -228,17 +228,7 @@ async def _probe_batch_list_endpoint(
         # Stores the result, so that running gateways use it too.
         is_available = await optional_endpoints.probe_endpoint(LIST_CALL, probe.name, send_call)
     except Failure:
-        if not refusals:
-            return None
-        description = (
-            f"unclear whether the service has it: it answered status {refusals[-1]} just now, and a "
-            "documented read failed too"
-        )
-        advice = (
-            "check which server answers at this address, and run `doctor` again; until then GET "
-            "/v1/batches is 500"
-        )
-        return Finding(probe.name, LIST_ENDPOINT, "warning", description, advice)
+        return _build_unclear_list_finding(probe.name, refusals[-1]) if refusals else None
     if is_available:
         return Finding(probe.name, LIST_ENDPOINT, "ok", "the service has it: it answered just now")
     description = (
@@ -252,6 +242,19 @@ async def _probe_batch_list_endpoint(
         "if a proxy in front of the service gave this answer, fix the proxy and run `doctor` again"
     )
     return Finding(probe.name, LIST_ENDPOINT, "warning", description, advice)
+
+
+def _build_unclear_list_finding(name: str, status: int) -> Finding:
+    description = f"unclear whether the service has it: it answered status {status} just now, "
+    advice = "check which server answers at this address, and run `doctor` again"
+    if status in MISSING_STATUSES:
+        description += "and a documented read failed too"
+    else:
+        # Some API gateways answer 403 for every path that they do not know.
+        description += "which does not say that there is no such path"
+        advice += '; if the service has none, set upstream.inferred_operations = "avoid"'
+    advice += "; until then GET /v1/batches fails"
+    return Finding(name, LIST_ENDPOINT, "warning", description, advice)
 
 
 async def _check_forced_optional_endpoints(probe: ServiceProbe) -> Finding:
