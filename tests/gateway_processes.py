@@ -59,10 +59,6 @@ class GatewayProcess:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             return await asyncio.shield(self.code)
 
-    def list_log_events(self, event: str) -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in self.log.read_text("utf-8").splitlines()]
-        return [line for line in lines if line.get("event") == event]
-
 
 @dataclass(slots=True)
 class GatewayForker:

@@ -75,7 +75,6 @@ async def open_service_of_large_batches(
 
     class ThisService(LargeBatchService):
         counts = []  # noqa: RUF012 - each service has its own
-        barely = (1,)  # so that its summary is read
 
     ThisService.bodies, ThisService.refusal, ThisService.refused_prefix = (
         bodies,

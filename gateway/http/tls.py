@@ -47,12 +47,10 @@ class Certificate:
         else:
             log.info("certificate_reloaded", **{"file.path": str(self._files[0])})
 
-    async def reload_whenever_files_change(
-        self, interval_seconds: float = CHECK_INTERVAL_SECONDS
-    ) -> None:
+    async def reload_whenever_files_change(self) -> None:
         """Reloads the certificate whenever its files change; runs until it is cancelled."""
         while True:
-            await asyncio.sleep(interval_seconds)
+            await asyncio.sleep(CHECK_INTERVAL_SECONDS)
             if self._read_file_stamps() != self._loaded_stamps:
                 self.reload()
 

@@ -22,7 +22,7 @@ def find_request_source(
     method: str,
     operation: str | None,
     route: str | None,
-    tenant: tuple[str, str] | None = None,
+    tenant: tuple[str, str] | None,
     *,
     key_name: str | None = None,
 ) -> RequestSource:

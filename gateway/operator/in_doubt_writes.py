@@ -40,6 +40,9 @@ SIGNED_CHANGE_ADVICE = (
     "until it can no longer be carried out, about 40 s after it was sent"
 )
 
+WATCH_PAUSE_SECONDS = 0.25
+"""Interval at which operations that a process may be executing are read again."""
+
 ID_CHARACTERS = 12
 """Characters of an operation's id that identify it."""
 
@@ -87,7 +90,6 @@ def format_write_id(record: OperationRecord, write: Write) -> str:
 async def load_in_doubt_writes(
     store: Store,
     watch_seconds: float = WATCH_SECONDS,
-    pause_seconds: float = 0.25,
     operation_id: str | None = None,
 ) -> list[WriteInDoubt]:
     """Returns every write in doubt, or those of one operation (``operation_id``), oldest first.
@@ -102,9 +104,7 @@ async def load_in_doubt_writes(
         for record in await repository.list_unfinished()
         if operation_id in (None, record.id)
     }
-    unowned = await _filter_operations_without_owner(
-        store, repository, unfinished, watch_seconds, pause_seconds
-    )
+    unowned = await _filter_operations_without_owner(store, repository, unfinished, watch_seconds)
     # Read after the watch: an owner may have recorded an outcome meanwhile.
     writes_by_operation = await repository.load_writes(*unowned)
     in_doubt = [
@@ -158,7 +158,6 @@ async def _filter_operations_without_owner(
     repository: OperationRepository,
     records: Mapping[str, OperationRecord],
     watch_seconds: float,
-    pause_seconds: float,
 ) -> dict[str, OperationRecord]:
     """Returns the operations that no process executes."""
     unowned = {id_: record for id_, record in records.items() if _is_operation_in_doubt(record)}
@@ -194,7 +193,7 @@ async def _filter_operations_without_owner(
             elif beats_now[record.instance] != first_beats.get(record.instance):
                 del possibly_owned[id_]
         if possibly_owned:
-            await asyncio.sleep(pause_seconds)
+            await asyncio.sleep(WATCH_PAUSE_SECONDS)
     return unowned
 
 

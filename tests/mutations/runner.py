@@ -70,10 +70,6 @@ class MutantResult:
     found_by: str
     seconds: float
 
-    @property
-    def has_survived(self) -> bool:
-        return not self.found_by
-
 
 LIKELY_TABLE_TAGS = {
     "RECIPIENT": ("recipients", "lists"), "ADDRESS": ("recipients",),
