@@ -213,12 +213,15 @@ async def close_operations(tx: Transaction, ids: Sequence[str], closed_at: datet
 
     Operations in other states than ``done`` stay: one that was taken over needs its texts.
     """
-    values = [{"operation_id": id_, "closed_at": closed_at} for id_ in ids]
-    with_texts = await tx.fetch(statements.SELECT_DONE_WITH_REQUEST, *values)
-    await tx.execute(statements.CLOSE_OPERATION, *values)
-    if with_texts:
-        await tx.execute(statements.DELETE_STEPS, *({"operation_id": id_} for (id_,) in with_texts))
-        await chunks.delete_chunks(tx, *(id_ for (id_,) in with_texts))
+    parameters = {"ids": ids, "closed_at": closed_at}
+    # Nearly all have a stored response, and so lost their other texts when they were done.
+    if await tx.execute(statements.CLOSE_WITHOUT_REQUEST, parameters) == len(ids):
+        return
+    rows = await tx.fetch(statements.SELECT_DONE, parameters)
+    if done_ids := [id_ for (id_,) in rows]:
+        await tx.execute(statements.CLOSE, {"ids": done_ids, "closed_at": closed_at})
+        await tx.execute(statements.DELETE_STEPS, *({"operation_id": id_} for id_ in done_ids))
+        await chunks.delete_chunks(tx, *done_ids)
 
 
 async def is_frozen(tx: Transaction, tenant: Tenant) -> bool:

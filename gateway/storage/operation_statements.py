@@ -200,19 +200,13 @@ DELETE_STEPS = Statement(
 )
 ANSWER_HOLDER_PREFIX = "answer "
 """Prefix of the holder of a response's chunks, which may be stored longer than other texts."""
-_IS_DONE_OPERATION = and_(operations.c.id == bindparam("operation_id"), IS_DONE)
-SELECT_DONE_WITH_REQUEST = Statement(
-    # Locked: one that is taken over before it is closed needs its texts.
-    lambda _kind: (
-        select(operations.c.id)
-        .where(_IS_DONE_OPERATION, operations.c.request.is_not(None))
-        .with_for_update()
-    )
-)
-CLOSE_OPERATION = Statement(
-    lambda _kind: (
+_ARE_DONE = and_(AnyOf(operations.c.id, "ids"), IS_DONE)
+
+
+def _build_closing_update(*conditions: ColumnElement[bool]) -> Any:
+    return (
         update(operations)
-        .where(_IS_DONE_OPERATION)
+        .where(_ARE_DONE, *conditions)
         .values(
             state=states.ANSWERED,
             request=None,
@@ -221,8 +215,19 @@ CLOSE_OPERATION = Statement(
                 operations.c.ended_at, bindparam("closed_at", type_=operations.c.ended_at.type)
             ),
         )
-    ),
+    )
+
+
+CLOSE_WITHOUT_REQUEST = Statement(
+    lambda _kind: _build_closing_update(operations.c.request.is_(None))
 )
+SELECT_DONE = Statement(
+    # Locked: one that is taken over before it is closed needs its texts.
+    lambda _kind: (
+        select(operations.c.id).where(_ARE_DONE).order_by(operations.c.id).with_for_update()
+    )
+)
+CLOSE = Statement(lambda _kind: _build_closing_update())
 """The response stays for a while, because a connection reset may yet show that its client has not
 read it."""
 

@@ -49,10 +49,11 @@ _UNREAD_RETENTION = timedelta(seconds=90)
 """Time after which a response without an Idempotency-Key is deleted: by then a connection reset no
 longer makes the next identical request a retry."""
 _EXPIRY_INTERVAL_SECONDS = 60.0
-_DELIVERY_DELAY_SECONDS = 0.01
-"""Seconds in which deliveries are collected: a commit for each would delay the client's next
-request. If the process is killed meanwhile, the next identical request is a retry, although the
-client has the response; so the time is short."""
+_DELIVERY_DELAY_SECONDS, _SHARED_DELIVERY_DELAY_SECONDS = 0.1, 0.01
+"""Seconds in which deliveries are collected, with one process and with several: a commit for each
+would delay the client's next request, and the next checkpoint of any operation saves them anyway if
+there is one process. If the process is killed meanwhile, the next identical request is a retry,
+although the client has the response; so the time is short."""
 
 _OPERATIONS_BY_NAME = {
     operation.name: operation for operation in (*OPERATIONS, *UNLISTED, *SIGNED, *FORWARDED)
@@ -418,7 +419,11 @@ class WriteReconciler:
         """Marks operations as answered as soon as their clients have received the response."""
         while not self._stopping.is_set():
             await self._journal.deliveries.event.wait()
-            await self._wait_for_stop(_DELIVERY_DELAY_SECONDS)
+            await self._wait_for_stop(
+                _SHARED_DELIVERY_DELAY_SECONDS
+                if self.has_other_instances
+                else _DELIVERY_DELAY_SECONDS
+            )
             try:
                 await self._journal.deliveries.save_deliveries_and_resets()
             except StoreUnavailable as unavailable:
