@@ -100,19 +100,18 @@ class CheckpointWriter:
     async def _check_and_save(
         self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
     ) -> None:
-        # Inside the transaction, so that no write is recorded after a freeze was confirmed.
-        if checkpoint.refuses_if_frozen and await is_frozen(tx, record.tenant):
-            raise WritesFrozenError
         if checkpoint.refuses_if_restored and await is_restored(tx):
             raise RestoreUncheckedError
         if checkpoint.is_first:
             await _check_no_identical_operation(tx, record, checkpoint.unrelated_ids)
-            change = await self._build_insert(tx, record)
+            change = await self._build_insert(tx, record, checkpoint)
         else:
             change = await self._build_update(tx, record, checkpoint)
         row_changes = await self._build_row_changes(tx, record, checkpoint)
         is_owned, *_ = await tx.execute_all([change, *row_changes])
         if not is_owned:
+            if checkpoint.refuses_if_frozen and await is_frozen(tx, record.tenant):
+                raise WritesFrozenError
             raise DuplicateOperationError if checkpoint.is_first else OwnershipLostError
         # After the fence: only the owner may claim.
         for write in filter(_is_object_claim, checkpoint.resolved_writes):
@@ -182,11 +181,15 @@ class CheckpointWriter:
         if any(self._may_be_sending(id_, instance) for id_, instance in rivals):
             raise AlreadyClaimedError
 
-    async def _build_insert(self, tx: Transaction, record: OperationRecord) -> Change:
+    async def _build_insert(
+        self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
+    ) -> Change:
         row = structs.asdict(record) | record.tenant._asdict()
         if record.request is not None:
             row["request"] = await self._texts.encrypt(tx, record, "request", record.request)
-        # It inserts no row only if another operation has the Idempotency-Key.
+        # It inserts no row only if another operation has the Idempotency-Key, or during a freeze.
+        if checkpoint.refuses_if_frozen:
+            return statements.INSERT_OPERATION_UNLESS_FROZEN, row
         return statements.INSERT_OPERATION, row
 
     async def _build_update(
@@ -202,10 +205,13 @@ class CheckpointWriter:
             )
         if values.get("state") not in (None, RUNNING, IN_DOUBT):
             values.setdefault("ended_at", self._store.database_clock.now())
-        update = statements.build_fenced_update(tuple(sorted(values)), values.get("state"))
+        update = statements.build_fenced_update(
+            tuple(sorted(values)), values.get("state"), checkpoint.refuses_if_frozen
+        )
         fence = {"operation_id": record.id, "expected_fence": record.fence}
-        # It changes no row, of this id, fence and state, only if another instance has taken over.
-        return update, {**values, **fence}
+        # It changes no row, of this id, fence and state, only if another instance has taken over,
+        # or during a freeze.
+        return update, {**values, **fence, **record.tenant._asdict()}
 
 
 async def close_operations(tx: Transaction, ids: Sequence[str], closed_at: datetime) -> None:

@@ -169,27 +169,50 @@ SELECT_RESTORED = Statement(
 )
 
 
+_INSERTED_COLUMNS = (
+    *TENANT_COLUMNS,
+    *("id", "key_id", "key_name", "operation", "request_id", "fingerprint", "idempotency"),
+    *("state", "instance", "fence", "is_client_disconnected", "started_at", "request"),
+)
+_IS_NOT_FROZEN = ~exists().where(
+    *(
+        or_(column == literal_column("''"), column == bindparam(column.name))
+        for column in (freezes.c.merchant, freezes.c.environment)
+    )
+)
+"""In the statement that records a write, so that none is recorded after a freeze was confirmed."""
+
+
 INSERT_OPERATION = Statement(
     # Inserts no row if the Idempotency-Key is used, without failing the transaction.
     lambda kind: kind.insert(operations).on_conflict_do_nothing().inline(),
-    (
-        *TENANT_COLUMNS,
-        *("id", "key_id", "key_name", "operation", "request_id", "fingerprint", "idempotency"),
-        *("state", "instance", "fence", "is_client_disconnected", "started_at", "request"),
-    ),
+    _INSERTED_COLUMNS,
 )
 
 
+def _build_insert_unless_frozen(kind: Any) -> Any:
+    values = (bindparam(name, type_=operations.c[name].type) for name in _INSERTED_COLUMNS)
+    insert = kind.insert(operations)
+    insert = insert.from_select(_INSERTED_COLUMNS, select(*values).where(_IS_NOT_FROZEN))
+    return insert.on_conflict_do_nothing().inline()
+
+
+INSERT_OPERATION_UNLESS_FROZEN = Statement(_build_insert_unless_frozen)
+
+
 @cache
-def build_fenced_update(columns: tuple[str, ...], new_state: str | None) -> Statement:
+def build_fenced_update(
+    columns: tuple[str, ...], new_state: str | None, refuses_if_frozen: bool = False
+) -> Statement:
     """Builds the update of an operation by its owner; with the state None it stays running."""
     sources = states.list_source_states(states.OPERATION_TRANSITIONS, new_state or "")
-    is_own = and_(
+    is_allowed = and_(
         operations.c.id == bindparam("operation_id"),
         operations.c.fence == bindparam("expected_fence"),
         or_(*(_is_in_state(source) for source in sources or (states.RUNNING,))),
+        *((_IS_NOT_FROZEN,) if refuses_if_frozen else ()),
     )
-    return Statement(lambda _kind: update(operations).where(is_own), columns)
+    return Statement(lambda _kind: update(operations).where(is_allowed), columns)
 
 
 UPSERT_STEPS = build_upsert_statement(operation_steps, ("results",))

@@ -10,7 +10,7 @@ from msgspec import structs
 from sqlalchemy import bindparam, update
 
 from gateway.signed_api import transitions
-from gateway.storage import checkpoints
+from gateway.storage import checkpoints, operation_statements
 from gateway.storage.checkpoints import CheckpointWriter
 from gateway.storage.operation_records import Write
 from gateway.storage.operations import OperationRepository
@@ -190,10 +190,14 @@ def _refused_create_is_undone_once() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _freeze_is_ignored() -> Iterator[tuple[Any, str, Any]]:
-    async def is_never_frozen(*_: Any) -> bool:
-        return False
+    build_fenced_update = operation_statements.build_fenced_update
 
-    yield checkpoints, "is_frozen", is_never_frozen
+    def build_update_in_spite_of_freeze(columns: Any, new_state: Any, _refuses: bool) -> Statement:
+        return build_fenced_update(columns, new_state)
+
+    insert = operation_statements.INSERT_OPERATION
+    yield operation_statements, "INSERT_OPERATION_UNLESS_FROZEN", insert
+    yield operation_statements, "build_fenced_update", build_update_in_spite_of_freeze
 
 
 def _select_deliveries(*names: str) -> tuple[Any, ...]:
