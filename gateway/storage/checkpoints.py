@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.storage import chunks
 from gateway.storage import operation_statements as statements
 from gateway.storage.audit_log import build_event_row
+from gateway.storage.database import FEW
 from gateway.storage.id_rows import insert_legacy_ids
 from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.operation_records import (
@@ -95,7 +97,7 @@ class CheckpointWriter:
         take_deliveries = checkpoint.take_deliveries
         # Taken when the transaction is queued: a reset that follows is saved after it.
         with take_deliveries() if take_deliveries else nullcontext(()) as delivered_ids:
-            await self._store.write(save_rows)
+            await self._store.write(save_rows, is_brief=_is_brief(record, checkpoint))
 
     async def _check_and_save(
         self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
@@ -270,6 +272,15 @@ def _build_operation_object_id_rows(
         ids += [id_ for id_ in path_ids if id_ not in record.object_ids]
     common = {"operation_id": record.id, **record.tenant._asdict()}
     return [{**common, "object_id": id_} for id_ in dict.fromkeys(ids)]
+
+
+def _is_brief(record: OperationRecord, checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint is saved with a few short statements; see ``Database.write``."""
+    return (
+        not (checkpoint.object_changes or checkpoint.has_chunks or checkpoint.deletes_routing_marks)
+        and not isinstance(checkpoint.column_values.get("response"), CompressedBuffer)
+        and max(len(record.object_ids), len(checkpoint.new_aliases)) <= FEW
+    )
 
 
 def _is_object_claim(write: Write) -> bool:

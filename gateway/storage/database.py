@@ -123,8 +123,11 @@ class Database(ABC):
         return None
 
     @abstractmethod
-    async def write(self, body: Body[Result]) -> Result:
+    async def write(self, body: Body[Result], *, is_brief: bool = False) -> Result:
         """Runs a body and commits.
+
+        ``is_brief`` is for a few short statements: on SQLite the event loop may run them, a second
+        time in a thread if they fail. It does not wait for the commit.
 
         Raises StoreUnavailable, UniqueViolation, and what the body raises. The transaction runs to
         its end even if the caller is cancelled. After StoreUnavailable it is unknown whether it was

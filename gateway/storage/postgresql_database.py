@@ -159,7 +159,7 @@ class PostgresqlDatabase(Database):
         with translate_database_errors(self.location):
             return await self._run_with_retries(body, writes=False)
 
-    async def write(self, body: Body[Result]) -> Result:
+    async def write(self, body: Body[Result], *, is_brief: bool = False) -> Result:  # noqa: ARG002 - SQLite's
         task = asyncio.ensure_future(self._run_write_transaction(body))
         self._writing.add(task)
         task.add_done_callback(self._forget_write_task)

@@ -12,7 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 from gateway.storage.database import (
     Body,
@@ -91,11 +92,12 @@ class SqliteTransaction(Transaction):
 
 
 class _Job:
-    """A body that is queued for the thread, and the future with which its caller waits."""
+    """A body to run, and the future with which its caller waits."""
 
-    def __init__(self, body: Body[Any], *, writes: bool) -> None:
+    def __init__(self, body: Body[Any], *, writes: bool, is_brief: bool = False) -> None:
         self.body = body
         self.writes = writes
+        self.is_brief = is_brief
         self.context = contextvars.copy_context()
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.result: Any = None
@@ -110,12 +112,25 @@ class _Job:
             self.future.set_result(self.result)
 
 
-class SqliteDatabase(Database):
-    """A thread with a connection that writes, and one for brief reads in the event loop's thread.
+@dataclass(slots=True)
+class _Group:
+    """Jobs that the thread runs together."""
 
-    Transactions that wait for the thread share a commit (group commit), because a commit waits for
-    the disk and costs as much for many as for one. ``connect`` receives the seconds for which the
-    connection waits for a lock.
+    jobs: Sequence[_Job]
+    has_run: bool
+    """Whether their statements have run, so that only COMMIT is left."""
+    error: BaseException | None = None
+    """Why the file cannot be used, if that took more than ``patience_seconds`` to find out."""
+
+
+class SqliteDatabase(Database):
+    """A connection that writes, and one for brief reads in the event loop's thread.
+
+    Transactions that wait for a commit share the next one (group commit), because a commit waits
+    for the disk and costs as much for many as for one. Whatever may wait runs in a thread: commits,
+    and transactions that are not brief. The statements of brief ones run in the event loop's
+    thread, because two threads that run Python take turns at a higher cost than a statement's.
+    ``connect`` receives the seconds for which the connection waits for a lock.
     """
 
     dialect = "sqlite"
@@ -131,7 +146,12 @@ class SqliteDatabase(Database):
         self._changed_at = -1
         self._check_at = 0.0
         """When the file is looked at again; at once after a change by this process."""
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._waiting: list[_Job] = []
+        """Jobs that wait for the group before them."""
+        self._groups: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop
+        self._idle: asyncio.Event
+        """Set while the thread has no group."""
         self._files: tuple[int, int] | None = None
         """The inodes of the file and its WAL, to which the connection that writes commits."""
         self._thread: threading.Thread | None = None
@@ -195,45 +215,81 @@ class SqliteDatabase(Database):
                 self._read_cursor = None
             raise
 
-    async def write(self, body: Body[Result]) -> Result:
+    async def write(self, body: Body[Result], *, is_brief: bool = False) -> Result:
         # Not the context manager: each write would pass through five functions more.
         try:
-            result: Result = await self._queue_job(body, writes=True)
+            result: Result = await self._queue_job(body, writes=True, is_brief=is_brief)
         except DATABASE_ERRORS as error:
             raise translate_database_error(error, self.location, self._record_write_error) from None
         return result
 
-    def _queue_job(self, body: Body[Any], *, writes: bool) -> asyncio.Future[Any]:
-        """Queues a body for the thread; returns the future of its result."""
+    def _queue_job(
+        self, body: Body[Any], *, writes: bool, is_brief: bool = False
+    ) -> asyncio.Future[Any]:
+        """Queues a body; returns the future of its result."""
         if self._is_closing:
             raise sqlite3.OperationalError("the database is being closed")
         if self._thread is None:
-            arguments = (asyncio.get_running_loop(),)
+            self._loop, self._idle = asyncio.get_running_loop(), asyncio.Event()
+            self._idle.set()
             self._thread = threading.Thread(
-                target=self._run_queued_jobs_until_closed,
-                args=arguments,
-                name="database",
-                daemon=True,
+                target=self._run_groups_until_closed, name="database", daemon=True
             )
             self._thread.start()
-        job = _Job(body, writes=writes)
-        self._jobs.put(job)
+        job = _Job(body, writes=writes, is_brief=is_brief)
+        self._waiting.append(job)
+        if self._idle.is_set():
+            self._start_group()
         return job.future
 
-    def _run_queued_jobs_until_closed(self, loop: asyncio.AbstractEventLoop) -> None:
-        is_last = False
-        while not is_last:
-            job = self._jobs.get()
-            jobs, is_last = self._take_queued_jobs([job], MAX_GROUP_SIZE) if job else ([], True)
-            error = self._run_read_and_write_groups(jobs)
-            if error is not None and not is_last:
-                # The queued jobs have waited as long, and would wait again for the same lock.
-                refused, is_last = self._take_queued_jobs([], self._jobs.qsize())
-                for job in refused:
-                    job.error = error
-                jobs += refused
+    def _start_group(self) -> None:
+        """Gives waiting jobs to the thread."""
+        jobs = self._waiting[:MAX_GROUP_SIZE]
+        del self._waiting[:MAX_GROUP_SIZE]
+        self._idle.clear()
+        self._groups.put(_Group(jobs, self._try_run_brief_jobs(jobs)))
+
+    def _end_group(self, group: _Group) -> None:
+        """Gives the callers their results, and starts the next group."""
+        jobs = group.jobs
+        if group.error is not None:
+            # These have waited as long, and would wait again for the same lock.
+            for job in self._waiting:
+                job.error = group.error
+            jobs, self._waiting = [*jobs, *self._waiting], []
+        for job in jobs:
+            job.resolve()
+        if self._waiting:
+            self._start_group()
+        else:
+            self._idle.set()
+
+    def _try_run_brief_jobs(self, jobs: Sequence[_Job]) -> bool:
+        """Runs the statements of brief jobs in this thread; returns whether only COMMIT is left.
+
+        Otherwise they are rolled back, and the thread runs all of them again: if a job is not
+        brief, fails, or would wait for the lock of another process.
+        """
+        cursor = self._cursor
+        # A commit to a rollback journal waits for readers, for which no time limit is set here.
+        if cursor is None or JOURNAL_MODE != "WAL" or not all(job.is_brief for job in jobs):
+            return False
+        try:
+            cursor.execute(BEGIN_WRITE)
+            self._check_files_in_place()
+            transaction = SqliteTransaction(cursor)
+            for job in jobs:
+                job.result = job.context.run(run_coroutine_without_waiting, job.body(transaction))
+        except Exception:  # noqa: BLE001 - raised again in the thread, unless it was the lock
+            _roll_back(cursor)
+            return False
+        return True
+
+    def _run_groups_until_closed(self) -> None:
+        while (group := self._groups.get()) is not None:
+            group.error = self._commit_group(group) if group.has_run else self._run_group(group)
             with suppress(RuntimeError):  # the loop was closed without waiting
-                loop.call_soon_threadsafe(_set_future_results, jobs)
+                self._loop.call_soon_threadsafe(self._end_group, group)
         if self._cursor is not None:
             # Leaves no journal behind, unless another process uses the file; a WAL is deleted anyway.
             if JOURNAL_MODE == "PERSIST":
@@ -241,33 +297,34 @@ class SqliteDatabase(Database):
                     self._cursor.execute("PRAGMA journal_mode = DELETE")
             self._cursor.connection.close()
 
-    def _take_queued_jobs(self, jobs: list[_Job], limit: int) -> tuple[list[_Job], bool]:
-        """Adds queued jobs up to a number; also returns whether the queue has been closed."""
-        # Only this thread takes jobs, so what is in the queue stays there.
-        while len(jobs) < limit and not self._jobs.empty():
-            job = self._jobs.get()
-            if job is None:
-                return jobs, True
-            jobs.append(job)
-        return jobs, False
-
-    def _run_read_and_write_groups(self, jobs: Sequence[_Job]) -> BaseException | None:
+    def _run_group(self, group: _Group) -> BaseException | None:
         """Runs reads, then writes; returns the error of a file that failed too slowly.
 
         That is after more than ``patience_seconds``, so that nobody else should wait for it.
         """
+        self._set_busy_seconds(BUSY_SECONDS)
+        slow_error = None
         for begin, writes in (("BEGIN", False), (BEGIN_WRITE, True)):
-            group = [job for job in jobs if job.writes is writes]
-            started_at = time.monotonic()
-            error = self._run_job_group(group, begin) if group else None
-            if error is not None and time.monotonic() - started_at > self.patience_seconds:
-                for job in jobs:
-                    if job.writes:
-                        job.error = job.error or error
-                return error
-        return None
+            jobs = [job for job in group.jobs if job.writes is writes]
+            if slow_error is not None:
+                self._fail_jobs(jobs, slow_error)
+            elif jobs:
+                started_at = time.monotonic()
+                error = self._run_jobs(jobs, begin)
+                slow_error = error if self._has_exceeded_patience(started_at) else None
+        self._set_busy_seconds(0)
+        return slow_error
 
-    def _run_job_group(self, jobs: Sequence[_Job], begin: str) -> BaseException | None:
+    def _has_exceeded_patience(self, started_at: float) -> bool:
+        return time.monotonic() - started_at > self.patience_seconds
+
+    def _set_busy_seconds(self, seconds: int) -> None:
+        """Sets how long statements wait for a lock: the event loop's thread must not wait."""
+        if self._cursor is not None:
+            with suppress(sqlite3.Error):
+                self._cursor.execute(f"PRAGMA busy_timeout = {1000 * seconds}")
+
+    def _run_jobs(self, jobs: Sequence[_Job], begin: str) -> BaseException | None:
         """Runs jobs in one transaction, and rolls back alone a job that fails.
 
         Returns the error if the file cannot be used.
@@ -282,18 +339,32 @@ class SqliteDatabase(Database):
             for job in jobs:
                 self._run_job(cursor, job, is_alone=len(jobs) == 1)
             cursor.execute("COMMIT" if any(not job.error for job in jobs) else "ROLLBACK")
-            # Before the callers learn of it, so that what they read next shows their change.
-            self._check_at = 0.0
         except BaseException as error:  # noqa: BLE001 - each caller gets it
-            for job in jobs:
-                job.error = job.error or error
-            if self._cursor is not None:
-                _roll_back(self._cursor)
-                if is_damage(error):
-                    self._cursor.connection.close()
-                    self._cursor = self._files = None
+            self._fail_jobs(jobs, error)
             return error
+        # Before the callers learn of it, so that what they read next shows their change.
+        self._check_at = 0.0
         return None
+
+    def _commit_group(self, group: _Group) -> BaseException | None:
+        """Commits what ran in the event loop's thread; returns an error like ``_run_group``."""
+        started_at = time.monotonic()
+        try:
+            cast("sqlite3.Cursor", self._cursor).execute("COMMIT")
+        except BaseException as error:  # noqa: BLE001 - each caller gets it
+            self._fail_jobs(group.jobs, error)
+            return error if self._has_exceeded_patience(started_at) else None
+        self._check_at = 0.0
+        return None
+
+    def _fail_jobs(self, jobs: Sequence[_Job], error: BaseException) -> None:
+        for job in jobs:
+            job.error = job.error or error
+        if self._cursor is not None:
+            _roll_back(self._cursor)
+            if is_damage(error):
+                self._cursor.connection.close()
+                self._cursor = self._files = None
 
     def _check_files_in_place(self) -> None:
         """Raises OperationalError if a commit would go to a file that nobody will open again.
@@ -349,7 +420,10 @@ class SqliteDatabase(Database):
             self._read_cursor = None
         if self._thread is not None:
             self._is_closing = True
-            self._jobs.put(None)
+            # Never set for jobs of an event loop that has ended.
+            if self._loop is asyncio.get_running_loop():
+                await self._idle.wait()
+            self._groups.put(None)
             await asyncio.to_thread(self._thread.join)
             self._thread = self._cursor = self._files = None
             self._is_closing = False
@@ -378,11 +452,6 @@ def _stat(path: str) -> os.stat_result | None:
 def _roll_back(cursor: sqlite3.Cursor) -> None:
     with suppress(sqlite3.Error):  # SQLite rolls some transactions back itself
         cursor.execute("ROLLBACK")
-
-
-def _set_future_results(jobs: Sequence[_Job]) -> None:
-    for job in jobs:
-        job.resolve()
 
 
 def run_coroutine_without_waiting(coroutine: Coroutine[Any, Any, Result]) -> Result:

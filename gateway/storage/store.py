@@ -67,11 +67,11 @@ class Store:
         finally:
             metrics.traffic.database_durations["read"].observe(perf_counter() - started_at)
 
-    async def write(self, body: Body[Result]) -> Result:
+    async def write(self, body: Body[Result], *, is_brief: bool = False) -> Result:
         """Runs a transaction that writes; see ``Database.write``."""
         started_at = perf_counter()
         try:
-            return await self.database.write(body)
+            return await self.database.write(body, is_brief=is_brief)
         finally:
             metrics.traffic.database_durations["write"].observe(perf_counter() - started_at)
 
