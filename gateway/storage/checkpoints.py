@@ -75,7 +75,9 @@ class CheckpointWriter:
         DuplicateOperationError, AlreadyClaimedError, Conflict, IdCollisionError or
         StoreUnavailable.
         """
-        locks = self._object_states.list_lock_names(record.tenant, checkpoint.object_changes)
+        locks = frozenset[str]()
+        if checkpoint.object_changes:
+            locks = self._object_states.list_lock_names(record.tenant, checkpoint.object_changes)
         # Two writes that look for their objects at the same time must not claim the same one.
         if any(map(_is_object_claim, checkpoint.resolved_writes)):
             locks |= {f"claims {record.tenant}"}

@@ -8,7 +8,7 @@ run in the thread that owns the connection, where nothing else can be awaited.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -123,7 +123,7 @@ class Database(ABC):
         return None
 
     @abstractmethod
-    async def write(self, body: Body[Result], *, is_brief: bool = False) -> Result:
+    def write(self, body: Body[Result], *, is_brief: bool = False) -> Awaitable[Result]:
         """Runs a body and commits.
 
         ``is_brief`` is for a few short statements: on SQLite the event loop may run them, a second

@@ -129,9 +129,17 @@ class OperationRepository(checkpoints.CheckpointWriter):
             "key_id": record.key_id,
             "idempotency": record.idempotency,
             "repeats_since": record.repeats_since,
-            "objects": sorted(record.object_ids),
+            "objects": tuple(sorted(record.object_ids)),
         }
         parameters = [{**values, "fingerprint": each} for each in record.fingerprints]
+        is_brief = len(record.object_ids) <= FEW
+        # Nearly always there are none, and that is known at once.
+        if (
+            is_brief
+            and len(parameters) == 1
+            and self._store.database.fetch_now(statements.SELECT_RELATED, *parameters) == []
+        ):
+            return []
 
         async def load(tx: Transaction) -> tuple[Sequence[Any], Sequence[Any]]:
             found = await tx.fetch(statements.SELECT_RELATED, *parameters)
@@ -141,7 +149,6 @@ class OperationRepository(checkpoints.CheckpointWriter):
             operation_ids = {"operation_ids": [row.id for row in rows]}
             return rows, await tx.fetch(statements.SELECT_BY_OBJECT, {**values, **operation_ids})
 
-        is_brief = len(record.object_ids) <= FEW
         rows, object_rows = await self._store.read(load, is_brief=is_brief)
         object_ids = _group_object_ids(object_rows)
         return [await self._decrypt_record_response(_parse_record(row, object_ids)) for row in rows]

@@ -10,7 +10,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -159,14 +159,14 @@ class SqliteDatabase(Database):
         self._lock_files: list[int] = []
 
     async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:
-        try:
-            if is_brief:
+        if is_brief:
+            try:
                 # A handover to the thread takes longer than the read.
                 with suppress(_FileLocked):
                     return self._read_inline(body)
-            result: Result = await self._queue_job(body, writes=False)
-        except DATABASE_ERRORS as error:
-            raise translate_database_error(error, self.location) from None
+            except DATABASE_ERRORS as error:
+                raise translate_database_error(error, self.location) from None
+        result: Result = await self._queue_job(body, writes=False)
         return result
 
     def fetch_now(self, statement: Statement, parameters: Parameters) -> Sequence[Any] | None:
@@ -215,20 +215,16 @@ class SqliteDatabase(Database):
                 self._read_cursor = None
             raise
 
-    async def write(self, body: Body[Result], *, is_brief: bool = False) -> Result:
-        # Not the context manager: each write would pass through five functions more.
-        try:
-            result: Result = await self._queue_job(body, writes=True, is_brief=is_brief)
-        except DATABASE_ERRORS as error:
-            raise translate_database_error(error, self.location, self._record_write_error) from None
-        return result
+    def write(self, body: Body[Result], *, is_brief: bool = False) -> Awaitable[Result]:
+        return self._queue_job(body, writes=True, is_brief=is_brief)
 
     def _queue_job(
         self, body: Body[Any], *, writes: bool, is_brief: bool = False
     ) -> asyncio.Future[Any]:
         """Queues a body; returns the future of its result."""
         if self._is_closing:
-            raise sqlite3.OperationalError("the database is being closed")
+            error = sqlite3.OperationalError("the database is being closed")
+            raise translate_database_error(error, self.location)
         if self._thread is None:
             self._loop, self._idle = asyncio.get_running_loop(), asyncio.Event()
             self._idle.set()
@@ -258,6 +254,9 @@ class SqliteDatabase(Database):
                 job.error = group.error
             jobs, self._waiting = [*jobs, *self._waiting], []
         for job in jobs:
+            if isinstance(job.error, DATABASE_ERRORS):
+                record_error = self._record_write_error if job.writes else None
+                job.error = translate_database_error(job.error, self.location, record_error)
             job.resolve()
         if self._waiting:
             self._start_group()

@@ -23,7 +23,7 @@ from msgspec import structs
 
 from gateway.http.request_reader import generate_hex_id
 from gateway.http.responses import LegacyResponse
-from gateway.payloads.worker_thread import run_in_thread_if
+from gateway.payloads.worker_thread import run_in_thread
 from gateway.storage import StoreUnavailable, Tenant
 from gateway.storage.operation_records import (
     DuplicateOperationError,
@@ -358,7 +358,7 @@ class IdempotencyGuard:
             write_request.idempotency_key,
             received_at=wait_state.received_at[0],
         )
-        record = await run_in_thread_if(caller.is_long, build_record)
+        record = await run_in_thread(build_record) if caller.is_long else build_record()
         if write_request.operation.method != "GET":
             await self._reconciler.wait_for_saved_connection_resets(record, wait_state.deadline)
         return record

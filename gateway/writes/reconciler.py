@@ -93,6 +93,8 @@ class WriteReconciler:
         heartbeats: Heartbeats,
     ) -> None:
         self._store = store
+        self.has_other_instances = not store.is_of_one_process
+        """Whether other processes may use the same database."""
         self._journal = journal
         self._executor = executor
         self._policy = policy
@@ -388,11 +390,6 @@ class WriteReconciler:
             and not is_own
             and self._heartbeats.is_instance_alive(record.instance)
         )
-
-    @property
-    def has_other_instances(self) -> bool:
-        """Whether other processes may use the same database."""
-        return not self._store.is_of_one_process
 
     def is_own(self, record: OperationRecord) -> bool:
         return record.instance == self._journal.instance

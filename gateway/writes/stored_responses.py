@@ -17,7 +17,7 @@ from msgspec import structs
 from gateway.http.responses import LegacyResponse
 from gateway.payloads import stored_json
 from gateway.payloads.stored_json import StoredText
-from gateway.payloads.worker_thread import run_in_thread_if
+from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.storage.operation_records import OperationRecord
 from gateway.writes.caller import Caller
 from mappings.effects import Answer
@@ -32,7 +32,9 @@ _ANSWER_START = "{"
 
 async def encode_response(response: LegacyResponse) -> StoredText:
     """Encodes a response of either service as ``[status, body, headers]``."""
-    return await run_in_thread_if(response.is_long, _encode_response, response)
+    if response.is_long:
+        return await run_in_thread(_encode_response, response)
+    return _encode_response(response)
 
 
 def _encode_response(response: LegacyResponse) -> StoredText:
