@@ -17,7 +17,7 @@ from gateway.simulator.errors import Problems
 from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
-from mappings.batch_bodies import SIGNED_ADDS
+from mappings.batch_views import SIGNED_ADDS
 from mappings.effects import AwaitFacts
 from tests.operator_commands import open_operated_gateway, wait_until_async
 from tests.payouts import (
