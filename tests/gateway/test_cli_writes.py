@@ -193,13 +193,15 @@ async def test_operator_outcome_takes_effect_despite_long_backoff(
 
 
 async def test_absent_write_is_sent_again_on_retry(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
         payment = {
             "recipient": {"id": await create_recipient(operated_gateway.gateway)},
             "sourceAmount": "10.00",
         }
         body = {"sourceCurrency": "USD", "payments": [payment]}
         operated_gateway.add_fault("POST", "/v1/batches", close="before")
+        # The gateway cannot find out by itself.
+        operated_gateway.add_fault("GET", "/v1/batches", status=503, times=1000)
         assert (await operated_gateway.gateway.request("POST", "/v1/batches", body)).status == 500
         write = (await load_only_in_doubt_write(operated_gateway))["write"]
         early_result = await operated_gateway.run_command(
@@ -208,6 +210,7 @@ async def test_absent_write_is_sent_again_on_retry(tmp_path: Path) -> None:
         assert "may still be carried out; check again in" in early_result.stderr
         await operated_gateway.age_sent_writes()
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
+        operated_gateway.service.faults.clear()
         await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
         trace_output = (await operated_gateway.run_command("trace", write)).stdout
         assert f"POST /batches  did not happen (recorded by {find_operator_name()})" in trace_output
@@ -585,7 +588,7 @@ async def test_closed_start_that_happened_is_recorded(
         operated_gateway.service.faults.clear()
         write = (await load_only_in_doubt_write(operated_gateway))["write"]
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--happened", "--yes")
-        await wait_until_async(lambda: close_operation(operated_gateway, write))
+        await wait_until_async(lambda: close_operation(operated_gateway, write), 60)
         assert (await operated_gateway.run_json_command("reconcile"))["findings"] == []
         object_facts = (await operated_gateway.run_json_command("trace", batch))["facts"]
         assert [
