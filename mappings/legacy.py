@@ -31,8 +31,7 @@ from mappings.field_types import (
     WordKey,
 )
 
-WALLET = "wallet"
-BANK = "bank"
+WALLET, BANK = "wallet", "bank"
 
 
 # Section 2: parts of a Recipient
@@ -198,9 +197,7 @@ class Batch(TypedDict, total=False):
 
 
 class ListedBatch(Batch, total=False):
-    """A batch in a list; it has a ``dealId`` only if the service gives one."""
-
-    dealId: JSON
+    dealId: JSON  # only if the service gives one
 
 
 class BatchPayments(TypedDict):

@@ -18,7 +18,10 @@ from tests.simulation.seeds import play_seed
 SEEDS, GROUPS = 200, 4
 MAX_SEEDS_TO_FIND = 15
 """Seeds in which each planted mistake must be found."""
-FOUND_FAULTS = {"an unsaved response of a paused process reaches a retry": 330046}
+FOUND_FAULTS = {
+    "an unsaved response of a paused process reaches a retry": 330046,
+    "a created batch is forgotten by a takeover that cannot be read": 933380,
+}
 """Seeds that showed a fault of the gateway, now mended."""
 
 

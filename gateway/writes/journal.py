@@ -166,6 +166,7 @@ class Journal:
         )
         # Registered before the first await: two requests here must not take it from each other.
         self.executions[record.id] = execution
+        unsaved = self._find_unsaved_execution(record)
         owned_record: OperationRecord | None = None
         try:
             if stored_request := await self.operations.load_request(record):
@@ -177,7 +178,7 @@ class Journal:
                 owned_record = await self.operations.take_over(record, self.instance)
             if owned_record is not None:
                 execution.operation_record = owned_record
-                await self._load_steps_and_writes(execution, record.fence)
+                await self._load_steps_and_writes(execution, unsaved)
         except BaseException:
             self.release(execution)
             raise
@@ -193,7 +194,24 @@ class Journal:
             del self.executions[execution.operation_record.id]
         execution.ended.set()
 
-    async def _load_steps_and_writes(self, execution: OperationExecution, fence: int) -> None:
+    def _find_unsaved_execution(self, record: OperationRecord) -> OperationExecution | None:
+        """Finds the execution of an operation whose outcomes only this process knows.
+
+        None if another process has had the operation since, and has determined them by reads.
+        """
+        if (unsaved := self.unsaved_executions.get(record.id)) is None:
+            return None
+        takeover_count = record.fence - unsaved.operation_record.fence
+        # Taken over here, but what followed could not be read.
+        is_own_takeover = takeover_count == 1 and record.instance == self.instance
+        if takeover_count and not is_own_takeover:
+            return None
+        unsaved.operation_record = record
+        return unsaved
+
+    async def _load_steps_and_writes(
+        self, execution: OperationExecution, unsaved: OperationExecution | None
+    ) -> None:
         """Loads the step results and the writes of an operation."""
         for text in await self.operations.load_step_results(execution.operation_record):
             is_long = stored_json.is_large(text)
@@ -208,11 +226,7 @@ class Journal:
             execution.operation_record.id
         ]
         execution.writes = {write.number: write for write in writes}
-        if (
-            # Only this process knows these outcomes. Another fence means that another process has
-            # had the operation since, and has determined them by reads.
-            unsaved := self.unsaved_executions.get(execution.operation_record.id)
-        ) and unsaved.operation_record.fence == fence:
+        if unsaved is not None:
             execution.is_long = execution.is_long or unsaved.is_long
             await run_in_thread_if(execution.is_long, execution.take_over_unsaved_steps, unsaved)
 

@@ -207,12 +207,8 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
 
     async def save_write(self, call: Call, stamped_at: datetime | None = None) -> None:
         """Saves a write before it is sent; a client's ``stamped_at`` may be ahead of our clock."""
-        journal = self.journal
-        call_digest = (
-            await run_in_thread(journal.digest_call, call)
-            if self.is_long
-            else journal.digest_call(call)
-        )
+        digest = self.journal.digest_call
+        call_digest = await run_in_thread(digest, call) if self.is_long else digest(call)
         now = self.journal.service_time(self.operation_record.tenant.environment)
         now = max(now, stamped_at or now)
         write = Write(self._position, call.method, call.path, call_digest, now)
