@@ -47,10 +47,14 @@ async def test_each_field_is_linked_to_its_translation(
     assert len(console.simulator.service.list_requests("*", "*")) == request_count
 
 
-async def test_headers_are_shown_only_where_they_were_pasted(console_client: ConsoleClient) -> None:
-    page = await console_client.post("/explain", {"request": CREATE_CURL})
-    assert '<span class="value">ada@example.com</span>' in page.text
-    assert "a key of somebody" not in page.text.replace(find_textarea(page.text), "")
+async def test_values_are_masked_unless_shown_on_request(console_client: ConsoleClient) -> None:
+    masked_page = await console_client.post("/explain", {"request": CREATE_CURL})
+    unmasked_page = await console_client.post("/explain", {"request": CREATE_CURL, "values": "yes"})
+    assert '<span class="value">***@*******.***</span>' in masked_page.text
+    assert '<span class="value">ada@example.com</span>' in unmasked_page.text
+    assert masked_page.text.count("1234567") == 1  # in the text area that shows the input again
+    for page in (masked_page, unmasked_page):
+        assert "a key of somebody" not in page.text.replace(find_textarea(page.text), "")
 
 
 def find_textarea(text: str) -> str:
