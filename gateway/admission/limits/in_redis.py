@@ -33,15 +33,14 @@ from redis.exceptions import AuthenticationError, ResponseError
 
 from gateway.admission.limits.in_process import Admission, InProcessRateLimiter
 from gateway.admission.limits.redis_connection import (
-    COUNT_ONLY,
     REDIS_ERRORS,
     AdmissionQuestion,
     AdmissionReply,
     RedisConnection,
-    create_redis_client,
     describe_redis_error,
     open_redis_connection,
 )
+from gateway.admission.limits.request_counts import fetch_request_counts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,9 +50,6 @@ RECONNECT_SECONDS = 1.0
 
 MAX_PIPELINED = 100
 """Requests in one pipeline. It takes a millisecond of Redis's time, for which others wait."""
-
-COUNT_TIMEOUT_SECONDS = 3.0
-"""Timeout of the counts for a page."""
 
 PROBE_LIMIT = 1_000_000_000
 """The limit of the key that probes Redis; no client has that key."""
@@ -127,22 +123,14 @@ class RedisRateLimiter:
         return Admission(is_admitted, limit, remaining, seconds, None if is_admitted else seconds)
 
     async def list_window_request_counts(self, keys: Sequence[str]) -> list[int] | None:
-        # Its own connection, so that no client request waits for it.
-        connection, counts = RedisConnection(create_redis_client(self._url)), list[int]()
-        questions = [AdmissionQuestion(self.build_redis_key(key), COUNT_ONLY) for key in keys]
+        if not keys:
+            return []
         try:
-            async with asyncio.timeout(COUNT_TIMEOUT_SECONDS):
-                for start in range(0, len(questions), MAX_PIPELINED):
-                    batch = questions[start : start + MAX_PIPELINED]
-                    for reply in await connection.evaluate_with_script_reload(batch):
-                        if isinstance(reply, ResponseError):
-                            return None
-                        counts.append(reply[2])
+            return await fetch_request_counts(
+                self._url, [self.build_redis_key(key) for key in keys]
+            )
         except REDIS_ERRORS:
             return None
-        finally:
-            await connection.close()
-        return counts
 
     async def find_limiter_problem(self) -> str | None:
         if await self._ask_redis_for_admission(self._probe) is not None:

@@ -36,10 +36,6 @@ REDIS_ERRORS = (RedisError, OSError, TimeoutError)
 Result = TypeVar("Result")
 
 
-COUNT_ONLY = -1
-"""The limit of a question that only counts; the last value of the reply is the count."""
-
-
 class AdmissionQuestion(NamedTuple):
     """Asks whether one more request of a key is admitted."""
 
@@ -61,7 +57,7 @@ class RedisConnection:
         self, questions: Sequence[AdmissionQuestion]
     ) -> list[AdmissionReply | ResponseError]:
         """Returns a reply or Redis's error for each question; raises one of ``REDIS_ERRORS``."""
-        return await await_redis_reply(self.evaluate_with_script_reload(questions))
+        return await await_redis_reply(self._evaluate_with_script_reload(questions))
 
     async def close(self) -> None:
         await self._redis.aclose()
@@ -70,10 +66,9 @@ class RedisConnection:
         """Loads the script into Redis's script cache."""
         await self._redis.script_load(ADMIT_SCRIPT)
 
-    async def evaluate_with_script_reload(
+    async def _evaluate_with_script_reload(
         self, questions: Sequence[AdmissionQuestion]
     ) -> list[AdmissionReply | ResponseError]:
-        """Does the same without a timeout."""
         replies = await self._run_script(questions)
         # After a restart or a failover, Redis does not have the script.
         unknown_positions = [

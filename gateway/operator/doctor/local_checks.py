@@ -17,6 +17,7 @@ from gateway.config.extensions import check_c_extensions
 from gateway.config.settings import ConfigurationError, Server, Settings
 from gateway.operator.brownout_windows import describe_window_scope
 from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding
+from gateway.operator.limit_usage import load_limit_usage
 from gateway.operator.preflight import check_settings_are_runnable
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE, is_restored
 from gateway.storage import Store, StoreUnavailable
@@ -130,6 +131,31 @@ async def check_redis_eviction_policy(settings: Settings) -> list[Finding]:
         return []
     result = await probe_redis_eviction_policy(settings.limits.url)
     return [Finding(ALL_ENVIRONMENTS, "limits in Redis", result.state, result.finding, result.hint)]
+
+
+async def check_key_limits(settings: Settings, store: Store) -> list[Finding]:
+    """Reports keys at their limit if Redis counts; a gateway's memory cannot be read from here."""
+    if settings.limits.url.startswith("memory://"):
+        return []
+    from gateway.admission.limits.in_redis import RedisRateLimiter  # noqa: PLC0415 - see the package
+
+    naming_key = store.encryption.derive_key_from_oldest("limits")
+    # Only its counts are read, for which it need not be entered.
+    limits = RedisRateLimiter(settings.limits.url, naming_key, 1)
+    uses = await load_limit_usage(store, limits, settings.limits.requests_per_hour)
+    advice = "wait, or raise requests_per_hour of the key (`keys import`)"
+    return [
+        Finding(
+            use.tenant.environment,
+            "rate limit",
+            "warning",
+            f"{use.name} of {use.tenant.merchant} reached the limit of {use.limit:,} requests an "
+            "hour: its clients are refused (429)",
+            advice,
+        )
+        for use in uses
+        if use.level == "reached"
+    ]
 
 
 async def check_state_writable_and_current(settings: Settings, store: Store) -> list[Finding]:
