@@ -124,9 +124,9 @@ BARE_SERVICE_OPTIONS: dict[str, Any] = {
 
 
 MODULES_FOR_BARE_SERVICE = {
-    "balances", "batch_bodies", "batch_changes", "batch_lists", "batch_reads", "batch_views", "batches", "drafts", "funds",
-    "matching", "money", "newest_payments", "paging", "payloads", "payments", "recipients", "summaries",
-    "batch_answers", "batch_locks", "payment_adds", "payment_bodies", "recipient_payments", "start_checks",
+    "balances", "batch_bodies", "batch_changes", "batch_lists", "batch_reads", "batch_views", "batches", "drafts",
+    "matching", "money", "paging", "payloads", "payments", "recipients", "summaries",
+    "batch_answers", "batch_locks", "payment_adds", "payment_bodies", "start_checks",
 }  # fmt: skip
 """Modules whose results depend on what such a service omits."""
 
