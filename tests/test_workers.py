@@ -452,9 +452,9 @@ async def test_overview_covers_refusals_of_all_workers(
         for session in connections.values():
             simulator.service.faults.append(Fault("GET", "/v1/balance", status=403))
             await request(session)
-            await wait_until_async(is_refusal_shown)
+            await wait_until_async(is_refusal_shown, 60)
             await request(session)
-            await wait_until_async(is_overview_clear)
+            await wait_until_async(is_overview_clear, 60)
         assert await gateway.stop() == 0
 
 
