@@ -96,6 +96,17 @@ class Environments(Section):
         environments = {"live": self.live, "sandbox": self.sandbox}
         return {name: environment for name, environment in environments.items() if environment}
 
+    def map_base_urls_by_environment(self) -> dict[str, str]:
+        environments = self.map_configured_environments_by_name()
+        return {name: environment.base_url for name, environment in environments.items()}
+
+    def map_legacy_base_urls_by_environment(self) -> dict[str, str]:
+        """Returns the addresses of the legacy service, where there are any."""
+        environments = self.map_configured_environments_by_name().items()
+        return {
+            name: known.legacy_base_url for name, known in environments if known.legacy_base_url
+        }
+
 
 class Load(Section):
     """Load limits of each process; timeouts and bytes are the maximum that a client may use."""

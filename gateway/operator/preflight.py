@@ -169,7 +169,7 @@ def _is_listening_host(listening_host: str, requested_host: str) -> bool:
 
 def _iter_tls_and_proxy_problems(settings: Settings) -> Iterator[str]:
     environments = settings.environments.map_configured_environments_by_name()
-    addresses = {name: environment.base_url for name, environment in environments.items()}
+    addresses = settings.environments.map_base_urls_by_environment()
     for load_settings in (
         partial(load_certificate, settings.server),
         partial(build_egress_by_environment, settings, addresses),

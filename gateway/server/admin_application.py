@@ -109,8 +109,7 @@ def create_readiness_checks(settings: Settings, backends: Backends) -> dict[str,
         # process writes a heartbeat every few seconds.
         return str(store.write_error) if store.write_error else None
 
-    environments = settings.environments.map_configured_environments_by_name()
-    addresses = {name: environment.base_url for name, environment in environments.items()}
+    addresses = settings.environments.map_base_urls_by_environment()
     egress_by_environment = build_egress_by_environment(settings, addresses)
 
     def create_environment_check(name: str) -> Check:
@@ -127,7 +126,7 @@ def create_readiness_checks(settings: Settings, backends: Backends) -> dict[str,
     return {
         "state": find_database_problem,
         "limits": limits.find_limiter_problem,
-        **{f"environments.{name}": create_environment_check(name) for name in environments},
+        **{f"environments.{name}": create_environment_check(name) for name in addresses},
         **_create_service_checks(settings, backends),
     }
 
@@ -145,11 +144,7 @@ def _create_service_checks(settings: Settings, backends: Backends) -> dict[str, 
         return find_service_problem
 
     environments = settings.environments.map_configured_environments_by_name()
-    legacy_addresses = {
-        name: environment.legacy_base_url
-        for name, environment in environments.items()
-        if environment.legacy_base_url
-    }
+    legacy_addresses = settings.environments.map_legacy_base_urls_by_environment()
     legacy_egress = build_egress_by_environment(settings, legacy_addresses)
 
     def create_legacy_check(name: str) -> Check:

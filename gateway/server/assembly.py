@@ -261,7 +261,9 @@ async def _open_service_router(
     sender = LegacySender(
         await stack.enter_async_context(
             open_passthrough_client(
-                settings, _map_environments_to_legacy_origins(settings), backends.legacy_breakers
+                settings,
+                settings.environments.map_legacy_base_urls_by_environment(),
+                backends.legacy_breakers,
             )
         )
     )
@@ -337,25 +339,15 @@ async def _open_recipient_caches(
 def _open_current_passthrough(
     settings: Settings, breakers: CircuitBreakers, clock: ServiceClock
 ) -> AbstractAsyncContextManager[PassthroughClient]:
-    configured = settings.environments.map_configured_environments_by_name().items()
-    origins = {name: environment.base_url for name, environment in configured}
-    return open_passthrough_client(settings, origins, breakers, clock)
-
-
-def _map_environments_to_legacy_origins(settings: Settings) -> dict[str, str]:
-    configured = settings.environments.map_configured_environments_by_name().items()
-    return {
-        name: environment.legacy_base_url
-        for name, environment in configured
-        if environment.legacy_base_url
-    }
+    base_urls = settings.environments.map_base_urls_by_environment()
+    return open_passthrough_client(settings, base_urls, breakers, clock)
 
 
 def _create_legacy_breakers(settings: Settings) -> CircuitBreakers:
     """Creates the legacy service's own breakers: it can be down while the current one is up."""
     upstream = settings.upstream
     return CircuitBreakers(
-        _map_environments_to_legacy_origins(settings),
+        settings.environments.map_legacy_base_urls_by_environment(),
         upstream.breaker_failures,
         upstream.breaker_seconds,
         service="legacy",

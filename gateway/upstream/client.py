@@ -126,10 +126,8 @@ class UpstreamClient:
         upstream = settings.upstream
         self.timeout_seconds = upstream.timeout_seconds
         self._max_answer_bytes = max(settings.limits.body_bytes, MAX_ANSWER_BYTES)
-        environments = settings.environments.map_configured_environments_by_name()
-        self.origins = create_origins(
-            settings, {name: known.base_url for name, known in environments.items()}
-        )
+        base_urls = settings.environments.map_base_urls_by_environment()
+        self.origins = create_origins(settings, base_urls)
         self._environments: dict[str, _Environment] = {}
         for name, origin in self.origins.items():
             common_headers = (
