@@ -34,12 +34,8 @@ async def check_legacy_services(settings: Settings, store: Store) -> list[Findin
         for switch in await list_mode_switches(store)
         if switch.mode != TRANSLATE
     }
-    environments = settings.environments.map_configured_environments_by_name()
-    origins = {
-        name: environment.legacy_base_url
-        for name, environment in environments.items()
-        if name in switched_environments and environment.legacy_base_url
-    }
+    base_urls = settings.environments.map_legacy_base_urls_by_environment()
+    origins = {name: url for name, url in base_urls.items() if name in switched_environments}
     findings = [
         _build_missing_address_finding(name)
         for name in sorted(switched_environments - origins.keys())
