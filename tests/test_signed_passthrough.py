@@ -21,6 +21,7 @@ from tests.operator_commands import write_configuration
 from tests.running_gateway import GatewayUnderTest
 from tests.signed_requests import (
     CLIENT,
+    EMPTY_LIST,
     INTERNAL,
     INVALID_KEY,
     OK_BODY,
@@ -414,6 +415,33 @@ async def test_connection_stays_open_after_an_answer_without_body(
                 assert str(response.status).encode() in service_response
                 if method == "HEAD":
                     assert response.headers["content-length"] == "500"
+
+
+CHUNKED_LIST = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1a\r\n"
+CHUNKED_LIST += b'{"ok":true,"balances":{}}\n\r\n0\r\n'
+
+
+@pytest.mark.parametrize(
+    "service_response",
+    [
+        CHUNKED_LIST + b"Content-Encoding: gzip\r\nX-Own: a\r\n\r\n",
+        EMPTY_LIST + build_response(200, b"{}", "Content-Encoding: gzip", "X-Own: a"),
+    ],
+    ids=["trailers", "second response"],
+)
+async def test_header_after_the_head_is_not_one_of_the_response(
+    tmp_path: Path, service_response: bytes
+) -> None:
+    async with open_gateway_and_service(tmp_path, respond_with(service_response)) as (_, gateway):
+        signed_request = CLIENT.build_request("GET", "/v1/balance", b"", "Connection: close")
+        async with await open_connection(gateway.running.port) as connection:
+            await connection.send(signed_request)
+            head, _, _ = (await connection.reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"gzip" not in head
+        assert b"X-Own" not in head
+        response = await gateway.request("GET", "/v1/profile/balances")
+        assert (response.status, response.body) == (200, {"ok": True, "balances": {}})
 
 
 async def test_early_hints_are_skipped(tmp_path: Path) -> None:

@@ -328,7 +328,9 @@ class UpstreamConnection(asyncio.Protocol):
             self._is_damaged = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.header_lines.append((name, value))
+        # After the head come only trailers, which are never headers, and unsolicited responses.
+        if not self._has_headers:
+            self.header_lines.append((name, value))
 
     def on_headers_complete(self) -> None:
         if self.is_complete:
