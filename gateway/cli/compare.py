@@ -15,8 +15,7 @@ import click
 
 from gateway.cli.errors import CommandError
 from gateway.cli.options import FILE
-from gateway.cli.output import print_table, run_to_completion
-from gateway.cli.progress import show_progress
+from gateway.cli.output import print_table, run_to_completion, show_progress
 from gateway.compare.endpoints import Side
 from gateway.compare.findings import Findings
 from gateway.compare.id_map import IdMap

@@ -12,8 +12,8 @@ from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 from gateway.operator.doctor import Finding, run_doctor
 
-COLOURS = {"error": "bold red", "warning": "bold yellow", "skipped": "yellow", "ok": "green"}
-"""The style of each state, in the order in which findings are shown."""
+COLOURS = {"error": "red", "warning": "yellow", "skipped": "cyan", "ok": "green"}
+"""The colour of each state, in the order in which findings are shown."""
 
 MAX_LINE_CHARACTERS = 160
 """Line width in characters if stdout is not a terminal."""

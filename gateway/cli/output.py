@@ -1,9 +1,11 @@
-"""Runs a command's coroutine without log output, and prints tables."""
+"""Runs a command's coroutine without log output, shows its progress, and prints tables."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -14,13 +16,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from gateway.cli.errors import CommandError
-from gateway.cli.progress import show_progress
 from gateway.config.settings import ConfigurationError, Settings
 
 if TYPE_CHECKING:
     from gateway.storage import Store
 
 Done = TypeVar("Done")
+
+Progress = Callable[[int, int | None], None]
+"""Called with the amount done and the total, if the total is known."""
 
 
 def run_to_completion(work: Coroutine[Any, Any, Done], doing: str = "") -> Done:
@@ -74,45 +78,50 @@ def _drop_event(_logger: object, _method: str, _event: object) -> NoReturn:
     raise DropEvent
 
 
+@contextmanager
+def show_progress(label: str) -> Iterator[Progress]:
+    """Yields the callback that shows the progress of a command; only on a terminal, on stderr."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
+
+    def print_progress(done: int, total: int | None) -> None:
+        click.echo(f"\r{label}: {done}" + (f" of {total}" if total else ""), err=True, nl=False)
+
+    click.echo(f"{label} …", err=True, nl=False)
+    try:
+        yield print_progress
+    finally:
+        click.echo("\r\x1b[K", err=True, nl=False)  # clears the line
+
+
 def print_table(
     headers: list[str],
     rows: list[list[str]],
     colours: Mapping[str, str] | None = None,
     widest: int | None = None,
 ) -> None:
-    """Prints a ruled table on a terminal, else aligned text. ``colours`` maps cell texts to styles.
+    """Prints rows in aligned columns. ``colours`` maps cell texts to their colours on a terminal.
 
+    Cells are wrapped if a row is longer than the terminal, or elsewhere than ``widest`` characters.
     On a terminal that is too narrow, each row is printed as a list of fields, so that nothing is
-    cut off. Elsewhere, cells are wrapped if a row is longer than ``widest`` characters.
+    cut off.
     """
-    # Piped output has neither colours nor frames, so that other programs can parse it.
-    if not sys.stdout.isatty():
-        widths = _compute_column_widths([headers, *rows], widest)
-        for row in [headers, *rows]:
-            for line in _wrap_row(row, widths):
-                click.echo("  ".join(map(str.ljust, line, widths)).rstrip())
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    def style_text(cell: str) -> Text:  # as Text, so that [ ] in a name is not markup
-        return Text(cell, (colours or {}).get(cell, ""), overflow="fold")
-
-    console = Console()
-    if _compute_minimum_table_width(headers, rows) <= console.width:
-        ruled = Table(*headers)
-        for row in rows:
-            ruled.add_row(*map(style_text, row))
-        console.print(ruled)
-        return
-    for row in rows:
-        lines = Table.grid(padding=(0, 2))
-        for head, cell in zip(headers, row, strict=True):
-            if cell:
-                lines.add_row(Text(head, "bold"), style_text(cell))
-        console.print(lines)
-        console.print()
+    is_terminal = sys.stdout.isatty()
+    widest = shutil.get_terminal_size().columns if is_terminal else widest
+    lines = [headers, *rows]
+    if is_terminal and _compute_minimum_table_width(lines) > (widest or 0):
+        pairs = ((*zip(headers, row, strict=True), ("", "")) for row in rows)
+        lines = [[header, cell] for row in pairs for header, cell in row if cell or not header]
+    has_colours = is_terminal and "NO_COLOR" not in os.environ
+    widths = _compute_column_widths(lines, widest)
+    for row in lines:
+        for line in _wrap_row(row, widths):
+            cells = [*map(str.ljust, line, widths)]
+            for index, cell in enumerate(row):
+                if has_colours and (colour := (colours or {}).get(cell)):
+                    cells[index] = click.style(cells[index], fg=colour)
+            click.echo("  ".join(cells).rstrip())
 
 
 def _compute_column_widths(rows: list[list[str]], widest: int | None) -> list[int]:
@@ -134,11 +143,10 @@ def _wrap_row(row: list[str], widths: list[int]) -> Iterator[tuple[str, ...]]:
     yield from zip_longest(*cells, fillvalue="")
 
 
-def _compute_minimum_table_width(headers: list[str], rows: list[list[str]]) -> int:
-    """Returns the width of the narrowest ruled table that breaks no word."""
-    columns = zip(headers, *rows, strict=True)
+def _compute_minimum_table_width(rows: list[list[str]]) -> int:
+    """Returns the width of the narrowest table that breaks no word."""
+    columns = zip(*rows, strict=True)
     words = [
         max(len(word) for cell in column for word in cell.split() or [""]) for column in columns
     ]
-    # Each cell has a space on both sides and a line after it.
-    return sum(words) + 3 * len(words) + 1
+    return sum(words) + 2 * (len(words) - 1)

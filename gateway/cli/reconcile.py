@@ -16,8 +16,7 @@ from gateway.cli.options import (
     merchant_option,
     print_json,
 )
-from gateway.cli.output import run_to_completion
-from gateway.cli.progress import show_progress
+from gateway.cli.output import run_to_completion, show_progress
 from gateway.config.settings import Settings
 from gateway.operator.ledger_reconciliation import Finding
 from gateway.operator.reconciliation_run import (

@@ -203,9 +203,9 @@ def test_wide_terminal_shows_a_table_and_narrow_one_shows_records(
     configured_folder: Path,
 ) -> None:
     wide_output = run_on_terminal(200, "keys", "list", folder=configured_folder)
-    assert "│ shop" in wide_output
+    assert re.search(r"(?m)^name  key +merchant .*\n^shop  ", wide_output.replace("\r", ""))
     narrow_output = run_on_terminal(60, "keys", "list", folder=configured_folder)
-    assert "│" not in narrow_output
+    assert re.search(r"(?m)^name +shop\s", narrow_output)
     for terminal_output in (wide_output, narrow_output):
         plain_text = re.sub(r"\x1b\[[\d;]*m", "", terminal_output)
         assert "access key" in plain_text
@@ -217,7 +217,7 @@ def test_errors_are_coloured_unless_no_color_is_set(
     configured_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = run_on_terminal(100, "doctor", folder=configured_folder)
-    assert re.search(r"\x1b\[1;31merror", output)
+    assert re.search(r"\x1b\[31merror", output)
     monkeypatch.setenv("NO_COLOR", "1")
     assert not re.search(
         r"\x1b\[[\d;]*3\dm", run_on_terminal(100, "doctor", folder=configured_folder)
