@@ -21,7 +21,7 @@ import pytest_asyncio
 from gateway.simulator import Fault, Service, ServiceOptions
 from gateway.simulator.batches import insert_batch
 from gateway.simulator.payments import PaymentOrder, insert_payment
-from gateway.simulator.state import Batch, PaymentTerms, format_timestamp
+from gateway.simulator.state import Batch, Payment, PaymentTerms, format_timestamp
 from gateway.storage import ObjectStateStore, open_store
 from mappings.effects import CompareAndSet
 from tests.metrics_scrape import fetch_metrics, measure_increase
@@ -307,12 +307,25 @@ async def test_ignored_parameters_are_counted(gateway_and_service: GatewayAndSer
     assert measure_increase(scrape_after, scrape_before, name, operation="list_batches") == 2
 
 
+def _add_old_payments(service: Service, recipient_id: str, count: int) -> None:
+    """Adds processed payments in an order that is not that of their dates."""
+    tenant, payee = service.find_or_create_tenant(), service.require_recipient(recipient_id)
+    terms = PaymentTerms("wallet", Decimal(5), "USD", Decimal(5), "USD", Decimal(1), Decimal(0))
+    for number in range(count):
+        created_at = datetime(2025, 1, 1, tzinfo=UTC) + timedelta(hours=number * 611 % 8760)
+        batch = Batch(f"B-OLD{number}", "USD", "", created_at, created_at, state="processed")
+        payment = Payment(
+            f"P-OLD{number}", batch, payee, Decimal(5), "USD", "", terms, created_at, created_at
+        )
+        tenant.payments[payment.id] = payment
+
+
 async def test_filtered_list_of_many_pages_keeps_its_order(tmp_path: Path) -> None:
     service = Service(seed=1)
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         setup = GatewayAndService(gateway, service, {"ada": await create_recipient(gateway)})
         recipient_id = next(iter(service.find_or_create_tenant().recipients))
-        service.seed_payments(recipient_id, 1400, seed=3)
+        _add_old_payments(service, recipient_id, 1400)
         path = f"/recipients/{setup.recipient_ids['ada']}/payments"
         rows = await setup.list_all(path)
         for payment in [*service.find_or_create_tenant().payments.values()][::3]:

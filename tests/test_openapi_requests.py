@@ -28,7 +28,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from gateway.docgen.openapi import build_openapi_document
-from gateway.simulator import Service, ServiceOptions
+from gateway.simulator import WALLET_FUNDS, Service, ServiceOptions
 from mappings.effects import Vocabulary
 from tests.gateway_in_thread import GatewayInThread, run_gateway_in_thread
 from tests.running_gateway import KEY
@@ -127,8 +127,9 @@ RECIPIENT = {
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[CaseClient]:
     """A client with a gateway for each operation, so that lists stay short."""
-    service = Service(seed=1, options=ServiceOptions(processing_seconds=0))
-    service.set_wallet_balance("demo", "USD", "100000.00")
+    service = Service(
+        seed=1, options=ServiceOptions(processing_seconds=0), wallet_balance=WALLET_FUNDS
+    )
     with run_gateway_in_thread(
         tmp_path, service, limits={"requests_per_hour": 10_000_000}
     ) as gateway:

@@ -20,17 +20,19 @@ class Page:
     number: int
     size: int
 
-    def select_entries(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Returns the entries of this page; a page past the end is empty."""
+    def build(
+        self, key: str, entries: Sequence[Entry], build_entry: Callable[[Entry], JsonObject]
+    ) -> JsonObject:
+        """Builds this page of a list, with `meta`; a page past the end is empty."""
         start = (self.number - 1) * self.size
-        return entries[start : start + self.size]
-
-    def build_meta(self, record_count: int) -> JsonObject:
-        # Rounded up: `-(-a // b)` is ceiling division.
         return {
-            "page": self.number,
-            "pages": -(-record_count // self.size),
-            "records": record_count,
+            key: [build_entry(entry) for entry in entries[start : start + self.size]],
+            "meta": {
+                "page": self.number,
+                # Rounded up: `-(-a // b)` is ceiling division.
+                "pages": -(-len(entries) // self.size),
+                "records": len(entries),
+            },
         }
 
 
@@ -74,27 +76,41 @@ class AcceptedRequest:
         """Returns the client's id for one of the service's."""
         return service_id
 
+    def is_readable(self, recipient: Recipient) -> bool:
+        # The document calls archiving a deletion, and does not say whether it can still be read.
+        return not recipient.is_archived or self.tenant.options.reads_archived
+
     def require_recipient(self, recipient_id: str) -> Recipient:
-        """Raises ApiError `not_found`."""
-        return self.tenant.require_recipient(self.resolve_id(recipient_id))
+        """Raises ApiError `not_found`, also for a recipient that is not readable."""
+        recipient = self.tenant.recipients.get(self.resolve_id(recipient_id))
+        if recipient is None or not self.is_readable(recipient):
+            raise build_not_found_error("Recipient")
+        return recipient
 
     def require_batch(self, batch_id: str) -> Batch:
-        return self.tenant.require_batch(self.resolve_id(batch_id))
+        """Raises ApiError `not_found`."""
+        batch = self.tenant.batches.get(self.resolve_id(batch_id))
+        if batch is None:
+            raise build_not_found_error("Batch")
+        return batch
 
     def require_path_recipient(self) -> Recipient:
         recipient = self.require_recipient(self.path_ids[0])
-        self.logged_recipients.append(recipient)
+        if not any(logged is recipient for logged in self.logged_recipients):
+            self.logged_recipients.append(recipient)
         return recipient
 
     def require_path_batch(self) -> Batch:
         return self.require_batch(self.path_ids[0])
 
     def require_path_payment(self) -> Payment:
-        """Raises ApiError `not_found`, also for a payment of another batch."""
-        batch, payment_id = self.require_path_batch(), self.resolve_id(self.path_ids[1])
-        if payment_id not in batch.payments:
+        """Raises ApiError `not_found`, also for a payment of another batch than the path's."""
+        *batch_ids, payment_id = self.path_ids
+        payments = self.require_batch(batch_ids[0]).payments if batch_ids else self.tenant.payments
+        payment = payments.get(self.resolve_id(payment_id))
+        if payment is None:
             raise build_not_found_error("Payment")
-        return batch.payments[payment_id]
+        return payment
 
     def parse_ids(self) -> list[str]:
         """Parses `ids` of a request that names several objects. Raises ApiError."""
@@ -102,12 +118,11 @@ class AcceptedRequest:
         problems = Problems()
         if ids is None or ids == []:
             problems.add_empty_field("ids")
-        # Before any look-up: a list of other values is a mistake in the body, not an unknown
-        # object.
-        elif not isinstance(ids, list) or not all(isinstance(value, str) for value in ids):
-            problems.add_invalid_field("ids", "Must be an array of strings")
+        elif not isinstance(ids, list):
+            problems.add_invalid_field("ids", "Must be an array")
         problems.raise_if_any()
-        return list(ids or [])
+        # A value that is not text is kept as text: it matches no id and answers `not_found`.
+        return list(dict.fromkeys(map(str, ids or [])))
 
     def parse_page(self) -> Page:
         problems = Problems()
@@ -118,9 +133,7 @@ class AcceptedRequest:
     def build_page(
         self, key: str, entries: Sequence[Entry], build_entry: Callable[[Entry], JsonObject]
     ) -> JsonObject:
-        page = self.parse_page()
-        page_entries = [build_entry(entry) for entry in page.select_entries(entries)]
-        return {key: page_entries, "meta": page.build_meta(len(entries))}
+        return self.parse_page().build(key, entries, build_entry)
 
     def build_recipient(self, recipient: Recipient) -> JsonObject:
         return views.build_recipient(self.tenant, recipient)

@@ -5,6 +5,7 @@ Editing and deleting follow the other document (legacy interface, sections 4.3 a
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 from gateway.simulator import money, payments, views
 from gateway.simulator.accounts import BANK_TRANSFER
@@ -15,10 +16,9 @@ from gateway.simulator.state import Batch, BatchStart, Payment, Tenant
 
 def insert_batch(tenant: Tenant, batch: Batch, orders: Iterable[PaymentOrder]) -> None:
     """Gives a validated batch its id, and inserts it with its payments."""
-    batch.id = tenant.generate_unused_id("B-", tenant.options.batch_id_length, tenant.batches)
+    batch.id = tenant.create_id("B-", tenant.options.batch_id_length)
     tenant.batches[batch.id] = batch
-    tenant.register_legacy_id(batch.id)
-    tenant.effects.creation_counts["batch"] += 1
+    tenant.creation_counts["batch"] += 1
     for order in orders:
         payments.insert_payment(tenant, batch, order)
 
@@ -55,7 +55,7 @@ def start_batch(tenant: Tenant, batch: Batch) -> None:
     # Debited now and not at the end, so that two batches cannot spend the same funds.
     tenant.add_to_balance(batch.currency, -batch.cost)
     tenant.processing_batches.append(batch)
-    tenant.effects.starts.append(
+    tenant.batch_starts.append(
         BatchStart(tenant.merchant, tenant.environment, batch.id, tenant.clock())
     )
 
@@ -68,12 +68,12 @@ def _check_payment_before_start(problems: Problems, payment: Payment) -> None:
     # The recipient had no account when the payment was created.
     if payment.terms.account_type is None:
         payments.renew_payment_terms(payment)
-    minimum = views.find_shown_minimum_amount(payee)
+    minimum = views.find_route_minimum(payee)
     # The document does not show the currency of routeMinimum: here it is that of the amount.
     if (
         payment.terms.account_type == BANK_TRANSFER
         and minimum is not None
-        and payment.amount < minimum
+        and payment.amount < Decimal(minimum)
     ):
         message = f"Must be at least {minimum}, the recipient's routeMinimum"
         problems.add_invalid_field("amount", message)

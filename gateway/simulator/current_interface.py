@@ -10,11 +10,11 @@ from urllib.parse import parse_qsl
 
 from gateway.simulator import accounts, deviations, listing, operations, payments, recipients, views
 from gateway.simulator.accepted_request import AcceptedRequest, Operation, decode_json_object
-from gateway.simulator.errors import ApiError, OperationNotFound, Problem, Problems
+from gateway.simulator.errors import ApiError, Problem, Problems
 from gateway.simulator.exchange import Exchange, InterfaceName
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.options import ServiceOptions, Vocabulary
-from gateway.simulator.routes import Route, compile_routes, find_route
+from gateway.simulator.routes import Routes, compile_routes, require_route
 from gateway.simulator.service import Service
 from gateway.simulator.signature import authenticate_request, select_signed_target
 from gateway.simulator.state import Recipient
@@ -47,9 +47,8 @@ class CurrentInterface:
         return AcceptedRequest(tenant, query)
 
     def handle_operation(self, exchange: Exchange, request: AcceptedRequest) -> JsonObject:
-        run_operation, request.path_ids = require_operation(
-            exchange.method, exchange.path, request.tenant.vocabulary, request.tenant.options
-        )
+        routes = list_routes(self.service.vocabulary, self.service.options)
+        run_operation, request.path_ids = require_route(routes, exchange.method, exchange.path)
         # Arguments may also be query parameters (section 4); the body takes precedence.
         if exchange.method != "GET":
             request.body = {**_parse_query_arguments(request.query), **_parse_json_body(exchange)}
@@ -124,7 +123,7 @@ def create_account(request: AcceptedRequest) -> JsonObject:
     account = accounts.build_draft_account(request.tenant, problems, recipient.fields, request.body)
     problems.raise_if_any()
     accounts.attach_account(recipient, account)
-    request.tenant.effects.creation_counts["account"] += 1
+    request.tenant.creation_counts["account"] += 1
     _refresh_status_and_updated_at(request, recipient)
     return {"account": views.build_account(account)}
 
@@ -209,87 +208,61 @@ BANK_ACCOUNT = {"currency": "CAD", "accountNum": "****47", "country": "CA", "ena
 # Sub-merchants, subscriptions and offline payments (sections 2.7, 4.4 and 4.5). No payout needs
 # them: nothing is stored or checked, and each has one answer.
 CANNED_ANSWERS: tuple[tuple[str, str, JsonObject], ...] = (
-    ("GET", "/v1/recipients/{id}/offlinePayments", {"offlinePayments": []}),
-    ("POST", "/v1/profile/submerchant", {"merchant": NEW_MERCHANT}),
-    ("POST", "/v1/onboarding/update", {}),
-    ("GET", "/v1/balances/info", {"info": [FUNDING_ACCOUNT]}),
-    ("POST", "/v1/profile/sandbox", {"merchant": NEW_MERCHANT}),
-    ("DELETE", "/v1/profile/sandbox", {}),
-    ("POST", "/v1/direct-debit/bank-account/", {"merchantBankAccount": BANK_ACCOUNT}),
-    ("POST", "/v1/iframe/config", {}),
-    ("POST", "/v1/subscriptions", {"subscription": {"id": "1", **SUBSCRIPTION}}),
-    ("GET", "/v1/subscriptions", {"subscriptions": [{"id": "1", **SUBSCRIPTION}]}),
-    ("GET", "/v1/subscriptions/{id}", {"subscription": {"id": "1", **SUBSCRIPTION}}),
-    ("PATCH", "/v1/subscriptions/{id}", SUBSCRIPTION),
-    ("DELETE", "/v1/subscriptions/{id}", {}),
+    ("GET", "/recipients/:id/offlinePayments", {"offlinePayments": []}),
+    ("POST", "/profile/submerchant", {"merchant": NEW_MERCHANT}),
+    ("POST", "/onboarding/update", {}),
+    ("GET", "/balances/info", {"info": [FUNDING_ACCOUNT]}),
+    ("POST", "/profile/sandbox", {"merchant": NEW_MERCHANT}),
+    ("DELETE", "/profile/sandbox", {}),
+    ("POST", "/direct-debit/bank-account/", {"merchantBankAccount": BANK_ACCOUNT}),
+    ("POST", "/iframe/config", {}),
+    ("POST", "/subscriptions", {"subscription": {"id": "1", **SUBSCRIPTION}}),
+    ("GET", "/subscriptions", {"subscriptions": [{"id": "1", **SUBSCRIPTION}]}),
+    ("GET", "/subscriptions/:id", {"subscription": {"id": "1", **SUBSCRIPTION}}),
+    ("PATCH", "/subscriptions/:id", SUBSCRIPTION),
+    ("DELETE", "/subscriptions/:id", {}),
 )
 
-RECIPIENTS_PATH = "/v1/recipients"
-RECIPIENT_PATH = "/v1/recipients/{id}"
-ACCOUNTS_PATH = "/v1/recipients/{id}/accounts"
-ACCOUNT_PATH = "/v1/recipients/{id}/accounts/{recipientAccountId}"
-BATCHES_PATH = "/v1/batches"
-BATCH_PATH = "/v1/batches/{id}"
-PAYMENTS_PATH = "/v1/batches/{id}/payments"
-PAYMENT_PATH = "/v1/batches/{id}/payments/{paymentId}"
 
-
-# Cached per vocabulary, because tests run services with different words.
+# Cached, because tests run services with different words and options.
 @lru_cache
-def _list_documented_routes(vocabulary: Vocabulary) -> tuple[Route[Operation], ...]:
-    return compile_routes(
-        ("POST", RECIPIENTS_PATH, create_recipient),
-        ("GET", RECIPIENTS_PATH, list_recipients),
-        ("DELETE", RECIPIENTS_PATH, operations.delete_recipients),
-        ("GET", RECIPIENT_PATH, operations.read_recipient),
-        ("PATCH", RECIPIENT_PATH, update_recipient),
-        ("DELETE", RECIPIENT_PATH, operations.delete_recipient),
-        ("GET", "/v1/recipients/{id}/logs", operations.list_activities),
-        ("GET", "/v1/recipients/{id}/payments", list_payments_of_recipient),
-        ("POST", ACCOUNTS_PATH, create_account),
-        ("GET", ACCOUNT_PATH, read_account),
-        ("PATCH", ACCOUNT_PATH, update_account),
-        ("DELETE", ACCOUNT_PATH, delete_account),
-        ("POST", BATCHES_PATH, operations.create_batch),
-        ("POST", PAYMENTS_PATH, operations.create_payment),
-        ("POST", "/v1/batches/{id}/generate-quote", generate_quote),
-        ("POST", "/v1/batches/{id}/start-processing", operations.start_processing),
-        ("GET", vocabulary.summary_path, get_summary),
-        ("GET", "/v1/payments/{id}", operations.read_payment),
-        ("GET", vocabulary.balance_path, read_balance),
+def list_routes(vocabulary: Vocabulary, options: ServiceOptions) -> Routes[Operation]:
+    routes = (
+        ("POST", "/recipients", create_recipient),
+        ("GET", "/recipients", list_recipients),
+        ("DELETE", "/recipients", operations.delete_recipients),
+        ("GET", "/recipients/:id", operations.read_recipient),
+        ("PATCH", "/recipients/:id", update_recipient),
+        ("DELETE", "/recipients/:id", operations.delete_recipient),
+        ("GET", "/recipients/:id/logs", operations.list_activities),
+        ("GET", "/recipients/:id/payments", list_payments_of_recipient),
+        ("POST", "/recipients/:id/accounts", create_account),
+        ("GET", "/recipients/:id/accounts/:account", read_account),
+        ("PATCH", "/recipients/:id/accounts/:account", update_account),
+        ("DELETE", "/recipients/:id/accounts/:account", delete_account),
+        ("POST", "/batches", operations.create_batch),
+        ("POST", "/batches/:id/payments", operations.create_payment),
+        ("POST", "/batches/:id/generate-quote", generate_quote),
+        ("POST", "/batches/:id/start-processing", operations.start_processing),
+        ("GET", vocabulary.summary_path.removeprefix("/v1").replace("{id}", ":id"), get_summary),
+        ("GET", "/payments/:id", operations.read_payment),
+        ("GET", vocabulary.balance_path.removeprefix("/v1"), read_balance),
         *((method, path, partial(answer_alike, answer)) for method, path, answer in CANNED_ANSWERS),
+        *(INFERRED_ROUTES if options.inferred else ()),
+        *([("GET", "/payments", list_payments)] if options.lists_payments else ()),
     )
+    return compile_routes(*routes)
 
 
 # Operations without a path in the document. Section 1 says that open batches can be edited and
 # deleted: the paths are assumed to be those of the legacy interface.
-INFERRED_ROUTES = compile_routes(
-    ("GET", BATCHES_PATH, list_batches),
-    ("DELETE", BATCHES_PATH, operations.delete_batches),
-    ("GET", BATCH_PATH, operations.read_batch),
-    ("PATCH", BATCH_PATH, operations.update_batch),
-    ("DELETE", BATCH_PATH, operations.delete_batch),
-    ("GET", PAYMENTS_PATH, operations.list_payments_of_batch),
-    ("PATCH", PAYMENT_PATH, operations.update_payment),
-    ("DELETE", PAYMENT_PATH, operations.delete_payment),
+INFERRED_ROUTES: tuple[tuple[str, str, Operation], ...] = (
+    ("GET", "/batches", list_batches),
+    ("DELETE", "/batches", operations.delete_batches),
+    ("GET", "/batches/:id", operations.read_batch),
+    ("PATCH", "/batches/:id", operations.update_batch),
+    ("DELETE", "/batches/:id", operations.delete_batch),
+    ("GET", "/batches/:id/payments", operations.list_payments_of_batch),
+    ("PATCH", "/batches/:id/payments/:payment", operations.update_payment),
+    ("DELETE", "/batches/:id/payments/:payment", operations.delete_payment),
 )
-PAYMENT_LIST_ROUTES = compile_routes(("GET", "/v1/payments", list_payments))
-
-
-def require_operation(
-    method: str, path: str, vocabulary: Vocabulary, options: ServiceOptions
-) -> tuple[Operation, tuple[str, ...]]:
-    """Returns the operation and the ids in the path.
-
-    Paths are compared as sent: nothing is decoded, and a trailing slash is significant. Raises
-    OperationNotFound for an unknown path and for a method that the path does not have.
-    """
-    if match := find_route(_list_documented_routes(vocabulary), method, path):
-        return match
-    for table, is_offered in (
-        (INFERRED_ROUTES, options.inferred),
-        (PAYMENT_LIST_ROUTES, options.lists_payments),
-    ):
-        if is_offered and (match := find_route(table, method, path)):
-            return match
-    raise OperationNotFound

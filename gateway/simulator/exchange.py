@@ -7,6 +7,8 @@ from typing import Literal
 
 from gateway.simulator.accepted_request import AcceptedRequest
 
+InterfaceName = Literal["current", "legacy"]
+
 
 @dataclass
 class Fault:
@@ -27,17 +29,18 @@ class Fault:
     close: Literal["before", "after"] | None = None
     delay: float = 0
     answer_delay: float = 0
-    interface: Literal["current", "legacy"] = "current"
+    interface: InterfaceName = "current"
     times: int = 1
-
-    def matches(self, method: str, path: str) -> bool:
-        return self.method in ("*", method) and is_path_matching_pattern(self.path, path)
 
     @property
     def runs_operation(self) -> bool:
         if self.close is not None:
             return self.close == "after"
         return self.status is None or self.executes
+
+
+def match_request(method_pattern: str, path_pattern: str, method: str, path: str) -> bool:
+    return method_pattern in ("*", method) and is_path_matching_pattern(path_pattern, path)
 
 
 def is_path_matching_pattern(pattern: str, path: str) -> bool:
@@ -49,35 +52,7 @@ def is_path_matching_pattern(pattern: str, path: str) -> bool:
     return re.fullmatch(path_pattern, path) is not None
 
 
-InterfaceName = Literal["current", "legacy"]
-
-
 @dataclass
-class Exchange:
-    """An exchange in progress.
-
-    `request` is set once the caller is authenticated. `is_dropped` means that the connection is
-    closed without a response.
-    """
-
-    method: str
-    target: str
-    headers: Mapping[str, str]
-    body: bytes
-    address: str
-    status: int = 200
-    response_body: bytes = b""
-    response_headers: Mapping[str, str] = field(default_factory=dict)
-    request: AcceptedRequest | None = None
-    is_dropped: bool = False
-    interface: InterfaceName = "current"
-
-    @property
-    def path(self) -> str:
-        return self.target.partition("?")[0]
-
-
-@dataclass(frozen=True)
 class ReceivedRequest:
     """A received request, recorded for tests.
 
@@ -89,9 +64,20 @@ class ReceivedRequest:
     target: str
     headers: Mapping[str, str]
     body: bytes
-    status: int | None
+    status: int | None = None
     interface: InterfaceName = "current"
 
     @property
     def path(self) -> str:
         return self.target.partition("?")[0]
+
+
+@dataclass
+class Exchange(ReceivedRequest):
+    """An exchange in progress, with all headers; `request` is set once the caller is authenticated."""
+
+    status: int = 200
+    address: str = ""
+    response_body: bytes = b""
+    response_headers: Mapping[str, str] = field(default_factory=dict)
+    request: AcceptedRequest | None = None

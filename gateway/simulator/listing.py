@@ -58,12 +58,7 @@ def list_recipients(tenant: Tenant, query: Mapping[str, str]) -> JsonObject:
     # Two stable sorts, so that `reverse` does not reverse the order of ties.
     matches.sort(key=lambda recipient: recipient.id)
     matches.sort(key=SORT_KEYS[sort_key], reverse=direction == "desc")
-    return {
-        "recipients": [
-            views.build_recipient(tenant, recipient) for recipient in page.select_entries(matches)
-        ],
-        "meta": page.build_meta(len(matches)),
-    }
+    return page.build("recipients", matches, partial(views.build_recipient, tenant))
 
 
 def _parse_filters(

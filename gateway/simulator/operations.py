@@ -156,11 +156,6 @@ def create_payment(request: AcceptedRequest) -> JsonObject:
 
 
 def read_payment(request: AcceptedRequest) -> JsonObject:
-    payment = request.tenant.require_payment(request.resolve_id(request.path_ids[0]))
-    return {"payment": request.build_payment(payment)}
-
-
-def read_payment_of_batch(request: AcceptedRequest) -> JsonObject:
     return {"payment": request.build_payment(request.require_path_payment())}
 
 

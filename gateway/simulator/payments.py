@@ -44,7 +44,7 @@ def compute_payment_terms(
     # A recipient without an account can be in a batch; only the start requires one.
     method = payee.primary_account.type if payee.primary_account else None
     quotes = batch.quote_count if method == BANK_TRANSFER else 0
-    source, fee = batch.currency, views.compute_payment_fee(payee)
+    source, fee = batch.currency, Decimal(views.find_payment_fee(payee))
     if currency == source:
         target = _select_account_currency(payee, source)
         rate = money.compute_exchange_rate(source, target, quotes)
@@ -213,7 +213,7 @@ def parse_text(problems: Problems, body: JsonObject, field_name: str) -> str:
 def insert_payment(tenant: Tenant, batch: Batch, order: PaymentOrder) -> Payment:
     now = tenant.now()
     payment = Payment(
-        tenant.generate_unused_id("P-", tenant.options.payment_id_length, tenant.payments),
+        tenant.create_id("P-", tenant.options.payment_id_length),
         batch,
         order.recipient,
         order.amount,
@@ -225,9 +225,8 @@ def insert_payment(tenant: Tenant, batch: Batch, order: PaymentOrder) -> Payment
     )
     # In two indexes: payments are also read by their id alone.
     batch.payments[payment.id] = tenant.payments[payment.id] = payment
-    tenant.register_legacy_id(payment.id)
     batch.updated_at = now
-    tenant.effects.creation_counts["payment"] += 1
+    tenant.creation_counts["payment"] += 1
     return payment
 
 

@@ -202,16 +202,14 @@ def create_recipient(tenant: Tenant, body: JsonObject) -> Recipient:
 
 def insert_recipient(tenant: Tenant, fields: JsonObject, drafts: Iterable[Account]) -> Recipient:
     now = tenant.now()
-    id_ = tenant.generate_unused_id("R-", tenant.options.recipient_id_length, tenant.recipients)
+    id_ = tenant.create_id("R-", tenant.options.recipient_id_length)
     recipient = Recipient(id_, fields, created_at=now, updated_at=now)
     tenant.recipients[recipient.id] = recipient
-    # Both interfaces show the same objects, each under its own id.
-    tenant.register_legacy_id(recipient.id)
-    tenant.effects.creation_counts["recipient"] += 1
+    tenant.creation_counts["recipient"] += 1
     # In the order of the request: without a primary one, the first becomes it (section 4.2).
     for account in drafts:
         accounts.attach_account(recipient, account)
-        tenant.effects.creation_counts["account"] += 1
+        tenant.creation_counts["account"] += 1
     refresh_status(recipient)
     return recipient
 

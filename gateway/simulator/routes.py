@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
+from gateway.simulator.errors import OperationNotFound
+
 Run = TypeVar("Run", bound=Callable[..., object])
 
 
@@ -13,22 +15,21 @@ class Route(NamedTuple, Generic[Run]):
     operation: Run
 
 
-def compile_routes(
-    *routes: tuple[str, str, Run], prefix: str = "", suffix: str = ""
-) -> tuple[Route[Run], ...]:
-    """Compiles paths with placeholders, ``{id}`` or ``:id``; nothing is decoded before matching."""
+Routes = tuple[Route[Run], ...]
+
+
+def compile_routes(*routes: tuple[str, str, Run], suffix: str = "") -> Routes[Run]:
+    """Compiles paths below `/v1` with placeholders, ``:id``; nothing is decoded before matching."""
     return tuple(
-        Route(method, re.compile(f"{prefix}{pattern}{suffix}"), operation)
+        Route(method, re.compile(f"/v1{pattern}{suffix}"), operation)
         for method, path, operation in routes
-        for pattern in [re.sub(r"\\\{[A-Za-z]+\\\}|:[a-z]+", "([^/]+)", re.escape(path))]
+        for pattern in [re.sub(":[a-z]+", "([^/]+)", re.escape(path))]
     )
 
 
-def find_route(
-    table: tuple[Route[Run], ...], method: str, path: str
-) -> tuple[Run, tuple[str, ...]] | None:
-    """Returns the operation and the ids in the path."""
+def require_route(table: Routes[Run], method: str, path: str) -> tuple[Run, tuple[str, ...]]:
+    """Returns the operation and the ids in the path. Raises OperationNotFound."""
     for route in table:
         if route.method == method and (match := route.path_pattern.fullmatch(path)):
             return route.operation, match.groups()
-    return None
+    raise OperationNotFound

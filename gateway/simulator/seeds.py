@@ -5,7 +5,6 @@ import re
 import string
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import NamedTuple
 
 from gateway.simulator.accounts import (
@@ -18,7 +17,7 @@ from gateway.simulator.accounts import (
 from gateway.simulator.countries import build_iban
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.recipients import refresh_status
-from gateway.simulator.state import Account, Batch, Payment, PaymentTerms, Recipient, Tenant
+from gateway.simulator.state import Account, Recipient, Tenant
 
 FIRST_NAMES = (
     "Ana", "Björn", "Chloé", "Dmitrij", "Éloïse", "Fatima", "Grace", "Hiroshi", "João", "Kāla",
@@ -195,36 +194,3 @@ def _build_account_fields(
     if account_type == MOBILE_WALLET:
         return {"currency": "USD", "phoneNumber": _fill_digits(rng, "+1##########")}
     return {"currency": "USD", "emailAddress": recipient.fields["email"]}
-
-
-def seed_payments(tenant: Tenant, payee: Recipient, count: int, seed: int) -> list[Payment]:
-    """Creates processed payments, newest first, each in a batch of its own that no list shows."""
-    # Seeded per recipient, so that the order of calls does not matter.
-    rng = _create_seeded_random("payments", payee.id, seed)
-    new_payments = [_build_payment(rng, payee) for _ in range(count)]
-    new_payments.sort(key=lambda payment: payment.created_at, reverse=True)
-    tenant.payments |= {payment.id: payment for payment in new_payments}
-    return new_payments
-
-
-def _build_payment(rng: random.Random, payee: Recipient) -> Payment:
-    created = _generate_timestamp(rng, payee.created_at, ONE_YEAR_SECONDS)
-    sent, processed = created + timedelta(hours=2), created + timedelta(days=1)
-    cents = Decimal("0.01")
-    amount = Decimal(rng.randint(500, 500_000)) * cents
-    currency = payee.fields.get("primaryCurrency") or "USD"
-    rate = Decimal(1) if currency == "USD" else Decimal(rng.randint(50, 2000)) * cents
-    fee = Decimal(rng.randint(0, 300)) * cents
-    account = payee.primary_account
-    terms = PaymentTerms(
-        account.type if account else None, amount, "USD", amount * rate, currency, rate, fee
-    )
-    id_ = _generate_id(rng, "P-", 16)
-    memo = rng.choice(("", "Invoice nº 7", "März", "thank you"))
-    batch = Batch(
-        _generate_id(rng, "B-", 22), "USD", "", created, processed, "processed", sent_at=sent
-    )
-    batch.completed_at = processed
-    return Payment(
-        id_, batch, payee, amount, "USD", memo, terms, created, processed, "processed", processed
-    )

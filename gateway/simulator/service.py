@@ -3,30 +3,21 @@
 import random
 import string
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import ChainMap, Counter, deque
+from collections.abc import Callable, Iterable
 from decimal import Decimal
-from typing import TypeVar
 
-from gateway.simulator import batches, money, seeds
-from gateway.simulator.errors import build_not_found_error
-from gateway.simulator.exchange import (
-    Fault,
-    InterfaceName,
-    ReceivedRequest,
-    is_path_matching_pattern,
-)
+from gateway.simulator import batches, seeds
+from gateway.simulator.exchange import Fault, InterfaceName, ReceivedRequest, match_request
 from gateway.simulator.options import (
     DEMO_CREDENTIALS,
     ServiceCredentials,
     ServiceOptions,
     Vocabulary,
 )
-from gateway.simulator.state import Batch, BatchStart, Effects, Outcome, Payment, Recipient, Tenant
+from gateway.simulator.state import Batch, BatchStart, Recipient, Tenant
 
 MAX_KEPT_REQUESTS = 10_000
-
-Found = TypeVar("Found")
 
 
 class Service:
@@ -34,7 +25,10 @@ class Service:
 
     `clock` returns Unix time in seconds. With a `seed`, generated ids are reproducible.
     `wallet_balance` is the initial currency and amount of each merchant's wallet account; without
-    it, a merchant has none until `set_wallet_balance`.
+    it, merchants have none.
+
+    `batch_starts` are all executed starts, in order, and `creation_counts` counts created objects
+    by type, without seeded ones: for tests that check that nothing happens twice.
     """
 
     def __init__(
@@ -55,19 +49,14 @@ class Service:
         self.tenants: dict[tuple[str, str], Tenant] = {}
         self.requests: deque[ReceivedRequest] = deque(maxlen=max_kept_requests)
         self.faults: list[Fault] = []
-        self.effects = Effects()
+        self.batch_starts: list[BatchStart] = []
+        self.creation_counts: Counter[str] = Counter()
         self._seed = seed
         self._wallet_balance = wallet_balance
         self._random_by_prefix: dict[str, random.Random] = {}
 
     def add_credentials(self, credentials: ServiceCredentials) -> None:
         self.credentials[credentials.access_key] = credentials
-
-    def find_credentials_by_api_key(self, api_key: str) -> ServiceCredentials | None:
-        """Finds the credentials of an API key of the legacy interface."""
-        # Credentials without an API key have an empty one, which must not match an empty header.
-        matches = (pair for pair in self.credentials.values() if pair.api_key == api_key)
-        return next(matches, None) if api_key else None
 
     def find_or_create_tenant(
         self,
@@ -82,25 +71,13 @@ class Service:
                 environment,
                 self.options,
                 self.vocabulary,
-                self._read_clock,
+                self.clock,
                 self._generate_id,
-                self.effects,
+                self.batch_starts,
+                self.creation_counts,
                 wallet_balance=self._wallet_balance,
             )
         return self.tenants[tenant_key]
-
-    def _read_clock(self) -> float:
-        # Tenants get this method instead of the clock: a test may replace `clock` later.
-        return self.clock()
-
-    @property
-    def batch_starts(self) -> list[BatchStart]:
-        """All executed starts, in order."""
-        return self.effects.starts
-
-    @property
-    def creation_counts(self) -> Counter[str]:
-        return self.effects.creation_counts
 
     def _generate_id(self, prefix: str, length: int) -> str:
         # One sequence per prefix: creating one more account must not change the ids of batches.
@@ -112,50 +89,14 @@ class Service:
         )
 
     def require_recipient(self, recipient_id: str) -> Recipient:
-        """Returns a recipient of any tenant, also an archived one. Raises ApiError `not_found`."""
-        return _find(recipient_id, *(tenant.recipients for tenant in self.tenants.values()))
+        """Returns a recipient of any tenant, also an archived one. Raises KeyError."""
+        return ChainMap(*(tenant.recipients for tenant in self.tenants.values()))[recipient_id]
 
     def require_batch(self, batch_id: str) -> Batch:
-        """Returns a batch of any tenant in its current state. Raises ApiError `not_found`."""
-        self._finish_due_batches()
-        return _find(batch_id, *(tenant.batches for tenant in self.tenants.values()))
-
-    def require_payment(self, payment_id: str) -> Payment:
-        """Like `require_batch`, for a payment."""
-        self._finish_due_batches()
-        return _find(payment_id, *(tenant.payments for tenant in self.tenants.values()))
-
-    def _finish_due_batches(self) -> None:
+        """Returns a batch of any tenant in its current state. Raises KeyError."""
         for tenant in self.tenants.values():
             batches.finish_due_batches(tenant)
-
-    def read_balance(self, merchant: str, currency: str) -> Decimal:
-        tenant = self.find_or_create_tenant(merchant)
-        batches.finish_due_batches(tenant)
-        return tenant.read_balance(currency)
-
-    def set_balance(self, merchant: str, currency: str, amount: Decimal | str) -> None:
-        """Sets one balance; initially each merchant has funds in five currencies."""
-        rounded_amount = money.round_to_cents(Decimal(amount))
-        self.find_or_create_tenant(merchant).balances[currency] = rounded_amount
-
-    def set_wallet_balance(self, merchant: str, currency: str, amount: Decimal | str) -> None:
-        rounded_amount = money.round_to_cents(Decimal(amount))
-        self.find_or_create_tenant(merchant).wallet_balance = (currency, rounded_amount)
-
-    def set_payment_outcome(self, recipient_id: str, outcome: Outcome) -> None:
-        """Sets the final status of the recipient's payments in all batches that finish later."""
-        # Batches that are due now must still finish with the previous outcome.
-        self._finish_due_batches()
-        self.require_recipient(recipient_id).outcome = outcome
-
-    def set_compliance(self, recipient_id: str, status: str) -> None:
-        """Sets `pending`, `review`, `verified` or `blocked`, which no operation can change."""
-        recipient = self.require_recipient(recipient_id)
-        now = self.find_or_create_tenant().now()
-        recipient.compliance_status = status
-        recipient.compliance_checked_at = None if status == "pending" else now
-        recipient.updated_at = now
+        return ChainMap(*(tenant.batches for tenant in self.tenants.values()))[batch_id]
 
     def seed_recipients(
         self,
@@ -168,10 +109,6 @@ class Service:
         """Creates varied recipients; the same seed and options give the same recipients."""
         return seeds.seed_recipients(self.find_or_create_tenant(merchant, environment), count, seed)
 
-    def seed_payments(self, recipient_id: str, count: int, seed: int = 0) -> list[Payment]:
-        tenant = next(each for each in self.tenants.values() if recipient_id in each.recipients)
-        return seeds.seed_payments(tenant, tenant.recipients[recipient_id], count, seed)
-
     def list_requests(
         self, method: str = "*", path: str = "*", *, interface: InterfaceName = "current"
     ) -> list[ReceivedRequest]:
@@ -180,26 +117,18 @@ class Service:
             request
             for request in self.requests
             if interface == request.interface
-            and method in ("*", request.method)
-            and is_path_matching_pattern(path, request.path)
+            and match_request(method, path, request.method, request.path)
         ]
 
-    def take_fault(
-        self, method: str, path: str, interface: InterfaceName = "current"
-    ) -> Fault | None:
-        # In the order in which tests have queued them.
+    def take_fault(self, method: str, path: str, interface: InterfaceName) -> Fault | None:
+        """Uses the first queued fault that matches a request."""
         for fault in self.faults:
-            if fault.interface == interface and fault.matches(method, path):
+            if fault.interface == interface and match_request(
+                fault.method, fault.path, method, path
+            ):
                 # A fault with several uses stays in the queue until they are used up.
                 fault.times -= 1
                 if fault.times <= 0:
                     self.faults.remove(fault)
                 return fault
         return None
-
-
-def _find(id_: str, *objects: Mapping[str, Found]) -> Found:
-    for objects_by_id in objects:
-        if id_ in objects_by_id:
-            return objects_by_id[id_]
-    raise build_not_found_error("Object")

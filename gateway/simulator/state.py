@@ -3,13 +3,13 @@
 import hashlib
 import string
 from collections import Counter, deque
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Literal
 
-from gateway.simulator.errors import build_invalid_status_error, build_not_found_error
+from gateway.simulator.errors import build_invalid_status_error
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.money import ZERO, sum_amounts
 from gateway.simulator.options import ServiceOptions, Vocabulary
@@ -45,8 +45,7 @@ class Account:
 class Recipient:
     """A recipient: the request's `fields`, and what the service adds.
 
-    `overrides` replace or add fields of a response, for tests that need values or fields which the
-    document does not have. `outcome` is the final status of payments to this recipient.
+    `outcome` is the final status of payments to this recipient.
 
     Only the legacy interface shows the rest: `legacy_status` is its own word for the status and is
     cleared when the status changes; `autoswitch` and `holdup` are stored and have no effect.
@@ -61,7 +60,6 @@ class Recipient:
     compliance_checked_at: datetime | None = None
     accounts: list[Account] = field(default_factory=list)
     activities: deque[JsonObject] = field(default_factory=lambda: deque(maxlen=MAX_ACTIVITIES))
-    overrides: JsonObject = field(default_factory=dict)
     outcome: Outcome = "processed"
     legacy_status: LegacyStatus | None = None
     autoswitch: JsonObject = field(default_factory=build_default_hold)
@@ -100,7 +98,11 @@ class PaymentTerms:
 # Compared by identity: two payments with equal fields are still two payments.
 @dataclass(eq=False)
 class Payment:
-    """A payment; `amount` and `currency` are the request's, `overrides` as for a recipient."""
+    """A payment; `amount` and `currency` are the request's.
+
+    `overrides` replace or add fields of a response, for tests that need values or fields which the
+    document does not have.
+    """
 
     id: str
     batch: "Batch" = field(repr=False)
@@ -119,7 +121,10 @@ class Payment:
 # Compared by identity, like payments.
 @dataclass(eq=False)
 class Batch:
-    """A batch; `state` is `open` until the start; responses show `pending` if funds are missing."""
+    """A batch; `state` is `open` until the start; responses show `pending` if funds are missing.
+
+    `overrides` as for a payment.
+    """
 
     id: str
     currency: str
@@ -164,17 +169,6 @@ class BatchStart:
 
 
 @dataclass
-class Effects:
-    """Executed starts, and counts of created objects by type, without seeded ones.
-
-    For tests that check that nothing happens twice.
-    """
-
-    starts: list[BatchStart] = field(default_factory=list)
-    creation_counts: Counter[str] = field(default_factory=Counter)
-
-
-@dataclass
 class Tenant:
     """The state of one tenant: a merchant in one environment, isolated from all others."""
 
@@ -184,7 +178,8 @@ class Tenant:
     vocabulary: Vocabulary
     clock: Callable[[], float]
     generate_id: Callable[[str, int], str]
-    effects: Effects
+    batch_starts: list[BatchStart]
+    creation_counts: Counter[str]
     recipients: dict[str, Recipient] = field(default_factory=dict)
     batches: dict[str, Batch] = field(default_factory=dict)
     payments: dict[str, Payment] = field(default_factory=dict)
@@ -195,41 +190,19 @@ class Tenant:
     wallet_balance: tuple[str, Decimal] | None = None
     service_ids_by_legacy_id: dict[str, str] = field(default_factory=dict)
 
-    def register_legacy_id(self, service_id: str) -> None:
-        """Makes an id resolvable by the shorter id that legacy clients get, if it has one."""
-        if (alias := build_legacy_id(self.merchant, service_id)) != service_id:
-            self.service_ids_by_legacy_id[alias] = service_id
+    def create_id(self, prefix: str, length: int) -> str:
+        return self.register_legacy_id(self.generate_id(prefix, length))
 
-    def generate_unused_id(self, prefix: str, length: int, used: Container[str]) -> str:
-        while (id_ := self.generate_id(prefix, length)) in used:
-            pass
-        return id_
+    def register_legacy_id(self, service_id: str) -> str:
+        """Makes an id resolvable by the one that legacy clients get. Returns the id."""
+        self.service_ids_by_legacy_id[build_legacy_id(self.merchant, service_id)] = service_id
+        return service_id
 
     def now(self) -> datetime:
         # Milliseconds, as responses show: a client must find a record by the date it was shown.
         return datetime.fromtimestamp(int(self.clock() * 1000) / 1000, UTC)
 
-    def require_recipient(self, recipient_id: str) -> Recipient:
-        """Raises ApiError `not_found`, also for an archived recipient unless `reads_archived`."""
-        # The document calls archiving a deletion, and does not say whether it can still be read.
-        recipient = self.recipients.get(recipient_id)
-        if recipient is None or (recipient.is_archived and not self.options.reads_archived):
-            raise build_not_found_error("Recipient")
-        return recipient
-
-    def require_batch(self, batch_id: str) -> Batch:
-        """Raises ApiError `not_found`."""
-        if batch_id not in self.batches:
-            raise build_not_found_error("Batch")
-        return self.batches[batch_id]
-
-    def require_payment(self, payment_id: str) -> "Payment":
-        """Raises ApiError `not_found`."""
-        if payment_id not in self.payments:
-            raise build_not_found_error("Payment")
-        return self.payments[payment_id]
-
-    def list_newest_payments(self, payee: "Recipient | None" = None) -> "list[Payment]":
+    def list_newest_payments(self, payee: Recipient | None = None) -> list[Payment]:
         """Lists the payments of all batches, newest first, or those to one recipient."""
         payments = [
             payment

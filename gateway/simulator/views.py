@@ -45,7 +45,6 @@ PLAIN_BANK_FIELDS = (
     "country", "accountHolderName", "swiftBic", "bankId", "branchId", "bankAddress", "bankCity",
     "bankPostalCode",
 )  # fmt: skip
-REDUCED_RECIPIENT_FIELDS = frozenset({"referenceId", "email", "name", "status", "country"})
 
 
 def build_recipient(tenant: Tenant, recipient: Recipient) -> JsonObject:
@@ -65,15 +64,14 @@ def build_recipient(tenant: Tenant, recipient: Recipient) -> JsonObject:
         ],
         "address": {name: recipient.address.get(name) for name in ADDRESS_CHECKS},
         "routeType": _select_payout_route(primary_account),
-        "routeMinimum": compute_route_minimum(recipient),
-        "estimatedFees": compute_estimated_fees(recipient),
+        "routeMinimum": find_route_minimum(recipient),
+        "estimatedFees": find_payment_fee(recipient),
         "payoutMethod": primary_account.type if primary_account else None,
         "accounts": [build_account(account) for account in recipient.accounts],
         "tags": fields.get("tags", []),
         "contactEmails": fields.get("contactEmails", []),
         "createdAt": format_timestamp(recipient.created_at),
         "updatedAt": format_timestamp(recipient.updated_at),
-        **recipient.overrides,
     }
 
 
@@ -92,33 +90,18 @@ def build_reduced_recipient(payee: Recipient) -> JsonObject:
         "name": payee.fields["name"],
         "status": payee.status,
         "country": payee.address.get("country"),
-        # Tests override fields by the service's names, also in this reduced form.
-        **{
-            name: payee.overrides[name]
-            for name in REDUCED_RECIPIENT_FIELDS & payee.overrides.keys()
-        },
     }
 
 
-def compute_route_minimum(recipient: Recipient) -> str | None:
+def find_route_minimum(recipient: Recipient) -> str | None:
     # Section 2.3: null means that the profile is incomplete.
     if recipient.status == "incomplete":
         return None
     return ROUTE_MINIMUMS.get(str(_select_payout_route(recipient.primary_account)))
 
 
-def compute_estimated_fees(recipient: Recipient) -> str:
+def find_payment_fee(recipient: Recipient) -> str:
     return ROUTE_FEES.get(str(_select_payout_route(recipient.primary_account)), "0.00")
-
-
-def find_shown_minimum_amount(recipient: Recipient) -> Decimal | None:
-    """Returns the minimum amount as responses show it, including a test's override."""
-    amount = recipient.overrides.get("routeMinimum", compute_route_minimum(recipient))
-    return None if amount is None else Decimal(str(amount))
-
-
-def compute_payment_fee(recipient: Recipient) -> Decimal:
-    return Decimal(str(recipient.overrides.get("estimatedFees", compute_estimated_fees(recipient))))
 
 
 def _select_payout_route(account: Account | None) -> str | None:
@@ -200,7 +183,6 @@ def build_payment(tenant: Tenant, payment: Payment) -> JsonObject:
         "id": payment.id,
         "recipient": build_recipient(tenant, payment.recipient),
         **build_payment_fields(payment),
-        **payment.overrides,
     }
 
 
@@ -216,7 +198,6 @@ def build_listed_payment(tenant: Tenant, payment: Payment) -> JsonObject:
         "methodDisplay": wallet.title() if method == wallet else METHOD_LABELS.get(str(method)),
         "isSupplyPayment": False,
         **build_payment_fields(payment),
-        **payment.overrides,
     }
 
 
@@ -244,6 +225,7 @@ def build_payment_fields(payment: Payment) -> JsonObject:
         "createdAt": format_timestamp(payment.created_at),
         "updatedAt": format_timestamp(payment.updated_at),
         "batch": {"id": payment.batch.id, **build_timestamps(payment.batch)},
+        **payment.overrides,
     }
 
 

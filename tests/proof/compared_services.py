@@ -320,12 +320,15 @@ def _set_status(service: Service, merchant: str, id_: str, word: str) -> None:
 
 def _set_compliance(service: Service, merchant: str, id_: str, word: str) -> None:
     if recipient := _find_recipient(service, merchant, id_):
-        service.set_compliance(recipient.id, word)
+        now = service.find_or_create_tenant(merchant).now()
+        recipient.compliance_status = word
+        recipient.compliance_checked_at = None if word == "pending" else now
+        recipient.updated_at = now
 
 
 def _set_outcome(service: Service, merchant: str, id_: str, word: str) -> None:
     if recipient := _find_recipient(service, merchant, id_):
-        service.set_payment_outcome(recipient.id, word)
+        recipient.outcome = word  # type: ignore[assignment]
 
 
 def _move(recipient: Recipient, word: str) -> None:
@@ -403,6 +406,14 @@ def _expire_quotes(service: Service, merchant: str) -> None:
         batch.quote_expires_at = batch.quote_expires_at and batch.created_at
 
 
+def _set_balance(service: Service, merchant: str, currency: str, amount: str) -> None:
+    service.find_or_create_tenant(merchant).balances[currency] = Decimal(amount)
+
+
+def _set_wallet_balance(service: Service, merchant: str, currency: str, amount: str) -> None:
+    service.find_or_create_tenant(merchant).wallet_balance = (currency, Decimal(amount))
+
+
 class _ClosedLog(deque[JsonObject]):
     """A log that ignores new entries."""
 
@@ -470,12 +481,8 @@ def _create_old_batches(service: Service, merchant: str, count: str) -> None:
 EVENT_HANDLERS: dict[str, Callable[..., None]] = {
     "gone": _delete_last_batch,
     "elsewhere": _create_old_batches,
-    "wallet": lambda service, merchant, currency, amount: service.set_wallet_balance(
-        merchant, currency, amount
-    ),
-    "balance": lambda service, merchant, currency, amount: service.set_balance(
-        merchant, currency, amount
-    ),
+    "wallet": _set_wallet_balance,
+    "balance": _set_balance,
     "compliance": _set_compliance,
     "outcome": _set_outcome,
     "status": _set_status,

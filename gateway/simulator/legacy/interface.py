@@ -42,7 +42,7 @@ from gateway.simulator.legacy.lenient import (
 from gateway.simulator.legacy.payout_bodies import Mode, PayoutPlan
 from gateway.simulator.operations import UPDATED
 from gateway.simulator.options import LegacyVocabulary
-from gateway.simulator.routes import Route, compile_routes, find_route
+from gateway.simulator.routes import Routes, compile_routes, require_route
 from gateway.simulator.service import Service
 from gateway.simulator.state import Payment, Recipient
 
@@ -299,7 +299,7 @@ BODYLESS_OPERATIONS = {
 
 # Cached per vocabulary, because tests run services with different words.
 @cache
-def list_routes(vocabulary: LegacyVocabulary) -> tuple[Route[Operation], ...]:
+def list_routes(vocabulary: LegacyVocabulary) -> Routes[Operation]:
     return compile_routes(
         ("POST", "/recipients", create_recipient),
         ("GET", "/recipients/:id", operations.read_recipient),
@@ -322,7 +322,7 @@ def list_routes(vocabulary: LegacyVocabulary) -> tuple[Route[Operation], ...]:
         ("GET", "/batches/:id/summary", get_summary),
         ("POST", "/batches/:id/start-processing", start_processing),
         ("POST", "/batches/:id/payments", operations.create_payment),
-        ("GET", "/batches/:id/payments/:payment", operations.read_payment_of_batch),
+        ("GET", "/batches/:id/payments/:payment", operations.read_payment),
         ("PATCH", "/batches/:id/payments/:payment", operations.update_payment),
         ("DELETE", "/batches/:id/payments/:payment", operations.delete_payment),
         ("GET", "/batches/:id/payments", operations.list_payments_of_batch),
@@ -333,7 +333,6 @@ def list_routes(vocabulary: LegacyVocabulary) -> tuple[Route[Operation], ...]:
         # Not in the document, but clients use them.
         ("GET", "/payments/:id", operations.read_payment),
         ("GET", "/payments", list_payments),
-        prefix="/v1",
         suffix="/?",
     )
 
@@ -363,7 +362,10 @@ class LegacyInterface:
         if exchange.method == "OPTIONS" or self._require_route(exchange)[0] == KEYLESS_OPERATION:
             # These operations need no data, so they get a tenant without a merchant.
             return LegacyRequest(self.service.find_or_create_tenant("", ""), query)
-        pair = self.service.find_credentials_by_api_key(exchange.headers.get("X-API-Key", ""))
+        # Credentials without an API key have an empty one, which must not match an empty header.
+        api_key = exchange.headers.get("X-API-Key") or None
+        pairs = self.service.credentials.values()
+        pair = next((pair for pair in pairs if pair.api_key == api_key), None)
         if pair is None:
             raise ApiError(Problem("invalid_api_key", "Invalid API key"))
         tenant = self.service.find_or_create_tenant(pair.merchant, pair.environment)
@@ -384,10 +386,7 @@ class LegacyInterface:
 
     def _require_route(self, exchange: Exchange) -> tuple[Operation, tuple[str, ...]]:
         routes = list_routes(self.service.vocabulary.legacy)
-        route = find_route(routes, exchange.method, exchange.path)
-        if route is None:
-            raise OperationNotFound
-        return route
+        return require_route(routes, exchange.method, exchange.path)
 
     def _answer_preflight(self, exchange: Exchange) -> JsonObject:
         routes = list_routes(self.service.vocabulary.legacy)

@@ -187,7 +187,7 @@ def _find_by_email(request: AcceptedRequest, address: Any) -> list[Recipient]:
 def _check_minimum_amount(problems: Problems, payee: Recipient, amount: SentAmount) -> None:
     # Only for recipients given by email, which this request looked up; others are checked at the
     # start.
-    minimum = views.find_shown_minimum_amount(payee)
+    minimum = views.find_route_minimum(payee)
     is_recipient_currency = amount.currency == payee.fields.get("primaryCurrency")
-    if minimum is not None and is_recipient_currency and amount.value < minimum:
+    if minimum is not None and is_recipient_currency and amount.value < Decimal(minimum):
         problems.add_invalid_field(amount.field_name, f"Is less than the least amount, {minimum}")

@@ -56,7 +56,7 @@ class PayoutPlan:
         # Before the old ones are removed: a recipient must not be without an account in between.
         for account, _ in self.new_accounts:
             accounts.attach_account(recipient, account)
-            tenant.effects.creation_counts["account"] += 1
+            tenant.creation_counts["account"] += 1
         for _, replaced_account in self.new_accounts:
             if replaced_account is not None:
                 accounts.remove_account(recipient, replaced_account)

@@ -42,12 +42,11 @@ SHARED_BANK_FIELDS = (
     "bankPostalCode",
 )  # fmt: skip
 
-TRANSLATED_FIELDS = {"id", "status", "complianceStatus", "compliance", "payoutMethod"}
 SERVICE_STATUS_BY_LEGACY_STATUS = {"inactive": "active", "disabled": "suspended"}
 
 
 def translate_status(recipient: Recipient) -> str:
-    service_status = str(recipient.overrides.get("status", recipient.status))
+    service_status = recipient.status
     word = recipient.legacy_status
     # The legacy word counts as long as nobody has changed the status through the current interface.
     if word is not None and SERVICE_STATUS_BY_LEGACY_STATUS[word] == service_status:
@@ -56,9 +55,7 @@ def translate_status(recipient: Recipient) -> str:
 
 
 def translate_compliance_status(recipient: Recipient) -> str:
-    return translate_compliance_word(
-        str(recipient.overrides.get("complianceStatus", recipient.compliance_status))
-    )
+    return translate_compliance_word(recipient.compliance_status)
 
 
 def translate_compliance_word(word: str) -> str:
@@ -82,18 +79,11 @@ def build_recipient(request: AcceptedRequest, recipient: Recipient) -> JsonObjec
         "complianceStatus": translate_compliance_status(recipient),
         "compliance": build_compliance(recipient),
         words.legacy.avatar_url: service_view[words.avatar_url],
-        "ssn": recipient.overrides.get("ssn", government_ids.mask_recipient_ssn(recipient.fields)),
+        "ssn": government_ids.mask_recipient_ssn(recipient.fields),
         "payout": build_payout(request.tenant, recipient) or {"method": None},
         # Not in the document, but clients read it; the words are those of the list filter.
         "payoutMethod": find_payout_method(request, recipient),
     }
-
-
-def apply_overrides(view: JsonObject, overrides: JsonObject) -> JsonObject:
-    """Applies a test's overrides to the fields that legacy clients see, except translated ones."""
-    # Translated fields are excluded, because overrides have the service's words.
-    overridden_names = (view.keys() & overrides.keys()) - TRANSLATED_FIELDS
-    return view | {name: overrides[name] for name in view if name in overridden_names}
 
 
 def find_payout_method(request: AcceptedRequest, recipient: Recipient) -> str | None:
@@ -209,7 +199,7 @@ def build_payment(request: AcceptedRequest, payment: Payment) -> JsonObject:
 def build_listed_payment(request: AcceptedRequest, payment: Payment) -> JsonObject:
     """Builds an entry of a batch's list: with a reduced recipient and three more fields."""
     account_type = payment.terms.account_type
-    view = {
+    return {
         "id": request.build_client_id(payment.id),
         "recipient": build_reduced_recipient(request, payment.recipient),
         **_build_fields(request, payment),
@@ -217,29 +207,17 @@ def build_listed_payment(request: AcceptedRequest, payment: Payment) -> JsonObje
         "methodDisplay": find_account_type_label(request.tenant, account_type),
         "isSupplyPayment": False,
     }
-    return apply_overrides(view, payment.overrides)
 
 
 def _build_fields(request: AcceptedRequest, payment: Payment) -> JsonObject:
     view = views.build_payment_fields(payment)
-    compliance: JsonObject = payment.overrides.get("compliance") or view["compliance"]
-    view |= {
-        "status": _translate_status(payment.overrides.get("status", payment.status)),
-        "compliance": {
-            **compliance,
-            "status": translate_compliance_word(compliance["status"]),
-        },
-        "batch": {
-            "id": request.build_client_id(payment.batch.id),
-            **views.build_timestamps(payment.batch),
-        },
+    compliance_status = translate_compliance_word(view["compliance"]["status"])
+    return view | {
+        # Tests set words of the current interface, which this document lacks.
+        "status": view["status"] if view["status"] in PAYMENT_STATUSES else "pending",
+        "compliance": view["compliance"] | {"status": compliance_status},
+        "batch": view["batch"] | {"id": request.build_client_id(payment.batch.id)},
     }
-    return apply_overrides(view, payment.overrides)
-
-
-def _translate_status(word: object) -> object:
-    # Tests set words of the current interface, which this document lacks.
-    return word if word in PAYMENT_STATUSES else "pending"
 
 
 BATCH_FIELDS = (

@@ -38,9 +38,10 @@ async def test_balance_is_debited_once(client, clock, payee, german_payee):
     batch = await client.create_batch(
         client.build_payment(payee, "10.00"), client.build_payment(german_payee, "9.20", "EUR")
     )
-    client.service.set_balance("demo", "USD", "22.00")
+    balances = client.service.find_or_create_tenant().balances
+    balances["USD"] = Decimal(22)
     await client.start_batch(batch)
-    assert client.service.read_balance("demo", "USD") == 0
+    assert balances["USD"] == 0
     # The rest would not cover the batch again; a started batch still does not turn pending.
     assert (await client.read_summary(batch))["status"] == "processing"
     answer = await client.start_batch(batch)
@@ -49,8 +50,8 @@ async def test_balance_is_debited_once(client, clock, payee, german_payee):
     answer = await client.start_batch(batch)
     assert (answer.status, answer.errors) == (400, [("invalid_status", None)])
     assert len(client.service.batch_starts) == 1
-    assert client.service.read_balance("demo", "USD") == 0
-    assert client.service.read_balance("demo", "EUR") == Decimal("1000000.00")
+    assert balances["USD"] == 0
+    assert balances["EUR"] == Decimal("1000000.00")
 
 
 async def test_concurrent_starts_start_batch_once(client, payee):
@@ -61,7 +62,7 @@ async def test_concurrent_starts_start_batch_once(client, payee):
 
 
 async def test_two_batches_cannot_spend_the_same_balance(client, payee):
-    client.service.set_balance("demo", "USD", "15.00")
+    client.service.find_or_create_tenant().balances["USD"] = Decimal(15)
     first, second = (
         await client.create_batch(client.build_payment(payee)),
         await client.create_batch(client.build_payment(payee)),
@@ -74,21 +75,22 @@ async def test_two_batches_cannot_spend_the_same_balance(client, payee):
 
 @pytest.mark.parametrize("outcome", ["failed", "returned"])
 async def test_failed_payment_is_refunded(client, clock, payee, german_payee, outcome):
-    client.service.set_payment_outcome(german_payee["id"], outcome)
+    balances = client.service.find_or_create_tenant().balances
+    client.service.require_recipient(german_payee["id"]).outcome = outcome
     batch = await client.create_batch(
         client.build_payment(payee, "10.00"), client.build_payment(german_payee, "5.50")
     )
     await client.start_batch(batch)
-    assert client.service.read_balance("demo", "USD") == Decimal("999982.50")
+    assert balances["USD"] == Decimal("999982.50")
     clock.now += 2
     summary = await client.read_summary(batch)
     assert summary["status"] == "processed"
     assert [payment["status"] for payment in summary["payments"]] == ["processed", outcome]
     processed_at = summary["payments"][1]["processedAt"]
     assert processed_at == (None if outcome == "failed" else summary["completedAt"])
-    assert client.service.read_balance("demo", "USD") == Decimal("999988.00")
+    assert balances["USD"] == Decimal("999988.00")
     await client.read_summary(batch)
-    assert client.service.read_balance("demo", "USD") == Decimal("999988.00")
+    assert balances["USD"] == Decimal("999988.00")
 
 
 async def test_expired_quote_cannot_be_started_and_can_be_renewed(connect_client, clock):
