@@ -1,4 +1,4 @@
-"""Actions of traffic control: a plan of the effect to confirm, and the execution."""
+"""Actions of traffic control: each is planned from a form, shown, and carried out if confirmed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from gateway.operator.freezes import UnknownMerchant, resolve_freeze_scope
 from gateway.operator.key_usage import group_usage_by_key
 from gateway.operator.mode_switches import (
     ModeSwitchRefused,
-    SwitchScope,
     check_legacy_base_url_is_set,
     describe_mode,
     describe_translation_effects,
@@ -31,19 +30,39 @@ from gateway.operator.mode_switches import (
 )
 from gateway.storage import Tenant
 from gateway.storage.audit_log import describe_scope, is_tenant_in_scope
-from gateway.storage.brownout_rows import Brownout, end_brownouts, insert_brownout, list_brownouts
+from gateway.storage.brownout_rows import end_brownouts, insert_brownout, list_brownouts
 from gateway.storage.freezes import freeze_writes, unfreeze_writes
-from gateway.storage.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
+from gateway.storage.mode_rows import GROUPS, MODES, TRANSLATE
 from gateway.storage.request_counts import load_usage_summaries
 
 DURATION_MINUTES = (5, 15, 60, 240)
 
 ENVIRONMENTS = ("live", "sandbox")
 
-MAX_ROWS = 50
-"""Affected keys that are shown."""
-
 KEY_COLUMNS = {"merchant": "", "environment": "", "key": "", "requests in 7 days": "number"}
+USAGE_COLUMNS = {"merchant": "", "environment": "", "key": "", "operation": ""} | {
+    "requests in 7 days": "number"
+}
+BROWNOUT_COLUMNS = dict.fromkeys(("brownout", "scope", "state", "until"), "")
+
+FREEZE_EFFECTS = (
+    (
+        "From your confirmation on, every running gateway answers writes (creates, changes, "
+        "deletions and starts) with 500, a message that says so, and Retry-After."
+    ),
+    "Reads continue. Writes in progress that take several calls are finished, except starts.",
+)
+UNFREEZE_EFFECTS = (
+    "Writes are accepted again immediately.",
+    "Only this freeze ends: merchants that another freeze covers stay frozen.",
+)
+REFUSING_EFFECT = (
+    "For {minutes} minutes from your confirmation on, every running gateway answers these requests "
+    "with 403 and a message that says until when."
+)
+COUNTING_EFFECT = (
+    "No request is refused. For {minutes} minutes, requests that would have been are counted."
+)
 
 Fields = Mapping[str, str]
 
@@ -58,27 +77,20 @@ REFUSALS = (ActionRefused, InvalidWindow, KeyNotFound, ModeSwitchRefused, Unknow
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An action to confirm. ``fields`` are the form fields that execute it.
+    """An action to confirm.
 
     ``columns`` has the class of each column of ``rows``, which are what the action affects.
+    ``execute`` returns a false value if another operator has done the same meanwhile.
     """
 
     title: str
     effects: Sequence[str]
     button: str
-    fields: Fields
     columns: Mapping[str, str]
     rows: Sequence[Sequence[str]]
+    execute: Callable[[], Awaitable[object]]
     is_disruptive: bool = False
     """Whether clients lose something that they could do before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """An action. Both functions raise REFUSALS; ``execute`` returns the text for the log."""
-
-    plan: Callable[[ConsoleDependencies, Fields], Awaitable[Plan]]
-    execute: Callable[[ConsoleDependencies, Fields], Awaitable[str]]
 
 
 EVERYTHING = "*"
@@ -90,54 +102,6 @@ def _require_choice(fields: Fields, name: str) -> str:
     if not (value := fields.get(name, "")):
         raise ActionRefused(f"Choose the {name}.")
     return "" if value == EVERYTHING else value
-
-
-# Freezes
-
-
-FREEZE_EFFECTS = (
-    (
-        "From your confirmation on, every running gateway answers writes (creates, changes, "
-        "deletions and starts) with 500, a message that says so, and Retry-After."
-    ),
-    "Reads continue. Writes in progress that take several calls are finished, except starts.",
-)
-UNFREEZE_EFFECTS = (
-    "Writes are accepted again immediately.",
-    "Only this freeze ends: merchants that another freeze covers stay frozen.",
-)
-
-
-async def _parse_freeze_scope(dependencies: ConsoleDependencies, fields: Fields) -> Tenant:
-    environment = _require_choice(fields, "environment")
-    if environment not in ("", *ENVIRONMENTS):
-        raise ActionRefused("There is no such environment.")
-    merchant = _require_choice(fields, "merchant")
-    return await resolve_freeze_scope(dependencies.store, merchant, environment)
-
-
-async def _plan_freeze(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
-    scope = await _parse_freeze_scope(dependencies, fields)
-    title = f"Freeze writes of {describe_scope(scope)}"
-    return await _build_freeze_plan(dependencies, scope, "freeze", title, FREEZE_EFFECTS)
-
-
-async def _plan_unfreeze(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
-    scope = await _parse_freeze_scope(dependencies, fields)
-    title = f"End the freeze of {describe_scope(scope)}"
-    return await _build_freeze_plan(dependencies, scope, "unfreeze", title, UNFREEZE_EFFECTS)
-
-
-async def _build_freeze_plan(
-    dependencies: ConsoleDependencies, scope: Tenant, name: str, title: str, effects: Sequence[str]
-) -> Plan:
-    rows = await _load_affected_key_rows(
-        dependencies, lambda owner, _key: is_tenant_in_scope(scope, owner)
-    )
-    fields = {part: value or EVERYTHING for part, value in scope._asdict().items()}
-    fields |= {"do": name}
-    is_disruptive = name == "freeze"
-    return Plan(title, effects, name.title(), fields, KEY_COLUMNS, rows, is_disruptive)
 
 
 async def _load_affected_key_rows(
@@ -157,197 +121,147 @@ async def _load_affected_key_rows(
     return [[*owner, name, f"{-requests:,}"] for requests, owner, name in keys]
 
 
-async def _execute_freeze(dependencies: ConsoleDependencies, fields: Fields) -> str:
-    scope = await _parse_freeze_scope(dependencies, fields)
-    # Between the plan and the confirmation another operator may have done the same.
-    if not await freeze_writes(dependencies.store, scope):
-        raise ActionRefused("Nothing changed: writes were already frozen.")
-    return f"froze {describe_scope(scope)}"
+async def _plan_freeze(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
+    store = dependencies.store
+    environment = _require_choice(fields, "environment")
+    if environment not in ("", *ENVIRONMENTS):
+        raise ActionRefused("There is no such environment.")
+    scope = await resolve_freeze_scope(store, _require_choice(fields, "merchant"), environment)
+    is_freeze = fields["do"] == "freeze"
+    change = freeze_writes if is_freeze else unfreeze_writes
+    return Plan(
+        f"{'Freeze writes' if is_freeze else 'End the freeze'} of {describe_scope(scope)}",
+        FREEZE_EFFECTS if is_freeze else UNFREEZE_EFFECTS,
+        fields["do"].title(),
+        KEY_COLUMNS,
+        await _load_affected_key_rows(
+            dependencies, lambda owner, _key: is_tenant_in_scope(scope, owner)
+        ),
+        lambda: change(store, scope),
+        is_freeze,
+    )
 
 
-async def _execute_unfreeze(dependencies: ConsoleDependencies, fields: Fields) -> str:
-    scope = await _parse_freeze_scope(dependencies, fields)
-    if not await unfreeze_writes(dependencies.store, scope):
-        raise ActionRefused("Nothing changed: writes were not frozen.")
-    return f"unfroze {describe_scope(scope)}"
-
-
-# Modes
-
-
-async def _parse_mode_switch_fields(
-    dependencies: ConsoleDependencies, fields: Fields
-) -> tuple[list[SwitchScope], tuple[Group, ...], Mode]:
+async def _plan_mode_switch(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
+    store, settings = dependencies.store, dependencies.settings
     # Selected from the known ones instead of cast: a client can send anything.
     mode = next((choice for choice in MODES if choice == fields.get("mode")), None)
-    groups = (
-        GROUPS
-        if fields.get("group", "") == ""
-        else tuple(choice for choice in GROUPS if choice == fields["group"])
-    )
+    groups = [choice for choice in GROUPS if fields.get("group", "") in ("", choice)]
     if mode is None or not groups:
         raise ActionRefused("Choose a valid mode and group of operations.")
     key, merchant = fields.get("key", ""), fields.get("merchant", "")
     if not key and not merchant:
         raise ActionRefused("Choose a key or a merchant.")
-    keys = [
-        listed.name
-        for listed in await load_listed_keys(dependencies.store)
-        if merchant in ("", listed.merchant)
-    ]
+    listed_keys = await load_listed_keys(store)
+    keys = [listed.name for listed in listed_keys if merchant in ("", listed.merchant)]
     # Unlike in commands, a prefix of a key is not enough.
     if not keys or (key and key not in keys):
         raise ActionRefused("There is no such merchant, or it has no such key.")
-    store = dependencies.store
     targets = await find_switch_scopes(store, key or None, None if key else merchant, None)
     # Translating needs no legacy service: it may be the one that was switched off.
     if mode != TRANSLATE:
-        check_legacy_base_url_is_set(dependencies.settings, targets)
-    return targets, groups, mode
-
-
-async def _plan_mode_switch(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
-    targets, groups, mode = await _parse_mode_switch_fields(dependencies, fields)
+        check_legacy_base_url_is_set(settings, targets)
     effects = [
-        f"{', '.join(groups)} of {'; '.join(target.description for target in targets)}: "
-        + describe_mode(mode, dependencies.settings),
+        describe_mode(mode, settings),
         "Running gateways apply it within a second. Requests in progress are finished where they began.",
     ]
     if any(not target.key for target in targets):
         effects.append("Keys of the merchant that had their own mode get this one.")
     if mode == TRANSLATE:
-        effects += await describe_translation_effects(dependencies.store, targets, groups)
+        effects += await describe_translation_effects(store, targets, groups)
+
+    async def execute() -> bool:
+        await switch_mode(store, targets, groups, mode)
+        return True
+
     rows = await _load_affected_key_rows(
         dependencies,
-        lambda owner, key: any(
-            owner == target.owner and target.key in ("", key) for target in targets
+        lambda owner, name: any(
+            owner == target.owner and target.key in ("", name) for target in targets
         ),
     )
-    return Plan(
-        f"Switch to {mode}",
-        effects,
-        f"Switch to {mode}",
-        {name: fields.get(name, "") for name in ("do", "merchant", "key", "group", "mode")},
-        KEY_COLUMNS,
-        rows,
-    )
+    operations = "every operation" if len(groups) == len(GROUPS) else ", ".join(groups)
+    owners = "; ".join(target.description for target in targets)
+    title = f"Switch {operations} of {owners} to {mode}"
+    return Plan(title, effects, f"Switch to {mode}", KEY_COLUMNS, rows, execute)
 
 
-async def _execute_mode_switch(dependencies: ConsoleDependencies, fields: Fields) -> str:
-    targets, groups, mode = await _parse_mode_switch_fields(dependencies, fields)
-    await switch_mode(dependencies.store, targets, groups, mode)
-    return f"switched to {mode}: {', '.join(groups)} of {'; '.join(target.description for target in targets)}"
-
-
-# Brownouts
-
-
-REFUSING_EFFECT = (
-    "For {minutes} minutes from your confirmation on, every running gateway answers these requests "
-    "with 403 and a message that says until when."
-)
-COUNTING_EFFECT = (
-    "No request is refused. For {minutes} minutes, requests that would have been are counted."
-)
-
-
-async def _parse_brownout_window(dependencies: ConsoleDependencies, fields: Fields) -> Brownout:
-    minutes = next(
-        (choice for choice in DURATION_MINUTES if str(choice) == fields.get("minutes")), None
-    )
-    if minutes is None:
+async def _plan_brownout_start(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
+    store, minutes = dependencies.store, fields.get("minutes", "")
+    if minutes not in map(str, DURATION_MINUTES):
         raise ActionRefused("Choose a duration.")
     merchant, key, operation = (
         _require_choice(fields, name) for name in ("merchant", "key", "operation")
     )
-    keys = await load_listed_keys(dependencies.store)
-    # The window begins with the confirmation: executing calls this function again.
-    now = dependencies.store.clock()
-    operations = expand_operation_names([operation] if operation else [])
-    refuses = not fields.get("counts")
-    until = now + timedelta(minutes=minutes)
-    window = create_window(now, (now, until), merchant, key, operations, refuses=refuses)
-    return resolve_window_key(window, keys)
+    # The window begins with the confirmation, which plans the action again.
+    now, operations = store.clock(), expand_operation_names([operation] if operation else [])
+    refuses, period = not fields.get("counts"), (now, now + timedelta(minutes=int(minutes)))
+    window = create_window(now, period, merchant, key, operations, refuses=refuses)
+    window = resolve_window_key(window, await load_listed_keys(store))
+    users = await load_usage_affected_by_windows(store, window)
 
+    async def execute() -> bool:
+        await insert_brownout(store, window)
+        return True
 
-async def _plan_brownout_start(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
-    window = await _parse_brownout_window(dependencies, fields)
-    minutes = fields["minutes"]
-    effects = [
-        REFUSING_EFFECT.format(minutes=minutes)
-        if window.refuses
-        else COUNTING_EFFECT.format(minutes=minutes),
-        f"Scope: {describe_window_scope(window)}. Nothing changes at the service.",
-    ]
-    users = sorted(
-        await load_usage_affected_by_windows(dependencies.store, window),
-        key=lambda user: -user.requests,
-    )
-    rows = [
-        [user.merchant, user.environment, user.key, user.operation, f"{user.requests:,}"]
-        for user in users
-    ]
-    names = ("do", "minutes", "merchant", "key", "operation", "counts")
     return Plan(
-        "Start a brownout" if window.refuses else "Start a dry-run brownout",
-        effects,
+        f"Start a {'brownout' if refuses else 'dry-run brownout'}: {describe_window_scope(window)}",
+        [(REFUSING_EFFECT if refuses else COUNTING_EFFECT).format(minutes=minutes)],
         "Start",
-        {name: fields.get(name, "") for name in names},
-        {
-            **dict.fromkeys(("merchant", "environment", "key", "operation"), ""),
-            "requests in 7 days": "number",
-        },
-        rows,
-        window.refuses,
+        USAGE_COLUMNS,
+        [
+            [user.merchant, user.environment, user.key, user.operation, f"{user.requests:,}"]
+            for user in sorted(users, key=lambda user: -user.requests)
+        ],
+        execute,
+        refuses,
     )
-
-
-async def _execute_brownout_start(dependencies: ConsoleDependencies, fields: Fields) -> str:
-    window = await _parse_brownout_window(dependencies, fields)
-    await insert_brownout(dependencies.store, window)
-    effect = "refuses" if window.refuses else "only counts"
-    return f"began brownout {window.id} until {window.ends_at:%Y-%m-%dT%H:%M:%SZ}, {effect}: {describe_window_scope(window)}"
 
 
 async def _plan_brownout_end(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
-    now, id_ = dependencies.store.clock(), fields.get("id", "")
-    open_windows = [
-        window
-        for window in await list_brownouts(dependencies.store)
-        if id_ in ("", window.id) and describe_window_state(window, now) in ("under way", "to come")
+    store, now, id_ = dependencies.store, dependencies.store.clock(), fields.get("id", "")
+    windows = [
+        (window, describe_window_state(window, now))
+        for window in await list_brownouts(store)
+        if id_ in ("", window.id)
     ]
-    if not open_windows:
+    rows = [
+        [window.id, describe_window_scope(window), state, f"{window.ends_at:%Y-%m-%d %H:%M}"]
+        for window, state in windows
+        if state in ("under way", "to come")
+    ]
+    if not rows:
         raise ActionRefused("It has ended or was already switched off.")
     return Plan(
-        "Switch the brownout off" if id_ else "Switch every brownout off",
+        f"Switch brownout {id_} off" if id_ else "Switch every brownout off",
         ["Running gateways answer these requests again within a second."],
         "Switch off",
-        {"do": "brownout-off", "id": id_},
-        dict.fromkeys(("brownout", "scope", "state", "until"), ""),
-        [
-            [
-                window.id,
-                describe_window_scope(window),
-                describe_window_state(window, now),
-                f"{window.ends_at:%Y-%m-%d %H:%M}",
-            ]
-            for window in open_windows
-        ],
+        BROWNOUT_COLUMNS,
+        rows,
+        lambda: end_brownouts(store, store.clock(), id_ or None),
     )
 
 
-async def _execute_brownout_end(dependencies: ConsoleDependencies, fields: Fields) -> str:
-    id_ = fields.get("id", "")
-    if not await end_brownouts(dependencies.store, dependencies.store.clock(), id_ or None):
-        raise ActionRefused("It has ended or was already switched off.")
-    return f"switched off brownout {id_}" if id_ else "switched off every brownout"
-
-
-# Executing parses the fields again, because keys may have changed since the plan was shown.
-ACTIONS: Mapping[str, Action] = {
-    "freeze": Action(_plan_freeze, _execute_freeze),
-    "unfreeze": Action(_plan_unfreeze, _execute_unfreeze),
-    "mode": Action(_plan_mode_switch, _execute_mode_switch),
-    "brownout": Action(_plan_brownout_start, _execute_brownout_start),
-    "brownout-off": Action(_plan_brownout_end, _execute_brownout_end),
+ACTIONS: Mapping[str, Callable[[ConsoleDependencies, Fields], Awaitable[Plan]]] = {
+    "freeze": _plan_freeze,
+    "unfreeze": _plan_freeze,
+    "mode": _plan_mode_switch,
+    "brownout": _plan_brownout_start,
+    "brownout-off": _plan_brownout_end,
 }
+"""Plans of the actions. A confirmed action is planned again, because keys may have changed."""
+
+
+async def plan_action(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
+    """Plans the action of a form; raises REFUSALS."""
+    if (plan := ACTIONS.get(fields.get("do", ""))) is None:
+        raise ActionRefused("There is no such action.")
+    return await plan(dependencies, fields)
+
+
+async def execute_action(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
+    """Plans an action again and carries it out; raises REFUSALS."""
+    plan = await plan_action(dependencies, fields)
+    if not await plan.execute():
+        raise ActionRefused("Nothing changed: it is so already.")
+    return plan

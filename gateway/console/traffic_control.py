@@ -12,10 +12,9 @@ from gateway.console.actions import (
     ACTIONS,
     DURATION_MINUTES,
     ENVIRONMENTS,
-    MAX_ROWS,
     REFUSALS,
-    Action,
-    ActionRefused,
+    execute_action,
+    plan_action,
 )
 from gateway.console.pages import Page, redirect_see_other
 from gateway.operator.brownout_windows import (
@@ -38,6 +37,23 @@ MAX_CHOICES = 200
 
 MAX_AUDIT_ENTRIES = 30
 MAX_BROWNOUTS = 20
+MAX_AFFECTED = 50
+
+FIELDS = frozenset(
+    [
+        "do",
+        "merchant",
+        "environment",
+        "key",
+        "group",
+        "mode",
+        "minutes",
+        "operation",
+        "counts",
+        "id",
+    ]
+)
+"""The fields of the forms, which the form of a confirmation repeats."""
 
 
 class TrafficControlPage(Page):
@@ -81,28 +97,28 @@ class TrafficControlPage(Page):
     async def confirm(self, request: web.Request) -> web.StreamResponse:
         """Shows the effect of an action and asks for confirmation; changes nothing."""
         try:
-            plan = await _require_action(request.query).plan(self._dependencies, request.query)
+            plan = await plan_action(self._dependencies, request.query)
         except REFUSALS as error:
             return self._render_refusal(request, error)
-        return self._pages.render_page(request, "confirm", plan=plan, max_rows=MAX_ROWS)
+        return self._pages.render_page(
+            request,
+            "confirm",
+            plan=plan,
+            fields={name: value for name, value in request.query.items() if name in FIELDS},
+            max_rows=MAX_AFFECTED,
+        )
 
     async def execute(self, request: web.Request, fields: Mapping[str, str]) -> web.StreamResponse:
         client_address = self._pages.find_client_address(request)
         try:
             # Operators share one token, so the audit log can only name the address.
             with attribute_events_to_operator(f"console, from {client_address}"):
-                description = await _require_action(fields).execute(self._dependencies, fields)
+                plan = await execute_action(self._dependencies, fields)
         except REFUSALS as error:
             return self._render_refusal(request, error)
         # A warning, because it changes what clients get; the audit log has it too.
-        log.warning("console_change", change=description, **{"client.address": client_address})
+        log.warning("console_change", change=plan.title, **{"client.address": client_address})
         return redirect_see_other(f"{PATH}?done={fields['do']}")
 
     def _render_refusal(self, request: web.Request, error: Exception) -> web.StreamResponse:
         return self._pages.render_page(request, "not_done", 409, why=str(error))
-
-
-def _require_action(fields: Mapping[str, str]) -> Action:
-    if (action := ACTIONS.get(fields.get("do", ""))) is None:
-        raise ActionRefused("There is no such action.")
-    return action

@@ -63,8 +63,8 @@ async def test_mode_is_switched_for_a_key_and_a_group(
 ) -> None:
     query = "do=mode&merchant=&key=demo-sandbox&group=balances&mode=forward"
     confirmation_page = await read_confirmation_page(console_client, query)
-    assert "Balances of demo sandbox, key demo-sandbox" in confirmation_page
-    assert "requests are passed unchanged to the legacy service" in confirmation_page
+    assert "Switch balances of demo sandbox, key demo-sandbox to forward?" in confirmation_page
+    assert "Requests are passed unchanged to the legacy service" in confirmation_page
     fields = dict(part.split("=") for part in query.split("&"))
     assert (await console_client.post("/switches", fields)).status == 303
     async with open_store(console.gateway.settings.state) as store:
