@@ -9,7 +9,7 @@ from aiohttp import web
 
 from gateway.auth.key_rows import load_listed_keys
 from gateway.config.migration_settings import Deprecation
-from gateway.console.charts import Plot, build_stacked_bar_plot, format_axis_time_labels
+from gateway.console.charts import Bar, BarChart, format_axis_time_labels
 from gateway.console.pages import Page
 from gateway.operator.key_usage import (
     KeyUsage,
@@ -82,7 +82,7 @@ class MigrationPage(Page):
             ),
             # Requests without a known key are counted without a merchant.
             unknown=next((usage for usage in keys if not usage.owner.merchant), None),
-            plot=await _load_usage_plot(store, since, today),
+            chart=await _load_usage_chart(store, since, today),
             becomes=map_operations_to_replacement_calls(),
         )
 
@@ -93,12 +93,12 @@ def _is_usage_of_signed_interface(use: KeyUsage) -> bool:
     )
 
 
-async def _load_usage_plot(store: Store, since: date, today: date) -> Plot:
+async def _load_usage_chart(store: Store, since: date, today: date) -> BarChart:
     midnights = [
         datetime.combine(since, time(), UTC) + number * DAY
         for number in range((today - since).days + 1)
     ]
-    bars = {midnight: {"legacy": 0.0, "signed": 0.0} for midnight in midnights}
+    bars = {midnight: {"legacy": 0, "signed": 0} for midnight in midnights}
     counts_by_day = await load_request_counts(
         store, DAY, midnights[0], "began_at", "merchant", "operation"
     )
@@ -107,7 +107,8 @@ async def _load_usage_plot(store: Store, since: date, today: date) -> Plot:
         if merchant and began_at in bars:
             interface = "signed" if operation == SIGNED_OPERATION else "legacy"
             bars[began_at][interface] += counts.requests
-    return build_stacked_bar_plot(
-        [(f"{midnight:%Y-%m-%d}", values) for midnight, values in bars.items()],
+    return BarChart(
+        "Requests per day",
+        [Bar(f"{midnight:%Y-%m-%d}", values) for midnight, values in bars.items()],
         format_axis_time_labels(midnights, "%d %b"),
     )

@@ -15,7 +15,7 @@ from gateway.console.traffic import (
     DEFAULT_HOURS,
     find_last_failure,
     load_recent_traffic,
-    load_traffic_plots,
+    load_traffic_chart,
 )
 from gateway.http.progress import RequestProgress
 from gateway.operator.key_usage import group_usage_by_key
@@ -51,7 +51,7 @@ class OverviewPage(Page):
         faults = await self._health.find_problems()
         limited = [use for use in await self._dependencies.load_limit_usage() if use.level != "ok"]
         gauges = await load_state_gauges(store)
-        plots, _ = await load_traffic_plots(store, DEFAULT_HOURS)
+        chart, _ = await load_traffic_chart(store, DEFAULT_HOURS)
         since = compute_span_start(store.clock() - FIGURES_PERIOD, HOUR)
         # In this order: the day shows at least what the last minutes do.
         recent_by_merchant = await load_recent_traffic(store)
@@ -71,7 +71,7 @@ class OverviewPage(Page):
                 limited,
                 last_failure_at=await find_last_failure(store),
             ),
-            plots=plots,
+            chart=chart,
             day=sum_request_counts(day.values()),
             recent=sum_request_counts(recent_by_merchant.values()),
             figures=gauges,

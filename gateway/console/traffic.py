@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlencode
 
 from aiohttp import web
 
 from gateway.console.charts import (
-    Plot,
-    build_line_plot,
-    build_stacked_bar_plot,
+    Bar,
+    BarChart,
     format_axis_time_labels,
     list_time_span_starts,
 )
@@ -21,7 +19,6 @@ from gateway.console.pages import Page, build_requests_url
 from gateway.observability.recent_requests import UNAUTHENTICATED, UNMATCHED_ROUTE
 from gateway.storage import Store
 from gateway.storage.request_counts import (
-    BUCKET_BOUNDS_MS,
     HOUR,
     MINUTE,
     Part,
@@ -39,7 +36,10 @@ RECENT_PERIOD = timedelta(minutes=15)
 
 FILTERS = ("merchant", "environment", "operation")
 
-PERCENTILES: Mapping[str, int] = {"p50": 50, "p95": 95, "p99": 99}
+PERCENTILES: Mapping[str, tuple[Part, int]] = {
+    f"{part} p{percent}": (part, percent) for part in get_args(Part) for percent in (50, 95, 99)
+}
+"""The durations of each bar, by heading."""
 
 MAX_ROWS = 50
 """Rows of the table; the others are added up in one."""
@@ -65,29 +65,31 @@ COLUMNS: Mapping[str, tuple[str, Callable[[RequestCounts], float]]] = {
 """The heading of each column of figures, and what it is sorted by."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrafficPlots:
-    requests: Plot
-    service: Plot
-    gateway: Plot
-    bar_size: timedelta
-
-
-async def load_traffic_plots(
+async def load_traffic_chart(
     store: Store, hours: int, filters: Mapping[str, str] | None = None
-) -> tuple[TrafficPlots, RequestCounts]:
-    """Loads the plots of the last hours and their total; raises StoreUnavailable."""
+) -> tuple[BarChart, RequestCounts]:
+    """Loads the chart of the last hours and their total; raises StoreUnavailable."""
     bar_size, now = BAR_SIZE_BY_HOURS[hours], store.clock()
     since, until = _compute_period(now, hours)
     traffic_by_start = await load_request_counts(
         store, _find_span(hours), since, "began_at", required_values=filters, has_durations=True
     )
     starts = list_time_span_starts(since, until, bar_size)
-    bars: list[RequestCounts] = [RequestCounts() for _ in starts]
+    counts = [RequestCounts() for _ in starts]
     for (began_at,), traffic in traffic_by_start.items():
         # Requests counted since the period was computed belong to the last bar.
-        bars[min(int((began_at - since) / bar_size), len(bars) - 1)].add(traffic)
-    return _build_traffic_plots(starts, bars, bar_size), sum_request_counts(bars)
+        counts[min(int((began_at - since) / bar_size), len(counts) - 1)].add(traffic)
+    bars = [
+        Bar(
+            f"{start:%H:%M}\N{EN DASH}{start + bar_size:%H:%M}",
+            {"answered": each.successful, "refused": each.refused, "failed": each.failed},
+            {heading: each.percentile(*wanted) for heading, wanted in PERCENTILES.items()},
+        )
+        for start, each in zip(starts, counts, strict=True)
+    ]
+    title = f"Requests per {bar_size // MINUTE} min"
+    chart = BarChart(title, bars, format_axis_time_labels(starts))
+    return chart, sum_request_counts(counts)
 
 
 def _find_span(hours: int) -> timedelta:
@@ -101,35 +103,6 @@ def _compute_period(now: datetime, hours: int) -> tuple[datetime, datetime]:
     # Aligned to the clock, so that a bar does not change its span with every refresh.
     until = datetime.fromtimestamp(now.timestamp() // seconds * seconds + seconds, UTC)
     return until - timedelta(hours=hours), until
-
-
-def _build_traffic_plots(
-    starts: Sequence[datetime], bars: Sequence[RequestCounts], bar_size: timedelta
-) -> TrafficPlots:
-    labels = format_axis_time_labels(starts)
-    names = [f"{start:%H:%M}\N{EN DASH}{start + bar_size:%H:%M}" for start in starts]
-    counts = [
-        {"answered": traffic.successful, "refused": traffic.refused, "failed": traffic.failed}
-        for traffic in bars
-    ]
-
-    def build_percentile_plot(part: Part) -> Plot:
-        # Capped at the highest bucket bound, because infinity cannot be drawn.
-        percentiles = [
-            {
-                name: min(traffic.percentile(part, percent) or 0.0, BUCKET_BOUNDS_MS[-1])
-                for name, percent in PERCENTILES.items()
-            }
-            for traffic in bars
-        ]
-        return build_line_plot(list(zip(names, percentiles, strict=True)), labels)
-
-    return TrafficPlots(
-        build_stacked_bar_plot(list(zip(names, counts, strict=True)), labels),
-        build_percentile_plot("service"),
-        build_percentile_plot("gateway"),
-        bar_size,
-    )
 
 
 async def load_recent_traffic(store: Store) -> dict[str, RequestCounts]:
@@ -161,7 +134,7 @@ class TrafficPage(Page):
         view = _parse_view(request.query)
         hours = int(view["hours"])
         filters = {name: view[name] for name in FILTERS if name in view}
-        plots, total = await load_traffic_plots(self._store, hours, filters)
+        chart, total = await load_traffic_chart(self._store, hours, filters)
         since, _ = _compute_period(self._store.clock(), hours)
         counts = await load_request_counts(
             self._store,
@@ -182,7 +155,7 @@ class TrafficPage(Page):
             columns=[(name, title, view | {"sort": name}) for name, (title, _) in COLUMNS.items()],
             filters=filters,
             everything={name: view[name] for name in view if name not in FILTERS},
-            plots=plots,
+            chart=chart,
             total=total,
             rows=_build_rows(counts, view),
         )

@@ -130,14 +130,13 @@ def test_bars_are_visible_in_dark_theme(page: Page) -> None:
     page.emulate_media(color_scheme="dark")
     page.goto("/")
     background = read_color(page, "body", "backgroundColor")
-    for plot in ("#at-service", "#in-gateway"):
-        for kind in ("p50", "p95", "p99"):
-            bar_color = page.locator(f"{plot} .key.{kind}").evaluate(
-                "element => { const canvas = document.createElement('canvas').getContext('2d');"
-                " canvas.fillStyle = getComputedStyle(element).backgroundColor; canvas.fillRect(0, 0, 1, 1);"
-                " return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3); }"
-            )
-            assert compute_contrast(bar_color, background) >= 3, (plot, kind)
+    for kind in ("answered", "refused", "failed"):
+        bar_color = page.locator(f"#requests .key.{kind}").evaluate(
+            "element => { const canvas = document.createElement('canvas').getContext('2d');"
+            " canvas.fillStyle = getComputedStyle(element).backgroundColor; canvas.fillRect(0, 0, 1, 1);"
+            " return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3); }"
+        )
+        assert compute_contrast(bar_color, background) >= 3, kind
 
 
 def press_tab_until_focused(page: Page, target: Locator, max_presses: int = 40) -> None:

@@ -324,7 +324,7 @@ async def test_log_and_audit_log_name_operator_without_secrets(
         "console, from 127.0.0.1",
     )
     log_text = "".join(capfd.readouterr())
-    assert "froze merchant demo, live and sandbox" in log_text
+    assert "Freeze writes of merchant demo, live and sandbox" in log_text
     assert "127.0.0.1" in log_text
     assert TOKEN not in log_text
     assert COOKIE not in log_text
