@@ -16,7 +16,6 @@ from typing import NoReturn
 
 import click
 
-from gateway.cli.errors import CommandError
 from gateway.observability import logs
 
 COMMAND_GROUPS = {
@@ -60,8 +59,22 @@ COMMAND_GROUPS = {
 """The commands by task, each with the sentence that ``--help`` shows."""
 
 COMMANDS = {name: text for group in COMMAND_GROUPS.values() for name, text in group.items()}
-_SHARED_MODULES = {"unfreeze": "freeze", "restore": "backup", "compare": "comparing"}
+_SHARED_MODULES = {
+    "batches": "writes",
+    "compare": "comparing",
+    "erase": "backup",
+    "migrate": "backup",
+    "openapi": "operations",
+    "restore": "backup",
+    "unfreeze": "freeze",
+}
 """Commands that are defined in another command's module."""
+
+
+class CommandError(click.ClickException):
+    """An error of a command: one line on stderr."""
+
+    exit_code = 2
 
 
 class _LazyGroup(click.Group):

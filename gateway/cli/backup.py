@@ -1,16 +1,55 @@
-"""`payout-gateway backup` and `restore`: the state and its key file in one archive."""
+"""`payout-gateway migrate`, `backup`, `restore` and `erase`: the database and its key file."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from gateway.cli.errors import CommandError
-from gateway.cli.options import FILE, config_option, json_option, print_json
-from gateway.cli.output import run_to_completion
+from gateway.auth.key_rows import find_single_key, load_listed_keys
+from gateway.cli import CommandError
+from gateway.cli.options import (
+    FILE,
+    config_option,
+    json_option,
+    print_json,
+    require_confirmation,
+    yes_option,
+)
+from gateway.cli.output import run_to_completion, run_with_store
 from gateway.config.settings import Settings
+from gateway.observability.plurals import pluralize
+from gateway.operator.retention import ErasureCounts, RecipientInUse, erase_recipient
+from gateway.storage import Store, Tenant, open_store
 from gateway.storage.backups import mark_as_restored, restore_backup, save_backup
+from gateway.storage.migrations import find_newest_revision
+from gateway.storage.store import load_schema_revision
+
+
+@click.command()
+@config_option
+def migrate(*, settings: Settings) -> None:
+    """Create the database's tables, or bring them up to date for this version.
+
+    Starting the gateway does the same. Run it before an update of several instances, so that they
+    find the tables ready. Exit code 0: the tables are up to date. 2: they could not be changed; the
+    database is as it was.
+    """
+
+    async def migrate_database() -> tuple[str | None, str]:
+        old_revision = await load_schema_revision(settings.state)
+        async with open_store(settings.state) as store:
+            return old_revision, store.where
+
+    old_revision, location = run_to_completion(migrate_database(), "Migrating")
+    revision = find_newest_revision()
+    if old_revision == revision:
+        click.echo(f"{location} is up to date (revision {revision}); nothing was changed")
+    elif old_revision is None:
+        click.echo(f"Created the tables of {location} (revision {revision})")
+    else:
+        click.echo(f"Brought {location} from revision {old_revision} to {revision}")
 
 
 @click.command()
@@ -71,3 +110,55 @@ def restore(*, file: Path | None, force: bool, as_json: bool, settings: Settings
         "API keys that were revoked after the backup are valid again: check `payout-gateway keys "
         "list` and revoke them again."
     )
+
+
+NOT_ERASED_NOTE = (
+    "Not erased: the service's own record (DELETE /v1/recipients/:id archives it there), earlier "
+    "backups, and logs, which contain ids."
+)
+
+
+@click.command()
+@click.argument("recipient", metavar="RECIPIENT_ID")
+@click.option("--key", "word", required=True, help="A key of the merchant, by name or prefix.")
+@yes_option
+@json_option
+@config_option
+def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Settings) -> None:
+    """Erase the personal data of a recipient: name, address, memos and settings.
+
+    Records without personal data are kept: ids, whether the recipient is deleted or blocked, and
+    the history of writes. The command is refused while a write of the merchant is in progress or in
+    doubt, or while a draft batch contains the recipient. The audit log records who ran it.
+    """
+    # Scripts have to pass --yes too: erased data cannot be restored.
+    require_confirmation("Permanently erase this recipient's data?", yes=yes)
+
+    async def erase_data(store: Store) -> tuple[ErasureCounts, Tenant]:
+        # The key only names the merchant and environment, to which the recipient belongs.
+        key = find_single_key(await load_listed_keys(store), word)
+        try:
+            return await erase_recipient(store, key.tenant, recipient), key.tenant
+        except RecipientInUse as in_use:
+            raise CommandError(str(in_use)) from None
+
+    erased, owner = run_with_store(settings, erase_data)
+    if as_json:
+        print_json(asdict(erased))
+        return
+    if any(asdict(erased).values()):
+        payments = pluralize(erased.payments, "payment")
+        batches = pluralize(erased.batches, "batch", "batches")
+        facts = pluralize(erased.facts, "stored field")
+        click.echo(f"Erased from {payments} in {batches}, and {facts} of the recipient.")
+    else:
+        click.echo(
+            f"Nothing to erase: no data of {recipient} is stored for {owner}. Check the id and "
+            "the key."
+        )
+    if erased.answers:
+        click.echo(
+            f"{erased.answers} answers are still stored, encrypted, for retried requests; they "
+            "expire in a day."
+        )
+    click.echo(NOT_ERASED_NOTE)

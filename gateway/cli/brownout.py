@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from gateway.auth.key_rows import load_listed_keys
-from gateway.cli.errors import CommandError
+from gateway.cli import CommandError
 from gateway.cli.options import (
     FullHelpGroup,
     config_option,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from gateway.cli.errors import CommandError
+from gateway.cli import CommandError
 from gateway.cli.options import FILE, json_option
 from gateway.config.settings import (
     DEFAULT_CONFIG_FILE,

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from gateway.cli import COMMAND_GROUPS, gateway
-from gateway.docgen.reference.markdown import format_markdown_table
+from gateway.docgen.reference import format_markdown_table
 
 PAGE = Path(__file__).parents[2] / "deploy" / "commands.md"
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import click
 
-from gateway.cli.errors import CommandError
+from gateway.cli import CommandError
 from gateway.cli.options import FILE
 from gateway.cli.output import print_table, run_to_completion, show_progress
 from gateway.compare.endpoints import Side

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from gateway.cli import CommandError
 from gateway.cli import compare as compare_module
-from gateway.cli.errors import CommandError
 from gateway.cli.options import (
     FILE,
     FullHelpGroup,

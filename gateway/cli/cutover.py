@@ -9,7 +9,7 @@ import click
 
 from gateway.auth.key_rows import find_single_key, load_listed_keys
 from gateway.auth.keys import ApiKey
-from gateway.cli.errors import CommandError
+from gateway.cli import CommandError
 from gateway.cli.options import FullHelpGroup, config_option, json_option, print_json
 from gateway.cli.output import print_table, run_to_completion, show_progress
 from gateway.config.settings import Settings

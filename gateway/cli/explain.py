@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gateway.cli.errors import CommandError
+from gateway.cli import CommandError
 from gateway.cli.options import config_file_option, json_option, load_command_settings
 from gateway.cli.output import print_table
 from gateway.config.settings import Settings
 from gateway.docgen.curl import InvalidCurlCommand, parse_curl, separate_own_and_curl_arguments
-from gateway.docgen.explain import Explanation, UnknownOperation, explain_request
-from gateway.docgen.signed_curl import render_curl_script
+from gateway.docgen.explain import ExplainedCall, Explanation, UnknownOperation, explain_request
 from mappings.failures import Invalid
 
 OPTIONS_WITH_VALUE = ("--config",)
+
+# Python instead of `openssl dgst -hmac`, whose arguments, the secret key, every user can list.
+PREAMBLE = """\
+# The credentials are read from the shell's environment only; export both before you paste this.
+: "${{ACCESS_KEY:?export ACCESS_KEY first}}" "${{SECRET_KEY:?export SECRET_KEY first}}"
+BASE_URL=${{BASE_URL:-{base_url}}}
+sign() {{ python3 -c 'import hashlib, hmac, os, sys
+print(hmac.new(os.environ["SECRET_KEY"].encode(), sys.stdin.buffer.read(), hashlib.sha256).hexdigest())'; }}"""
 
 
 class _CurlCommand(click.Command):
@@ -122,7 +131,42 @@ def _print_curl_script(settings: Settings, explanation: Explanation) -> None:
     if explanation.refusal and not explanation.calls:
         reasons = " ".join(problem.message for problem in explanation.refusal.problems)
         raise CommandError(f"the gateway rejects this request, and no call is made: {reasons}")
-    click.echo(render_curl_script(settings, explanation))
+    click.echo(_render_curl_script(settings, explanation))
+
+
+def _render_curl_script(settings: Settings, explanation: Explanation) -> str:
+    """Renders a script for a POSIX shell. It contains no secret and prints none."""
+    # The sandbox first: a pasted write should not reach the live environment by default.
+    environments = settings.environments
+    environment = environments.sandbox or environments.live
+    base_url = environment.base_url if environment else "https://sandbox.service.example"
+    parts = [PREAMBLE.format(base_url=shlex.quote(base_url))]
+    for number, call in enumerate(explanation.calls, 1):
+        parts.append("\n".join(_iter_call_lines(settings, number, call)))
+    return "\n\n".join(parts)
+
+
+def _iter_call_lines(settings: Settings, number: int, call: ExplainedCall) -> Iterator[str]:
+    words = settings.vocabulary.current
+    _, method, signed_target, body = call.signed.removesuffix("\n").split("\n", 3)
+    title = f"# {number}. {method} {call.target}"
+    if number > 1:
+        title += "; ids that an earlier answer returns are examples: replace them"
+    yield title
+    if body:
+        yield f"BODY={shlex.quote(body)}"
+    yield "STAMP=$(date +%s)"
+    signed_body = '"$BODY"' if body else "''"
+    arguments = f'"$STAMP" {method} {shlex.quote(signed_target)} {signed_body}'
+    yield rf"SIGNATURE=$(printf '%s\n%s\n%s\n%s\n' {arguments} | sign)"
+    options = [
+        f'-H "Authorization: {words.scheme} $ACCESS_KEY:$SIGNATURE"',
+        f'-H "{words.timestamp_header}: $STAMP"',
+    ]
+    if body:
+        options += ["-H 'Content-Type: application/json'", '--data-binary "$BODY"']
+    yield rf'curl -sS -w "\n" -X {method} "$BASE_URL"{shlex.quote(call.target)}' + " \\"
+    yield "  " + " ".join(options)
 
 
 def _print_answer(explanation: Explanation) -> None:

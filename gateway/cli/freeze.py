@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gateway.cli.errors import CommandError
+from gateway.cli import CommandError
 from gateway.cli.options import config_option, format_time, json_option, print_json
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from pydantic import ValidationError
 
-from gateway.cli.errors import CommandError
+from gateway.cli import CommandError
 from gateway.config.settings import Environment
 from gateway.storage import StoreUnavailable
 from gateway.storage.key_file import create_key_file

@@ -29,7 +29,7 @@ from gateway.auth.keys import (
     probe_tenant_credentials,
 )
 from gateway.auth.signing import Credentials, extract_displayable_key_prefix, shorten_key
-from gateway.cli.errors import CommandError
+from gateway.cli import CommandError
 from gateway.cli.options import (
     FullHelpGroup,
     config_option,

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gateway.cli.errors import CommandError
+from gateway.cli import CommandError
 from gateway.cli.freeze import build_audit_event_json, print_audit_events
 from gateway.cli.options import (
     FullHelpGroup,

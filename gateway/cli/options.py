@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from gateway.cli.errors import CommandError
+from gateway.cli import CommandError
 from gateway.config.settings import DEFAULT_CONFIG_FILE, ConfigurationError, Settings, load_settings
 
 FILE = click.Path(dir_okay=False, path_type=Path)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from gateway.cli.errors import CommandError
+from gateway.cli import CommandError
 from gateway.config.settings import ConfigurationError, Settings
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gateway.cli.errors import CommandError
+from gateway.cli import CommandError
 from gateway.cli.options import (
     config_option,
     environment_option,

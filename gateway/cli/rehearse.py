@@ -19,7 +19,7 @@ import click
 
 from gateway.auth.key_import import import_only_key
 from gateway.auth.key_rows import find_single_key, load_credentials, load_listed_keys
-from gateway.cli.errors import CommandError
+from gateway.cli import CommandError
 from gateway.cli.options import FILE, config_option, json_option, print_json
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Environments, Server, Settings, State

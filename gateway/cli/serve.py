@@ -11,7 +11,7 @@ from typing import get_args
 
 import click
 
-from gateway.cli.errors import CommandError
+from gateway.cli import CommandError
 from gateway.cli.options import config_file_option, load_command_settings
 from gateway.config.settings import (
     DEFAULT_CONFIG_FILE,

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, get_args
 
 import click
 
-from gateway.cli.errors import CommandError
+from gateway.cli import CommandError
 from gateway.cli.options import config_file_option, load_command_settings
 from gateway.simulator import (
     DEMO_API_KEY,

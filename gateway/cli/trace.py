@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gateway.cli.errors import CommandError
+from gateway.cli import CommandError
 from gateway.cli.freeze import build_audit_event_json
 from gateway.cli.options import (
     config_option,

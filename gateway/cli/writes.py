@@ -1,4 +1,4 @@
-"""`payout-gateway writes`: lists writes in doubt and records the outcome an operator found."""
+"""`payout-gateway writes` and `batches`: writes in doubt, their outcome, and superseded batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gateway.admin.port import build_admin_url, fetch_faults
-from gateway.cli.errors import CommandError
+from gateway.cli import CommandError
 from gateway.cli.options import (
     FullHelpGroup,
     config_option,
@@ -17,7 +17,7 @@ from gateway.cli.options import (
     require_confirmation,
     yes_option,
 )
-from gateway.cli.output import run_with_store
+from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 from gateway.operator.in_doubt_writes import (
     OperatorVerdict,
@@ -33,6 +33,7 @@ from gateway.operator.operation_closing import close_in_doubt_operation
 from gateway.storage import Store
 from gateway.storage.operation_records import OPERATOR_OUTCOMES
 from gateway.storage.operation_states import describe_write_state
+from gateway.storage.superseded_batches import SupersededBatch, list_superseded_batches
 
 NO_GATEWAY_WARNING = (
     "Warning: no gateway answers at {url}, so it is not known here whether the service is up. If it is "
@@ -208,3 +209,52 @@ def close_operation(*, write: str, yes: bool, as_json: bool, settings: Settings)
         print_json({"write": write, "closed": True})
     else:
         click.echo(f"Closed: {description}.")
+
+
+@click.group(cls=FullHelpGroup)
+def batches() -> None:
+    """List batches that clients no longer see."""
+
+
+@batches.command("abandoned")
+@json_option
+@config_option
+def print_superseded_batches(*, as_json: bool, settings: Settings) -> None:
+    """List superseded batches: the service still has them, or may have them, but clients do not.
+
+    The gateway never starts a superseded batch. Do not start one in the service's dashboard: its
+    payments were changed, deleted, or are paid by another batch.
+    """
+    superseded = run_with_store(settings, list_superseded_batches)
+    if as_json:
+        print_json({"batches": [_build_superseded_batch_json(record) for record in superseded]})
+    elif not superseded:
+        click.echo("There are no superseded batches.")
+    else:
+        headers = ["merchant", "environment", "batch", "superseded at the service", "since"]
+        print_table(
+            [*headers, "what to do"], [_build_superseded_batch_row(record) for record in superseded]
+        )
+
+
+def _build_superseded_batch_json(record: SupersededBatch) -> dict[str, Any]:
+    return {
+        **record.tenant._asdict(),
+        "batch": record.batch_id,
+        # The names of JSON keys are older than those in the code; scripts read them.
+        "abandoned": record.upstream_id,
+        "since": format_time(record.since),
+        "deleted": record.is_deleted,
+        "what_to_do": record.advice,
+    }
+
+
+def _build_superseded_batch_row(record: SupersededBatch) -> list[str]:
+    batch_id = record.batch_id or "-"
+    return [
+        *record.tenant,
+        batch_id,
+        record.upstream_id or "may exist",
+        format_time(record.since),
+        record.advice,
+    ]

@@ -9,8 +9,8 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from gateway.cli.batches import batches
 from gateway.cli.operations import operations
+from gateway.cli.writes import batches
 from gateway.simulator import Service, ServiceOptions
 from mappings import OPERATIONS, UNLISTED
 from tests.payouts import (

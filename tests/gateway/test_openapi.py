@@ -16,7 +16,7 @@ from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.cli.openapi import openapi
+from gateway.cli.operations import openapi
 from gateway.docgen.examples import EXAMPLE_BODIES, EXAMPLE_IDS
 from gateway.docgen.openapi import FIELDS, SHAPES, TABLES, build_openapi_document
 from gateway.simulator import Service

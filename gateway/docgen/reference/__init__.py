@@ -1,1 +1,0 @@
-"""Generates the reference pages of operations and states."""
