@@ -41,21 +41,8 @@ from gateway.storage.brownout_rows import (
 )
 from gateway.storage.request_counts import UsageSummary
 
-
-class UtcTimeParameter(click.ParamType[datetime]):
-    name = "moment"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> datetime:
-        if isinstance(value, datetime):
-            return value
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail("not a date and time; write it like 2026-11-30T09:00Z", param, ctx)
-        # A guess would start the brownout hours early or late.
-        if moment.tzinfo is None:
-            self.fail("add the time zone, for example 2026-11-30T09:00Z for UTC", param, ctx)
-        return moment.astimezone(UTC)
+# Without a time zone a brownout could start hours early or late.
+MOMENT = click.DateTime(["%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S%z"])
 
 
 @click.group(cls=FullHelpGroup)
@@ -67,13 +54,13 @@ def brownout() -> None:
 @click.option(
     "--from",
     "begins_at",
-    type=UtcTimeParameter(),
+    type=MOMENT,
     help="Start time, such as 2026-11-30T09:00Z. Default: now.",
 )
 @click.option(
     "--until",
     "ends_at",
-    type=UtcTimeParameter(),
+    type=MOMENT,
     required=True,
     help="End time, such as 2026-11-30T09:30Z.",
 )
@@ -124,66 +111,38 @@ def schedule_brownouts(
         return resolved, await load_usage_affected_by_windows(store, *resolved)
 
     now = datetime.now(UTC)
-    begins_at = begins_at or now
+    period = (begins_at or now).astimezone(UTC), ends_at.astimezone(UTC)
     try:
         operation_names = expand_operation_names(operations)
         windows = [
-            create_window(
-                now, (begins_at, ends_at), merchant, key, operation_names, refuses=not dry_run
-            )
+            create_window(now, period, merchant, key, operation_names, refuses=not dry_run)
             for merchant in merchants or ("",)
             for key in keys or ("",)
         ]
         # After the windows are built, so that an invalid option fails without a question.
         if not dry_run:
-            require_confirmation_if_interactive(_build_confirmation_question(windows), yes=yes)
+            scope = ",".join(map(_describe_scope, windows)).strip(",") or " of every key"
+            question = f"Refuse requests{scope} from {' to '.join(map(format_time, period))}?"
+            require_confirmation_if_interactive(question, yes=yes)
         windows_saved, affected = run_with_store(settings, save_windows)
     except InvalidWindow as error:
         # The message begins with the name of the option, without the dashes.
         raise CommandError(f"--{error}") from None
-    _print_schedule(windows_saved, affected, (begins_at, ends_at), dry_run=dry_run)
-
-
-def _print_schedule(
-    windows: list[Brownout],
-    affected: list[UsageSummary],
-    period: tuple[datetime, datetime],
-    *,
-    dry_run: bool,
-) -> None:
     effect = "counts requests" if dry_run else "refuses requests"
-    for window in windows:
-        click.echo(
-            f"Brownout {window.id} {effect}{_describe_scope(window)} from {format_time(period[0])} to {format_time(period[1])}."
-        )
+    for window in windows_saved:
+        span = " to ".join(map(format_time, period))
+        click.echo(f"Brownout {window.id} {effect}{_describe_scope(window)} from {span}.")
     if not affected:
         click.echo("No affected request was made in the last seven days.")
         return
     click.echo("Affected requests in the last seven days:\n")
-    heads = ["merchant", "environment", "key", "operation", "requests", "last"]
-    print_table(
-        heads,
-        [
-            [*_build_usage_row(usage), str(usage.requests), format_time(usage.last_at)]
-            for usage in affected
-        ],
-    )
-
-
-def _build_confirmation_question(windows: list[Brownout]) -> str:
-    scope = (
-        ",".join(map(_describe_scope, windows)) if _describe_scope(windows[0]) else " of every key"
-    )
-    return f"Refuse requests{scope} from {format_time(windows[0].begins_at)} to {format_time(windows[0].ends_at)}?"
+    rows = [[*usage[:4], str(usage.requests), format_time(usage.last_at)] for usage in affected]
+    print_table(["merchant", "environment", "key", "operation", "requests", "last"], rows)
 
 
 def _describe_scope(window: Brownout) -> str:
     names = [name for name in (window.merchant, window.key and f"key {window.key}") if name]
     return f" of {', '.join(names)}" if names else ""
-
-
-def _build_usage_row(usage: UsageSummary) -> list[str]:
-    return [usage.merchant, usage.environment, usage.key, usage.operation]
 
 
 @brownout.command("list")
