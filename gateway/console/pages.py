@@ -127,6 +127,14 @@ class Pages:
             set_session_cookie(request, response, session_cookie)
         return response
 
+    def render_message(
+        self, request: web.Request, status: int, heading: str, text: str, link: tuple[str, str]
+    ) -> web.Response:
+        """Renders a page that says why there is no other; ``link`` is an address and its text."""
+        level = "warning" if status in (404, 409) else "error"
+        texts = {"heading": heading, "text": text, "href": link[0], "link": link[1]}
+        return self.render_page(request, "message", status, level=level, **texts)
+
     def wrap_view_with_unavailable_page(self, view: View) -> View:
         """Wraps a view: if the database is unavailable, a page says so."""
 
@@ -134,7 +142,11 @@ class Pages:
             try:
                 return await view(request)
             except StoreUnavailable as unavailable:
-                return self.render_page(request, "unavailable", 503, why=unavailable)
+                text, link = (
+                    f"{unavailable}. This page needs the database",
+                    (request.path, "Try again"),
+                )
+                return self.render_message(request, 503, "The database is unavailable", text, link)
 
         return handle_request
 
@@ -145,7 +157,8 @@ class Pages:
             try:
                 fields = await self.forms.read_verified_form_fields(request)
             except FormRejected as rejected:
-                return self.render_page(request, "refused", 403, why=str(rejected))
+                link = request.path, "Open the page"
+                return self.render_message(request, 403, "Nothing was done", str(rejected), link)
             return await view(request, fields)
 
         return self.wrap_view_with_unavailable_page(handle_form)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from aiohttp import web
 
 from gateway.console.alerts import HealthChecks
-from gateway.console.comparisons import ComparisonPage, ComparisonsPage
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.explaining import ExplainPage
-from gateway.console.limits import LimitsPage
+from gateway.console.listings import ComparisonPage, ComparisonsPage, LimitsPage, WritesPage
 from gateway.console.login import LoginPage
 from gateway.console.migration import MigrationPage
 from gateway.console.overview import OverviewPage
@@ -18,7 +17,6 @@ from gateway.console.service import ServicePage
 from gateway.console.static_files import serve_static_file
 from gateway.console.traffic import TrafficPage
 from gateway.console.traffic_control import TrafficControlPage
-from gateway.console.writes import WritesPage
 
 
 def add_console_routes(application: web.Application, dependencies: ConsoleDependencies) -> None:

@@ -32,9 +32,6 @@ log = structlog.get_logger()
 
 PATH = "/switches"
 
-MAX_CHOICES = 200
-"""With more keys, names are typed instead of chosen from a list."""
-
 MAX_AUDIT_ENTRIES = 30
 MAX_BROWNOUTS = 20
 MAX_AFFECTED = 50
@@ -80,7 +77,6 @@ class TrafficControlPage(Page):
             # Only whether it is a known name: no text of the page may come from a link.
             done=request.query.get("done") in ACTIONS,
             keys=keys,
-            typed=len(keys) > MAX_CHOICES,
             merchants=sorted({key.merchant for key in keys}),
             environments=ENVIRONMENTS,
             groups=GROUPS,
@@ -121,4 +117,5 @@ class TrafficControlPage(Page):
         return redirect_see_other(f"{PATH}?done={fields['do']}")
 
     def _render_refusal(self, request: web.Request, error: Exception) -> web.StreamResponse:
-        return self._pages.render_page(request, "not_done", 409, why=str(error))
+        link = PATH, "Back to traffic control"
+        return self._pages.render_message(request, 409, "Nothing was changed", str(error), link)

@@ -168,11 +168,7 @@ async def test_invalid_action_is_reported_and_changes_nothing(
         assert await list_audit_events(store) == events_before
 
 
-async def test_key_names_are_typed_if_there_are_too_many_to_list(
-    console_client: ConsoleClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert '<select id="mode-key"' in (await console_client.get("/switches")).text
-    monkeypatch.setattr("gateway.console.traffic_control.MAX_CHOICES", 0)
-    page = await console_client.get("/switches")
-    assert '<input id="mode-key" name="key"' in page.text
-    assert "demo-sandbox</option>" not in page.text
+async def test_names_of_merchants_and_keys_are_suggested(console_client: ConsoleClient) -> None:
+    page = (await console_client.get("/switches")).text
+    assert '<option value="demo"></option>' in page
+    assert '<option value="demo-sandbox">demo sandbox</option>' in page

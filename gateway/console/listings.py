@@ -1,0 +1,100 @@
+"""Pages that list what the commands list: rate limits, writes in doubt, and compared keys."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from aiohttp import web
+
+from gateway.console.pages import Page
+from gateway.operator.in_doubt_writes import advise_to_wait, load_in_doubt_writes
+from gateway.operator.limit_usage import NEAR_LIMIT_RATIO
+from gateway.operator.readiness import Difference, KeyReadiness, load_cutover_readiness
+from gateway.storage.difference_rows import Tally
+from gateway.storage.superseded_batches import list_superseded_batches
+
+MAX_KEYS = 200
+MAX_WRITES = 100
+"""Rows of each list; the commands list all."""
+
+
+class LimitsPage(Page):
+    """Lists the current use of each key's rate limit."""
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        uses = await self._dependencies.load_limit_usage()
+        return self._pages.render_page(
+            request,
+            "limits",
+            uses=uses[:MAX_KEYS],
+            more=len(uses) - MAX_KEYS,
+            fault=await self._dependencies.limits.find_limiter_problem(),
+            is_known=all(use.used is not None for use in uses),
+            levels=Counter(use.level for use in uses),
+            near=int(NEAR_LIMIT_RATIO * 100),
+        )
+
+
+class WritesPage(Page):
+    """Lists in-doubt writes and superseded batches, each with the action to take."""
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        writes = await load_in_doubt_writes(self._store)
+        if writes:
+            writes = advise_to_wait(writes, await self._health.find_problems())
+        batches = await list_superseded_batches(self._store)
+        return self._pages.render_page(
+            request,
+            "writes",
+            writes=writes[:MAX_WRITES],
+            batches=batches[:MAX_WRITES],
+            # Of all rows, not only of those that are shown.
+            counts={"writes": len(writes), "batches": len(batches)},
+        )
+
+
+class ComparisonsPage(Page):
+    """Lists the compared keys."""
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        standings = await load_cutover_readiness(self._store)
+        # Keys that need attention come first.
+        standings.sort(
+            key=lambda each: (each.is_ready, -each.open_difference_count, each.owner, each.key)
+        )
+        return self._pages.render_page(
+            request, "comparisons", standings=standings[:MAX_KEYS], more=len(standings) - MAX_KEYS
+        )
+
+
+class ComparisonPage(Page):
+    """Shows one key, by its unique name."""
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        standings = await load_cutover_readiness(self._store, request.query.get("key", ""))
+        if not standings:
+            text, link = (
+                "Nothing was compared for a key of this name",
+                ("/compare", "All compared keys"),
+            )
+            return self._pages.render_message(request, 404, "Page not found", text, link)
+        return self._pages.render_page(
+            request,
+            "comparison",
+            standing=standings[0],
+            operations=_sort_operations(standings[0]),
+        )
+
+
+def _sort_operations(standing: KeyReadiness) -> list[tuple[str, Tally, list[Difference]]]:
+    """Returns each operation with its differences, most differences first."""
+    differences = sorted(
+        standing.differences, key=lambda each: (each.why is not None, -each.answers)
+    )
+    return [
+        (name, tally, [each for each in differences if each.operation == name])
+        for name, tally in sorted(
+            standing.operations.items(),
+            key=lambda item: (-item[1].different, -item[1].compared, item[0]),
+        )
+    ]
