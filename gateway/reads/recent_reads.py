@@ -1,5 +1,6 @@
-"""Caches answers to recipient reads for a short time, until the merchant changes something.
+"""Answers to reads that are used again for a short time.
 
+``RecentReads`` caches answers to recipient reads until the merchant changes something.
 Recipients are cached by email address and id, because a large batch pays few of them. A change
 through this gateway invalidates all entries of the merchant; a change elsewhere is seen after the
 TTL. Results with no recipient or several are not cached. If other processes share the database,
@@ -9,8 +10,9 @@ process answers.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from cachetools import TTLCache
 
@@ -74,3 +76,35 @@ def _has_single_recipient(body: JSON) -> bool:
 
 def _build_cache_key(tenant: Tenant, call: Call) -> _CacheKey:
     return tenant, call.path, tuple(sorted(call.query.items()))
+
+
+MAX_PAGE_AGE_SECONDS = 2.0
+_MAX_PAGES = 100
+
+
+class RecentPages:
+    """Pages of lists that several writes in doubt are looked for in.
+
+    After an outage every create in doubt would otherwise read the whole list for itself.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._pages: TTLCache[_CacheKey, tuple[float, JSON]] = TTLCache(
+            _MAX_PAGES, MAX_PAGE_AGE_SECONDS, monotonic
+        )
+
+    async def read(
+        self,
+        tenant: Tenant,
+        call: Call,
+        max_age_seconds: float,
+        send: Callable[[], Awaitable[JSON]],
+    ) -> JSON:
+        """Returns the answer to a call that was sent at most ``max_age_seconds`` ago."""
+        key, now = _build_cache_key(tenant, call), self._monotonic()
+        sent_at, body = self._pages.get(key, (-math.inf, None))
+        if now - sent_at > max_age_seconds:
+            body = await send()
+            self._pages[key] = now, body
+        return body

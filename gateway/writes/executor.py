@@ -16,7 +16,7 @@ from gateway.http.request_paths import extract_recipient_id
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.reads.listing import ListReader
-from gateway.reads.recent_reads import RecentReads
+from gateway.reads.recent_reads import RecentPages, RecentReads
 from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.operation_records import Write
 from gateway.storage.operation_states import UNSENT
@@ -38,11 +38,9 @@ from mappings.effects import (
     Confirmed,
     Flow,
     Inconclusive,
-    InDoubtWrite,
     ListQuery,
     LoadFacts,
     MayExist,
-    OutcomeRule,
     Parallel,
     Step,
     Unreadable,
@@ -96,6 +94,7 @@ class FlowExecutor:
         self._listing = listing or ListReader()
         self._call_sender = CallSender(upstream, vocabulary, optional_endpoints, load)
         self._recent_reads = recent_reads
+        self._recent_pages = RecentPages(policy.monotonic)
 
     async def execute(
         self,
@@ -307,7 +306,7 @@ class FlowExecutor:
                 in_doubt_write = await self._policy.build_in_doubt_write(
                     execution, execution.current_write
                 )
-                outcome = await self._evaluate_outcome_rule(call.reconcile(in_doubt_write), caller)
+                outcome = await self._evaluate_outcome_rule(caller, call.reconcile(in_doubt_write))
         # No proof in time: the write is in doubt, and the reconciler goes on reading.
         except TimeoutError:
             return None
@@ -322,12 +321,7 @@ class FlowExecutor:
 
         Raises Unknown if its outcome is still open.
         """
-
-        async def read_outcome(
-            outcome_rule: OutcomeRule, in_doubt_write: InDoubtWrite
-        ) -> WriteOutcome:
-            return await self._evaluate_outcome_rule(outcome_rule(in_doubt_write), caller)
-
+        read_outcome = partial(self._evaluate_outcome_rule, caller)
         outcome = await self._policy.determine_outcome(call, write, execution, read_outcome)
         if (
             isinstance(outcome, Absent)
@@ -347,30 +341,42 @@ class FlowExecutor:
         raise Unreachable("the write was sent, but not executed")
 
     async def _evaluate_outcome_rule(
-        self, steps: Generator[Step, Any, WriteOutcome], caller: Caller
+        self,
+        caller: Caller,
+        steps: Generator[Step, Any, WriteOutcome],
+        max_age_seconds: float = 0.0,
     ) -> WriteOutcome:
-        """Runs the reads of an outcome rule; Unreadable if the service cannot be read."""
+        """Runs the reads of an outcome rule; Unreadable if the service cannot be read.
+
+        The list of batches may have been read for another write, ``max_age_seconds`` ago.
+        """
         outcome: WriteOutcome
         try:
             step, outcome = await run_in_thread_if(caller.is_long, _resume_flow, steps)
             while step is not None:
                 if isinstance(step, CompareAndSet) or (isinstance(step, Call) and not step.is_read):
                     raise TypeError("an outcome rule may only read")
+                result = failed_read = None
                 try:
-                    result = await self._perform_step(step, caller)
+                    result = await self._read_for_outcome_rule(step, caller, max_age_seconds)
                 except Failure as failure:
-                    step, outcome = await run_in_thread_if(
-                        caller.is_long, _resume_flow, steps, None, failure
-                    )
-                else:
-                    step, outcome = await run_in_thread_if(
-                        caller.is_long, _resume_flow, steps, result
-                    )
+                    failed_read = failure
+                step, outcome = await run_in_thread_if(
+                    caller.is_long, _resume_flow, steps, result, failed_read
+                )
         except Failure as failure:
             reason = f"status {failure.status}" if isinstance(failure, Refused) else str(failure)
             unread = Unreadable if is_retryable_read_failure(failure) else Inconclusive
             return unread(f"{UNREADABLE_REASON} ({reason or type(failure).__name__})")
         return outcome
+
+    def _read_for_outcome_rule(
+        self, step: Step, caller: Caller, max_age_seconds: float
+    ) -> Awaitable[Any]:
+        read = partial(self._perform_step, step, caller)
+        if not (isinstance(step, Call) and step.path == "/batches"):
+            return read()
+        return self._recent_pages.read(caller.key.tenant, step, max_age_seconds, read)
 
     def _perform_step(self, step: Step, caller: Caller) -> Awaitable[Any]:
         """Starts a step, whose result is awaited."""

@@ -14,10 +14,12 @@ the timestamp would otherwise seem older than it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+from gateway.reads.recent_reads import MAX_PAGE_AGE_SECONDS
 from gateway.storage.operation_records import OPERATOR_OUTCOMES, OperationRecord, Write
 from gateway.storage.operation_states import CONFIRMED, RUNNING, SENT
 from gateway.upstream.clock import MAX_STAMP_AGE_SECONDS, SKEW_TOLERANCE_SECONDS, ServiceClock
@@ -30,7 +32,7 @@ from mappings.effects import (
     Inconclusive,
     InDoubtWrite,
     MayExist,
-    OutcomeRule,
+    Step,
     Unreadable,
     WriteOutcome,
 )
@@ -50,7 +52,8 @@ CREATION_TOLERANCE = timedelta(minutes=10)
 """How long before the write an object may have been created and still match it. Both clocks may be
 wrong; objects that other writes created are known and excluded."""
 
-OutcomeReader = Callable[[OutcomeRule, InDoubtWrite], Awaitable[WriteOutcome]]
+OutcomeReader = Callable[[Generator[Step, Any, WriteOutcome], float], Awaitable[WriteOutcome]]
+"""Runs the reads of a rule; the float is the maximum age, in seconds, of lists that it reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,22 +116,33 @@ class OutcomePolicy:
 
     def seconds_until_conclusive(self, record: OperationRecord) -> int:
         """Returns the seconds until a missing object proves that the write was not executed."""
+        return max(0, math.ceil(self._compute_seconds_until_conclusive(record)))
+
+    def _compute_seconds_until_conclusive(self, record: OperationRecord) -> float:
+        """Computes the seconds until a missing object proves something; negative if it does."""
         offset = abs(self._clock.offset(record.tenant.environment))
         unanswered = self._unanswered.get(record.id)
         # The whole window: this process does not know when the write was last in flight.
         if unanswered is None:
-            return math.ceil(MAX_STAMP_AGE_SECONDS + STAMP_MARGIN_SECONDS + offset)
+            return MAX_STAMP_AGE_SECONDS + STAMP_MARGIN_SECONDS + offset
         # The wall clock may have been corrected, or set wrong, since it stamped the write.
         clock_lead = unanswered.recorded_at - self._estimate_service_time_when_sent(
             record, unanswered
         )
-        wait = (
+        return (
             MAX_STAMP_AGE_SECONDS
             + STAMP_MARGIN_SECONDS
             + max(offset, clock_lead)
             - (self.monotonic() - unanswered.quiet_since)
         )
-        return max(0, math.ceil(wait))
+
+    def _compute_max_page_age_seconds(self, record: OperationRecord) -> float:
+        """Computes the age of a list that still serves as the first reading."""
+        conclusive_seconds = -self._compute_seconds_until_conclusive(record)
+        # Before a missing object proves something, an earlier list does not prove less.
+        if conclusive_seconds < 0:
+            return MAX_PAGE_AGE_SECONDS
+        return min(conclusive_seconds, MAX_PAGE_AGE_SECONDS)
 
     def record_reading(self, record: OperationRecord) -> None:
         """Records that a read has not shown the result of the last write."""
@@ -185,18 +199,18 @@ class OutcomePolicy:
         # Measured before the read: a read that began too early proves nothing, however long it
         # took.
         seconds_too_early = self.seconds_until_conclusive(execution.operation_record)
+        max_age_seconds = self._compute_max_page_age_seconds(execution.operation_record)
         in_doubt_write = await self.build_in_doubt_write(execution, write)
-        outcome = await read_outcome(call.reconcile, in_doubt_write)
+        outcome = await read_outcome(call.reconcile(in_doubt_write), max_age_seconds)
         if write.operator_outcome in OPERATOR_OUTCOMES:
             return self._apply_operator_outcome(execution.operation_record, write, outcome)
         if isinstance(outcome, Absent):
             self.record_reading(execution.operation_record)
             self._check_absence_conclusive(execution, outcome, seconds_too_early)
             # A list may lag behind: one read that does not show the object is not enough.
-            await execution.pause(CONFIRMATION_PAUSE_SECONDS)
-            outcome = await read_outcome(
-                call.reconcile, await self.build_in_doubt_write(execution, write)
-            )
+            await execution.pause(CONFIRMATION_PAUSE_SECONDS + MAX_PAGE_AGE_SECONDS)
+            in_doubt_write = await self.build_in_doubt_write(execution, write)
+            outcome = await read_outcome(call.reconcile(in_doubt_write), MAX_PAGE_AGE_SECONDS)
         if isinstance(outcome, Absent):
             # Checked again: the reads may have corrected the estimate of the service's clock.
             self._check_absence_conclusive(execution, outcome)

@@ -279,7 +279,11 @@ MISTAKES: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = {
         "network": 0.0,
         "kill_rate": 0.0,
     },
-    _batch_changes_its_service: _MODES_CHANGE,
+    _batch_changes_its_service: {
+        **_MODES_CHANGE,
+        "kinds": (start_batch_while_modes_change,),
+        "scenarios": 4,
+    },
     _step_that_was_not_sent_fails_the_request: {**_TWO_CLIENTS, "outage_rate": 1.0},
     _freeze_is_ignored: {"freeze_rate": 1.0},
     _refused_create_is_undone_once: {

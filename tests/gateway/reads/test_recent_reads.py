@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cachetools import TTLCache
 
-from gateway.reads.recent_reads import TTL_SECONDS, RecentReads
+from gateway.reads.recent_reads import TTL_SECONDS, RecentPages, RecentReads
 from gateway.simulator import Service
 from gateway.storage.tenants import Tenant
 from mappings.effects import Call
@@ -184,3 +184,22 @@ async def test_next_batch_to_same_addresses_makes_no_lookup(tmp_path: Path) -> N
         for _ in range(2):
             await request_successfully(gateway, "POST", "/batches", build_batch_body(3, 6))
         assert count_lookups(service) == 3
+
+
+async def test_page_is_read_again_when_it_is_too_old() -> None:
+    """Its age counts from when the call was sent: an object made since may be missing."""
+    now, sent = 100.0, 0
+
+    async def send() -> dict[str, int]:
+        nonlocal now, sent
+        sent, now = sent + 1, now + 1.5  # the service takes so long
+        return {"number": sent}
+
+    pages = RecentPages(lambda: now)
+    call = Call("GET", "/batches", query={"page": "1"})
+    assert await pages.read(TENANT, call, 0.0, send) == {"number": 1}
+    assert await pages.read(TENANT, call, 1.5, send) == {"number": 1}
+    assert await pages.read(TENANT, call, 1.4, send) == {"number": 2}
+    assert await pages.read(OTHER_TENANT, call, 2.0, send) == {"number": 3}
+    other_page = Call("GET", "/batches", query={"page": "2"})
+    assert await pages.read(TENANT, other_page, 2.0, send) == {"number": 4}
