@@ -18,7 +18,7 @@ from gateway.simulator.countries import (
 )
 from gateway.simulator.errors import Problems, build_invalid_status_error
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.state import Account, Recipient, Tenant
+from gateway.simulator.state import Recipient, Tenant
 from gateway.simulator.values import Check, create_nullable_check, is_blank
 
 ADDRESS_CHECKS: dict[str, Check] = {
@@ -187,31 +187,34 @@ def _find_government_id_problem(government_id: JsonObject, recipient_type: str) 
 
 def create_recipient(tenant: Tenant, body: JsonObject) -> Recipient:
     """Creates a recipient, with an account if the body has one. Raises ApiError."""
-    problems, drafts = Problems(), []
+    problems = Problems()
     fields = merge_recipient_fields(problems, body, CREATE_CHECKS, {})
+    recipient = build_draft_recipient(tenant, fields)
     # The document does not name the field of the nested account.
     account_body = body.get("account")
     if isinstance(account_body, dict):
         nested_problems = problems.create_nested_view("account.")
-        drafts = [accounts.build_draft_account(tenant, nested_problems, fields, account_body)]
+        account = accounts.build_draft_account(tenant, nested_problems, fields, account_body)
+        accounts.attach_account(recipient, account)
     elif account_body is not None:
         problems.add_invalid_field("account", "Must be an object")
     problems.raise_if_any()
-    return insert_recipient(tenant, fields, drafts)
+    tenant.creation_counts["account"] += len(recipient.accounts)
+    insert_recipient(tenant, recipient)
+    return recipient
 
 
-def insert_recipient(tenant: Tenant, fields: JsonObject, drafts: Iterable[Account]) -> Recipient:
+def build_draft_recipient(tenant: Tenant, fields: JsonObject) -> Recipient:
+    """Builds a recipient without an id: the request may be refused."""
     now = tenant.now()
-    id_ = tenant.create_id("R-", tenant.options.recipient_id_length)
-    recipient = Recipient(id_, fields, created_at=now, updated_at=now)
+    return Recipient("", fields, created_at=now, updated_at=now)
+
+
+def insert_recipient(tenant: Tenant, recipient: Recipient) -> None:
+    recipient.id = tenant.create_id("R-", tenant.options.recipient_id_length)
     tenant.recipients[recipient.id] = recipient
     tenant.creation_counts["recipient"] += 1
-    # In the order of the request: without a primary one, the first becomes it (section 4.2).
-    for account in drafts:
-        accounts.attach_account(recipient, account)
-        tenant.creation_counts["account"] += 1
     refresh_status(recipient)
-    return recipient
 
 
 def update_recipient(tenant: Tenant, recipient: Recipient, body: JsonObject) -> None:

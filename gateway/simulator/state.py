@@ -4,7 +4,7 @@ import hashlib
 import string
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Literal
@@ -77,6 +77,12 @@ class Recipient:
     def address(self) -> JsonObject:
         address: JsonObject = self.fields.get("address") or {}
         return address
+
+
+def copy_recipient(recipient: Recipient) -> Recipient:
+    """Copies a recipient with its accounts, to be changed and dropped if the request is refused."""
+    accounts = [replace(account) for account in recipient.accounts]
+    return replace(recipient, fields=dict(recipient.fields), accounts=accounts)
 
 
 @dataclass(frozen=True)

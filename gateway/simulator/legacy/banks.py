@@ -47,82 +47,57 @@ def translate_bank_account(sent_fields: JsonObject, previous_fields: JsonObject)
 
     `sent_fields` has no nulls; `previous_fields` are those of the account that the client sees.
     """
-    fields = {name: sent_fields[name] for name in UNCHANGED_FIELDS if name in sent_fields}
+    country = lenient.normalize_country(sent_fields.get("country", previous_fields.get("country")))
+    has_province = "bankProvince" in sent_fields
+    client_names = {
+        "accountHolderName": "name",
+        "bankRegion": "bankProvince" if has_province else "bankRegion",
+    }
+    if country == "CA":  # Elsewhere `institution` is the name of the bank in responses.
+        client_names["bankId"] = "institution"
+    if branch_names := list_branch_id_field_names(str(country)):
+        sent_names = [name for name in branch_names if name in sent_fields]
+        client_names["branchId"] = (sent_names or branch_names)[0]
+    account_body = _rename_fields(sent_fields, client_names, UNCHANGED_FIELDS)
+    fields = account_body.fields
     if "country" in fields:
-        fields["country"] = lenient.normalize_country(fields["country"])
+        fields["country"] = country
     for name in MASKED_FIELDS:
         # A mask that is sent back means "unchanged"; any other mask is refused by the service's
         # rules.
         if name in fields and fields[name] == mask_value(previous_fields.get(name)):
             del fields[name]
-    if sent_fields.get("name") is not None:
-        fields["accountHolderName"] = sent_fields["name"]
-    account_body = AccountBody(fields, {"accountHolderName": "name"})
-    _normalize_currency_field(account_body)
-    country = str(fields.get("country", previous_fields.get("country", "")))
-    _translate_bank_id_and_region(account_body, sent_fields, country)
-    _translate_branch_id(account_body, sent_fields, country)
+    iban = fields.get("iban")
+    if isinstance(fields.get("branchId"), str):
+        fields["branchId"] = re.sub("[ -]", "", fields["branchId"])
+    elif country == "GB" and isinstance(iban, str) and normalize_iban(iban).startswith("GB"):
+        fields.setdefault("branchId", normalize_iban(iban)[SORT_CODE_RANGE])
     return account_body
 
 
 def translate_wallet(sent_fields: JsonObject) -> AccountBody:
     """Translates a wallet account."""
     # The document has no currency for it, but one is accepted as for a bank account.
-    fields = {"emailAddress": sent_fields["address"]} if "address" in sent_fields else {}
-    if sent_fields.get("currency") is not None:
-        fields["currency"] = sent_fields["currency"]
-    account_body = AccountBody(fields, {"emailAddress": "address"})
-    _normalize_currency_field(account_body)
-    return account_body
+    return _rename_fields(sent_fields, {"emailAddress": "address"}, ("currency",))
 
 
-def _normalize_currency_field(account_body: AccountBody) -> None:
-    if "currency" in account_body.fields:
-        account_body.fields["currency"] = lenient.normalize_currency(
-            account_body.fields["currency"]
-        )
-        account_body.client_names["currency"] = "currency"
-
-
-def _translate_bank_id_and_region(
-    account_body: AccountBody, sent_fields: JsonObject, country: str
-) -> None:
-    # Outside Canada `institution` is the name of the bank in responses, not its id.
-    if country == "CA" and sent_fields.get("institution") is not None:
-        account_body.fields["bankId"] = sent_fields["institution"]
-    region_field = "bankProvince" if "bankProvince" in sent_fields else "bankRegion"
-    if region_field in sent_fields:
-        account_body.fields["bankRegion"] = sent_fields[region_field]
-    account_body.client_names |= {"bankId": "institution", "bankRegion": region_field}
-
-
-def _translate_branch_id(account_body: AccountBody, sent_fields: JsonObject, country: str) -> None:
-    field_names = list_branch_id_field_names(country)
-    if not field_names:
-        return
-    field_name = next(
-        (field_name for field_name in field_names if sent_fields.get(field_name) is not None),
-        field_names[0],
-    )
-    account_body.client_names["branchId"] = field_name
-    iban = account_body.fields.get("iban")
-    if isinstance(sent_fields.get(field_name), str):
-        account_body.fields["branchId"] = re.sub("[ -]", "", sent_fields[field_name])
-    elif sent_fields.get(field_name) is not None:
-        account_body.fields["branchId"] = sent_fields[field_name]
-    elif country == "GB" and isinstance(iban, str) and normalize_iban(iban).startswith("GB"):
-        account_body.fields["branchId"] = normalize_iban(iban)[SORT_CODE_RANGE]
+def _rename_fields(
+    sent_fields: JsonObject, client_names: dict[str, str], unchanged_names: tuple[str, ...]
+) -> AccountBody:
+    names = {name: name for name in unchanged_names} | client_names
+    fields = {name: sent_fields[sent] for name, sent in names.items() if sent in sent_fields}
+    if "currency" in fields:
+        fields["currency"] = lenient.normalize_currency(fields["currency"])
+        client_names["currency"] = "currency"
+    return AccountBody(fields, client_names)
 
 
 def fill_account_number_from_iban(account_body: AccountBody) -> None:
     """Fills a missing account number from the IBAN, which is enough for a legacy client."""
-    iban = account_body.fields.get("iban")
-    if (
-        isinstance(iban, str)
-        and is_valid_iban(iban)
-        and is_blank(account_body.fields.get("accountNum"))
-    ):
-        account_body.fields["accountNum"] = IBAN(iban, allow_invalid=True).account_code
+    fields = account_body.fields
+    iban = fields.get("iban")
+    if isinstance(iban, str) and is_valid_iban(iban) and is_blank(fields.get("accountNum")):
+        fields["accountNum"] = IBAN(iban, allow_invalid=True).account_code
 
 
 def list_branch_id_field_names(country: str) -> tuple[str, ...]:

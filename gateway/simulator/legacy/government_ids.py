@@ -1,5 +1,9 @@
 """Government ids: `ssn` of a recipient, `governmentId` of a bank account (sections 2, 4.2)."""
 
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.recipients import check_government_id
@@ -8,13 +12,34 @@ from gateway.simulator.values import mask_value
 SSN_COUNTRY = "US"
 
 
+@dataclass(frozen=True)
+class SentId:
+    """An id that a request contains in a field of its own; problems are reported for the field."""
+
+    problems: Problems
+    field: str
+    country: str
+    value: object
+
+    def build_checked_entry(self, recipient_type: str) -> JsonObject:
+        entry = {
+            "country": self.country,
+            "type": _select_government_id_type(self.country),
+            "value": self.value,
+        }
+        nested_problems = Problems()
+        check_government_id(nested_problems, entry, recipient_type)
+        for problem in nested_problems.collected:
+            if problem.field == "value":  # The account's own rules report a wrong country.
+                self.problems.add_problem(problem.code, self.field, problem.message)
+        return entry
+
+
 def mask_recipient_government_id(recipient: JsonObject, country: str | None) -> str | None:
     """Returns the masked id of a country, of the type that payments there need."""
+    wanted = (country, _select_government_id_type(country))
     for entry in recipient.get("governmentIds", []):
-        if (entry.get("country"), entry.get("type")) == (
-            country,
-            _select_government_id_type(country),
-        ):
+        if (entry.get("country"), entry.get("type")) == wanted:
             return mask_value(str(entry["value"]))
     return None
 
@@ -28,61 +53,35 @@ def _select_government_id_type(country: str | None) -> str:
     return "SSN" if country == SSN_COUNTRY else "other"
 
 
-def list_government_ids_after_adding(
-    problems: Problems, name: str, value: object, country: str, recipient: JsonObject
-) -> list[JsonObject] | None:
-    """Returns the ids of a new recipient including this one, or None without a value."""
-    if value is None:
-        return None
-    new_id = _build_checked_id(problems, name, value, country, recipient)
-    other_ids = [
-        government_id
-        for government_id in recipient.get("governmentIds", [])
-        if (government_id["country"], government_id["type"])
-        != (country, _select_government_id_type(country))
-    ]
-    return [*other_ids, new_id]
+def parse_ssn(problems: Problems, body: JsonObject, recipient: JsonObject) -> list[SentId]:
+    """Parses a US SSN without spaces and hyphens; the shown value counts as no change."""
+    value = body.get("ssn")
+    if value is None or value == mask_recipient_ssn(recipient):
+        return []
+    if isinstance(value, str) and {" ", "-"}.intersection(value):
+        problems.add_invalid_field("ssn", "Must be without spaces and hyphens")
+        return []
+    return [SentId(problems, "ssn", SSN_COUNTRY, value)]
 
 
-def list_government_ids_after_replacing(
-    problems: Problems,
-    name: str,
-    value: object,
-    country: str,
-    recipient: JsonObject,
-    *,
-    other_country: str | None = None,
-) -> list[JsonObject] | None:
-    """Returns the recipient's new ids, or None if they do not change.
-
-    The id replaces all others. It is refused if the recipient has an id of another country, except
-    of `other_country`, for which the same request has an id.
-    """
+def replace_government_ids(recipient: JsonObject, sent_ids: Iterable[SentId]) -> bool:
+    """Replaces all ids of a recipient by those in a request. Returns whether it has any."""
+    ids, entries = list(sent_ids), dict[str, JsonObject]()
+    if not ids:
+        return False
     # The service replaces all ids together, and responses show them masked: a client cannot repeat
     # the id of another country, which would be lost.
-    if value is None or value == mask_recipient_government_id(recipient, country):
-        return None
-    if any(
-        government_id["country"] not in (country, other_country)
-        for government_id in recipient.get("governmentIds", [])
-    ):
-        problems.add_invalid_field(name, "Recipient has a government id of another country")
-        return None
-    return [_build_checked_id(problems, name, value, country, recipient)]
-
-
-def _build_checked_id(
-    problems: Problems, name: str, value: object, country: str, recipient: JsonObject
-) -> JsonObject:
-    government_id = {
-        "country": country,
-        "type": _select_government_id_type(country),
-        "value": value,
-    }
-    # Apart, because problems of the entry are reported under the client's own field.
-    nested_problems = Problems()
-    check_government_id(nested_problems, government_id, str(recipient.get("type")))
-    for problem in nested_problems.collected:
-        if problem.field == "value":  # The account's own rules report a wrong country.
-            problems.add_problem(problem.code, name, problem.message)
-    return government_id
+    previous_countries = {entry["country"] for entry in recipient.get("governmentIds", [])}
+    if previous_countries - {sent_id.country for sent_id in ids}:
+        message = "Recipient has a government id of another country"
+        ids[0].problems.add_invalid_field(ids[0].field, message)
+        return False
+    for sent_id in ids:
+        # A recipient has one US id. An SSN that is malformed is refused anyway.
+        ssn = str(entries[sent_id.country]["value"]) if sent_id.country in entries else ""
+        if ssn != sent_id.value and re.fullmatch(r"[0-9]{9}|.*\*.*", ssn):
+            sent_id.problems.add_invalid_field(sent_id.field, "Is not the ssn sent with it")
+        else:
+            entries[sent_id.country] = sent_id.build_checked_entry(str(recipient.get("type")))
+    recipient["governmentIds"] = list(entries.values())
+    return True

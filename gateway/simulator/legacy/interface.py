@@ -3,7 +3,6 @@
 Sections 4 to 7. Names and currencies of countries are those of CLDR, regions those of ISO 3166-2.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from typing import cast
@@ -26,25 +25,20 @@ from gateway.simulator.errors import (
 )
 from gateway.simulator.exchange import Exchange, InterfaceName
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.legacy import (
-    government_ids,
-    lists,
-    payout_bodies,
-    recipient_bodies,
-    views,
-)
+from gateway.simulator.legacy import lists, recipient_bodies, views
+from gateway.simulator.legacy.government_ids import parse_ssn
 from gateway.simulator.legacy.legacy_request import LegacyRequest
 from gateway.simulator.legacy.lenient import (
     JsonNumber,
     drop_empty_and_stringify_integers,
     parse_object,
 )
-from gateway.simulator.legacy.payout_bodies import Mode, PayoutPlan
+from gateway.simulator.legacy.payout_bodies import Mode, PayoutParser
 from gateway.simulator.operations import UPDATED
 from gateway.simulator.options import LegacyVocabulary
 from gateway.simulator.routes import Routes, compile_routes, require_route
 from gateway.simulator.service import Service
-from gateway.simulator.state import Payment, Recipient
+from gateway.simulator.state import Payment, Recipient, copy_recipient
 
 Operation = Callable[[LegacyRequest], JsonObject]
 
@@ -96,7 +90,7 @@ def _build_regions(country: str) -> JsonObject:
 
 
 def create_payout_methods(request: LegacyRequest) -> JsonObject:
-    _parse_and_apply_payout_body(request, "post")
+    _edit_payout_methods(request, "post")
     return get_payout_methods(request)
 
 
@@ -108,55 +102,61 @@ def get_payout_methods(request: LegacyRequest) -> JsonObject:
 
 
 def update_payout_methods(request: LegacyRequest) -> JsonObject:
-    _parse_and_apply_payout_body(request, "patch")
+    _edit_payout_methods(request, "patch")
     return UPDATED
 
 
-def _parse_and_apply_payout_body(request: LegacyRequest, mode: Mode) -> None:
+def _edit_payout_methods(request: LegacyRequest, mode: Mode) -> None:
     recipient, problems = request.require_path_recipient(), Problems()
-    plan = payout_bodies.PayoutParser(
-        request.tenant, problems, request.body, recipient.fields, recipient, mode
-    ).parse()
+    draft = copy_recipient(recipient)
+    is_changed = PayoutParser(request.tenant, problems, request.body, draft, mode).parse()
     problems.raise_if_any()
-    plan.apply_to_recipient(request.tenant, recipient)
+    _replace_recipient(request, recipient, draft, is_payout_changed=is_changed)
+
+
+def _replace_recipient(
+    request: LegacyRequest, recipient: Recipient, draft: Recipient, *, is_payout_changed: bool
+) -> None:
+    if is_payout_changed:
+        recipients.refresh_status(draft)
+        draft.updated_at = request.tenant.now()
+    vars(recipient).update(vars(draft))
 
 
 def create_recipient(request: LegacyRequest) -> JsonObject:
     problems = Problems()
-    fields = recipient_bodies.parse_new_recipient(problems, request.body)
-    plan = _parse_payout(request, problems, fields, None, "create")
+    # Null means that a new recipient does not have the field.
+    body = {name: value for name, value in request.body.items() if value is not None}
+    fields, _ = recipient_bodies.parse_recipient(problems, body, {})
+    recipient = recipients.build_draft_recipient(request.tenant, fields)
+    _parse_payout(request, problems, recipient, "create")
     problems.raise_if_any()
-    recipient = recipients.insert_recipient(request.tenant, fields, [])
-    plan.apply_to_recipient(request.tenant, recipient)
+    recipients.insert_recipient(request.tenant, recipient)
     request.logged_recipients.append(recipient)
     return {"recipient": request.build_recipient(recipient)}
 
 
 def update_recipient(request: LegacyRequest) -> JsonObject:
-    recipient, problems = request.require_path_recipient(), Problems()
-    fields, sent_names = recipient_bodies.parse_recipient_change(problems, request.body, recipient)
-    status = recipient_bodies.parse_status_change(
-        problems, request.body, views.translate_status(recipient)
-    )
-    plan = _parse_payout(request, problems, fields, recipient, "patch")
+    recipient, problems, body = request.require_path_recipient(), Problems(), request.body
+    draft = copy_recipient(recipient)
+    draft.fields, sent_names = recipient_bodies.parse_recipient(problems, body, recipient.fields)
+    status = recipient_bodies.parse_status_change(problems, body, views.translate_status(recipient))
+    is_payout_changed = _parse_payout(request, problems, draft, "patch")
     problems.raise_if_any()
+    if body.get("id"):  # A whole object sent back: unchanged fields are not changes.
+        view = views.build_recipient(request, recipient)
+        sent_names = {
+            name for name in sent_names if not _is_unchanged(body, draft.fields, name, view)
+        }
     if status is not None:
         # The service has fewer words; the legacy one is stored beside it.
-        fields["status"] = recipient_bodies.STATUS_CHOICES[status][0]
-    if request.body.get("id"):  # A whole object sent back: unchanged fields are not changes.
-        current_view = views.build_recipient(request, recipient)
-        sent_names = {
-            name
-            for name in sent_names
-            if not _is_unchanged(request.body, fields, name, current_view)
-        }
+        draft.fields["status"], legacy_status = recipient_bodies.STATUS_CHOICES[status]
     if sent_names or status is not None:
-        recipients.apply_recipient_fields(request.tenant, recipient, fields, sent_names)
+        recipients.apply_recipient_fields(request.tenant, draft, draft.fields, sent_names)
     # After the change, which clears the previous word.
     if status is not None:
-        recipient.legacy_status = recipient_bodies.STATUS_CHOICES[status][1]
-    if request.body.get("payout"):
-        plan.apply_to_recipient(request.tenant, recipient)
+        draft.legacy_status = legacy_status
+    _replace_recipient(request, recipient, draft, is_payout_changed=is_payout_changed)
     return UPDATED
 
 
@@ -172,23 +172,15 @@ def _is_unchanged(
 
 
 def _parse_payout(
-    request: LegacyRequest,
-    problems: Problems,
-    fields: JsonObject,
-    recipient: Recipient | None,
-    mode: Mode,
-) -> PayoutPlan:
+    request: LegacyRequest, problems: Problems, recipient: Recipient, mode: Mode
+) -> bool:
+    """Parses the payout methods and the SSN of a recipient. Returns whether they change."""
     payout_body = parse_object(problems, request.body, "payout")
     payout_problems = problems.create_nested_view("payout.")
-    ssn = request.body.get("ssn")
-    is_unchanged = recipient is not None and ssn == government_ids.mask_recipient_ssn(
-        recipient.fields
+    ssn_ids = parse_ssn(problems, request.body, recipient.fields)
+    return PayoutParser(request.tenant, payout_problems, payout_body, recipient, mode).parse(
+        ssn_ids
     )
-    if is_unchanged or not (isinstance(ssn, str) and re.fullmatch(r"[0-9]{9}|.*\*.*", ssn)):
-        ssn = None
-    return payout_bodies.PayoutParser(
-        request.tenant, payout_problems, payout_body, fields, recipient, mode, ssn
-    ).parse()
 
 
 def list_recipients(request: LegacyRequest) -> JsonObject:
