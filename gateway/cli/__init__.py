@@ -61,7 +61,6 @@ COMMAND_GROUPS = {
 COMMANDS = {name: text for group in COMMAND_GROUPS.values() for name, text in group.items()}
 _SHARED_MODULES = {
     "batches": "writes",
-    "compare": "comparing",
     "erase": "backup",
     "migrate": "backup",
     "openapi": "operations",

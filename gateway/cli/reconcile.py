@@ -106,16 +106,7 @@ def _build_result_json(result: ReconcileResult) -> dict[str, Any]:
         "cleared": result.is_cleared,
         "frozen": result.has_frozen_writes,
         "compared": report.counts,
-        "findings": [
-            _build_finding_json(finding)
-            for finding in [
-                *_sort_findings(report.findings),
-                *(
-                    replace(finding, advice=LOST_DATA_ADVICE)
-                    for finding in result.data_loss_findings
-                ),
-            ]
-        ],
+        "findings": list(map(_build_finding_json, _list_findings(result))),
         # The names of some JSON keys are older than those in the code; scripts read them.
         "unsettled": [
             {**write.record.tenant._asdict(), "write": write.id, "what_to_do": write.to_do}
@@ -141,52 +132,46 @@ def _build_finding_json(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _sort_findings(findings: list[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda finding: (not finding.alert, finding.owner, finding.id))
+def _list_findings(result: ReconcileResult) -> list[Finding]:
+    """Lists the differences, alerts first, and then what a restored state may have lost."""
+    differences = sorted(
+        result.report.findings, key=lambda each: (not each.alert, each.owner, each.id)
+    )
+    lost = [replace(finding, advice=LOST_DATA_ADVICE) for finding in result.data_loss_findings]
+    return differences + lost
 
 
 def _print_reconcile_result(result: ReconcileResult) -> None:
-    report = result.report
-    for finding in _sort_findings(report.findings):
+    report, findings = result.report, _list_findings(result)
+    for finding in findings:
         click.echo(f"{'ALERT' if finding.alert else 'Finding'}: {_format_finding(finding)}")
-    for finding in result.data_loss_findings:
-        click.echo(f"Finding: {_format_finding(replace(finding, advice=LOST_DATA_ADVICE))}")
     for write in result.in_doubt:
         click.echo(f"Finding: {write.record.tenant}: write {write.id} is in doubt: {write.to_do}")
     for finding in report.unreadable_objects:
         click.echo(f"Unreadable: {_format_finding(finding)}")
-    informational_findings = (
-        [] if result.data_loss_findings else [*report.unknown_batches, *report.tenants_without_list]
-    )
-    for finding in informational_findings[:MAX_INFORMATIONAL_LINES]:
+    notes = [] if result.was_restored else [*report.unknown_batches, *report.tenants_without_list]
+    for finding in notes[:MAX_INFORMATIONAL_LINES]:
         click.echo(f"For information: {_format_finding(finding)}")
-    if hidden_count := len(informational_findings[MAX_INFORMATIONAL_LINES:]):
+    if hidden_count := len(notes[MAX_INFORMATIONAL_LINES:]):
         click.echo(f"For information: {hidden_count} more of these; --json lists all")
     for owner in result.skipped_tenants:
         click.echo(f"Left out: {owner}, whose keys are all revoked")
-    counts = ", ".join(
+    if result.exit_code or notes:
+        # The most serious kind first.
+        totals = Counter(finding.kind.replace("_", " ") for finding in findings)
+        totals["in doubt"] += len(result.in_doubt)
+        totals["unreadable"] += len(report.unreadable_objects)
+        counts = ", ".join(f"{kind} {count}" for kind, count in totals.items() if count) or "none"
+        click.echo(f"Findings: {counts}{f'; {len(notes)} for information' if notes else ''}.")
+    compared = [
         f"{name}: {report.counts[kind]}"
         for kind, name in COUNT_LABELS.items()
         if kind in report.counts
-    )
-    if result.exit_code or informational_findings:
-        click.echo(_format_totals(result, len(informational_findings)))
-    click.echo(f"Compared. {counts[:1].upper()}{counts[1:]}." if counts else NOTHING_COMPARED)
+    ]
+    text = ", ".join(compared)
+    click.echo(f"Compared. {text[:1].upper()}{text[1:]}." if text else NOTHING_COMPARED)
     if result.was_restored:
         click.echo(f"The state was restored: {_describe_batch_starts(result)}.")
-
-
-def _format_totals(result: ReconcileResult, informational_count: int) -> str:
-    """Counts the findings by kind, the most serious first."""
-    findings = [*result.report.findings, *result.data_loss_findings]
-    kinds = Counter(finding.kind.replace("_", " ") for finding in _sort_findings(findings))
-    totals = [f"{kind} {count}" for kind, count in kinds.items()]
-    totals += [f"in doubt {len(result.in_doubt)}"] * bool(result.in_doubt)
-    totals += [f"unreadable {len(result.report.unreadable_objects)}"] * bool(
-        result.report.unreadable_objects
-    )
-    for_information = f"; {informational_count} for information" if informational_count else ""
-    return f"Findings: {', '.join(totals) or 'none'}{for_information}."
 
 
 def _describe_batch_starts(result: ReconcileResult) -> str:

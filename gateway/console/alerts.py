@@ -10,11 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-import msgspec
-from aiohttp import web
-
 from gateway.admin.port import drop_consequences, find_readiness_problem
-from gateway.console.dependencies import ConsoleDependencies
+from gateway.console.dependencies import ConsoleDependencies, WorkerList
 from gateway.observability.plurals import join_names, pluralize
 from gateway.operator.brownout_windows import describe_window_scope
 from gateway.operator.limit_usage import LimitUse
@@ -50,8 +47,6 @@ MIN_REQUESTS = 3
 
 MOMENT = "%Y-%m-%d %H:%M UTC"
 
-_REFUSALS_DECODER = msgspec.json.Decoder(dict[str, list[Refusal]])
-
 
 @dataclass(frozen=True, slots=True)
 class Alert:
@@ -67,61 +62,51 @@ class HealthChecks:
 
     def __init__(self, dependencies: ConsoleDependencies) -> None:
         self._dependencies = dependencies
+        self.refusals = WorkerList(
+            dependencies, "/service/refusals", self._list_own_refusals, tuple[str, Refusal]
+        )
+        """The refused merchants, each with its environment."""
         self._problems: dict[str, str | None] = {}
         # So that the first request always runs the checks.
         self._checked_at = -math.inf
         self._lock = asyncio.Lock()
+
+    def _list_own_refusals(self) -> list[tuple[str, Refusal]]:
+        refusals = self._dependencies.service_problems.map_refusals_by_environment()
+        return [(environment, each) for environment in refusals for each in refusals[environment]]
 
     async def find_problems(self) -> dict[str, str | None]:
         # One at a time: several browsers that refresh must not multiply the calls of the service.
         async with self._lock:
             now = asyncio.get_running_loop().time
             if now() - self._checked_at >= CHECK_CACHE_SECONDS:
-                checks = self._dependencies.checks
-                # Each worker has its own circuit breakers, and sees the answers to its own calls.
-                fetch = self._dependencies.fetch_from_other_workers
-                results, bodies, refusals = await asyncio.gather(
-                    asyncio.gather(*map(find_readiness_problem, checks.values())),
-                    fetch("/readyz"),
-                    fetch("/service/refusals"),
-                )
-                problems = dict(zip(checks, results, strict=True))
-                for body in bodies:
-                    problems.update(json.loads(body)["faults"])
-                faults = drop_consequences(
-                    {name: fault for name, fault in problems.items() if fault}
-                )
-                named = await self._name_affected_clients(faults, refusals)
-                self._problems = {
-                    name: named.get(name)
-                    for name, fault in problems.items()
-                    if not fault or name in named
-                }
+                self._problems = await self._run_checks()
                 self._checked_at = now()
             return self._problems
 
-    async def list_own_refusals(self, _request: web.Request) -> web.StreamResponse:
-        """Lists the refused merchants of this worker as JSON, for the pages of another worker."""
-        body = msgspec.json.encode(
-            self._dependencies.service_problems.map_refusals_by_environment()
+    async def _run_checks(self) -> dict[str, str | None]:
+        """Runs the checks of all workers; names the clients that a fault affects."""
+        checks, store = self._dependencies.checks, self._dependencies.store
+        # Each worker has its own circuit breakers, and sees the answers to its own calls.
+        results, bodies, refusals = await asyncio.gather(
+            asyncio.gather(*map(find_readiness_problem, checks.values())),
+            self._dependencies.fetch_from_other_workers("/readyz"),
+            self.refusals.load(),
         )
-        return web.Response(body=body, content_type="application/json")
-
-    async def _name_affected_clients(
-        self, faults: Mapping[str, str], refusals: list[bytes]
-    ) -> dict[str, str]:
-        merged = self._dependencies.service_problems.map_refusals_by_environment()
-        for body in refusals:
-            for environment, others in _REFUSALS_DECODER.decode(body).items():
-                merged[environment] = [*{*merged.get(environment, []), *others}]
-        return name_affected_clients(
-            faults,
-            merged,
-            await list_switched_keys(self._dependencies.store)
-            | await list_switched_keys(
-                self._dependencies.store, self._dependencies.settings.comparing.forwarding_modes
-            ),
-        )
+        problems = dict(zip(checks, results, strict=True))
+        for body in bodies:
+            problems.update(json.loads(body)["faults"])
+        faults = drop_consequences({name: fault for name, fault in problems.items() if fault})
+        refusals_by_environment: dict[str, list[Refusal]] = {}
+        for environment, refusal in set(refusals):
+            refusals_by_environment.setdefault(environment, []).append(refusal)
+        forwarding_modes = self._dependencies.settings.comparing.forwarding_modes
+        switched_keys = await list_switched_keys(store)
+        switched_keys |= await list_switched_keys(store, forwarding_modes)
+        named = name_affected_clients(faults, refusals_by_environment, switched_keys)
+        return {
+            name: named.get(name) for name, fault in problems.items() if not fault or name in named
+        }
 
 
 def format_check_name(name: str) -> str:

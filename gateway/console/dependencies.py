@@ -1,10 +1,14 @@
-"""Dependencies of the pages."""
+"""Dependencies of the pages, and lists of which each worker of a gateway has a part."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+from aiohttp import web
 
 from gateway.admin.port import Check
 from gateway.admin.worker_pages import fetch_from_each_worker
@@ -16,6 +20,8 @@ from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import Store
 from gateway.upstream.clock import ServiceClock
 from gateway.upstream.service_problems import ServiceProblems
+
+Item = TypeVar("Item")
 
 WORKER_SECONDS = 5
 """Timeout for another worker; longer than its checks of `/readyz` take."""
@@ -58,3 +64,32 @@ class ConsoleDependencies:
         ]
         pages = await fetch_from_each_worker(others, path, WORKER_SECONDS)
         return [page.body for page in pages if page]
+
+
+class WorkerList(Generic[Item]):
+    """A list of which each worker has a part, which it serves to the other workers at a path."""
+
+    def __init__(
+        self,
+        dependencies: ConsoleDependencies,
+        path: str,
+        load_own: Callable[[], list[Item]],
+        item_type: type[Item],
+    ) -> None:
+        self._fetch_from_other_workers = dependencies.fetch_from_other_workers
+        self._path = path
+        self._load_own = load_own
+        self._decoder = msgspec.json.Decoder(list[item_type])  # type: ignore[valid-type]
+
+    async def load(self) -> list[Item]:
+        items = self._load_own()
+        for body in await self._fetch_from_other_workers(self._path):
+            items += self._decoder.decode(body)
+        return items
+
+    def build_route(self) -> web.RouteDef:
+        async def serve_own(_request: web.Request) -> web.StreamResponse:
+            body = msgspec.json.encode(self._load_own())
+            return web.Response(body=body, content_type="application/json")
+
+        return web.get(self._path, serve_own)

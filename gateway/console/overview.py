@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import cached_property
 
-import msgspec
 from aiohttp import web
 
 from gateway.console.alerts import format_check_name, load_alerts
+from gateway.console.dependencies import WorkerList
 from gateway.console.migration import compute_sunset_progress
 from gateway.console.pages import Page
 from gateway.console.traffic import (
@@ -42,10 +43,13 @@ STEP_LABELS: Mapping[str, tuple[str, str]] = {
 }
 """Label of each step of a large request: during the transfer, and after its last byte."""
 
-_DECODER = msgspec.json.Decoder(list[RequestProgress])
-
 
 class OverviewPage(Page):
+    @cached_property
+    def worker_list(self) -> WorkerList[RequestProgress]:
+        load_own = self._dependencies.requests_in_progress.list_running_requests
+        return WorkerList(self._dependencies, "/requests/large", load_own, RequestProgress)
+
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         store = self._store
         faults = await self._health.find_problems()
@@ -82,18 +86,7 @@ class OverviewPage(Page):
             progress=compute_sunset_progress(
                 self._dependencies.settings.deprecation, store.clock().date()
             ),
-            large=await self._list_large_requests(),
+            # The longest running first.
+            large=sorted(await self.worker_list.load(), key=lambda request: request.began_at),
             steps=STEP_LABELS,
         )
-
-    async def _list_large_requests(self) -> list[RequestProgress]:
-        """Returns the large requests of all workers, the longest running first."""
-        requests = self._dependencies.requests_in_progress.list_running_requests()
-        for body in await self._dependencies.fetch_from_other_workers("/requests/large"):
-            requests += _DECODER.decode(body)
-        return sorted(requests, key=lambda request: request.began_at)
-
-    async def list_own_large_requests(self, _request: web.Request) -> web.StreamResponse:
-        """Lists this worker's large requests as JSON, for the page of another worker."""
-        body = msgspec.json.encode(self._dependencies.requests_in_progress.list_running_requests())
-        return web.Response(body=body, content_type="application/json")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import cached_property
 
-import msgspec
 from aiohttp import web
 
 from gateway.auth.key_rows import load_listed_keys
+from gateway.console.dependencies import WorkerList
 from gateway.console.pages import Page, build_requests_url, redirect_see_other
 from gateway.observability.recent_requests import (
     MAX_REQUESTS,
@@ -32,10 +33,13 @@ ROW_CHOICES = (50, 1000)
 MAX_GROUPS = 30
 MAX_FILTER_CHOICES = 200
 
-_DECODER = msgspec.json.Decoder(list[RecentRequest])
-
 
 class RequestsPage(Page):
+    @cached_property
+    def worker_list(self) -> WorkerList[RecentRequest]:
+        load_own = list_recent_requests
+        return WorkerList(self._dependencies, "/requests/own", load_own, RecentRequest)
+
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         # An empty field of the form filters by nothing.
         filters = {name: request.query[name] for name in FILTERS if request.query.get(name)}
@@ -55,11 +59,6 @@ class RequestsPage(Page):
             kept=MAX_REQUESTS,
             moment_of=_parse_time,
         )
-
-    async def list_own_requests(self, _request: web.Request) -> web.StreamResponse:
-        """Lists this worker's requests as JSON, for the page of another worker."""
-        body = msgspec.json.encode(list_recent_requests())
-        return web.Response(body=body, content_type="application/json")
 
     async def trace(self, request: web.Request) -> web.StreamResponse:
         """Shows everything known about an id, or the requests of a key."""
@@ -83,10 +82,7 @@ class RequestsPage(Page):
 
     async def _load_requests(self) -> list[RecentRequest]:
         """Loads the requests of all workers, the newest first."""
-        requests = list_recent_requests()
-        for body in await self._dependencies.fetch_from_other_workers("/requests/own"):
-            requests += _DECODER.decode(body)
-        return sorted(requests, key=lambda each: -each.at)
+        return sorted(await self.worker_list.load(), key=lambda each: -each.at)
 
 
 def _matches_filters(request: RecentRequest, filters: Mapping[str, str]) -> bool:

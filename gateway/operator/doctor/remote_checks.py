@@ -123,7 +123,7 @@ class ServiceProbe:
         return Finding(self.name, check_name, state, description, advice)
 
     async def _derive_findings_from_reply(self, reply: Reply) -> list[Finding]:
-        if 200 <= reply.status < 300 and is_service_reply(reply):
+        if is_accepted(reply):
             self.accepted_reply = reply
             return [
                 self._build_finding(
@@ -247,7 +247,7 @@ class ServiceProbe:
             reply = await self._send_signed_read(environment, target)
         except (Unreachable, Unknown):
             return False
-        return 200 <= reply.status < 300 and is_service_reply(reply)
+        return is_accepted(reply)
 
 
 def parse_body(reply: Reply) -> Mapping[str, Any]:
@@ -258,9 +258,9 @@ def parse_body(reply: Reply) -> Mapping[str, Any]:
     return body if isinstance(body, Mapping) else {}
 
 
-def is_service_reply(reply: Reply) -> bool:
+def is_accepted(reply: Reply) -> bool:
     # All answers of both interfaces have this field; the pages of a proxy do not.
-    return "ok" in parse_body(reply)
+    return 200 <= reply.status < 300 and "ok" in parse_body(reply)
 
 
 def _list_error_codes(reply: Reply) -> set[str]:

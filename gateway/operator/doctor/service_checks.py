@@ -12,8 +12,8 @@ from gateway.auth.key_rows import ListedKey, load_credentials, load_listed_keys
 from gateway.auth.keys import probe_tenant_credentials
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding, State
-from gateway.operator.doctor.remote_checks import ServiceProbe, is_service_reply
+from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding
+from gateway.operator.doctor.remote_checks import ServiceProbe, is_accepted
 from gateway.operator.doctor.vocabulary_checks import check_vocabulary
 from gateway.operator.rehearsal.report import CAPABILITY_NAME as REHEARSAL
 from gateway.storage import Store
@@ -216,7 +216,7 @@ async def _probe_batch_list_endpoint(
         reply = await probe.try_signed_read(f"/v1{call.path}?{urlencode(call.query)}")
         if reply is None:
             raise Unreachable("no answer")
-        if 200 <= reply.status < 300 and is_service_reply(reply):
+        if is_accepted(reply):
             return {}
         # `probe` also sends a documented read, to distinguish a missing path from a service that is
         # down.
@@ -263,24 +263,20 @@ async def _check_forced_optional_endpoints(probe: ServiceProbe) -> Finding:
     setting_text = 'upstream.inferred_operations is "use"'
     target = f"/v1{LIST_CALL.path}?{urlencode(LIST_CALL.query)}"
     reply = await probe.try_signed_read(target) if probe.accepted_reply else None
-    is_available = reply is not None and 200 <= reply.status < 300 and is_service_reply(reply)
-    if reply is None or not (is_available or reply.status in MISSING_STATUSES):
-        reason = (
-            _describe_skip_reason(probe)
-            if probe.accepted_reply is None
-            else f"the answer to {LIST_ENDPOINT} does not show whether the service has it"
-        )
-        state: State = "skipped" if probe.accepted_reply is None else "warning"
-        return Finding(
-            name, check_name, state, f"{setting_text}; {reason}", probe.advice_if_skipped
-        )
-    if not is_available:
+    if reply is not None and is_accepted(reply):
+        description = f"{setting_text}; the service answered {LIST_ENDPOINT} just now"
+        return Finding(name, check_name, "ok", description)
+    if reply is not None and reply.status in MISSING_STATUSES:
         description = f"the service answered {LIST_ENDPOINT} with status {reply.status} just now, but {setting_text}"
         advice = 'set upstream.inferred_operations to "auto"'
         return Finding(name, check_name, "error", description, advice)
-    return Finding(
-        name, check_name, "ok", f"{setting_text}; the service answered {LIST_ENDPOINT} just now"
+    if probe.accepted_reply is None:
+        description = f"{setting_text}; {_describe_skip_reason(probe)}"
+        return Finding(name, check_name, "skipped", description, probe.advice_if_skipped)
+    description = (
+        f"{setting_text}; the answer to {LIST_ENDPOINT} does not show whether the service has it"
     )
+    return Finding(name, check_name, "warning", description, probe.advice_if_skipped)
 
 
 def _build_stored_endpoint_finding(

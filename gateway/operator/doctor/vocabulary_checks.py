@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.config.settings import CurrentWords
 from gateway.operator.doctor.findings import Finding
-from gateway.operator.doctor.remote_checks import ServiceProbe, is_service_reply, parse_body
+from gateway.operator.doctor.remote_checks import ServiceProbe, is_accepted, parse_body
 from gateway.upstream.http_connection import Reply
 from gateway.upstream.optional_endpoints import MISSING_STATUSES
 
@@ -32,10 +32,10 @@ async def check_vocabulary(
         return
     reply = await probe.try_signed_read(words.balance_path)
     yield _check_path(probe, BALANCE_CHECK, words.balance_path, reply)
-    if reply is not None and _is_accepted(reply):
+    if reply is not None and is_accepted(reply):
         yield _check_wallet_word(probe.name, words.wallet, parse_body(reply).get("balances"))
     batches = await probe.try_signed_read(BATCH_LIST_TARGET)
-    batch = _find_first_batch(batches) if batches is not None and _is_accepted(batches) else None
+    batch = _find_first_batch(batches) if batches is not None and is_accepted(batches) else None
     if batch is None:
         reason = f"skipped: {probe.unanswered_read}" if probe.unanswered_read else NEEDS_BATCH
         for check_name in (SUMMARY_CHECK, CURRENCY_CHECK):
@@ -52,7 +52,7 @@ def _check_path(probe: ServiceProbe, check_name: str, path: str, reply: Reply | 
         advice = "run `doctor` again when the service answers"
         reason = f"skipped: {probe.unanswered_read}"
         return Finding(name, check_name, "skipped", reason, advice)
-    if _is_accepted(reply):
+    if is_accepted(reply):
         return Finding(name, check_name, "ok", f"{path} answers")
     if reply.status in MISSING_STATUSES:
         description = f"the service has no {path} (status {reply.status})"
@@ -62,10 +62,6 @@ def _check_path(probe: ServiceProbe, check_name: str, path: str, reply: Reply | 
     advice = f"check {key}, and that the access key may read it"
     state = "error" if reply.status in (401, 403) else "warning"
     return Finding(name, check_name, state, description, advice)  # type: ignore[arg-type]
-
-
-def _is_accepted(reply: Reply) -> bool:
-    return 200 <= reply.status < 300 and is_service_reply(reply)
 
 
 def _check_wallet_word(name: str, word: str, balances: Any) -> Finding:
