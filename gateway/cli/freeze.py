@@ -61,8 +61,8 @@ def freeze(
         raise click.UsageError("--list cannot be combined with --all, --merchant or --environment")
     # Validated first, so that a usage error does not open the state.
     scope = None if lists else _require_scope(merchant, environment, everything)
-    status = _change_freeze(settings, scope, freeze_writes)
-    _print_freeze_status(*status, as_json=as_json, texts=("Frozen", "already frozen"))
+    texts = "Frozen.", "Nothing changed: already frozen."
+    _change_and_print(settings, scope, freeze_writes, texts, as_json=as_json)
 
 
 @click.command()
@@ -83,27 +83,8 @@ def unfreeze(
     freezes that remain are shown.
     """
     scope = _require_scope(merchant, environment, everything)
-    status = _change_freeze(settings, scope, unfreeze_writes)
-    _print_freeze_status(*status, as_json=as_json, texts=("Unfrozen", "not frozen"))
-
-
-def _change_freeze(
-    settings: Settings,
-    scope: tuple[str, str] | None,
-    change: Callable[[Store, Tenant], Awaitable[bool]],
-) -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
-    """Changes a freeze unless ``scope`` is None; returns whether it changed, and what is frozen."""
-
-    async def change_and_load(store: Store) -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
-        changed = None
-        if scope is not None:
-            changed = await change(store, await resolve_freeze_scope(store, *scope))
-        return changed, *await load_freezes_and_audit_events(store)
-
-    try:
-        return run_with_store(settings, change_and_load)
-    except UnknownMerchant as error:
-        raise CommandError(str(error)) from None
+    texts = "Unfrozen.", "Nothing changed: not frozen."
+    _change_and_print(settings, scope, unfreeze_writes, texts, as_json=as_json)
 
 
 def _require_scope(
@@ -115,35 +96,39 @@ def _require_scope(
     return merchant or "", environment or ""
 
 
-def _print_freeze_status(
-    changed: bool | None,
-    frozen: list[Freeze],
-    events: list[AuditEvent],
+def _change_and_print(
+    settings: Settings,
+    scope: tuple[str, str] | None,
+    change: Callable[[Store, Tenant], Awaitable[bool]],
+    texts: tuple[str, str],
     *,
     as_json: bool,
-    texts: tuple[str, str],
 ) -> None:
-    """``changed`` is None if nothing was tried; the log is shown then. ``texts`` if it was or not."""
+    """Changes a freeze unless ``scope`` is None, and prints what is frozen; otherwise also the log.
+
+    ``texts`` say that it changed or that it was so before.
+    """
+
+    async def change_and_load(store: Store) -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
+        changed = scope and await change(store, await resolve_freeze_scope(store, *scope))
+        return changed, *await load_freezes_and_audit_events(store)
+
+    try:
+        changed, frozen, events = run_with_store(settings, change_and_load)
+    except UnknownMerchant as error:
+        raise CommandError(str(error)) from None
     if as_json:
-        changes = {"changed": changed} if changed is not None else {}
-        print_json(
-            {
-                **changes,
-                "frozen": [
-                    {**_build_scope_json(each.scope), "since": format_time(each.since)}
-                    for each in frozen
-                ],
-                # This key is older than the name in the code; scripts read it.
-                "acts": list(map(build_audit_event_json, events)),
-            }
-        )
+        scopes = [
+            {**_build_scope_json(each.scope), "since": format_time(each.since)} for each in frozen
+        ]
+        # This key is older than the name in the code; scripts read it.
+        report = {"frozen": scopes, "acts": list(map(build_audit_event_json, events))}
+        print_json(report if changed is None else {"changed": changed, **report})
         return
     if changed is not None:
-        click.echo(f"{texts[0]}." if changed else f"Nothing changed: {texts[1]}.")
+        click.echo(texts[0] if changed else texts[1])
     if frozen:
-        rows = [
-            [*_build_scope_cells(freeze_.scope), format_time(freeze_.since)] for freeze_ in frozen
-        ]
+        rows = [[*_build_scope_cells(each.scope), format_time(each.since)] for each in frozen]
         print_table(["merchant", "environment", "frozen since"], rows)
     else:
         click.echo("Nothing is frozen.")
