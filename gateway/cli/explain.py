@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import textwrap
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -100,30 +102,29 @@ def _print_explanation(explanation: Explanation) -> None:
             f"\n{number}. {call.method} {call.target}  (current interface, section {call.section}{inferred})"
         )
         if call.fields:
-            sections = f"legacy {operation.section}, current {call.section}"
             rows = [
-                [
-                    f"    {field.field}",
-                    _format_value(field.value),
-                    field.sent_in or "-",
-                    field.rule,
-                    sections,
-                ]
-                for field in call.fields
+                [f"    {each.field}", _format_value(each.value), each.sent_in or "-", each.rule]
+                for each in call.fields
             ]
-            print_table(["    field", "value", "sent in", "rule", "sections"], rows)
+            print_table(["    field", "value", "sent in", "rule"], rows)
         click.echo("    string to sign:")
-        # The string to sign ends with a newline, so the last part is empty.
-        for line in call.signed.split("\n")[:-1]:
-            click.echo(f"        {line}")
-    _print_list("Not sent", [f"{name}: {reason}" for name, reason in explanation.kept])
-    _print_list("Stored by the gateway", explanation.remembered)
+        # It ends with a newline.
+        click.echo(textwrap.indent(call.signed_text.removesuffix("\n"), 8 * " ", lambda _: True))
+    if explanation.kept:
+        click.echo("\nNot sent:")
+        click.echo("\n".join(f"    {name}: {reason}" for name, reason in explanation.kept))
+    if explanation.remembered:
+        click.echo("\nStored by the gateway:")
+        click.echo("\n".join(f"    {fact}" for fact in explanation.remembered))
     if explanation.refusal:
         click.echo(
             f"\nAnswer: status {explanation.refusal.status}, {json.dumps(explanation.refusal.build_body())}"
         )
-    else:
-        _print_answer(explanation)
+        return
+    click.echo(f"\nAnswer: status 200, with the fields {', '.join(explanation.answer or ())}")
+    if explanation.answered:
+        rows = [[f"    {name}", source, rule] for name, source, rule in explanation.answered]
+        print_table(["    field", "from", "rule"], rows)
 
 
 def _print_curl_script(settings: Settings, explanation: Explanation) -> None:
@@ -148,7 +149,7 @@ def _render_curl_script(settings: Settings, explanation: Explanation) -> str:
 
 def _iter_call_lines(settings: Settings, number: int, call: ExplainedCall) -> Iterator[str]:
     words = settings.vocabulary.current
-    _, method, signed_target, body = call.signed.removesuffix("\n").split("\n", 3)
+    _, method, signed_target, body = call.signed_text.removesuffix("\n").split("\n", 3)
     title = f"# {number}. {method} {call.target}"
     if number > 1:
         title += "; ids that an earlier answer returns are examples: replace them"
@@ -169,20 +170,6 @@ def _iter_call_lines(settings: Settings, number: int, call: ExplainedCall) -> It
     yield "  " + " ".join(options)
 
 
-def _print_answer(explanation: Explanation) -> None:
-    click.echo(f"\nAnswer: status 200, with the fields {', '.join(explanation.answer or ())}")
-    if explanation.answered:
-        rows = [[f"    {name}", source, rule] for name, source, rule in explanation.answered]
-        print_table(["    field", "from", "rule"], rows)
-
-
-def _print_list(heading: str, lines: list[str]) -> None:
-    if lines:
-        click.echo(f"\n{heading}:")
-    for line in lines:
-        click.echo(f"    {line}")
-
-
 def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
@@ -198,22 +185,12 @@ def _build_explanation_json(explanation: Explanation) -> dict[str, Any]:
         "because": operation.exactness_reason,
         "calls": [
             {
-                "method": call.method,
-                "target": call.target,
-                "section": call.section,
-                "inferred": call.inferred,
-                "body": call.body,
+                **asdict(call),
                 "fields": [
-                    {
-                        "field": f.field,
-                        "value": f.value,
-                        "sent_in": f.sent_in,
-                        "rule": f.rule,
-                        "sections": {"legacy": operation.section, "current": call.section},
-                    }
-                    for f in call.fields
+                    {name: getattr(each, name) for name in ("field", "value", "sent_in", "rule")}
+                    | {"sections": {"legacy": operation.section, "current": call.section}}
+                    for each in call.fields
                 ],
-                "signed_text": call.signed,
             }
             for call in explanation.calls
         ],

@@ -175,7 +175,7 @@ def _iter_enclosing_field_names(name: str) -> Iterator[str]:
 
 
 def _list_signed_lines(made: ExplainedCall, redactor: Redactor) -> list[str]:
-    signed = made.signed.split("\n")[:-1]
+    signed = made.signed_text.split("\n")[:-1]
     if redactor.is_unmasked:
         return signed
     # The string to sign contains the path and the body, which the columns beside it mask.

@@ -62,7 +62,7 @@ class FieldOrigin:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedCall:
-    """A call of the service. ``signed`` is the string to sign (current interface, section 5)."""
+    """A call of the service, with the string to sign (current interface, section 5)."""
 
     method: str
     target: str
@@ -70,7 +70,7 @@ class ExplainedCall:
     inferred: bool
     body: JSON
     fields: tuple[FieldOrigin, ...]
-    signed: str
+    signed_text: str
 
 
 @dataclass(slots=True)

@@ -60,7 +60,7 @@ def test_every_golden_request_can_be_explained(file: Path) -> None:
         return
     assert (explanation.answer is None) is not (explanation.refusal is None)
     for call in explanation.calls:
-        assert call.signed.startswith(f"<timestamp>\n{call.method}\n/v1/")
+        assert call.signed_text.startswith(f"<timestamp>\n{call.method}\n/v1/")
 
 
 def test_each_field_shows_its_target_and_rule() -> None:
@@ -134,7 +134,7 @@ def test_signed_text_includes_query_if_configured(
     (call,) = explain(
         "GET", "/v1/recipients?page=2", upstream={"signed_target": signed_target}
     ).calls
-    assert call.signed == f"<timestamp>\nGET\n{expected_target or call.target}\n\n"
+    assert call.signed_text == f"<timestamp>\nGET\n{expected_target or call.target}\n\n"
 
 
 def test_only_fields_of_answer_have_a_source() -> None:
@@ -228,12 +228,12 @@ def test_explanation_uses_configured_vocabulary() -> None:
 
 def test_signed_text_equals_text_of_the_signer() -> None:
     (call, *_) = explain("POST", "/v1/recipients", BUSINESS_BODY).calls
-    body = call.signed.split("\n")[3].encode()
+    body = call.signed_text.split("\n")[3].encode()
     keyed = Credentials("AK", "secret").keyed
     signature = compute_signature(keyed, 1_700_000_000, "POST", "/v1/recipients", body)
     openssl = subprocess.run(
         ["openssl", "dgst", "-sha256", "-hmac", "secret"],
-        input=call.signed.replace("<timestamp>", "1700000000").encode(),
+        input=call.signed_text.replace("<timestamp>", "1700000000").encode(),
         capture_output=True,
         check=True,
     )
