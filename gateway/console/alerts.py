@@ -13,12 +13,11 @@ from typing import Literal
 from gateway.admin.port import drop_consequences, find_readiness_problem
 from gateway.console.dependencies import ConsoleDependencies, WorkerList
 from gateway.observability.plurals import join_names, pluralize
-from gateway.operator.brownout_windows import describe_window_scope
+from gateway.operator.doctor import check_freezes_and_brownouts
 from gateway.operator.limit_usage import LimitUse
 from gateway.operator.metrics_page import StateGauges
 from gateway.operator.named_faults import list_switched_keys, name_affected_clients
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE
-from gateway.storage.brownout_rows import Brownout, list_planned_and_active_brownouts
 from gateway.storage.difference_rows import load_comparison_tallies_by_key
 from gateway.storage.request_counts import RequestCounts, sum_request_counts
 from gateway.upstream.service_problems import Refusal
@@ -43,9 +42,6 @@ REFUSAL_RATIO = 0.5
 
 MIN_REQUESTS = 3
 """Warn of one merchant's errors after at least as many of its requests."""
-
-
-MOMENT = "%Y-%m-%d %H:%M UTC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +128,7 @@ async def load_alerts(
 
     Raises StoreUnavailable.
     """
-    now = dependencies.store.clock()
-    windows = [
-        window
-        for window in await list_planned_and_active_brownouts(dependencies.store, now)
-        # Brownouts that only count change nothing for clients.
-        if window.refuses
-    ]
+    interruptions = await check_freezes_and_brownouts(dependencies.store)
     differing_keys = {
         (operation.tenant, operation.key)
         for operation, tally in (await load_comparison_tallies_by_key(dependencies.store)).items()
@@ -161,12 +151,7 @@ async def load_alerts(
     exhausted, nearly_exhausted = (
         [str(use) for use in limited_keys if use.level == level] for level in ("reached", "near")
     )
-    brownouts = [_format_brownout(window, now) for window in windows]
-    in_doubt, superseded, freezes = (
-        figures.in_doubt_operations,
-        figures.superseded_batches,
-        figures.freezes,
-    )
+    in_doubt, superseded = figures.in_doubt_operations, figures.superseded_batches
     # What must be true, or how many there are; and the alert.
     candidates: list[tuple[object, Literal["error", "warning"], str, str]] = [
         *((fault, "error", _format_fault(name, fault or ""), "/service") for name, fault in faults.items()),
@@ -183,14 +168,8 @@ async def load_alerts(
         (exhausted, "warning", f"reached the hourly limit, so clients are refused (429): {join_names(exhausted)}", "/limits"),
         (afflicted, "warning", f"most requests of the last 15 minutes got errors: {join_names(afflicted)}", "/requests?status=errors"),
         (superseded, "warning", f"{pluralize(superseded, 'batch is', 'batches are')} superseded at the service", "/writes"),
-        (freezes, "warning", f"{pluralize(freezes, 'write freeze is', 'write freezes are')} active", "/switches"),
-        (brownouts, "warning", f"{pluralize(len(brownouts), 'brownout')}: {join_names(brownouts)}", "/switches"),
+        *((True, "warning", f"{each.result}; {each.advice}", "/switches") for each in interruptions),
         (nearly_exhausted, "warning", f"near the hourly limit: {join_names(nearly_exhausted)}", "/limits"),
         (differing_keys, "warning", f"{pluralize(len(differing_keys), 'compared key has', 'compared keys have')} answers that differ", "/compare"),
     ]  # fmt: skip
     return [Alert(level, text, href) for condition, level, text, href in candidates if condition]
-
-
-def _format_brownout(window: Brownout, now: datetime) -> str:
-    state = "active" if window.begins_at <= now else f"scheduled from {window.begins_at:{MOMENT}}"
-    return f"{describe_window_scope(window)} ({state} until {window.ends_at:{MOMENT}})"

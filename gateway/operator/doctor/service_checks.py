@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any
 from urllib.parse import urlencode
 
 from gateway.auth.key_rows import ListedKey, load_credentials, load_listed_keys
 from gateway.auth.keys import probe_tenant_credentials
 from gateway.config.settings import Settings
-from gateway.observability.plurals import pluralize
 from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding
 from gateway.operator.doctor.remote_checks import ServiceProbe, is_accepted
+from gateway.operator.doctor.stored_findings import (
+    ENDPOINTS_CHECK,
+    SIGNATURE_CHECK,
+    build_scope_finding,
+    iter_endpoint_findings,
+    iter_rehearsal_findings,
+)
 from gateway.operator.doctor.vocabulary_checks import check_vocabulary
 from gateway.operator.rehearsal.report import CAPABILITY_NAME as REHEARSAL
 from gateway.storage import Store
@@ -23,17 +27,13 @@ from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
 from gateway.upstream.optional_endpoints import (
     MISSING_STATUSES,
     OptionalEndpoints,
-    describe_endpoint_finding,
 )
-from gateway.upstream.signed_target import CAPABILITY_NAME
-from mappings.current import ENDPOINTS
 from mappings.effects import JSON, Call
 from mappings.failures import Failure, Refused, Unreachable
 
 MAX_OTHER_MERCHANTS = 100
 """Merchants of an environment whose credentials are tried; `keys verify` tries all."""
 
-SIGNATURE_CHECK = "signature scope"
 LIST_ENDPOINT = "GET /batches"
 LIST_CALL = Call("GET", "/batches", query={"page": "1", "pageSize": "1"}, probe_ids=())
 """The only optional endpoint that can be tried safely: a read that needs no batch."""
@@ -57,7 +57,7 @@ async def check_service_per_environment(
         findings += await probe.check_reachability_and_credentials()
         findings += _iter_signature_scope_findings(probe, settings, capabilities)
         findings += _check_clock(probe, upstream)
-        findings += _iter_rehearsal_findings(name, capabilities)
+        findings += iter_rehearsal_findings(name, capabilities)
         findings += [
             finding async for finding in _check_optional_endpoints(probe, settings, capabilities)
         ]
@@ -119,47 +119,20 @@ def _iter_signature_scope_findings(
     probe: ServiceProbe, settings: Settings, capabilities: CapabilityCache
 ) -> Iterator[Finding]:
     """Reports whether signatures cover the query. A refused form was already reported by ``probe``."""
-    name, form, setting = probe.name, probe.target_form, settings.upstream.signed_target
+    name, setting = probe.name, settings.upstream.signed_target
     if probe.accepted_reply:
         suffix = "" if setting == "auto" else " as configured,"
-        yield Finding(name, SIGNATURE_CHECK, "ok", f"{form}:{suffix} accepted just now")
-    elif setting != "auto":
-        if not probe.is_form_refused:
-            description = f"{form}, as configured; {_describe_skip_reason(probe)}"
-            yield Finding(name, SIGNATURE_CHECK, "skipped", description, probe.advice_if_skipped)
-    elif form:
-        since = format_since_suffix(capabilities.get_discovery_time(name, CAPABILITY_NAME))
-        description = f"{form}: the service has accepted it{since}; {_describe_skip_reason(probe)}"
-        yield Finding(name, SIGNATURE_CHECK, "skipped", description, probe.advice_if_skipped)
-    else:
-        description = (
-            f"not known yet: no request with a query was accepted; {_describe_skip_reason(probe)}"
+        yield Finding(
+            name, SIGNATURE_CHECK, "ok", f"{probe.target_form}:{suffix} accepted just now"
         )
-        yield Finding(name, SIGNATURE_CHECK, "skipped", description, probe.advice_if_skipped)
+    elif not probe.is_form_refused:
+        stored = build_scope_finding(name, settings.upstream, capabilities)
+        result = f"{stored.result}; {_describe_skip_reason(probe)}"
+        yield Finding(name, SIGNATURE_CHECK, "skipped", result, probe.advice_if_skipped)
 
 
 def _describe_skip_reason(probe: ServiceProbe) -> str:
     return f"skipped: {probe.failure_reason}"
-
-
-def format_since_suffix(time: datetime | None) -> str:
-    return f" since {time:%Y-%m-%d %H:%M} UTC" if time else ""
-
-
-def _iter_rehearsal_findings(name: str, capabilities: CapabilityCache) -> Iterator[Finding]:
-    """Reports the last rehearsal; there are none in the live environment."""
-    if name != "sandbox":
-        return
-    last = capabilities.get(name, REHEARSAL)
-    if last is None:
-        advice = "run `payout-gateway rehearse --key NAME` with a key of this environment"
-        yield Finding(name, REHEARSAL, "skipped", "none yet", advice)
-        return
-    at, is_ok = datetime.fromtimestamp(last["at"], UTC), last["is_ok"]
-    age = pluralize((datetime.now(UTC) - at).days, "day")
-    description = f"{at:%Y-%m-%d %H:%M} UTC, {age} ago: {last['verdict']}"
-    advice = "" if is_ok else "run `payout-gateway rehearse --key NAME` for the details"
-    yield Finding(name, REHEARSAL, "ok" if is_ok else "warning", description, advice)
 
 
 def _check_clock(probe: ServiceProbe, upstream: UpstreamClient) -> Iterator[Finding]:
@@ -182,24 +155,14 @@ def _check_clock(probe: ServiceProbe, upstream: UpstreamClient) -> Iterator[Find
 async def _check_optional_endpoints(
     probe: ServiceProbe, settings: Settings, capabilities: CapabilityCache
 ) -> AsyncIterator[Finding]:
-    name, setting = probe.name, settings.upstream.inferred_operations
-    if setting == "avoid":
-        description = f"not used: upstream.inferred_operations is {setting!r}"
-        yield Finding(name, "optional endpoints", "ok", description)
-        return
-    if setting == "use":
+    if settings.upstream.inferred_operations == "use":
         yield await _check_forced_optional_endpoints(probe)
         return
-    for endpoint in ENDPOINTS:
-        if endpoint.is_optional:
-            endpoint_name = f"{endpoint.method} {endpoint.path}"
-            stored_result = capabilities.get(name, f"inferred {endpoint_name}")
-            tried_now = (
-                await _probe_batch_list_endpoint(probe, capabilities)
-                if endpoint_name == LIST_ENDPOINT
-                else None
-            )
-            yield tried_now or _build_stored_endpoint_finding(name, endpoint_name, stored_result)
+    for stored in iter_endpoint_findings(probe.name, settings.upstream, capabilities):
+        tried_now = None
+        if stored.check_name == LIST_ENDPOINT:
+            tried_now = await _probe_batch_list_endpoint(probe, capabilities)
+        yield tried_now or stored
 
 
 async def _probe_batch_list_endpoint(
@@ -259,7 +222,7 @@ def _build_unclear_list_finding(name: str, status: int) -> Finding:
 
 async def _check_forced_optional_endpoints(probe: ServiceProbe) -> Finding:
     """Checks the setting "use", which requires all optional endpoints, by trying one read."""
-    name, check_name = probe.name, "optional endpoints"
+    name, check_name = probe.name, ENDPOINTS_CHECK
     setting_text = 'upstream.inferred_operations is "use"'
     target = f"/v1{LIST_CALL.path}?{urlencode(LIST_CALL.query)}"
     reply = await probe.try_signed_read(target) if probe.accepted_reply else None
@@ -277,19 +240,3 @@ async def _check_forced_optional_endpoints(probe: ServiceProbe) -> Finding:
         f"{setting_text}; the answer to {LIST_ENDPOINT} does not show whether the service has it"
     )
     return Finding(name, check_name, "warning", description, probe.advice_if_skipped)
-
-
-def _build_stored_endpoint_finding(
-    name: str, endpoint: str, stored_result: Mapping[str, Any] | None
-) -> Finding:
-    if stored_result is not None:
-        answered_at = datetime.fromtimestamp(stored_result["at"], UTC)
-        return Finding(
-            name,
-            endpoint,
-            "ok",
-            f"{describe_endpoint_finding(stored_result)}, by an answer of the service at "
-            f"{answered_at:%Y-%m-%d %H:%M} UTC; not tried now",
-        )
-    advice = "no action needed; the gateway tries it on first use"
-    return Finding(name, endpoint, "skipped", "not tried yet", advice)
