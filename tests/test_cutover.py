@@ -646,9 +646,7 @@ async def test_list_that_shrinks_while_read_is_read_again() -> None:
             return {"recipients": rows[2 * number - 2 : 2 * number], "meta": page_info}
 
     legacy_reads = ShrinkingList(cast("Any", None), "live", API_KEY, ReadBudget(1000, {}))
-    read_ids = [
-        row["id"] async for row, _ in legacy_reads.iter_rows_with_total("/recipients", "recipients")
-    ]
+    read_ids = [row["id"] async for row in legacy_reads.iter_rows("/recipients", "recipients")]
     assert sorted(read_ids) == [f"R-{number:016}" for number in range(5)]
     assert requested_pages == [1, 2, 1, 2]
 
@@ -662,9 +660,9 @@ async def test_list_without_meta_is_read_until_nothing_is_new() -> None:
             return {"recipients": [{"id": "R-1"}], "meta": "none"}
 
     legacy_reads = UnpagedList(cast("Any", None), "live", API_KEY, ReadBudget(1000, {}))
-    assert [
-        row["id"] async for row, _ in legacy_reads.iter_rows_with_total("/recipients", "recipients")
-    ] == ["R-1"]
+    assert [row["id"] async for row in legacy_reads.iter_rows("/recipients", "recipients")] == [
+        "R-1"
+    ]
     assert len(requested_paths) == 2
 
 

@@ -8,7 +8,7 @@ from typing import IO, Any
 import click
 
 from gateway.auth.key_rows import find_single_key, load_listed_keys
-from gateway.auth.keys import ApiKey
+from gateway.auth.keys import ApiKey, ApiKeyStore
 from gateway.cli import CommandError
 from gateway.cli.options import FullHelpGroup, config_option, json_option, print_json
 from gateway.cli.output import print_table, run_to_completion, show_progress
@@ -18,7 +18,6 @@ from gateway.operator.cutover import (
     ImportOptions,
     ImportReport,
     ProgressCallback,
-    find_active_api_key,
     open_cutover,
 )
 from gateway.operator.legacy_reads import LegacyReadFailed
@@ -156,7 +155,8 @@ async def _find_and_verify_key(store: Store, name: str, api_key: str) -> ApiKey:
     data would be imported under this one.
     """
     named_key = find_single_key(await load_listed_keys(store), name)
-    key = await find_active_api_key(store, api_key)
+    async with ApiKeyStore(store) as keyring:
+        key = await keyring.find_active_key(api_key)
     if key is None or key.id != named_key.id:
         raise CommandError(
             "the given API key is not the key of this name; check --key and the API key"

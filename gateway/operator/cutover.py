@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import structs
 
-from gateway.auth.keys import ApiKey, ApiKeyStore
+from gateway.auth.keys import ApiKey
 from gateway.config.settings import Settings
 from gateway.operator.legacy_reads import (
     LegacyReader,
@@ -47,8 +47,8 @@ MAX_CONCURRENT_ROWS = 4
 NEW, CHANGED, EQUAL, KEPT = "new", "changed", "equal", "kept"
 """The result for an object. ``kept``: created or changed here, so it is not overwritten."""
 
-ProgressCallback = Callable[[int, int], None]
-"""Called with the number of objects done and the total that the service reports."""
+ProgressCallback = Callable[[int, int | None], None]
+"""Called with the number of objects done, and None: their total is not known before the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +115,7 @@ class CutoverImport:
         is unreadable.
         """
         # Oldest first: recipients that are created meanwhile are appended, so no page shifts.
-        rows = self._reads.iter_rows_with_total(
-            "/recipients", "recipients", orderBy="createdAt", sortBy="asc"
-        )
+        rows = self._reads.iter_rows("/recipients", "recipients", orderBy="createdAt", sortBy="asc")
         await self._import_rows(rows, self._import_recipient, "recipient", progress)
         # Read once for all batches, because the list may have many pages.
         listed_batches = (await self._run_flow(cutover.load_listed_batches()))["batches"]
@@ -125,12 +123,8 @@ class CutoverImport:
         async def import_batch_row(row: JSON) -> None:
             await self._import_batch(row, listed_batches)
 
-        await self._import_rows(
-            self._reads.iter_rows_with_total("/batches", "batches"),
-            import_batch_row,
-            "batch",
-            progress,
-        )
+        rows = self._reads.iter_rows("/batches", "batches")
+        await self._import_rows(rows, import_batch_row, "batch", progress)
         if not self._options.dry_run:
             record = CompareAndSet(*IMPORT_RECORD, {"at": self._store.clock().isoformat()})
             await self._compare_and_set_record(record)
@@ -144,7 +138,7 @@ class CutoverImport:
 
     async def _import_rows(
         self,
-        rows: AsyncIterator[tuple[JSON, int]],
+        rows: AsyncIterator[JSON],
         import_row: Any,
         kind: str,
         progress: ProgressCallback,
@@ -170,13 +164,13 @@ class CutoverImport:
                 slots.release()
                 self._objects_done += 1
 
-        done_before, tasks = self._objects_done, []
+        tasks = []
         try:
-            async for row, records in rows:
+            async for row in rows:
                 # Before the task is created, so that few rows are in memory at a time.
                 await slots.acquire()
                 tasks.append(asyncio.create_task(import_row_or_report_failure(row)))
-                progress(self._objects_done - done_before, records)
+                progress(self._objects_done, None)
         finally:
             # Not cancelled: a row that is being saved is finished and reported.
             await asyncio.gather(*tasks)
@@ -270,8 +264,9 @@ class CutoverImport:
         first_page, meta = page.get("payments") or [], page.get("meta") or {}
         if len(first_page) >= int(meta.get("records") or len(first_page)):
             return list(first_page)
-        rows = self._reads.iter_rows_with_total(f"/batches/{batch}/payments", "payments")
-        return [payment async for payment, _records in rows]
+        return [
+            row async for row in self._reads.iter_rows(f"/batches/{batch}/payments", "payments")
+        ]
 
     async def _save_batch(self, match: Mapping[str, JSON]) -> None:
         id_, facts, entries = match["current"], match["facts"], match["entries"]
@@ -397,9 +392,3 @@ async def open_cutover(
             yield CutoverImport(store, executor, reads, key, options)
         finally:
             await save_read_budget(ledger, owner.environment, key.name, budget)
-
-
-async def find_active_api_key(store: Store, api_key: str) -> ApiKey | None:
-    """Returns the active key with this API key, or None. Raises StoreUnavailable."""
-    async with ApiKeyStore(store) as keyring:
-        return await keyring.find_active_key(api_key)

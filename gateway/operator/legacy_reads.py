@@ -161,10 +161,8 @@ class LegacyReader:
                     raise ResponseLost(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
             return response.status, response.headers.get("Retry-After", ""), bytes(data)
 
-    async def iter_rows_with_total(
-        self, path: str, name: str, **query: str
-    ) -> AsyncIterator[tuple[JSON, int]]:
-        """Yields every row of a list once, with the number of rows that the service reports.
+    async def iter_rows(self, path: str, name: str, **query: str) -> AsyncIterator[JSON]:
+        """Yields every row of a list once.
 
         Pages by the ``meta`` of each answer, because a service may return smaller pages than
         requested. If rows are deleted meanwhile, later rows move up and may be skipped, so the list
@@ -178,7 +176,7 @@ class LegacyReader:
                 has_shrunk = has_shrunk or records < before
                 for id_ in [row_id for row_id in rows if row_id not in seen_ids]:  # in their order
                     seen_ids.add(id_)
-                    yield rows[id_], records
+                    yield rows[id_]
             # Nothing was deleted meanwhile, so no row was skipped.
             if not has_shrunk:
                 return
