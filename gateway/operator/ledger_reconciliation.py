@@ -93,8 +93,8 @@ class ObjectCheck:
 
     owner: Tenant
     id: str
-    flow: Callable[[bool], Flow]
-    """Takes whether a request is working on the object."""
+    build_flow: Callable[..., Flow]
+    """Of a batch it takes ``is_busy``: whether a request is working on it."""
     counted_as: str
     other_ids: frozenset[str] = frozenset()
     """Other ids of the object."""
@@ -150,33 +150,19 @@ class Reconciler:
         If the state ``was_restored``, clients may know batches and recipients that it lacks: these
         get the same legacy ids that clients were given before.
         """
-        report, checks = ReconciliationReport(), []
+        report, checks = ReconciliationReport(), list[ObjectCheck]()
         for tenant in owners:
             tenant_checks = await self._list_object_checks(tenant)
-            if tenant.environment in self._environments:
-                checks += [
-                    *tenant_checks,
-                    ObjectCheck(
-                        tenant,
-                        "",
-                        lambda _: consistency_checks.find_batches_without_records(),
-                        "lists",
-                    ),
-                ]
-                if was_restored and self._ids.has_aliases_for_kind("recipient"):
-                    checks.append(
-                        ObjectCheck(
-                            tenant,
-                            "",
-                            lambda _: consistency_checks.find_recipients_without_alias_id(),
-                            "names",
-                        )
-                    )
-            elif tenant_checks:
+            if tenant.environment not in self._environments:
                 problem = f"[environments.{tenant.environment}] is not configured"
-                report.unreadable_objects.append(
-                    Finding(tenant, "unreadable", "-", problem, "configure it")
-                )
+                finding = Finding(tenant, "unreadable", "-", problem, "configure it")
+                report.unreadable_objects += [finding] if tenant_checks else []
+                continue
+            find_batches = consistency_checks.find_batches_without_records
+            checks += [*tenant_checks, ObjectCheck(tenant, "", find_batches, "lists")]
+            if was_restored and self._ids.has_aliases_for_kind("recipient"):
+                find_names = consistency_checks.find_recipients_without_alias_id
+                checks.append(ObjectCheck(tenant, "", find_names, "names"))
         await self._run_checks(checks, report, progress)
         if was_restored:
             report.unknown_batches = await self._assign_legacy_ids_to_unknown_batches(
@@ -225,30 +211,24 @@ class Reconciler:
             ObjectCheck(
                 owner,
                 id_,
-                partial(self._build_batch_check_flow, id_),
+                partial(consistency_checks.find_batch_differences, id_, self._format_now()),
                 "batches",
                 frozenset(filter(None, [facts.get("upstream")])),
             )
             for id_, facts in batches.items()
         ]
+        find_differences = consistency_checks.find_deleted_recipient_differences
         checks += [
-            ObjectCheck(owner, id_, partial(_build_deleted_recipient_check_flow, id_), "recipients")
+            ObjectCheck(owner, id_, partial(find_differences, id_), "recipients")
             for id_, facts in recipients.items()
             if facts.get("deleted")
         ]
         return [*checks, *await self._list_superseded_batch_checks(owner)]
 
-    def _build_batch_check_flow(self, id_: str, is_busy: bool) -> Flow:
-        return consistency_checks.find_batch_differences(id_, self._format_now(), is_busy=is_busy)
-
-    def _build_superseded_batch_check_flow(self, id_: str, _is_busy: bool) -> Flow:
-        return consistency_checks.find_superseded_batch_differences(id_, self._format_now())
-
     async def _list_superseded_batch_checks(self, owner: Tenant) -> list[ObjectCheck]:
+        find_differences = consistency_checks.find_superseded_batch_differences
         return [
-            ObjectCheck(
-                owner, id_, partial(self._build_superseded_batch_check_flow, id_), "abandoned"
-            )
+            ObjectCheck(owner, id_, partial(find_differences, id_, self._format_now()), "abandoned")
             for id_ in await self._ledger.load_superseded_batch_aliases(owner)
         ]
 
@@ -358,10 +338,11 @@ class Reconciler:
         caller = await self._load_caller(check.owner)
         for attempts_left in reversed(range(MAX_READ_ATTEMPTS)):
             try:
-                # Whether a request is busy with the object is read again for each attempt.
-                return await self._executor.execute(
-                    check.flow(await self._has_unfinished_batch_operation(check)), caller
+                # Read again for each attempt.
+                busy = (
+                    {"is_busy": await self._is_busy(check)} if check.counted_as == "batches" else {}
                 )
+                return await self._executor.execute(check.build_flow(**busy), caller)
             # A client changed the object while it was read.
             except Conflict:
                 if not attempts_left:
@@ -377,9 +358,8 @@ class Reconciler:
         # Not reached: the last attempt returns or raises.
         raise AssertionError
 
-    async def _has_unfinished_batch_operation(self, check: ObjectCheck) -> bool:
-        if check.counted_as != "batches":
-            return False
+    async def _is_busy(self, check: ObjectCheck) -> bool:
+        """Whether an operation of the batch has not ended."""
         records = await OperationRepository(self._store, self._ledger).list_by_object(
             check.owner, [check.id, *check.other_ids]
         )
@@ -394,10 +374,6 @@ class Reconciler:
             )
             self._callers[owner] = Caller(key, "reconcile")
         return self._callers[owner]
-
-
-def _build_deleted_recipient_check_flow(id_: str, _is_busy: bool) -> Flow:
-    return consistency_checks.find_deleted_recipient_differences(id_)
 
 
 def _format_unreadable_object_advice(status: int | None) -> str:
