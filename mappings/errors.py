@@ -60,7 +60,8 @@ SERVICE_UNREACHABLE = Problem(
 )
 OUTCOME_UNKNOWN = Problem(
     "internal_server_error",
-    "No answer came in time: the outcome of this request is unknown, it may have been carried out.",
+    "The outcome of this request is unknown: no answer of the service shows it. "
+    "It may have been carried out.",
 )
 OTHER_IN_DOUBT = Problem(
     "internal_server_error",
