@@ -36,25 +36,52 @@ def request_and_close(port: int) -> int:
 
     The last byte is acknowledged and the connection closed between two checks of the gateway.
     """
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        connection.settimeout(10)
-        connection.connect(("127.0.0.1", port))
+    with connect_slow_reader(port) as connection:
         connection.sendall(REQUEST)
         select.select([connection], [], [], 10)
         time.sleep(PAUSE_SECONDS)
-        response = b""
-        while b"\r\n\r\n" not in response:
-            response += connection.recv(65536)
-        head, _, body = response.partition(b"\r\n\r\n")
-        length = next(
-            int(line.split(b":")[1])
-            for line in head.split(b"\r\n")
-            if line.lower().startswith(b"content-length")
-        )
-        while len(body) < length:
-            body += connection.recv(65536)
+        head = read_response_head(connection)
     return int(head.split()[1])
+
+
+def connect_slow_reader(port: int) -> socket.socket:
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    connection.settimeout(10)
+    connection.connect(("127.0.0.1", port))
+    return connection
+
+
+def read_response_head(connection: socket.socket) -> bytes:
+    """Reads a whole response, and returns its head."""
+    response = b""
+    while b"\r\n\r\n" not in response:
+        response += connection.recv(65536)
+    head, _, body = response.partition(b"\r\n\r\n")
+    length = next(
+        int(line.split(b":")[1])
+        for line in head.split(b"\r\n")
+        if line.lower().startswith(b"content-length")
+    )
+    while len(body) < length:
+        body += connection.recv(65536)
+    return head
+
+
+def repeat_during_delivery(port: int) -> bytes:
+    """Repeats a request while its response is being delivered, but with a body that comes later.
+
+    Returns the head of the second response.
+    """
+    with connect_slow_reader(port) as first, connect_slow_reader(port) as second:
+        first.sendall(REQUEST)
+        select.select([first], [], [], 10)
+        second.sendall(REQUEST[:-1])
+        time.sleep(PAUSE_SECONDS)
+        read_response_head(first)
+        time.sleep(PAUSE_SECONDS)
+        second.sendall(REQUEST[-1:])
+        return read_response_head(second)
 
 
 @asynccontextmanager
@@ -89,3 +116,14 @@ async def test_repeated_answered_request_is_a_new_request(
         for _ in range(REPETITIONS):
             assert await asyncio.to_thread(request_and_close, port) == 200
     assert service.creation_counts["batch"] == REPETITIONS
+
+
+async def test_request_that_came_during_a_delivery_is_a_retry_for_replay_seconds(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1)
+    writes = {"replay_seconds": 60}
+    async with open_gateway_and_service(tmp_path, service, writes=writes) as (gateway, _):
+        head = await asyncio.to_thread(repeat_during_delivery, gateway.running.port)
+    assert b"\r\nIdempotent-Replayed: true\r\n" in head
+    assert service.creation_counts["batch"] == 1

@@ -105,8 +105,9 @@ class RetryMatcher:
             return False
         if row.instance == record.instance:
             # By the monotonic clock: a clock that is set back must not make a retry of a request.
+            # ``row.ended_at`` is its delivery with ``replay_seconds``, which may be after the arrival.
             ended_at = self._journal.ended_at.get(row.id)
-            return ended_at is not None and ended_at > received_at
+            return ended_at is not None and ended_at > received_at - self._journal.replay_seconds
         return row.ended_at is not None and row.ended_at > arrived_at
 
     def _has_same_idempotency_key(self, row: OperationRecord, record: OperationRecord) -> bool:
