@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from gateway.simulator import Service
+from gateway.simulator import Fault, Service
 from gateway.storage.sqlite_database import SqliteDatabase
 from tests.legacy_and_current import open_gateway_between
 from tests.payouts import create_batch, create_recipient, open_gateway_and_service
@@ -82,6 +82,30 @@ async def test_batch_is_not_started_if_the_client_disconnects_during_key_lookup(
     log = capsys.readouterr().out
     assert "error.type=client_disconnected" in log
     assert "in_doubt" not in log, "nothing was sent"
+
+
+@pytest.mark.parametrize("has_delay", [True, False])
+async def test_one_of_the_waiting_retries_becomes_the_request_of_a_disconnected_client(
+    tmp_path: Path, has_delay: bool
+) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _):
+        batch = await create_batch(gateway, recipient := await create_recipient(gateway), "5.00")
+        body = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
+        path = f"/v1/batches/{batch}/payments"
+        # The first attempt is still reading, and has sent no write, when its client disconnects.
+        service.faults.append(Fault("GET", "*", delay=1))
+        async with await open_connection(gateway.running.port) as connection:
+            await connection.send(build_request(gateway.api_key, path, body))
+            await asyncio.sleep(PAUSE_SECONDS)
+            retries = [asyncio.ensure_future(gateway.request("POST", path, body)) for _ in range(3)]
+            await asyncio.sleep(PAUSE_SECONDS)
+        if has_delay:
+            service.faults.append(Fault("GET", "*", delay=1))
+        responses = await asyncio.gather(*retries)
+    assert [response.status for response in responses] == [200] * 3
+    assert len({response.body["payment"]["id"] for response in responses}) == 1
+    assert service.creation_counts["payment"] == 2
 
 
 @pytest.mark.parametrize("holds_reads", [True, False], ids=["reads and writes", "writes"])

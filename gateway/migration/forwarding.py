@@ -28,10 +28,8 @@ from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest
 from gateway.upstream.send_attempt import Fence, ResponseLost
 from gateway.upstream.spool import Spool
 from gateway.writes.batch_routing import BatchRouting
-from gateway.writes.idempotency import (
-    FirstAttemptTranslatedError,
-    IdempotencyGuard,
-)
+from gateway.writes.idempotency import IdempotencyGuard
+from gateway.writes.retry_matching import FirstAttemptTranslatedError
 from gateway.writes.stored_responses import FORWARDED_RETRY_AFTER_SECONDS
 from gateway.writes.write_request import WriteRequest
 from mappings import FORWARDED

@@ -39,14 +39,17 @@ from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.recipient_locks import RecipientLocks
 from gateway.writes.reconciler import WriteReconciler
-from gateway.writes.retry_matching import RetryMatcher, is_blocking, is_temporary_refusal
+from gateway.writes.retry_matching import (
+    RetryMatcher,
+    check_first_attempt,
+    is_blocking,
+    is_temporary_refusal,
+)
 from gateway.writes.write_request import WriteRequest
 from mappings.effects import Answer
 from mappings.failures import (
     ClientDisconnected,
     Failure,
-    Invalid,
-    Problem,
     UndoPending,
     Unknown,
 )
@@ -58,15 +61,7 @@ RenderFailure = Callable[[Failure], Awaitable[LegacyResponse]]
 RecordedResponse = tuple[LegacyResponse, OperationRecord | None]
 """A response, and the operation that is closed as soon as its client has received it."""
 
-KEY_REUSED = Problem(
-    "invalid_field", "This Idempotency-Key was used with another request.", "Idempotency-Key"
-)
-
 log = structlog.get_logger()
-
-
-class FirstAttemptTranslatedError(Exception):
-    """The request to forward is a retry of one that was translated; nothing was sent."""
 
 
 @dataclass(slots=True)
@@ -300,15 +295,20 @@ class IdempotencyGuard:
             operation=write_request.operation,
             received_at=received_at,
         )
+        unexecuted_id: str | None = None
         while True:
             rows = await self._load_related_records(record)
             id_ = wait_state.first_attempt_id
             first_attempt = next((row for row in rows if is_retry(row, first_attempt_id=id_)), None)
-            if first_attempt is None:
+            if first_attempt is None and id_ != unexecuted_id:
                 if recorded := await self._find_first_attempt_response(
                     wait_state, write_request.caller, render_answer
                 ):
                     return recorded
+                # Another retry may have taken its place meanwhile, so the rows are read again.
+                unexecuted_id = id_
+                continue
+            if first_attempt is None:
                 if not await self._reconcile_related(record, rows, wait_state) and (
                     execution := await self._start_execution(
                         record, write_request, wait_state, rows
@@ -316,7 +316,7 @@ class IdempotencyGuard:
                 ):
                     return execution
                 continue
-            _check_first_attempt(first_attempt, record, write_request)
+            check_first_attempt(first_attempt, record, write_request)
             # Until its delivery is reported, it is open whether this request is a retry of it.
             if self._retries.is_response_being_delivered(
                 first_attempt, record, received_at, wait_state.first_attempt_id
@@ -487,14 +487,3 @@ class IdempotencyGuard:
                 )
                 return True
         return False
-
-
-def _check_first_attempt(
-    first_attempt: OperationRecord, record: OperationRecord, write_request: WriteRequest
-) -> None:
-    """Raises Invalid or FirstAttemptTranslatedError if its response cannot answer the request."""
-    if not record.has_same_request(first_attempt):
-        # The other request's response would confirm what this client did not ask for.
-        raise Invalid(KEY_REUSED)
-    if write_request.forwarded_request is not None and not first_attempt.is_forwarded:
-        raise FirstAttemptTranslatedError

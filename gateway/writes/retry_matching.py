@@ -8,8 +8,9 @@ from gateway.storage.operation_records import OperationRecord
 from gateway.storage.operation_states import ANSWERED, DONE, IN_DOUBT, RUNNING
 from gateway.writes.journal import Journal
 from gateway.writes.reconciler import WriteReconciler
+from gateway.writes.write_request import WriteRequest
 from mappings.effects import Operation
-from mappings.failures import Failure, Halted
+from mappings.failures import Failure, Halted, Invalid, Problem
 from mappings.forwarded_writes import FORWARDED_PREFIX
 from mappings.signed_writes import BLOCKED_BY_SIGNED_CHANGES, CHANGE
 
@@ -17,6 +18,15 @@ RETRY_WINDOW = timedelta(hours=24)
 """Age of an operation from which an identical request is a new one."""
 DELIVERY_REPORT_SECONDS = 1.0
 """Seconds within which the process that sends a response records its delivery for others."""
+
+
+KEY_REUSED = Problem(
+    "invalid_field", "This Idempotency-Key was used with another request.", "Idempotency-Key"
+)
+
+
+class FirstAttemptTranslatedError(Exception):
+    """The request to forward is a retry of one that was translated; nothing was sent."""
 
 
 class RetryMatcher:
@@ -134,6 +144,17 @@ class RetryMatcher:
 def _is_possibly_same_request(row: OperationRecord, record: OperationRecord) -> bool:
     # Two different keys say that the client means two requests.
     return record.has_same_request(row) and None in (row.idempotency, record.idempotency)
+
+
+def check_first_attempt(
+    first_attempt: OperationRecord, record: OperationRecord, write_request: WriteRequest
+) -> None:
+    """Raises Invalid or FirstAttemptTranslatedError if its response cannot answer the request."""
+    if not record.has_same_request(first_attempt):
+        # The other request's response would confirm what this client did not ask for.
+        raise Invalid(KEY_REUSED)
+    if write_request.forwarded_request is not None and not first_attempt.is_forwarded:
+        raise FirstAttemptTranslatedError
 
 
 def is_blocking(row: OperationRecord, record: OperationRecord) -> bool:
