@@ -260,9 +260,10 @@ class LoadFacts(msgspec.Struct, frozen=True):
 
     Yields a mapping, empty if nothing is stored. Without ``id`` it yields the facts of all objects
     of the kind, or of those in ``ids``, by id. With both, of the kind "payments", the entries are
-    only those of a draft with an id in ``ids``, and none if its payments have no rows. Two kinds
-    are special: "abandoned" yields the redirects of superseded batches only, and "legacy id" the
-    legacy ids of the objects in ``ids``.
+    only those of a draft with an id in ``ids``, and none if its payments have no rows. Three kinds
+    are special: "abandoned" yields the redirects of superseded batches only, "legacy id" the legacy
+    ids of the objects in ``ids``, and "may exist" the times, by operation id, at which batches were
+    sent that may exist, unless the batch in ``ids`` is known to be another write's.
     """
 
     kind: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from mappings import paging
@@ -13,6 +13,10 @@ from mappings.payloads import extract_payments
 
 MAX_LIST_PAGES = 20
 """Maximum number of pages read to find one object; a longer list is inconclusive."""
+
+CREATION_TOLERANCE = timedelta(minutes=10)
+"""How far the time at which an object was created may be from that of its write. Both clocks may be
+wrong; objects that other writes created are known and excluded."""
 
 JSONObject = Mapping[str, JSON]
 

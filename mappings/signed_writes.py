@@ -28,6 +28,7 @@ from mappings.batch_locks import (
 )
 from mappings.batch_reads import WRONG_STATUS
 from mappings.batch_views import SIGNED_ADDS
+from mappings.current import SUMMARY_PATH
 from mappings.drafts import format_timestamp
 from mappings.effects import (
     JSON,
@@ -46,6 +47,8 @@ from mappings.effects import (
     WriteOutcome,
 )
 from mappings.failures import Conflict, Halted, Invalid, Refused, Unreachable
+from mappings.payloads import extract_batch
+from mappings.start_checks import require_not_created_with
 
 
 def start_signed_batch(request: Request) -> Flow:
@@ -95,6 +98,10 @@ def _acquire_batch_lock_for_start(upstream_id: str, batch_id: str, request: Requ
             raise Invalid(WRONG_STATUS)
         lock_facts: dict[str, JSON] = {"phase": "starting", "since": request.now.isoformat()}
         if not facts:
+            if unseen_times := (yield LoadFacts("may exist", ids=(upstream_id,))):
+                summary = yield Call("GET", SUMMARY_PATH.format(id=upstream_id))
+                created_at = extract_batch(summary).get("createdAt")
+                require_not_created_with(unseen_times.values(), created_at)
             lock_facts |= build_external_batch_facts(upstream_id)
         expected_redirect = {"abandoned": None, "id": redirect.get("id")}
         # Checked in the same transaction: an edit may supersede the batch between the read and this

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
 
 from mappings import money, outcome_rules
 from mappings.batch_reads import WRONG_STATUS
@@ -10,6 +12,7 @@ from mappings.batch_views import SIGNED_ADDS, Batch
 from mappings.effects import JSON, LoadFacts, Request, SubFlow
 from mappings.failures import Invalid
 from mappings.matching import Entry, Payment, extract_recipient_id
+from mappings.outcome_matching import CREATION_TOLERANCE
 
 
 def check_start_and_list_notices(request: Request, batch: Batch) -> SubFlow:
@@ -22,6 +25,9 @@ def check_start_and_list_notices(request: Request, batch: Batch) -> SubFlow:
         raise Invalid(WRONG_STATUS)
     # The gateway does not know what was requested of a batch that was created elsewhere.
     is_made_here = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
+    if not is_made_here:
+        unseen_times = yield LoadFacts("may exist", ids=(batch.upstream_id,))
+        require_not_created_with(unseen_times.values(), batch.service_fields.get("createdAt"))
     if request.options.verify_before_start == "off" or not is_made_here:
         return ()
     # Payments are compared by content: the service may have given them other ids.
@@ -30,6 +36,22 @@ def check_start_and_list_notices(request: Request, batch: Batch) -> SubFlow:
     if request.options.verify_before_start == "refuse":
         raise Invalid(WRONG_STATUS)
     return ("started a batch whose payments differ from those requested through the gateway",)
+
+
+def require_not_created_with(unseen_times: Iterable[str], created_at: JSON) -> None:
+    """Raises Invalid for a batch that was created when a ``POST /batches`` had no response.
+
+    If the service lists no batches, this may be the one that it created then. It is never started
+    (contract, section 7), because its client may have created another.
+    """
+    for unseen_time in unseen_times:
+        try:
+            elapsed = datetime.fromisoformat(str(created_at)) - datetime.fromisoformat(unseen_time)
+        # Without a date, or without a zone, nothing says that it is another one.
+        except (ValueError, TypeError):
+            raise Invalid(WRONG_STATUS) from None
+        if abs(elapsed) < CREATION_TOLERANCE:
+            raise Invalid(WRONG_STATUS)
 
 
 def has_start_changed_batch_amount(amount: JSON, batch: Batch) -> bool:

@@ -7,6 +7,7 @@ import http.client
 import json
 import select
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
+from tests.signed_requests import SigningClient, send_raw
 from tests.sockets import wait_until
 
 RECIPIENT_BODY = {
@@ -423,7 +425,27 @@ async def test_batch_create_in_doubt_is_reported_if_the_service_lists_no_batches
         (unseen_entry,) = [entry for entry in report if entry["abandoned"] is None]
         assert response.headers["X-Request-Id"] in unseen_entry["what_to_do"]
         assert "never start it" in unseen_entry["what_to_do"]
+        # Nor if a client has its id from the service.
+        start = f"/v1/batches/{lost_id}/start-processing"
+        refusal = await setup.gateway.request("POST", start)
+        assert (refusal.status, refusal.body["errors"][0]["code"]) == (406, "invalid_status")
+        client = SigningClient()
+        signed_refusal = await send_raw(
+            setup.gateway, client.build_request("POST", start, stamp=int(time.time()))
+        )
+        assert signed_refusal.status == 400
         assert lost_id not in [entry.batch_id for entry in setup.service.batch_starts]
+        # A batch that another write has created is not the lost one.
+        signed_body = json.dumps({"currency": "USD", "payments": [body["payments"][0]]}).encode()
+        creation = client.build_request(
+            "POST",
+            "/v1/batches",
+            signed_body,
+            "Content-Type: application/json",
+            stamp=int(time.time()),
+        )
+        signed_id = json.loads((await send_raw(setup.gateway, creation)).body)["batch"]["id"]
+        await request_successfully(setup.gateway, "POST", f"/batches/{signed_id}/start-processing")
 
 
 async def test_batch_create_in_doubt_is_found_in_the_list(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from gateway.storage.database import FEW, Transaction
 from gateway.storage.draft_payments import DRAFT_PAYMENTS, DraftPaymentRows
 from gateway.storage.encryption import EncryptionContext
 from gateway.storage.id_rows import load_legacy_ids
+from gateway.storage.operation_statements import SELECT_UNSEEN_BATCHES
 from gateway.storage.sql import Parameters, build_upsert_statement
 from gateway.storage.state_changes import (
     EncodedFacts,
@@ -104,6 +105,8 @@ class ObjectStateStore:
             return self.load_legacy_ids(tenant, step.ids or ())
         if step.kind == "abandoned":
             return self.load_superseded_batch_aliases(tenant)
+        if step.kind == "may exist":
+            return self._load_times_of_unseen_batches(tenant, *step.ids or ())
         return self.load_facts_by_id(tenant, step.kind, step.ids)
 
     async def load_facts_by_id(
@@ -141,6 +144,12 @@ class ObjectStateStore:
         """Loads the aliases of superseded batches, with an index: most aliases are of payments."""
         rows = await self._store.read(lambda tx: tx.fetch(SELECT_SUPERSEDED, owner._asdict()))
         return await self._decode_facts_by_id(owner, "alias", rows)
+
+    async def _load_times_of_unseen_batches(self, owner: Tenant, batch_id: str) -> dict[str, str]:
+        """Loads when each batch was sent that may exist, by operation id; see ``LoadFacts``."""
+        row = {**owner._asdict(), "object_id": batch_id}
+        rows = await self._store.read(lambda tx: tx.fetch(SELECT_UNSEEN_BATCHES, row))
+        return {row.operation_id: row.recorded_at.isoformat() for row in rows}
 
     async def load_legacy_ids(self, owner: Tenant, among: Iterable[str]) -> dict[str, str]:
         """Loads legacy ids by current id, for the objects that have one."""

@@ -35,6 +35,7 @@ from gateway.storage.tables import (
     HAS_IDEMPOTENCY_KEY_CONDITION,
     IS_OPEN,
     UNREAD_ANSWER_CONDITION,
+    UNSEEN_BATCH_CONDITION,
     audit_events,
     counters,
     freezes,
@@ -297,6 +298,25 @@ SELECT_CLAIM_OF_OTHERS = Statement(
         .limit(1)
     )
 )
+
+
+def _build_unseen_batches_query() -> Any:
+    """Builds a query for the batches that may exist, none if ``object_id`` is known to be another."""
+    known_writes = upstream_writes.alias()
+    is_known = exists().where(
+        build_tenant_condition(operation_objects),
+        operation_objects.c.object_id == bindparam("object_id"),
+        known_writes.c.operation_id == operation_objects.c.operation_id,
+        known_writes.c.object_id == operation_objects.c.object_id,
+    )
+    return select(upstream_writes.c.operation_id, upstream_writes.c.recorded_at).where(
+        build_tenant_condition(upstream_writes),
+        text(f"upstream_writes.{UNSEEN_BATCH_CONDITION}"),
+        ~is_known,
+    )
+
+
+SELECT_UNSEEN_BATCHES = Statement(lambda _kind: _build_unseen_batches_query())
 SELECT_RIVALS = Statement(
     lambda _kind: select(operations.c.id, operations.c.instance).where(
         build_tenant_condition(operations),

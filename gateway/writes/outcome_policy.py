@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from gateway.reads.recent_reads import MAX_PAGE_AGE_SECONDS
@@ -37,6 +37,7 @@ from mappings.effects import (
     WriteOutcome,
 )
 from mappings.failures import Unknown
+from mappings.outcome_matching import CREATION_TOLERANCE
 
 STAMP_MARGIN_SECONDS = SKEW_TOLERANCE_SECONDS + 1
 """A clock offset that is too small to be corrected, plus the rounding of a timestamp, in seconds.
@@ -47,10 +48,6 @@ CONFIRMATION_PAUSE_SECONDS = 5.0
 
 UNREADABLE_REASON = "the service could not be read"
 _NOT_SEEN_REASON = "the service does not show it yet"
-
-CREATION_TOLERANCE = timedelta(minutes=10)
-"""How long before the write an object may have been created and still match it. Both clocks may be
-wrong; objects that other writes created are known and excluded."""
 
 OutcomeReader = Callable[[Generator[Step, Any, WriteOutcome], float], Awaitable[WriteOutcome]]
 """Runs the reads of a rule; the float is the maximum age, in seconds, of lists that it reads."""
