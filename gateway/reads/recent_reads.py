@@ -83,7 +83,7 @@ _MAX_PAGES = 100
 
 
 class RecentPages:
-    """Pages of lists that several writes in doubt are looked for in.
+    """Pages of the list of batches, in which several writes in doubt are looked for.
 
     After an outage every create in doubt would otherwise read the whole list for itself.
     """
@@ -106,5 +106,7 @@ class RecentPages:
         sent_at, body = self._pages.get(key, (-math.inf, None))
         if now - sent_at > max_age_seconds:
             body = await send()
-            self._pages[key] = now, body
+            # The next reading may find an answer that can be read.
+            if isinstance(body.get("batches"), list):
+                self._pages[key] = now, body
         return body

@@ -190,16 +190,16 @@ async def test_page_is_read_again_when_it_is_too_old() -> None:
     """Its age counts from when the call was sent: an object made since may be missing."""
     now, sent = 100.0, 0
 
-    async def send() -> dict[str, int]:
+    async def send() -> dict[str, Any]:
         nonlocal now, sent
         sent, now = sent + 1, now + 1.5  # the service takes so long
-        return {"number": sent}
+        return {"batches": [sent]}
 
     pages = RecentPages(lambda: now)
     call = Call("GET", "/batches", query={"page": "1"})
-    assert await pages.read(TENANT, call, 0.0, send) == {"number": 1}
-    assert await pages.read(TENANT, call, 1.5, send) == {"number": 1}
-    assert await pages.read(TENANT, call, 1.4, send) == {"number": 2}
-    assert await pages.read(OTHER_TENANT, call, 2.0, send) == {"number": 3}
+    assert await pages.read(TENANT, call, 0.0, send) == {"batches": [1]}
+    assert await pages.read(TENANT, call, 1.5, send) == {"batches": [1]}
+    assert await pages.read(TENANT, call, 1.4, send) == {"batches": [2]}
+    assert await pages.read(OTHER_TENANT, call, 2.0, send) == {"batches": [3]}
     other_page = Call("GET", "/batches", query={"page": "2"})
-    assert await pages.read(TENANT, other_page, 2.0, send) == {"number": 4}
+    assert await pages.read(TENANT, other_page, 2.0, send) == {"batches": [4]}
