@@ -190,11 +190,9 @@ def list_payments(request: AcceptedRequest) -> JsonObject:
 
 def read_balance(request: AcceptedRequest) -> JsonObject:
     """Reads balances: an object by currency as in the legacy interface, or a list."""
-    tenant = request.tenant
-    entries = views.build_currency_balances(tenant, tenant.vocabulary.service)
-    entries |= views.build_wallet_balance(tenant, tenant.vocabulary.wallet)
-    has_list = tenant.options.balance_shape == "list"
-    return {"balances": list(entries.values()) if has_list else entries}
+    balances = views.build_balances(request.tenant, request.tenant.vocabulary)
+    has_list = request.tenant.options.balance_shape == "list"
+    return {"balances": list(balances.values()) if has_list else balances}
 
 
 def answer_alike(answer: JsonObject, _request: AcceptedRequest) -> JsonObject:

@@ -16,6 +16,7 @@ from gateway.simulator.accounts import (
 )
 from gateway.simulator.countries import SEPA_COUNTRIES, WIRE_COUNTRIES
 from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.options import LegacyVocabulary, Vocabulary
 from gateway.simulator.recipients import ADDRESS_CHECKS
 from gateway.simulator.state import (
     Account,
@@ -142,27 +143,23 @@ def _build_bank_fields(fields: JsonObject) -> JsonObject:
     }
 
 
-def determine_shown_batch_status(tenant: Tenant, batch: Batch) -> str:
-    """Returns the status to show: an open batch that the balance does not cover is pending."""
-    is_unfunded = batch.state == "open" and not tenant.has_balance_for_batch(batch)
-    return "pending" if is_unfunded else batch.state
-
-
 def build_batch(tenant: Tenant, batch: Batch) -> JsonObject:
+    # An open batch that the balance does not cover is pending (section 1, item 8).
+    is_pending = batch.state == "open" and not tenant.has_balance_for_batch(batch)
     return {
         "id": batch.id,
-        "status": determine_shown_batch_status(tenant, batch),
+        "status": "pending" if is_pending else batch.state,
         "amount": money.format_amount(batch.amount),
         "totalPayments": len(batch.payments),
         "currency": batch.currency,
         "description": batch.description,
-        **build_timestamps(batch),
+        **_build_timestamps(batch),
         "quoteExpiredAt": format_optional_timestamp(batch.quote_expires_at),
         **batch.overrides,
     }
 
 
-def build_timestamps(batch: Batch) -> JsonObject:
+def _build_timestamps(batch: Batch) -> JsonObject:
     return {
         "sentAt": format_optional_timestamp(batch.sent_at),
         "completedAt": format_optional_timestamp(batch.completed_at),
@@ -179,40 +176,31 @@ def build_summary(tenant: Tenant, batch: Batch) -> JsonObject:
 
 def build_payment(tenant: Tenant, payment: Payment) -> JsonObject:
     """Builds a payment, with the recipient in its current state."""
-    return {
-        "id": payment.id,
-        "recipient": build_recipient(tenant, payment.recipient),
-        **build_payment_fields(payment),
-    }
+    return build_payment_fields(payment) | {"recipient": build_recipient(tenant, payment.recipient)}
 
 
 def build_listed_payment(tenant: Tenant, payment: Payment) -> JsonObject:
     """Builds a payment of a batch's list: with a reduced recipient and three more fields."""
     # As of the last quote: the recipient may have another primary account by now.
-    method = payment.terms.account_type
-    wallet = tenant.vocabulary.wallet
-    return {
-        "id": payment.id,
+    method, wallet = payment.terms.account_type, tenant.vocabulary.wallet
+    return build_payment_fields(payment) | {
         "recipient": build_reduced_recipient(payment.recipient),
         "method": method,
         "methodDisplay": wallet.title() if method == wallet else METHOD_LABELS.get(str(method)),
         "isSupplyPayment": False,
-        **build_payment_fields(payment),
     }
 
 
 def build_payment_fields(payment: Payment) -> JsonObject:
     terms = payment.terms
-    amounts = {
-        "sourceAmount": terms.source_amount,
-        "targetAmount": terms.target_amount,
-        "fees": terms.fee,
-        "recipientFees": money.ZERO,
-        "merchantFees": terms.fee,
-    }
     return {
+        "id": payment.id,
         "status": payment.status,
-        **{name: money.format_amount(amount) for name, amount in amounts.items()},
+        "sourceAmount": money.format_amount(terms.source_amount),
+        "targetAmount": money.format_amount(terms.target_amount),
+        "fees": money.format_amount(terms.fee),
+        "recipientFees": money.format_amount(money.ZERO),
+        "merchantFees": money.format_amount(terms.fee),
         "exchangeRate": money.format_rate(terms.rate),
         "fxRate": money.format_rate(terms.rate),
         "memo": payment.memo,
@@ -224,38 +212,33 @@ def build_payment_fields(payment: Payment) -> JsonObject:
         "processedAt": format_optional_timestamp(payment.processed_at),
         "createdAt": format_timestamp(payment.created_at),
         "updatedAt": format_timestamp(payment.updated_at),
-        "batch": {"id": payment.batch.id, **build_timestamps(payment.batch)},
+        "batch": {"id": payment.batch.id, **_build_timestamps(payment.batch)},
         **payment.overrides,
     }
 
 
-def build_currency_balances(tenant: Tenant, service_word: str) -> JsonObject:
-    # The document marks one balance as primary and does not say which: here the first one.
-    return {
-        currency: _build_balance(amount, currency, service_word, position == 0, None)
-        for position, (currency, amount) in enumerate(tenant.balances.items())
-    }
+def build_balances(tenant: Tenant, words: Vocabulary | LegacyVocabulary) -> JsonObject:
+    """Builds balances by currency, and the wallet balance if the tenant has one.
 
-
-def build_wallet_balance(tenant: Tenant, wallet_word: str) -> JsonObject:
-    """Builds the wallet balance, which is present once a test has set one.
-
-    No payment debits it, because the document does not say which balance funds payments to wallets.
+    No payment debits that one: the document does not say which balance funds payments to wallets.
     """
-    if tenant.wallet_balance is None:
-        return {}
-    currency, amount = tenant.wallet_balance
-    number = f"{tenant.merchant}@example.com"
-    return {wallet_word: _build_balance(amount, currency, wallet_word, False, number)}
-
-
-def _build_balance(
-    amount: Decimal, currency: str, type_: str, is_primary: bool, account_number: str | None
-) -> JsonObject:
+    entries: dict[str, tuple[Decimal, str, str, str | None]] = {
+        currency: (amount, currency, words.service, None)
+        for currency, amount in tenant.balances.items()
+    }
+    if tenant.wallet_balance is not None:
+        currency, amount = tenant.wallet_balance
+        entries[words.wallet] = (amount, currency, words.wallet, f"{tenant.merchant}@example.com")
     return {
-        "primary": is_primary,
-        "amount": money.format_amount(amount),
-        "currency": currency,
-        "type": type_,
-        "accountNumber": account_number,
+        name: {
+            # The document marks one balance as primary and does not say which: here the first one.
+            "primary": position == 0,
+            "amount": money.format_amount(amount),
+            "currency": currency,
+            "type": type_,
+            "accountNumber": account_number,
+        }
+        for position, (name, (amount, currency, type_, account_number)) in enumerate(
+            entries.items()
+        )
     }

@@ -4,7 +4,7 @@ Sections 4 to 7. Names and currencies of countries are those of CLDR, regions th
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import cast
 from urllib.parse import parse_qsl
 
@@ -184,30 +184,23 @@ def _parse_payout(
 
 
 def list_recipients(request: LegacyRequest) -> JsonObject:
-    matches = lists.filter_recipients(request)
-    return request.build_page("recipients", matches, request.build_recipient)
+    return request.build_page("recipients", lists.build_matching_recipients(request), dict)
 
 
 def list_payments_of_recipient(request: LegacyRequest) -> JsonObject:
     newest = request.tenant.list_newest_payments(request.require_path_recipient())
-    matches = lists.filter_payments(request, newest, request.build_payment)
+    matches = lists.filter_payments(request, newest)
     return request.build_page("payments", matches, request.build_payment)
 
 
 def list_payments(request: LegacyRequest) -> JsonObject:
     """Lists the payments of all batches, newest first, as the lists of batches show them."""
-    newest = request.tenant.list_newest_payments()
-    matches = lists.filter_payments(request, newest, request.build_listed_payment)
+    matches = lists.filter_payments(request, request.tenant.list_newest_payments())
     return request.build_page("payments", matches, request.build_listed_payment)
 
 
 def list_batches(request: LegacyRequest) -> JsonObject:
-    """Lists batches, newest first; ties are sorted by id."""
-    matches = lists.filter_batches(request, request.tenant.batches.values())
-    # Two stable sorts, so that `reverse` does not reverse the order of ties.
-    matches.sort(key=lambda batch: request.build_client_id(batch.id))
-    matches.sort(key=lambda batch: batch.created_at, reverse=True)
-    return request.build_page("batches", matches, request.build_batch)
+    return request.build_page("batches", lists.filter_batches(request), request.build_batch)
 
 
 def update_batch(request: LegacyRequest) -> JsonObject:
@@ -258,23 +251,16 @@ def _translate_start_error(
     return ApiError(*problems)
 
 
-def list_balances(request: LegacyRequest) -> JsonObject:
-    words, tenant = request.tenant.vocabulary.legacy, request.tenant
-    balances = service_views.build_currency_balances(tenant, words.service)
-    return {"balances": balances | service_views.build_wallet_balance(tenant, words.wallet)}
-
-
-def list_currency_balances(request: LegacyRequest) -> JsonObject:
+def list_balances(request: LegacyRequest, *, type_: str | None = None) -> JsonObject:
+    """Lists all balances, or those of one type. Raises ApiError `not_found` if there is none."""
     words = request.tenant.vocabulary.legacy
-    return {"balances": service_views.build_currency_balances(request.tenant, words.service)}
-
-
-def get_wallet_balance(request: LegacyRequest) -> JsonObject:
-    balances = service_views.build_wallet_balance(
-        request.tenant, request.tenant.vocabulary.legacy.wallet
-    )
+    balances = {
+        name: balance
+        for name, balance in service_views.build_balances(request.tenant, words).items()
+        if type_ in (None, balance["type"])
+    }
     if not balances:
-        raise build_not_found_error("Wallet account")
+        raise build_not_found_error("Account")
     return {"balances": balances}
 
 
@@ -292,6 +278,8 @@ BODYLESS_OPERATIONS = {
 # Cached per vocabulary, because tests run services with different words.
 @cache
 def list_routes(vocabulary: LegacyVocabulary) -> Routes[Operation]:
+    list_service_balances = partial(list_balances, type_=vocabulary.service)
+    list_wallet_balances = partial(list_balances, type_=vocabulary.wallet)
     return compile_routes(
         ("POST", "/recipients", create_recipient),
         ("GET", "/recipients/:id", operations.read_recipient),
@@ -319,8 +307,8 @@ def list_routes(vocabulary: LegacyVocabulary) -> Routes[Operation]:
         ("DELETE", "/batches/:id/payments/:payment", operations.delete_payment),
         ("GET", "/batches/:id/payments", operations.list_payments_of_batch),
         ("GET", "/profile/balances", list_balances),
-        ("GET", f"/profile/balances/{vocabulary.service}", list_currency_balances),
-        ("GET", f"/profile/balances/{vocabulary.wallet}", get_wallet_balance),
+        ("GET", f"/profile/balances/{vocabulary.service}", list_service_balances),
+        ("GET", f"/profile/balances/{vocabulary.wallet}", list_wallet_balances),
         ("GET", "/geography/countries/:code", get_country),
         # Not in the document, but clients use them.
         ("GET", "/payments/:id", operations.read_payment),

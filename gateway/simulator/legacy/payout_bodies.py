@@ -19,7 +19,7 @@ from gateway.simulator.legacy.government_ids import (
     mask_recipient_government_id,
     replace_government_ids,
 )
-from gateway.simulator.legacy.views import find_visible_account, translate_account_to_legacy_word
+from gateway.simulator.legacy.views import find_primary_method, find_visible_account
 from gateway.simulator.state import Account, Recipient, Tenant
 from gateway.simulator.values import is_blank
 
@@ -120,7 +120,7 @@ class PayoutParser:
         return None
 
     def _parse_primary_method(self, method: object, given_words: list[str]) -> str | None:
-        current_word = translate_account_to_legacy_word(self.tenant, self.recipient.primary_account)
+        current_word = find_primary_method(self.tenant, self.recipient)
         if is_blank(method) and self.mode == "patch":
             # A currency alone changes the primary method.
             is_currency_alone = not given_words and self.currency is not None
