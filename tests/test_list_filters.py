@@ -20,7 +20,7 @@ import pytest_asyncio
 
 from gateway.simulator import Fault, Service, ServiceOptions
 from gateway.simulator.batches import insert_batch
-from gateway.simulator.payments import PaymentOrder, insert_payment
+from gateway.simulator.payments import insert_payment
 from gateway.simulator.state import Batch, Payment, PaymentTerms, format_timestamp
 from gateway.storage import ObjectStateStore, open_store
 from mappings.effects import CompareAndSet
@@ -354,7 +354,10 @@ async def _seed_batches(gateway: GatewayUnderTest, service: Service) -> None:
         batch = Batch("", "USD", "", created_at=created_at, updated_at=created_at)
         insert_batch(tenant, batch, [])
         terms = PaymentTerms("wallet", Decimal(5), "USD", Decimal(5), "USD", Decimal(1), Decimal(0))
-        insert_payment(tenant, batch, PaymentOrder(payee, Decimal(5), "USD", "", terms))
+        dates = (created_at, created_at)
+        insert_payment(
+            tenant, batch, Payment("", batch, payee, Decimal(5), "USD", "", terms, *dates)
+        )
         for payment in batch.payments.values():
             payment.created_at = created_at
         if number % 10:

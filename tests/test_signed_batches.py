@@ -947,9 +947,9 @@ async def test_signed_payment_does_not_explain_another_payment(
         ).status == 200
         body = json.loads(build_add_body(recipient, "8.00" if is_edited else "7.00"))
         tenant = simulator.service.find_or_create_tenant()
-        order = payments.parse_payment_order(tenant, Problems(), body, tenant.batches[upstream])
-        assert order is not None
-        payments.insert_payment(tenant, tenant.batches[upstream], order)
+        payment = payments.parse_payment(tenant, Problems(), body, tenant.batches[upstream])
+        assert payment is not None
+        payments.insert_payment(tenant, tenant.batches[upstream], payment)
         response = await gateway.request("POST", f"/v1/batches/{batch}/start-processing")
         assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_status")
         assert simulator.service.batch_starts == []

@@ -9,7 +9,6 @@ from typing import ClassVar, TypeVar
 from gateway.simulator import payments, views
 from gateway.simulator.errors import ApiError, Problem, Problems, build_not_found_error
 from gateway.simulator.json_codec import InvalidJson, JsonObject, decode_json
-from gateway.simulator.payments import PaymentOrder
 from gateway.simulator.state import Batch, Payment, Recipient, Tenant
 
 Entry = TypeVar("Entry")
@@ -159,7 +158,7 @@ class AcceptedRequest:
     def parse_batch_currency(self, problems: Problems) -> str:
         """Parses the currency of a new batch; it is empty if a problem was added."""
         field_name = self.tenant.vocabulary.batch_currency
-        return payments.parse_currency(problems, self.body, field_name) or ""
+        return payments.parse_currency(problems, field_name, self.body.get(field_name))
 
     def parse_changed_currency(self, problems: Problems, batch: Batch) -> str:
         """Parses the currency of a changed batch."""
@@ -169,16 +168,14 @@ class AcceptedRequest:
             problems.add_invalid_field(field_name, "Cannot be changed")
         return batch.currency
 
-    def parse_payment_order(
-        self, problems: Problems, body: JsonObject, batch: Batch
-    ) -> PaymentOrder | None:
+    def parse_payment(self, problems: Problems, body: JsonObject, batch: Batch) -> Payment | None:
         """Parses a new payment; the result is valid only if no problem was added."""
-        return payments.parse_payment_order(self.tenant, problems, body, batch)
+        return payments.parse_payment(self.tenant, problems, body, batch)
 
     def parse_payment_change(
         self, problems: Problems, body: JsonObject, payment: Payment
-    ) -> PaymentOrder:
-        """Parses a changed payment; the result is valid only if no problem was added."""
+    ) -> Payment:
+        """Parses a changed copy of a payment; it is valid only if no problem was added."""
         return payments.parse_payment_change(problems, body, payment)
 
 

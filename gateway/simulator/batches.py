@@ -10,17 +10,16 @@ from decimal import Decimal
 from gateway.simulator import money, payments, views
 from gateway.simulator.accounts import BANK_TRANSFER
 from gateway.simulator.errors import ApiError, Problem, Problems, build_invalid_status_error
-from gateway.simulator.payments import PaymentOrder
 from gateway.simulator.state import Batch, BatchStart, Payment, Tenant
 
 
-def insert_batch(tenant: Tenant, batch: Batch, orders: Iterable[PaymentOrder]) -> None:
+def insert_batch(tenant: Tenant, batch: Batch, drafts: Iterable[Payment]) -> None:
     """Gives a validated batch its id, and inserts it with its payments."""
     batch.id = tenant.create_id("B-", tenant.options.batch_id_length)
     tenant.batches[batch.id] = batch
     tenant.creation_counts["batch"] += 1
-    for order in orders:
-        payments.insert_payment(tenant, batch, order)
+    for payment in drafts:
+        payments.insert_payment(tenant, batch, payment)
 
 
 def delete_batches(tenant: Tenant, batches: list[Batch]) -> None:

@@ -56,12 +56,12 @@ def create_batch(request: AcceptedRequest) -> JsonObject:
     now = tenant.now()
     # Without an id yet: payments are checked against a batch that may never come to exist.
     batch = Batch("", currency, description, created_at=now, updated_at=now)
-    orders = [
-        request.parse_payment_order(nested_problems, entry, batch)
+    drafts = [
+        request.parse_payment(nested_problems, entry, batch)
         for nested_problems, entry in iter_array_objects(problems, request.body, "payments")
     ]
     problems.raise_if_any()
-    batches.insert_batch(tenant, batch, filter(None, orders))
+    batches.insert_batch(tenant, batch, filter(None, drafts))
     return {"batch": request.build_batch(batch)}
 
 
@@ -80,8 +80,8 @@ def update_batch(request: AcceptedRequest) -> JsonObject:
     entries = list(iter_array_objects(problems, request.body, "payments"))
     # A copy: new payments get the new currency, and a refused request changes nothing.
     edited_batch = replace(batch, currency=currency)
-    added_orders = [
-        request.parse_payment_order(nested_problems, entry, edited_batch)
+    added_payments = [
+        request.parse_payment(nested_problems, entry, edited_batch)
         for nested_problems, entry in entries
         if entry.get("id") is None
     ]
@@ -89,7 +89,7 @@ def update_batch(request: AcceptedRequest) -> JsonObject:
     find_payments = partial(_iter_referenced_payments, batch, set(), request)
     updates = [each for each in entries if each[1].get("id") is not None]
     updates += iter_array_objects(problems, request.body, "update_payments")
-    changed_orders = [
+    changed_copies = [
         (payment, request.parse_payment_change(nested_problems, entry, payment))
         for nested_problems, entry, payment in find_payments(updates)
     ]
@@ -98,12 +98,12 @@ def update_batch(request: AcceptedRequest) -> JsonObject:
     problems.raise_if_any()
     batch.currency, batch.description = currency, description
     batch.updated_at = request.tenant.now()
-    for payment, order in changed_orders:
-        payments.apply_payment_order(request.tenant, payment, order)
+    for payment, changed_copy in changed_copies:
+        payments.replace_payment(request.tenant, payment, changed_copy)
     for payment in removed_payments:
         payments.remove_payment(request.tenant, payment)
-    for order in filter(None, added_orders):
-        payments.insert_payment(request.tenant, batch, order)
+    for payment in filter(None, added_payments):
+        payments.insert_payment(request.tenant, batch, payment)
     return UPDATED
 
 
@@ -149,10 +149,11 @@ def start_processing(request: AcceptedRequest) -> JsonObject:
 def create_payment(request: AcceptedRequest) -> JsonObject:
     batch, problems = request.require_path_batch(), Problems()
     batch.check_open()
-    order = request.parse_payment_order(problems, request.body, batch)
+    payment = request.parse_payment(problems, request.body, batch)
     problems.raise_if_any()
-    assert order is not None  # noqa: S101  # nothing was found wrong
-    return {"payment": request.build_payment(payments.insert_payment(request.tenant, batch, order))}
+    assert payment is not None  # noqa: S101  # nothing was found wrong
+    payments.insert_payment(request.tenant, batch, payment)
+    return {"payment": request.build_payment(payment)}
 
 
 def read_payment(request: AcceptedRequest) -> JsonObject:
@@ -173,9 +174,9 @@ def list_payments_of_batch(request: AcceptedRequest) -> JsonObject:
 def update_payment(request: AcceptedRequest) -> JsonObject:
     payment, problems = request.require_path_payment(), Problems()
     payment.batch.check_open()
-    order = request.parse_payment_change(problems, request.body, payment)
+    changed_copy = request.parse_payment_change(problems, request.body, payment)
     problems.raise_if_any()
-    payments.apply_payment_order(request.tenant, payment, order)
+    payments.replace_payment(request.tenant, payment, changed_copy)
     return UPDATED
 
 

@@ -1,7 +1,7 @@
 """Payments: their terms, validation and changes (current interface, sections 1, 2.1 and 4.3)."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -64,9 +64,6 @@ def _select_account_currency(payee: Recipient, default: str) -> str:
     return str(account.fields["currency"]) if account and is_supported else default
 
 
-UNPAYABLE_STATUSES = ("suspended", "archived")
-
-
 @dataclass(frozen=True)
 class SentAmount:
     """An amount of a request; `field_name` is the field that contained it."""
@@ -74,17 +71,6 @@ class SentAmount:
     field_name: str
     value: Decimal
     currency: str
-
-
-@dataclass(frozen=True)
-class PaymentOrder:
-    """A validated payment of a request."""
-
-    recipient: Recipient
-    amount: Decimal
-    currency: str
-    memo: str
-    terms: PaymentTerms
 
 
 def iter_array_objects(
@@ -102,29 +88,38 @@ def iter_array_objects(
             problems.add_invalid_field(f"{field_name}[{position}]", "Must be an object")
 
 
-def parse_payment_order(
+def parse_payment(
     tenant: Tenant, problems: Problems, body: JsonObject, batch: Batch
-) -> PaymentOrder | None:
+) -> Payment | None:
     """Parses a new payment; the result is valid only if no problem was added."""
     payee = _resolve_recipient(tenant, problems, body.get("recipient"))
     amount = _parse_amount(problems, _translate_legacy_amount_fields(body, batch))
     memo = parse_text(problems, body, "memo")
+    return build_draft_payment(problems, batch, payee, amount, memo)
+
+
+def build_draft_payment(
+    problems: Problems, batch: Batch, payee: Recipient | None, amount: SentAmount | None, memo: str
+) -> Payment | None:
+    """Builds a payment without id and dates, which `insert_payment` sets.
+
+    Returns None if a part of it is missing, for which there is a problem then.
+    """
     if payee is None or amount is None or not batch.currency:
         return None
-    return create_order(problems, batch, payee, amount, memo)
-
-
-def create_order(
-    problems: Problems, batch: Batch, payee: Recipient, amount: SentAmount, memo: str
-) -> PaymentOrder:
     terms = compute_payment_terms(batch, payee, amount.value, amount.currency)
+    _check_terms(problems, amount, terms)
+    dates = (batch.created_at, batch.created_at)
+    return Payment("", batch, payee, amount.value, amount.currency, memo, terms, *dates)
+
+
+def _check_terms(problems: Problems, amount: SentAmount, terms: PaymentTerms) -> None:
     if not (terms.source_amount and terms.target_amount):
         currencies = f"{terms.source_currency} or {terms.target_currency}"
         problems.add_invalid_field(amount.field_name, f"Is nothing in {currencies}")
-    return PaymentOrder(payee, amount.value, amount.currency, memo, terms)
 
 
-def parse_payment_change(problems: Problems, body: JsonObject, payment: Payment) -> PaymentOrder:
+def parse_payment_change(problems: Problems, body: JsonObject, payment: Payment) -> Payment:
     """Parses a changed payment; its recipient cannot change (legacy interface, section 4.4)."""
     previous_fields = {
         "amount": money.format_amount(payment.amount),
@@ -135,16 +130,19 @@ def parse_payment_change(problems: Problems, body: JsonObject, payment: Payment)
     fields, amount = {**previous_fields, **sent_fields}, None
     if {"amount", "currency"} & sent_fields.keys():
         amount = _parse_amount(problems, fields)
-    return create_changed_order(problems, payment, amount, parse_text(problems, fields, "memo"))
+    return copy_changed_payment(problems, payment, amount, parse_text(problems, fields, "memo"))
 
 
-def create_changed_order(
+def copy_changed_payment(
     problems: Problems, payment: Payment, amount: SentAmount | None, memo: str
-) -> PaymentOrder:
+) -> Payment:
     """Without an amount the terms stay, because only quotes compute new rates."""
+    copy = replace(payment, memo=memo)
     if amount is not None:
-        return create_order(problems, payment.batch, payment.recipient, amount, memo)
-    return PaymentOrder(payment.recipient, payment.amount, payment.currency, memo, payment.terms)
+        copy.amount, copy.currency = amount.value, amount.currency
+        renew_payment_terms(copy)
+        _check_terms(problems, amount, copy.terms)
+    return copy
 
 
 def _translate_legacy_amount_fields(body: JsonObject, batch: Batch) -> JsonObject:
@@ -158,7 +156,6 @@ def _translate_legacy_amount_fields(body: JsonObject, batch: Batch) -> JsonObjec
 
 
 def _resolve_recipient(tenant: Tenant, problems: Problems, value: Any) -> Recipient | None:
-    # An incomplete recipient is accepted here; only the start requires an active one.
     if not isinstance(value, dict | None):
         problems.add_invalid_field("recipient", "Must be an object")
         return None
@@ -166,15 +163,26 @@ def _resolve_recipient(tenant: Tenant, problems: Problems, value: Any) -> Recipi
     if is_blank(recipient_id):
         problems.add_empty_field("recipient.id")
         return None
-    recipient = tenant.recipients.get(recipient_id) if isinstance(recipient_id, str) else None
-    if recipient is not None and recipient.is_archived and not tenant.options.reads_archived:
-        recipient = None
-    if recipient is None:
-        code = "not_found" if tenant.options.unknown_recipient == 404 else "invalid_field"
-        problems.add_problem(code, "recipient.id", "Recipient does not exist")
-    elif recipient.status in UNPAYABLE_STATUSES:
-        problems.add_problem("invalid_status", "recipient.id", f"Recipient is {recipient.status}")
-    return recipient
+    recipient = tenant.recipients.get(str(recipient_id))
+    is_known = recipient and (tenant.options.reads_archived or not recipient.is_archived)
+    code = "not_found" if tenant.options.unknown_recipient == 404 else "invalid_field"
+    matches = [recipient] if recipient and is_known else []
+    return select_payee(problems, "recipient.id", matches, unknown_code=code)
+
+
+def select_payee(
+    problems: Problems, field_name: str, matches: list[Recipient], unknown_code: str
+) -> Recipient | None:
+    """Returns the only match, if it can be paid."""
+    # Paying one of several recipients with the same address would be a guess.
+    if len(matches) != 1:
+        message = "Is the address of several recipients" if matches else "Recipient does not exist"
+        problems.add_problem(unknown_code, field_name, message)
+        return None
+    # An incomplete recipient is accepted here; only the start requires an active one.
+    if matches[0].status in ("suspended", "archived"):
+        problems.add_problem("invalid_status", field_name, f"Recipient is {matches[0].status}")
+    return matches[0]
 
 
 def _parse_amount(problems: Problems, body: JsonObject) -> SentAmount | None:
@@ -184,14 +192,14 @@ def _parse_amount(problems: Problems, body: JsonObject) -> SentAmount | None:
         problems.add_empty_field("amount")
     elif error := money.validate_amount(value):
         problems.add_invalid_field("amount", error)
-    currency = parse_currency(problems, body, "currency")
-    if is_blank(value) or error or currency is None:
+    currency = parse_currency(problems, "currency", body.get("currency"))
+    if is_blank(value) or error or not currency:
         return None
     return SentAmount("amount", Decimal(value), currency)
 
 
-def parse_currency(problems: Problems, body: JsonObject, field_name: str) -> str | None:
-    code = body.get(field_name)
+def parse_currency(problems: Problems, field_name: str, code: Any) -> str:
+    """Returns a currency's code, or an empty text if a problem was added."""
     if is_blank(code):
         problems.add_empty_field(field_name)
     elif error := values.find_currency_problem(code):
@@ -200,7 +208,7 @@ def parse_currency(problems: Problems, body: JsonObject, field_name: str) -> str
         problems.add_invalid_field(field_name, "The service does not pay in it")
     else:
         return str(code)
-    return None
+    return ""
 
 
 def parse_text(problems: Problems, body: JsonObject, field_name: str) -> str:
@@ -210,29 +218,19 @@ def parse_text(problems: Problems, body: JsonObject, field_name: str) -> str:
     return str(value or "")
 
 
-def insert_payment(tenant: Tenant, batch: Batch, order: PaymentOrder) -> Payment:
-    now = tenant.now()
-    payment = Payment(
-        tenant.create_id("P-", tenant.options.payment_id_length),
-        batch,
-        order.recipient,
-        order.amount,
-        order.currency,
-        order.memo,
-        order.terms,
-        created_at=now,
-        updated_at=now,
-    )
+def insert_payment(tenant: Tenant, batch: Batch, payment: Payment) -> Payment:
+    payment.id = tenant.create_id("P-", tenant.options.payment_id_length)
+    # The batch: of an edited one, the payment has been checked against a copy.
+    payment.batch, payment.created_at = batch, tenant.now()
+    payment.updated_at = batch.updated_at = payment.created_at
     # In two indexes: payments are also read by their id alone.
     batch.payments[payment.id] = tenant.payments[payment.id] = payment
-    batch.updated_at = now
     tenant.creation_counts["payment"] += 1
     return payment
 
 
-def apply_payment_order(tenant: Tenant, payment: Payment, order: PaymentOrder) -> None:
-    payment.amount, payment.currency = order.amount, order.currency
-    payment.memo, payment.terms = order.memo, order.terms
+def replace_payment(tenant: Tenant, payment: Payment, changed_copy: Payment) -> None:
+    vars(payment).update(vars(changed_copy))
     payment.updated_at = payment.batch.updated_at = tenant.now()
 
 

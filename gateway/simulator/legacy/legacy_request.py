@@ -24,7 +24,7 @@ class LegacyRequest(AcceptedRequest):
     build_listed_payment = views.build_listed_payment
     parse_batch_currency = payment_bodies.parse_batch_currency
     parse_changed_currency = payment_bodies.parse_changed_currency
-    parse_payment_order = payment_bodies.parse_payment_order
+    parse_payment = payment_bodies.parse_payment
     parse_payment_change = payment_bodies.parse_payment_change
 
     service_spellings: set[str] = field(default_factory=set)

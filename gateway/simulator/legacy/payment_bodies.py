@@ -4,74 +4,58 @@ import re
 from decimal import Decimal
 from typing import Any
 
-from gateway.simulator import money, views
+from gateway.simulator import money, payments, views
 from gateway.simulator.accepted_request import AcceptedRequest
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import lenient
-from gateway.simulator.payments import (
-    PaymentOrder,
-    SentAmount,
-    create_changed_order,
-    create_order,
-    iter_array_objects,
-    parse_currency,
-    parse_text,
-)
+from gateway.simulator.payments import SentAmount
 from gateway.simulator.state import Batch, Payment, PaymentTerms, Recipient
 from gateway.simulator.values import is_blank
 
 
 def parse_batch_currency(request: AcceptedRequest, problems: Problems) -> str:
     """Parses a new batch's currency, or takes it from the first payment that has one."""
-    body = request.body
-    currency = lenient.normalize_currency(body.get("sourceCurrency"))
-    if not is_blank(currency):
-        return parse_currency(problems, {"sourceCurrency": currency}, "sourceCurrency") or ""
+    sent_currencies = [(problems, lenient.normalize_currency(request.body.get("sourceCurrency")))]
     # Payments that disagree are reported with each payment, when it is parsed.
-    given_currencies = [
-        (nested_problems, code)
-        for nested_problems, entry in iter_array_objects(Problems(), body, "payments")
-        if not is_blank(code := lenient.normalize_currency(entry.get("sourceCurrency")))
-    ]
-    if not given_currencies:
-        problems.add_empty_field("sourceCurrency")
-        return ""
-    first_problems, code = given_currencies[0]
-    nested_problems = Problems(problems.collected, first_problems.prefix)
-    return parse_currency(nested_problems, {"sourceCurrency": code}, "sourceCurrency") or ""
+    for nested_problems, entry in payments.iter_array_objects(Problems(), request.body, "payments"):
+        code = lenient.normalize_currency(entry.get("sourceCurrency"))
+        sent_currencies.append((Problems(problems.collected, nested_problems.prefix), code))
+    found = (sent for sent in sent_currencies if not is_blank(sent[1]))
+    problems, code = next(found, sent_currencies[0])
+    return payments.parse_currency(problems, "sourceCurrency", code)
 
 
 def parse_changed_currency(request: AcceptedRequest, problems: Problems, batch: Batch) -> str:
     currency = lenient.normalize_currency(request.body.get("sourceCurrency"))
     currency = batch.currency if is_blank(currency) else currency
-    parse_currency(problems, {"sourceCurrency": currency}, "sourceCurrency")
+    payments.parse_currency(problems, "sourceCurrency", currency)
     if currency != batch.currency and batch.payments:
-        problems.add_invalid_field(
-            "sourceCurrency", "Can be changed only while there are no payments"
-        )
+        message = "Can be changed only while there are no payments"
+        problems.add_invalid_field("sourceCurrency", message)
     return str(currency)
 
 
-def parse_payment_order(
+def parse_payment(
     request: AcceptedRequest, problems: Problems, body: JsonObject, batch: Batch
-) -> PaymentOrder | None:
+) -> Payment | None:
     """Parses a new payment; the result is valid only if no problem was added."""
     payee = _resolve_recipient(request, problems, body)
-    _check_source_currency(problems, body, batch.currency)
+    # Each payment may name the source currency, but a batch has only one.
+    source_currency = lenient.normalize_currency(body.get("sourceCurrency"))
+    if batch.currency and source_currency not in (None, batch.currency):
+        problems.add_invalid_field("sourceCurrency", "Is not the batch's")
     amount = _parse_amount(problems, body, batch.currency, is_required=True)
-    memo = parse_text(problems, body, "memo")
-    if payee is None or amount is None or not batch.currency:
-        return None
-    order = create_order(problems, batch, payee, amount, memo)
-    if body["recipient"].get("id") is None:
-        _check_minimum_amount(problems, payee, amount)
-    return order
+    memo = payments.parse_text(problems, body, "memo")
+    payment = payments.build_draft_payment(problems, batch, payee, amount, memo)
+    if payment is not None and amount is not None and body["recipient"].get("id") is None:
+        _check_minimum_amount(problems, payment.recipient, amount)
+    return payment
 
 
 def parse_payment_change(
     _request: AcceptedRequest, problems: Problems, body: JsonObject, payment: Payment
-) -> PaymentOrder:
+) -> Payment:
     """Parses a changed payment; recipient and source currency cannot change (section 4.4).
 
     Without another amount the terms stay, because only quotes compute new rates (section 1, item
@@ -80,8 +64,8 @@ def parse_payment_change(
     body = _remove_unchanged_amounts(body, payment.terms)
     # After the unchanged amounts are gone: a whole object sent back has both.
     amount = _parse_amount(problems, body, payment.batch.currency, is_required=False)
-    memo = parse_text(problems, {"memo": payment.memo, **body}, "memo")
-    return create_changed_order(problems, payment, amount, memo)
+    memo = payments.parse_text(problems, {"memo": payment.memo, **body}, "memo")
+    return payments.copy_changed_payment(problems, payment, amount, memo)
 
 
 def _remove_unchanged_amounts(body: JsonObject, terms: PaymentTerms) -> JsonObject:
@@ -97,91 +81,54 @@ def _remove_unchanged_amounts(body: JsonObject, terms: PaymentTerms) -> JsonObje
 
 
 def _is_same_amount(value: Any, amount: Decimal) -> bool:
-    text = value.written if isinstance(value, lenient.JsonNumber) else str(value)
+    text = str(getattr(value, "written", value))
     return bool(re.fullmatch(r"[0-9]+(\.[0-9]+)?", text)) and Decimal(text) == amount
-
-
-def _check_source_currency(problems: Problems, body: JsonObject, currency: str) -> None:
-    # Each payment may name the source currency, but a batch has only one.
-    sent_currency = lenient.normalize_currency(body.get("sourceCurrency"))
-    if sent_currency is not None and currency and sent_currency != currency:
-        problems.add_invalid_field("sourceCurrency", "Is not the batch's")
 
 
 def _parse_amount(
     problems: Problems, body: JsonObject, currency: str, *, is_required: bool
 ) -> SentAmount | None:
-    names = ("sourceAmount", "targetAmount")
-    field_names = [name for name in names if not is_blank(body.get(name))]
-    if len(field_names) == 2:
-        problems.add_invalid_field(
-            "targetAmount", "Only one of sourceAmount and targetAmount can be given"
-        )
+    names = [name for name in ("sourceAmount", "targetAmount") if not is_blank(body.get(name))]
+    if len(names) == 2:
+        message = "Only one of sourceAmount and targetAmount can be given"
+        problems.add_invalid_field("targetAmount", message)
+    if not names and is_required:
+        problems.add_empty_field("sourceAmount")
+    if len(names) != 1:
         return None
-    if not field_names:
-        if is_required:
-            problems.add_empty_field("sourceAmount")
-        return None
-    field_name = field_names[0]
     # The original text, because 1.50 is a valid amount and 1.5 is not.
-    value: Any = getattr(body[field_name], "written", body[field_name])
+    value: Any = getattr(body[names[0]], "written", body[names[0]])
     error = money.validate_amount(value)
     if error:
-        problems.add_invalid_field(
-            field_name, "Must be a positive number with two decimals or none"
-        )
-    amount_currency: str | None = currency
-    if field_name == "targetAmount":
-        code = {"targetCurrency": lenient.normalize_currency(body.get("targetCurrency"))}
-        amount_currency = parse_currency(problems, code, "targetCurrency")
-    if error or amount_currency is None:
-        return None
-    return SentAmount(field_name, Decimal(value), amount_currency)
+        problems.add_invalid_field(names[0], "Must be a positive number with two decimals or none")
+    if names[0] == "targetAmount":
+        code = lenient.normalize_currency(body.get("targetCurrency"))
+        currency = payments.parse_currency(problems, "targetCurrency", code)
+    return SentAmount(names[0], Decimal(value), currency) if currency and not error else None
 
 
 def _resolve_recipient(
     request: AcceptedRequest, problems: Problems, body: JsonObject
 ) -> Recipient | None:
     reference = lenient.parse_object(problems, body, "recipient")
-    if body.get("recipient") is not None and not isinstance(body["recipient"], dict):
+    if not isinstance(body.get("recipient"), dict | None):
         return None
-    field_name = (
-        "email" if reference.get("id") is None and reference.get("email") is not None else "id"
-    )
-    value = reference.get(field_name)
+    is_email = reference.get("id") is None and reference.get("email") is not None
+    name = "email" if is_email else "id"
+    value, recipients = reference.get(name), request.tenant.recipients
     if is_blank(value):
         problems.add_empty_field("recipient.id")
         return None
-    find_matches = _find_by_email if field_name == "email" else _find_by_client_id
-    matches = find_matches(request, value)
-    # Paying one of several recipients with the same address would be a guess.
-    if len(matches) != 1:
-        message = (
-            "Recipient does not exist" if not matches else "Is the address of several recipients"
-        )
-        problems.add_invalid_field(f"recipient.{field_name}", message)
-        return None
-    if matches[0].status in ("suspended", "archived"):
-        problems.add_problem(
-            "invalid_status", f"recipient.{field_name}", "Recipient cannot be paid"
-        )
-    return matches[0]
-
-
-def _find_by_client_id(request: AcceptedRequest, client_id: Any) -> list[Recipient]:
-    service_id = request.resolve_id(client_id) if isinstance(client_id, str) else ""
-    recipients = request.tenant.recipients
-    return [recipients[service_id]] if service_id in recipients else []
-
-
-def _find_by_email(request: AcceptedRequest, address: Any) -> list[Recipient]:
-    """Finds recipients by the exact address, without deleted ones."""
-    recipients = request.tenant.recipients.values()
-    return [
-        recipient
-        for recipient in recipients
-        if recipient.fields["email"] == address and not recipient.is_archived
-    ]
+    if is_email:  # Exact, and without deleted recipients.
+        matches = [
+            recipient
+            for recipient in recipients.values()
+            if recipient.fields["email"] == value and not recipient.is_archived
+        ]
+    else:
+        service_id = request.resolve_id(str(value))
+        matches = [recipients[service_id]] if service_id in recipients else []
+    return payments.select_payee(problems, f"recipient.{name}", matches, "invalid_field")
 
 
 def _check_minimum_amount(problems: Problems, payee: Recipient, amount: SentAmount) -> None:
