@@ -21,7 +21,7 @@ from gateway.cli.options import (
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-from gateway.operator.brownout_windows import (
+from gateway.operator.interruptions import (
     InvalidWindow,
     create_window,
     describe_window_scope,

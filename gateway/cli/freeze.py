@@ -11,7 +11,7 @@ from gateway.cli import CommandError
 from gateway.cli.options import config_option, format_time, json_option, print_json
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
-from gateway.operator.freezes import (
+from gateway.operator.interruptions import (
     UnknownMerchant,
     load_freezes_and_audit_events,
     resolve_freeze_scope,

@@ -12,7 +12,7 @@ from gateway.cli.options import FullHelpGroup, config_option, format_time, json_
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-from gateway.operator.key_usage import group_usage_by_key, map_operations_to_replacement_calls
+from gateway.operator.usage import group_usage_by_key, map_operations_to_replacement_calls
 from gateway.storage.request_counts import UsageSummary, load_usage_summaries
 
 COLUMNS = (

@@ -19,8 +19,13 @@ from gateway.cli.options import (
 )
 from gateway.cli.output import run_with_store
 from gateway.config.settings import Settings
-from gateway.operator.object_trace import ObjectTrace, find_object_tenants, trace_object
-from gateway.operator.trace_text import format_trace, measure_resolution_seconds
+from gateway.operator.object_trace import (
+    ObjectTrace,
+    find_object_tenants,
+    format_trace,
+    measure_resolution_seconds,
+    trace_object,
+)
 from gateway.storage import Store, Tenant
 from gateway.storage.operation_records import Write
 

@@ -8,18 +8,18 @@ from datetime import timedelta
 
 from gateway.auth.key_rows import KeyNotFound, load_listed_keys
 from gateway.console.dependencies import ConsoleDependencies
-from gateway.operator.brownout_windows import (
+from gateway.operator.interruptions import (
     USAGE_PERIOD,
     InvalidWindow,
+    UnknownMerchant,
     create_window,
     describe_window_scope,
     describe_window_state,
     expand_operation_names,
     load_usage_affected_by_windows,
+    resolve_freeze_scope,
     resolve_window_key,
 )
-from gateway.operator.freezes import UnknownMerchant, resolve_freeze_scope
-from gateway.operator.key_usage import group_usage_by_key
 from gateway.operator.mode_switches import (
     ModeSwitchRefused,
     check_legacy_base_url_is_set,
@@ -28,6 +28,7 @@ from gateway.operator.mode_switches import (
     find_switch_scopes,
     switch_mode,
 )
+from gateway.operator.usage import group_usage_by_key
 from gateway.storage import Tenant
 from gateway.storage.audit_log import describe_scope, is_tenant_in_scope
 from gateway.storage.brownout_rows import end_brownouts, insert_brownout, list_brownouts

@@ -15,7 +15,7 @@ from gateway.admin.worker_pages import fetch_from_each_worker
 from gateway.admission.limits import RateLimiter
 from gateway.config.settings import Settings
 from gateway.http.progress import LargeRequestsInProgress
-from gateway.operator.limit_usage import LimitUse, load_limit_usage
+from gateway.operator.usage import LimitUse, load_limit_usage
 from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import Store
 from gateway.upstream.clock import ServiceClock

@@ -8,8 +8,8 @@ from aiohttp import web
 
 from gateway.console.pages import Page
 from gateway.operator.in_doubt_writes import advise_to_wait, load_in_doubt_writes
-from gateway.operator.limit_usage import NEAR_LIMIT_RATIO
 from gateway.operator.readiness import Difference, KeyReadiness, load_cutover_readiness
+from gateway.operator.usage import NEAR_LIMIT_RATIO
 from gateway.storage.difference_rows import Tally
 from gateway.storage.superseded_batches import list_superseded_batches
 

@@ -11,7 +11,7 @@ from gateway.auth.key_rows import load_listed_keys
 from gateway.config.migration_settings import Deprecation
 from gateway.console.charts import Bar, BarChart, format_axis_time_labels
 from gateway.console.pages import Page
-from gateway.operator.key_usage import (
+from gateway.operator.usage import (
     KeyUsage,
     group_usage_by_key,
     map_operations_to_replacement_calls,

@@ -19,8 +19,8 @@ from gateway.console.traffic import (
     load_traffic_chart,
 )
 from gateway.http.progress import RequestProgress
-from gateway.operator.key_usage import group_usage_by_key
 from gateway.operator.metrics_page import load_state_gauges
+from gateway.operator.usage import group_usage_by_key
 from gateway.storage.request_counts import (
     HOUR,
     compute_span_start,

@@ -18,8 +18,7 @@ from gateway.observability.recent_requests import (
     RecentRequest,
     list_recent_requests,
 )
-from gateway.operator.object_trace import find_object_tenants, trace_object
-from gateway.operator.trace_text import format_trace
+from gateway.operator.object_trace import find_object_tenants, format_trace, trace_object
 
 FILTERS = ("status", "operation", "merchant", "environment", "key", "code", "field")
 

@@ -17,12 +17,12 @@ from gateway.console.actions import (
     plan_action,
 )
 from gateway.console.pages import Page, redirect_see_other
-from gateway.operator.brownout_windows import (
+from gateway.operator.interruptions import (
     describe_window_scope,
     describe_window_state,
     list_operation_names_by_group,
+    load_freezes_and_audit_events,
 )
-from gateway.operator.freezes import load_freezes_and_audit_events
 from gateway.operator.mode_switches import load_switch_status
 from gateway.storage.audit_log import attribute_events_to_operator, list_audit_events
 from gateway.storage.brownout_rows import list_brownouts, load_hit_counts_by_brownout_id

@@ -15,11 +15,11 @@ from sqlalchemy import insert
 from gateway.admission.limits.eviction_policy import probe_redis_eviction_policy
 from gateway.config.extensions import check_c_extensions
 from gateway.config.settings import ConfigurationError, Server, Settings
-from gateway.operator.brownout_windows import describe_window_scope
 from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding
-from gateway.operator.limit_usage import load_limit_usage
+from gateway.operator.interruptions import describe_window_scope
 from gateway.operator.preflight import check_settings_are_runnable
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE, is_restored
+from gateway.operator.usage import load_limit_usage
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.audit_log import describe_scope
 from gateway.storage.brownout_rows import Brownout, list_planned_and_active_brownouts

@@ -1,4 +1,4 @@
-"""Creates brownout windows, finds the usage that they affect, and describes them."""
+"""Freezes and brownouts: their scope, the usage that they affect, and how they are described."""
 
 from __future__ import annotations
 
@@ -6,11 +6,42 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from gateway.auth.key_rows import ListedKey, find_keys_by_name_or_prefix
-from gateway.storage import Store
+from gateway.auth.key_rows import (
+    ListedKey,
+    find_keys_by_name_or_prefix,
+    load_tenants_with_credentials,
+)
+from gateway.storage import Store, Tenant
+from gateway.storage.audit_log import AuditEvent, list_audit_events
 from gateway.storage.brownout_rows import Brownout, build_brownout_with_new_id
+from gateway.storage.freezes import WRITES_FROZEN, WRITES_UNFROZEN, Freeze, list_freezes
 from gateway.storage.request_counts import UsageSummary, load_usage_summaries
 from mappings import OPERATIONS, UNLISTED
+
+
+class UnknownMerchant(Exception):
+    """No merchant has this name. The message is one line."""
+
+
+async def resolve_freeze_scope(store: Store, merchant: str, environment: str) -> Tenant:
+    """Returns the tenant to freeze; an empty name means all. Raises UnknownMerchant for an unknown
+    merchant, because the freeze would silently have no effect.
+    """
+    merchants = {owner.merchant for owner in await load_tenants_with_credentials(store)}
+    if merchant and merchant not in merchants:
+        raise UnknownMerchant("no merchant has this name; `keys list` shows the merchants")
+    return Tenant(merchant, environment)
+
+
+async def load_freezes_and_audit_events(store: Store) -> tuple[list[Freeze], list[AuditEvent]]:
+    """Returns active freezes, and the audit log of freezes. Raises StoreUnavailable."""
+    events = [
+        event
+        for event in await list_audit_events(store)
+        if event.action in (WRITES_FROZEN, WRITES_UNFROZEN)
+    ]
+    return await list_freezes(store), events
+
 
 USAGE_PERIOD = timedelta(days=7)
 
