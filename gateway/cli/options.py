@@ -77,18 +77,12 @@ def load_command_settings(path: Path | None) -> Settings:
         raise CommandError(str(error)) from None
 
 
-def _convert_config_path_to_settings(
-    _context: click.Context, _option: click.Parameter, path: Path | None
-) -> Settings:
-    return load_command_settings(path)
-
-
 config_option = click.option(
     "--config",
     "settings",
     type=FILE,
     # Loaded by the option, so that an invalid configuration fails before the command runs.
-    callback=_convert_config_path_to_settings,
+    callback=lambda _context, _option, path: load_command_settings(path),
     help="Configuration file. Default: gateway.toml if it exists, else environment variables only.",
 )
 config_file_option = click.option(

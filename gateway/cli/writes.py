@@ -20,7 +20,6 @@ from gateway.cli.options import (
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 from gateway.operator.in_doubt_writes import (
-    OperatorVerdict,
     WriteCommandRefused,
     WriteInDoubt,
     advise_to_wait,
@@ -32,7 +31,7 @@ from gateway.operator.in_doubt_writes import (
 from gateway.operator.operation_closing import close_in_doubt_operation
 from gateway.storage import Store
 from gateway.storage.operation_records import OPERATOR_OUTCOMES
-from gateway.storage.operation_states import describe_write_state
+from gateway.storage.operation_states import ABSENT, CONFIRMED, describe_write_state
 from gateway.storage.superseded_batches import SupersededBatch, list_superseded_batches
 
 NO_GATEWAY_WARNING = (
@@ -148,8 +147,8 @@ def settle_write(
     """
     if [happened, did_not_happen, made is not None].count(True) != 1:
         raise click.UsageError("give exactly one of --happened, --did-not-happen and --made ID")
-    # A created object shows that the write happened.
-    verdict = OperatorVerdict(happened or made is not None, made)
+    verdict = (CONFIRMED if happened else ABSENT) if made is None else made
+    verdict_text = _describe_recorded_outcome(verdict)
 
     # Checked before the prompt, so that an impossible verdict fails without a question.
     async def check_and_describe_write(store: Store) -> str:
@@ -159,9 +158,7 @@ def settle_write(
 
     try:
         description = run_with_store(settings, check_and_describe_write)
-        require_confirmation(
-            f"Record the outcome of {description}: {_format_verdict(verdict)}?", yes=yes
-        )
+        require_confirmation(f"Record the outcome of {description}: {verdict_text}?", yes=yes)
         # The checks are repeated: the state may change while the prompt is open.
         in_doubt = run_with_store(
             settings, lambda store: record_operator_verdict(store, write, verdict)
@@ -169,17 +166,11 @@ def settle_write(
     except WriteCommandRefused as error:
         raise CommandError(str(error)) from None
     if as_json:
-        print_json({"write": in_doubt.id, "told": verdict.outcome_to_record})
+        print_json({"write": in_doubt.id, "told": verdict})
     else:
         click.echo(
-            f"Recorded: {description}: {_format_verdict(verdict)}. A running gateway continues from there."
+            f"Recorded: {description}: {verdict_text}. A running gateway continues from there."
         )
-
-
-def _format_verdict(verdict: OperatorVerdict) -> str:
-    if verdict.created_id:
-        return f"made {verdict.created_id}"
-    return "happened" if verdict.has_happened else "did not happen"
 
 
 @writes.command("close")

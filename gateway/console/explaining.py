@@ -6,6 +6,7 @@ The request is not sent, stored or logged, and no file is read for it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -117,22 +118,17 @@ def _describe_sides(
 
     It is 0 for legacy fields that no call contains, and for fields that come from none.
     """
-    # Only fields that a call contains get a number; the others have a reason instead.
     used = {origin.sent_in for made in explained.calls for origin in made.fields if origin.sent_in}
-    names = [
-        name for name, _ in explained.sent if not used.isdisjoint(_iter_enclosing_field_names(name))
-    ]
-    number_by_name = {name: number for number, name in enumerate(names, 1)}
     marks: dict[str, int] = {}
-    for name, number in number_by_name.items():
-        for container in _iter_enclosing_field_names(name):
-            # An object gets the number of the first field in it.
-            marks.setdefault(container, number)
+    numbers = itertools.count(1)
+    for name, _ in explained.sent:
+        # Only fields that a call contains get a number; the others have a reason instead.
+        if not used.isdisjoint(containers := [*_iter_enclosing_field_names(name)]):
+            number = next(numbers)
+            for container in containers:
+                # An object gets the number of the first field in it.
+                marks.setdefault(container, number)
     reasons = dict(explained.kept)
-
-    def find_unsent_reason(name: str) -> str:
-        containers = _iter_enclosing_field_names(name)
-        return next((reasons[each] for each in containers if each in reasons), "")
 
     return {
         "explained": explained,
@@ -141,8 +137,8 @@ def _describe_sides(
             (
                 name,
                 _redact_value(redactor, name, value),
-                number_by_name.get(name, 0),
-                find_unsent_reason(name),
+                marks.get(name, 0),
+                next((reasons[n] for n in _iter_enclosing_field_names(name) if n in reasons), ""),
             )
             for name, value in explained.sent
         ],

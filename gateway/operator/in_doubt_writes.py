@@ -13,7 +13,7 @@ from gateway.payloads import stored_json
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.heartbeats import WATCH_SECONDS, load_heartbeat_counts_by_instance
 from gateway.storage.id_rows import load_current_ids_by_legacy_id, load_legacy_ids
-from gateway.storage.operation_records import OperationRecord, Write
+from gateway.storage.operation_records import OPERATOR_OUTCOMES, OperationRecord, Write
 from gateway.storage.operation_states import (
     ABSENT,
     CONFIRMED,
@@ -374,20 +374,6 @@ def _describe_payment_count(request_body: Mapping[str, object]) -> str:
 # Verdicts
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorVerdict:
-    """An operator's verdict: ``--made ID``, or if that is None, ``--happened`` or
-    ``--did-not-happen``.
-    """
-
-    has_happened: bool
-    created_id: str | None = None
-
-    @property
-    def outcome_to_record(self) -> str:
-        return self.created_id or (CONFIRMED if self.has_happened else ABSENT)
-
-
 async def find_write_by_shown_id(store: Store, id_: str) -> tuple[OperationRecord, Write]:
     """Finds a write by its id, as `writes unsettled` shows it. Raises WriteCommandRefused."""
     id_prefix, _, number = id_.partition(".")
@@ -408,10 +394,11 @@ async def find_write_by_shown_id(store: Store, id_: str) -> tuple[OperationRecor
     return matches[0]
 
 
-async def record_operator_verdict(
-    store: Store, shown_id: str, verdict: OperatorVerdict
-) -> WriteInDoubt:
-    """Stores an operator's verdict on a write. Raises WriteCommandRefused."""
+async def record_operator_verdict(store: Store, shown_id: str, verdict: str) -> WriteInDoubt:
+    """Stores an operator's verdict on a write: CONFIRMED, ABSENT, or the id of the created object.
+
+    Raises WriteCommandRefused.
+    """
     record, write = await find_write_by_shown_id(store, shown_id)
     if record.operation == CHANGE.name:
         raise WriteCommandRefused(f"{shown_id} needs no verdict: {SIGNED_CHANGE_ADVICE}")
@@ -429,20 +416,17 @@ async def record_operator_verdict(
         raise WriteCommandRefused(f"{shown_id} is in progress; wait for its answer")
     # A verdict that it did not happen allows a retry to send the payment again. Until the service
     # rejects the request as too old, it may still be carried out.
-    if not (verdict.has_happened or verdict.created_id) and (
+    if verdict == ABSENT and (
         seconds_to_wait := _compute_seconds_until_absence_is_certain(store, write)
     ):
         raise WriteCommandRefused(
             f"{shown_id} was sent a moment ago and may still be carried out; check again in {seconds_to_wait} s"
         )
-    if verdict.created_id:
-        verdict = OperatorVerdict(
-            has_happened=True,
-            created_id=await _resolve_unclaimed_service_id(store, record, verdict.created_id),
-        )
+    if verdict not in OPERATOR_OUTCOMES:
+        verdict = await _resolve_unclaimed_service_id(store, record, verdict)
     # A compare-and-set: a gateway may have found the outcome while the operator was looking.
     if not await OperationRepository(store, ObjectStateStore(store)).record_operator_outcome(
-        record, write.number, verdict.outcome_to_record, id_
+        record, write.number, verdict, id_
     ):
         raise WriteCommandRefused(
             f"the outcome of {shown_id} became known meanwhile; see `writes unsettled`"
@@ -450,19 +434,19 @@ async def record_operator_verdict(
     return write_in_doubt
 
 
-def check_operator_verdict(write: Write, verdict: OperatorVerdict) -> None:
+def check_operator_verdict(write: Write, verdict: str) -> None:
     """Raises WriteCommandRefused if the verdict does not fit the kind of write."""
-    prefix = find_created_id_prefix(write)
+    prefix, is_id = find_created_id_prefix(write), verdict not in OPERATOR_OUTCOMES
     # Without the id, clients could not be answered with the object that was created.
-    if prefix and verdict.has_happened and not verdict.created_id:
+    if prefix and verdict == CONFIRMED:
         raise WriteCommandRefused(
             f"this write creates an object; give its id with --made {prefix}-…"
         )
-    if verdict.created_id and not prefix:
+    if is_id and not prefix:
         raise WriteCommandRefused(
             "this write creates no object; use --happened or --did-not-happen"
         )
-    if verdict.created_id and not re.fullmatch(f"{prefix}-[A-Za-z0-9]+", verdict.created_id):
+    if is_id and not re.fullmatch(f"{prefix}-[A-Za-z0-9]+", verdict):
         raise WriteCommandRefused(
             f"the id after --made must be {prefix}- followed by letters and digits; copy it from "
             "the service's dashboard"

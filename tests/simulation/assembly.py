@@ -26,7 +26,6 @@ from gateway.migration.forwarding import LegacySender
 from gateway.migration.inbound_request import InboundRequest
 from gateway.migration.routing import ServiceRouter
 from gateway.operator.in_doubt_writes import (
-    OperatorVerdict,
     WriteCommandRefused,
     load_in_doubt_writes,
     record_operator_verdict,
@@ -43,6 +42,7 @@ from gateway.storage.alias_ids import AliasIds
 from gateway.storage.freezes import freeze_writes, unfreeze_writes
 from gateway.storage.mode_rows import FORWARD, TRANSLATE, Mode
 from gateway.storage.operation_records import OperationRecord
+from gateway.storage.operation_states import ABSENT, CONFIRMED
 from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.client import UNANSWERED_STATUSES
 from gateway.upstream.clock import ServiceClock, measure_skew
@@ -552,7 +552,7 @@ async def settle_forwarded_writes(store: SimulatedStore, network: LegacyNetwork)
             continue
         request = network.find_request(in_doubt.record.id)
         has_happened = bool(request and request.is_done)
-        verdict = OperatorVerdict(has_happened, request and request.created_id)
+        verdict = (request and request.created_id) or (CONFIRMED if has_happened else ABSENT)
         with suppress(WriteCommandRefused):
             await record_operator_verdict(store, in_doubt.id, verdict)
 
