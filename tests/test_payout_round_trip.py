@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from schwifty import IBAN
 
 from gateway.simulator import Service, start_simulator
-from gateway.simulator.countries import COUNTRIES, IBAN_LENGTHS, OPTIONAL_IBAN_COUNTRIES
+from gateway.simulator.countries import COUNTRIES, IBAN_COUNTRIES, OPTIONAL_IBAN_COUNTRIES
 from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
 
 EXAMPLES = settings(
@@ -120,9 +120,9 @@ GOVERNMENT_IDS = {
 WIRE_COUNTRIES = frozenset(
     ["AO", "BM", "BO", "BZ", "ET", "FJ", "GY", "HT", "JM", "KH", "MN", "MZ", "TO", "UZ", "ZM"]
 )
-IBAN_COUNTRIES = sorted(IBAN_LENGTHS.keys() - OPTIONAL_IBAN_COUNTRIES)
+IBAN_ONLY_COUNTRIES = sorted(IBAN_COUNTRIES - OPTIONAL_IBAN_COUNTRIES)
 IBAN_OR_NUMBER_COUNTRIES = sorted(OPTIONAL_IBAN_COUNTRIES - BRANCH_ID_LENGTHS.keys())
-NUMBER_COUNTRIES = sorted(COUNTRIES - IBAN_LENGTHS.keys() - BRANCH_ID_LENGTHS.keys())
+NUMBER_COUNTRIES = sorted(COUNTRIES - IBAN_COUNTRIES - BRANCH_ID_LENGTHS.keys())
 IBAN_AND_NUMBER_COUNTRIES = ("CI", "DZ", "MA", "SN")
 """Countries whose accounts have an IBAN and, at this service, a domestic number."""
 
@@ -185,7 +185,7 @@ def draw_hold(draw: st.DrawFn) -> dict[str, JSON]:
 def draw_bank(draw: st.DrawFn, owner_type: str) -> dict[str, JSON]:
     groups = (
         sorted(BRANCH_ID_LENGTHS),
-        IBAN_COUNTRIES,
+        IBAN_ONLY_COUNTRIES,
         IBAN_OR_NUMBER_COUNTRIES,
         NUMBER_COUNTRIES,
         sorted(GOVERNMENT_IDS[owner_type]),
@@ -212,10 +212,10 @@ def draw_bank(draw: st.DrawFn, owner_type: str) -> dict[str, JSON]:
 
 @st.composite
 def draw_number(draw: st.DrawFn, country: str) -> dict[str, str]:
-    if country in (*IBAN_COUNTRIES, *IBAN_AND_NUMBER_COUNTRIES):
+    if country in (*IBAN_ONLY_COUNTRIES, *IBAN_AND_NUMBER_COUNTRIES):
         return {"iban": draw(draw_iban(country))}
     number = {"accountNum": draw(draw_digits(4, 17))}
-    if country not in IBAN_LENGTHS:
+    if country not in IBAN_COUNTRIES:
         return number
     iban = {"iban": draw(draw_iban(country))}
     return draw(st.sampled_from((number, iban, {**iban, **number})))
@@ -621,7 +621,7 @@ def test_unsupported_method_is_unchanged_when_sent_back(gateway_in_thread: Gatew
         if not recipient.is_archived
     ]
     recipient = next(
-        entry for entry in seeded if entry.primary_account and entry.primary_account.type == "check"
+        entry for entry in seeded if [account.type for account in entry.accounts] == ["check"]
     )
     path = f"/recipients/{recipient.id}/payout-methods"
     shown_payout, state_before = (

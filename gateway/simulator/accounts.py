@@ -1,14 +1,12 @@
 """Accounts: their validation and changes (current interface, sections 2.6 and 4.2)."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from gateway.simulator import values
 from gateway.simulator.countries import (
     BANK_ID_PATTERNS,
     BRANCH_ID_PATTERNS,
-    IBAN_LENGTHS,
+    IBAN_COUNTRIES,
     WIRE_COUNTRIES,
     find_government_id_digit_range,
     is_country_code,
@@ -36,13 +34,14 @@ BANK_ID_PATTERN = re.compile(r"[A-Za-z0-9-]{1,20}")
 
 
 def merge_and_check_account_fields(
+    tenant: Tenant,
     problems: Problems,
-    account_type: str,
-    body: Mapping[str, Any],
-    previous_fields: JsonObject,
-    options: ServiceOptions,
+    recipient_fields: JsonObject,
+    account: Account,
+    body: JsonObject,
 ) -> JsonObject:
     """Merges a request into an account's fields and checks them; ignores unknown fields."""
+    account_type, previous_fields = account.type, account.fields
     own_field, find_problem = OWN_FIELDS.get(account_type, WALLET_FIELD)
     field_names = BANK_FIELDS if account_type == BANK_TRANSFER else (own_field,)
     sent_fields = {name: body[name] for name in ("currency", *field_names) if name in body}
@@ -57,11 +56,17 @@ def merge_and_check_account_fields(
     ):
         problems.add_invalid_field("currency", error)
     if account_type == BANK_TRANSFER:
-        _check_bank_account(problems, merged_fields, options)
+        _check_bank_account(problems, merged_fields, tenant.options)
+        is_checked = tenant.options.missing_government_id == "refused"
+        country = str(merged_fields.get("country"))
+        if is_checked and is_government_id_missing(recipient_fields, country):
+            problems.add_empty_field("governmentIds")
     elif is_blank(merged_fields.get(own_field)):
         problems.add_empty_field(own_field)
     elif error := find_problem(merged_fields[own_field]):
         problems.add_invalid_field(own_field, error)
+    if not isinstance(body.get("primary", False), bool):
+        problems.add_invalid_field("primary", "Must be a boolean")
     return merged_fields
 
 
@@ -110,7 +115,7 @@ def _check_account_numbers(
         ):
             problems.add_invalid_field("accountNum", error)
     elif options.account_number_with_iban == "required" or not (
-        is_iban_required(country) or (country in IBAN_LENGTHS and "iban" in bank_fields)
+        is_iban_required(country) or (country in IBAN_COUNTRIES and "iban" in bank_fields)
     ):
         problems.add_empty_field("accountNum")
     if iban := bank_fields.get("iban"):
@@ -139,19 +144,14 @@ def _check_bank_ids(problems: Problems, bank_fields: JsonObject, country: str) -
             problems.add_invalid_field(name)
 
 
-def _find_mailing_problem(value: Any) -> str | None:
-    # Not checked further: clients of the gateway cannot create such accounts.
-    return None if isinstance(value, dict) else "Must be an object"
-
-
 OWN_FIELDS: dict[str, tuple[str, Check]] = {
-    CHECK: ("mailing", _find_mailing_problem),
+    # Not checked further: clients of the gateway cannot create such accounts.
+    CHECK: ("mailing", lambda value: None if isinstance(value, dict) else "Must be an object"),
     MOBILE_WALLET: ("phoneNumber", values.find_phone_problem),
 }
 """The one required field of a type other than bank transfers, and its check."""
 
 WALLET_FIELD = ("emailAddress", values.find_email_problem)
-
 
 ACCOUNT_ID_LENGTH = 16
 
@@ -164,26 +164,20 @@ def build_draft_account(
     The result is valid only if no problem was added.
     """
     account_types = (BANK_TRANSFER, tenant.vocabulary.wallet, CHECK, MOBILE_WALLET)
-    account_type = account_body.get("type")
-    fields: JsonObject = {}
+    account_type, is_primary = account_body.get("type"), account_body.get("primary") is True
+    id_ = tenant.generate_id("A-", ACCOUNT_ID_LENGTH)
+    account = Account(id_, str(account_type), is_primary, {})
     if is_blank(account_type):
         problems.add_empty_field("type")
     elif account_type not in account_types:
         problems.add_invalid_field("type", f"Must be one of: {', '.join(account_types)}")
     else:
-        fields = merge_and_check_account_fields(
-            problems, account_type, account_body, {}, tenant.options
+        account.fields = merge_and_check_account_fields(
+            tenant, problems, recipient_fields, account, account_body
         )
-        _check_primary_is_boolean(problems, account_body)
-        _check_government_id(tenant, problems, recipient_fields, str(account_type), fields)
-    if is_blank(fields.get("currency")):  # Only bank accounts require a currency.
-        fields["currency"] = recipient_fields.get("primaryCurrency") or "USD"
-    return Account(
-        tenant.generate_id("A-", ACCOUNT_ID_LENGTH),
-        str(account_type),
-        account_body.get("primary") is True,
-        fields,
-    )
+    if is_blank(account.fields.get("currency")):  # Only bank accounts require a currency.
+        account.fields["currency"] = recipient_fields.get("primaryCurrency") or "USD"
+    return account
 
 
 def attach_account(recipient: Recipient, account: Account) -> None:
@@ -194,36 +188,19 @@ def attach_account(recipient: Recipient, account: Account) -> None:
 
 def update_account(
     tenant: Tenant, recipient: Recipient, account: Account, body: JsonObject
-) -> Account:
-    """Changes an account. It gets a new id (rule 3) and keeps its position in the list."""
+) -> None:
+    """Changes an account, which keeps its position in the list. Raises ApiError."""
     problems = Problems()
     if "type" in body and body["type"] != account.type:
         problems.add_invalid_field("type", "Cannot be changed")
     if account.is_primary and body.get("primary") is False:
         # Rule 2: exactly one account is primary, so a client must choose the next one.
         problems.add_invalid_field("primary", "Make another account primary")
-    fields = merge_and_check_account_change(tenant, problems, recipient.fields, account, body)
-    _check_primary_is_boolean(problems, body)
+    fields = merge_and_check_account_fields(tenant, problems, recipient.fields, account, body)
     problems.raise_if_any()
     set_account_fields_and_id(
         tenant, recipient, account, fields, make_primary=bool(body.get("primary"))
     )
-    return account
-
-
-def merge_and_check_account_change(
-    tenant: Tenant,
-    problems: Problems,
-    recipient_fields: JsonObject,
-    account: Account,
-    body: JsonObject,
-) -> JsonObject:
-    """Returns the account's fields after a change; they are valid only if no problem was added."""
-    fields = merge_and_check_account_fields(
-        problems, account.type, body, account.fields, tenant.options
-    )
-    _check_government_id(tenant, problems, recipient_fields, account.type, fields)
-    return fields
 
 
 def set_account_fields_and_id(
@@ -243,7 +220,6 @@ def set_account_fields_and_id(
 
 
 def remove_account(recipient: Recipient, account: Account) -> None:
-    """Removes an account from its recipient."""
     # The document does not show which account becomes primary: here the first remaining one.
     recipient.accounts.remove(account)
     if account.is_primary and recipient.accounts:
@@ -263,21 +239,3 @@ def require_account(recipient: Recipient, account_id: str) -> Account:
         if account.id == account_id:
             return account
     raise build_not_found_error("Recipient account")
-
-
-def _check_primary_is_boolean(problems: Problems, body: dict[str, Any]) -> None:
-    if not isinstance(body.get("primary", False), bool):
-        problems.add_invalid_field("primary", "Must be a boolean")
-
-
-def _check_government_id(
-    tenant: Tenant,
-    problems: Problems,
-    recipient_fields: JsonObject,
-    account_type: str,
-    fields: JsonObject,
-) -> None:
-    if account_type != BANK_TRANSFER or tenant.options.missing_government_id == "incomplete":
-        return
-    if is_government_id_missing(recipient_fields, str(fields.get("country"))):
-        problems.add_empty_field("governmentIds")

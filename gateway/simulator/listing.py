@@ -15,7 +15,6 @@ from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.state import Recipient, Tenant
 from gateway.simulator.values import Check
 
-RecipientTest = Callable[[Recipient], bool]
 Filter = tuple[Check, Callable[[str, Recipient], bool]]
 """A check of a query parameter, and the test of a recipient by its value."""
 
@@ -24,14 +23,12 @@ DATE_PATTERN = re.compile(
 )
 
 SORT_KEYS: dict[str, Callable[[Recipient], Any]] = {
-    "name": lambda recipient: _fold_case(recipient.fields["name"]),
-    "email": lambda recipient: _fold_case(recipient.fields["email"]),
-    "referenceId": lambda recipient: _fold_case(recipient.fields.get("referenceId")),
-    "payoutMethod": lambda recipient: (
-        recipient.primary_account.type if recipient.primary_account else ""
-    ),
-    "createdAt": lambda recipient: recipient.created_at,
-    "updatedAt": lambda recipient: recipient.updated_at,
+    "name": lambda each: _fold_case(each.fields["name"]),
+    "email": lambda each: _fold_case(each.fields["email"]),
+    "referenceId": lambda each: _fold_case(each.fields.get("referenceId")),
+    "payoutMethod": lambda each: each.primary_account.type if each.primary_account else "",
+    "createdAt": lambda each: each.created_at,
+    "updatedAt": lambda each: each.updated_at,
 }
 
 
@@ -43,51 +40,30 @@ def list_recipients(tenant: Tenant, query: Mapping[str, str]) -> JsonObject:
     """
     problems = Problems()
     page = parse_page(problems, query, tenant.options.max_page_size)
-    tests = _parse_filters(problems, query, _build_filters_by_parameter(tenant))
-    sort_key = _parse_query_choice(problems, query, "orderBy", tuple(SORT_KEYS), "updatedAt")
-    direction = _parse_query_choice(problems, query, "sortBy", ("asc", "desc"), "desc")
+    given = {name: value for name, value in query.items() if value}
+    tests: list[Callable[[Recipient], bool]] = []
+    for name, (find_problem, matches) in _build_filters_by_parameter(tenant).items():
+        if name in given and (error := find_problem(given[name])):
+            problems.add_invalid_field(name, error)
+        elif name in given:
+            tests.append(partial(matches, given[name]))
+    # Section 4.1: the currency is required with this filter.
+    if given.get("payoutMethod") == BANK_TRANSFER and "currency" not in given:
+        problems.add_empty_field("currency")
     problems.raise_if_any()
     is_archived_requested = tenant.options.filters_archived and query.get("status") == "archived"
     if not (tenant.options.lists_archived or is_archived_requested):
         tests.append(lambda recipient: not recipient.is_archived)
-    matches = [
-        recipient
-        for recipient in tenant.recipients.values()
-        if all(test(recipient) for test in tests)
-    ]
+    matching = [each for each in tenant.recipients.values() if all(test(each) for test in tests)]
     # Two stable sorts, so that `reverse` does not reverse the order of ties.
-    matches.sort(key=lambda recipient: recipient.id)
-    matches.sort(key=SORT_KEYS[sort_key], reverse=direction == "desc")
-    return page.build("recipients", matches, partial(views.build_recipient, tenant))
-
-
-def _parse_filters(
-    problems: Problems, query: Mapping[str, str], filters: Mapping[str, Filter]
-) -> list[RecipientTest]:
-    tests: list[RecipientTest] = []
-    for name, (find_problem, matches) in filters.items():
-        value = query.get(name, "")
-        if value and (error := find_problem(value)):
-            problems.add_invalid_field(name, error)
-        elif value:
-            tests.append(partial(matches, value))
-    # Section 4.1: the currency is required with this filter.
-    if query.get("payoutMethod") == BANK_TRANSFER and not query.get("currency"):
-        problems.add_empty_field("currency")
-    return tests
-
-
-def _parse_query_choice(
-    problems: Problems, query: Mapping[str, str], name: str, words: tuple[str, ...], default: str
-) -> str:
-    value = query.get(name) or default
-    if error := values.create_choice_check(*words)(value):
-        problems.add_invalid_field(name, error)
-    return value
+    matching.sort(key=lambda recipient: recipient.id)
+    sort_key = SORT_KEYS[given.get("orderBy", "updatedAt")]
+    matching.sort(key=sort_key, reverse=given.get("sortBy") != "asc")
+    return page.build("recipients", matching, partial(views.build_recipient, tenant))
 
 
 def _build_filters_by_parameter(tenant: Tenant) -> dict[str, Filter]:
-    text = values.find_text_problem
+    text, date = values.find_text_problem, _find_utc_date_problem
     methods = values.create_choice_check(tenant.vocabulary.wallet, BANK_TRANSFER, CHECK)
     statuses = values.create_choice_check("active", "incomplete", "suspended", "archived")
     # `review` is a compliance status, but the document does not list it for the filter.
@@ -95,30 +71,20 @@ def _build_filters_by_parameter(tenant: Tenant) -> dict[str, Filter]:
     return {
         "search": (text, _matches_search),
         "name": (text, _matches_name),
-        "email": (text, lambda value, recipient: recipient.fields["email"] == value),
-        "referenceId": (
-            text,
-            lambda value, recipient: recipient.fields.get("referenceId") == value,
-        ),
-        "startDate": (
-            _find_utc_date_problem,
-            lambda value, recipient: recipient.updated_at >= _parse_timestamp(value),
-        ),
-        "endDate": (
-            _find_utc_date_problem,
-            lambda value, recipient: recipient.updated_at <= _parse_timestamp(value),
-        ),
-        "status": (statuses, lambda value, recipient: recipient.status == value),
+        "email": (text, lambda value, each: each.fields["email"] == value),
+        "referenceId": (text, lambda value, each: each.fields.get("referenceId") == value),
+        "startDate": (date, lambda value, each: each.updated_at >= _parse_timestamp(value)),
+        "endDate": (date, lambda value, each: each.updated_at <= _parse_timestamp(value)),
+        "status": (statuses, lambda value, each: each.status == value),
         "complianceStatus": (compliance, lambda value, each: each.compliance_status == value),
         "country": (
             _find_countries_problem,
-            lambda value, recipient: recipient.address.get("country") in value.split(","),
+            lambda value, each: each.address.get("country") in value.split(","),
         ),
-        "payoutMethod": (
-            methods,
-            lambda value, each: bool(each.primary_account and each.primary_account.type == value),
-        ),
+        "payoutMethod": (methods, lambda value, each: SORT_KEYS["payoutMethod"](each) == value),
         "currency": (values.find_currency_problem, _matches_currency),
+        "orderBy": (values.create_choice_check(*SORT_KEYS), lambda *_: True),
+        "sortBy": (values.create_choice_check("asc", "desc"), lambda *_: True),
     }
 
 
@@ -141,9 +107,8 @@ def _matches_name(value: str, recipient: Recipient) -> bool:
 def _matches_currency(value: str, recipient: Recipient) -> bool:
     # Section 4.1 filters by "currency of the bank account": of the account that gets payments.
     account = recipient.primary_account
-    if account is None or account.type != BANK_TRANSFER:
-        return False
-    return bool(account.fields["currency"] == value)
+    is_bank_account = account is not None and account.type == BANK_TRANSFER
+    return bool(account and is_bank_account and account.fields["currency"] == value)
 
 
 def _find_countries_problem(value: str) -> str | None:

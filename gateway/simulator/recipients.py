@@ -21,12 +21,11 @@ from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.state import Recipient, Tenant
 from gateway.simulator.values import Check, create_nullable_check, is_blank
 
+TEXT = create_nullable_check(values.find_text_problem)
+
 ADDRESS_CHECKS: dict[str, Check] = {
     "street1": create_nullable_check(values.find_street_problem),
-    "street2": create_nullable_check(values.find_text_problem),
-    "city": create_nullable_check(values.find_text_problem),
-    "region": create_nullable_check(values.find_text_problem),
-    "postalCode": create_nullable_check(values.find_text_problem),
+    **dict.fromkeys(("street2", "city", "region", "postalCode"), TEXT),
     "country": create_nullable_check(
         lambda value: None if is_country_code(value) else "Must be ISO 3166-1 alpha-2"
     ),
@@ -37,11 +36,8 @@ ADDRESS_CHECKS: dict[str, Check] = {
 
 # The create body of section 4.1, without government ids and address, which are checked below.
 CREATE_CHECKS: dict[str, Check] = {
-    "referenceId": create_nullable_check(values.find_text_problem),
+    **dict.fromkeys(("referenceId", "name", "firstName", "lastName"), TEXT),
     "type": values.create_choice_check("business", "individual"),
-    "name": create_nullable_check(values.find_text_problem),
-    "firstName": create_nullable_check(values.find_text_problem),
-    "lastName": create_nullable_check(values.find_text_problem),
     "email": values.find_email_problem,
     "passport": create_nullable_check(values.find_mask_problem),
     "dob": create_nullable_check(values.find_date_problem),
@@ -53,7 +49,7 @@ UPDATE_CHECKS: dict[str, Check] = {
     **CREATE_CHECKS,
     "status": values.create_choice_check("active", "suspended"),
     "language": values.find_language_problem,
-    "placeOfBirth": create_nullable_check(values.find_text_problem),
+    "placeOfBirth": TEXT,
     "ssn": create_nullable_check(values.find_mask_problem),
     "primaryCurrency": values.find_currency_problem,
     "tags": values.find_array_problem,
@@ -90,20 +86,17 @@ def merge_recipient_fields(
         merged_fields["governmentIds"] = _parse_government_ids(
             problems, body["governmentIds"], merged_fields
         )
-    return _fill_individual_name(merged_fields)
+    # The service derives the name of an individual (section 2.3).
+    if merged_fields.get("type") == "individual":
+        first_name, last_name = merged_fields.get("firstName"), merged_fields.get("lastName")
+        merged_fields["name"] = f"{first_name} {last_name}"
+    return merged_fields
 
 
 def _list_missing_fields(fields: JsonObject) -> list[str]:
     recipient_type = fields.get("type")
     required = REQUIRED_FIELDS.get(recipient_type, ()) if isinstance(recipient_type, str) else ()
     return [name for name in required or ("type", "email") if is_blank(fields.get(name))]
-
-
-def _fill_individual_name(fields: JsonObject) -> JsonObject:
-    # The service derives the name of an individual (section 2.3).
-    if fields.get("type") == "individual":
-        fields["name"] = f"{fields.get('firstName')} {fields.get('lastName')}"
-    return fields
 
 
 def _merge_sent_address(
@@ -181,8 +174,7 @@ def _find_government_id_problem(government_id: JsonObject, recipient_type: str) 
         and digit_range[0] <= len(unpunctuated) <= digit_range[1]
     ):
         return None
-    min_digits, max_digits = digit_range
-    return f"Must have {min_digits if min_digits == max_digits else f'{min_digits} to {max_digits}'} digits"
+    return f"Must have {' to '.join(map(str, dict.fromkeys(digit_range)))} digits"
 
 
 def create_recipient(tenant: Tenant, body: JsonObject) -> Recipient:

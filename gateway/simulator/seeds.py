@@ -1,4 +1,4 @@
-"""Sample recipients and payments, reproducible by seed."""
+"""Sample recipients, reproducible by seed."""
 
 import random
 import re
@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from schwifty import IBAN
+
 from gateway.simulator.accounts import (
     ACCOUNT_ID_LENGTH,
     BANK_TRANSFER,
@@ -14,7 +16,6 @@ from gateway.simulator.accounts import (
     MOBILE_WALLET,
     attach_account,
 )
-from gateway.simulator.countries import build_iban
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.recipients import refresh_status
 from gateway.simulator.state import Account, Recipient, Tenant
@@ -43,23 +44,21 @@ class Place(NamedTuple):
 
 
 PLACES = (
-    Place("US", "USD", "+1", "San José", {"accountNum": "##########", "branchId": "#########"}),
-    Place(
-        "CA", "CAD", "+1", "Québec", {"accountNum": "#######", "bankId": "###", "branchId": "#####"}
-    ),
-    Place("GB", "GBP", "+44", "Leeds", {"accountNum": "########", "branchId": "######"}),
-    Place("AU", "AUD", "+61", "Perth", {"accountNum": "#########", "branchId": "######"}),
-    Place("NZ", "NZD", "+64", "Whangārei", {"accountNum": "##########", "branchId": "######"}),
-    Place("IN", "INR", "+91", "Pune", {"accountNum": "############", "branchId": "HRBR0######"}),
-    Place("DE", "EUR", "+49", "Köln", {"iban": "##################"}),
-    Place("FR", "EUR", "+33", "Nîmes", {"iban": "#######################"}),
+    Place("US", "USD", "+1", "San José", {"accountNum": "#" * 10, "branchId": "#" * 9}, 9),
+    Place("CA", "CAD", "+1", "Québec", {"accountNum": "#" * 7, "bankId": "#" * 3, "branchId": "#" * 5}),
+    Place("GB", "GBP", "+44", "Leeds", {"accountNum": "#" * 8, "branchId": "#" * 6}),
+    Place("AU", "AUD", "+61", "Perth", {"accountNum": "#" * 9, "branchId": "#" * 6}),
+    Place("NZ", "NZD", "+64", "Whangārei", {"accountNum": "#" * 10, "branchId": "#" * 6}),
+    Place("IN", "INR", "+91", "Pune", {"accountNum": "#" * 12, "branchId": "HRBR0######"}),
+    Place("DE", "EUR", "+49", "Köln", {"iban": "#" * 18}),
+    Place("FR", "EUR", "+33", "Nîmes", {"iban": "#" * 23}),
     Place("NL", "EUR", "+31", "Utrecht", {"iban": "HRBR##########"}),
-    Place("PL", "PLN", "+48", "Łódź", {"iban": "########################"}),
-    Place("MX", "MXN", "+52", "León", {"accountNum": "##################"}),
-    Place("JP", "JPY", "+81", "大阪", {"accountNum": "#######"}),
-    Place("BR", "BRL", "+55", "São Paulo", {"accountNum": "#########"}, 11),
-    Place("CO", "COP", "+57", "Bogotá", {"accountNum": "###########"}, 10),
-)
+    Place("PL", "PLN", "+48", "Łódź", {"iban": "#" * 24}),
+    Place("MX", "MXN", "+52", "León", {"accountNum": "#" * 18}),
+    Place("JP", "JPY", "+81", "大阪", {"accountNum": "#" * 7}),
+    Place("BR", "BRL", "+55", "São Paulo", {"accountNum": "#" * 9}, 11),
+    Place("CO", "COP", "+57", "Bogotá", {"accountNum": "#" * 11}, 10),
+)  # fmt: skip
 
 # Creation dates are spread over two years from here, and updates follow within a year. All are in
 # the past, so that objects a test creates later are newer.
@@ -71,18 +70,12 @@ STATUS_WEIGHTS = {"": 16, "suspended": 2, "archived": 2}
 
 
 def seed_recipients(tenant: Tenant, count: int, seed: int) -> list[Recipient]:
-    rng = _create_seeded_random("recipients", seed)
+    # Seeded by text: the same seed gives the same data in every process and version.
+    rng = random.Random(f"recipients {seed}")  # noqa: S311  # sample data protects nothing
     new_recipients = [_build_recipient(tenant, rng, position) for position in range(count)]
     # Without `insert_recipient`: seeded objects do not count as created by a test.
-    for recipient in new_recipients:
-        tenant.recipients[recipient.id] = recipient
-        tenant.register_legacy_id(recipient.id)
+    tenant.recipients |= {recipient.id: recipient for recipient in new_recipients}
     return new_recipients
-
-
-def _create_seeded_random(*seed_parts: object) -> random.Random:
-    # Seeded by text: the same seed gives the same data in every process and version.
-    return random.Random(" ".join(map(str, seed_parts)))  # noqa: S311  # sample data protects nothing
 
 
 def _choose_weighted(rng: random.Random, weights: Mapping[str, int]) -> str:
@@ -103,19 +96,15 @@ def _generate_timestamp(rng: random.Random, earliest: datetime, seconds: int) ->
 
 def _build_recipient(tenant: Tenant, rng: random.Random, position: int) -> Recipient:
     place = rng.choice(PLACES)
-    created_at = _generate_timestamp(rng, FIRST_CREATED, 2 * ONE_YEAR_SECONDS)
-    is_changed = rng.random() > 0.2
-    updated_at = (
-        _generate_timestamp(rng, created_at, ONE_YEAR_SECONDS) if is_changed else created_at
-    )
-    id_ = _generate_id(rng, "R-", tenant.options.recipient_id_length)
+    created_at = updated_at = _generate_timestamp(rng, FIRST_CREATED, 2 * ONE_YEAR_SECONDS)
+    if rng.random() > 0.2:
+        updated_at = _generate_timestamp(rng, created_at, ONE_YEAR_SECONDS)
+    id_ = tenant.register_legacy_id(_generate_id(rng, "R-", tenant.options.recipient_id_length))
     recipient = Recipient(id_, _build_fields(rng, place, position), created_at, updated_at)
     for account_type in _choose_account_types(rng, tenant, place):
         fields = _build_account_fields(rng, recipient, place, account_type)
         account_id = _generate_id(rng, "A-", ACCOUNT_ID_LENGTH)
-        attach_account(
-            recipient, Account(account_id, account_type, is_primary=False, fields=fields)
-        )
+        attach_account(recipient, Account(account_id, account_type, False, fields))
     # Then some are suspended or archived, as in a real list.
     refresh_status(recipient)
     recipient.status = _choose_weighted(rng, STATUS_WEIGHTS) or recipient.status
@@ -126,8 +115,10 @@ def _build_recipient(tenant: Tenant, rng: random.Random, position: int) -> Recip
 
 
 def _build_fields(rng: random.Random, place: Place, position: int) -> JsonObject:
-    # No businesses in countries with government ids: business ids have other numbers of digits.
-    is_business = not place.government_id_digits and rng.random() < 0.25
+    id_type = "SSN" if place.country == "US" else "other"
+    id_value = _fill_digits(rng, "#" * place.government_id_digits)
+    # No businesses in most countries with government ids: theirs have other numbers of digits.
+    is_business = (id_type == "SSN" or not id_value) and rng.random() < 0.25
     first_name, last_name = rng.choice(FIRST_NAMES), rng.choice(LAST_NAMES)
     name = f"{rng.choice(COMPANIES)} {position}" if is_business else f"{first_name} {last_name}"
     fields: JsonObject = {
@@ -139,7 +130,9 @@ def _build_fields(rng: random.Random, place: Place, position: int) -> JsonObject
         "lastName": None if is_business else last_name,
         "dob": None if is_business else f"19{rng.randint(50, 99)}-0{rng.randint(1, 9)}-17",
         "language": rng.choice(("en", "fr", "es", "de", "pt-BR")),
-        "governmentIds": _build_government_ids(rng, place),
+        "governmentIds": (
+            [{"country": place.country, "type": id_type, "value": id_value}] if id_value else []
+        ),
         "tags": rng.sample(("designer", "2024 cohort", "équipe", "seller"), rng.randrange(3)),
     }
     if rng.random() > 0.07:
@@ -151,15 +144,6 @@ def _build_fields(rng: random.Random, place: Place, position: int) -> JsonObject
             "phone": _fill_digits(rng, f"{place.dialling_code}#########"),
         }
     return fields
-
-
-def _build_government_ids(rng: random.Random, place: Place) -> list[JsonObject]:
-    if place.government_id_digits:
-        value = _fill_digits(rng, "#" * place.government_id_digits)
-        return [{"country": place.country, "type": "other", "value": value}]
-    if place.country == "US":
-        return [{"country": "US", "type": "SSN", "value": _fill_digits(rng, "#########")}]
-    return []
 
 
 def _choose_account_types(rng: random.Random, tenant: Tenant, place: Place) -> list[str]:
@@ -180,16 +164,13 @@ def _build_account_fields(
     if account_type == BANK_TRANSFER:
         ids = {field: _fill_digits(rng, template) for field, template in place.bank_ids.items()}
         if "iban" in ids:
-            ids["iban"] = build_iban(place.country, ids["iban"])
+            ids["iban"] = str(IBAN.from_bban(place.country, ids["iban"]))
         country = {"currency": place.currency, "country": place.country}
         return {**country, "accountHolderName": name, **ids}
     if account_type == CHECK:
-        mailing = {
-            "name": name,
-            "street1": f"{rng.randint(1, 250)} High Street",
-            "city": place.city,
-        }
-        mailing |= {"region": "OR", "country": "US", "postal": _fill_digits(rng, "#####")}
+        street, postal = f"{rng.randint(1, 250)} High Street", _fill_digits(rng, "#####")
+        mailing = {"name": name, "street1": street, "city": place.city}
+        mailing |= {"region": "OR", "country": "US", "postal": postal}
         return {"currency": "USD", "mailing": mailing}
     if account_type == MOBILE_WALLET:
         return {"currency": "USD", "phoneNumber": _fill_digits(rng, "+1##########")}

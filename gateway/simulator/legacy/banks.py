@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from schwifty import IBAN
 
-from gateway.simulator.countries import BRANCH_ID_PATTERNS, is_valid_iban, normalize_iban
+from gateway.simulator.countries import BRANCH_ID_PATTERNS, is_valid_iban
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import lenient
 from gateway.simulator.values import is_blank, mask_value
@@ -67,11 +67,11 @@ def translate_bank_account(sent_fields: JsonObject, previous_fields: JsonObject)
         # rules.
         if name in fields and fields[name] == mask_value(previous_fields.get(name)):
             del fields[name]
-    iban = fields.get("iban")
+    compact_iban = str(fields.get("iban")).replace(" ", "").upper()
     if isinstance(fields.get("branchId"), str):
         fields["branchId"] = re.sub("[ -]", "", fields["branchId"])
-    elif country == "GB" and isinstance(iban, str) and normalize_iban(iban).startswith("GB"):
-        fields.setdefault("branchId", normalize_iban(iban)[SORT_CODE_RANGE])
+    elif country == "GB" and compact_iban.startswith("GB"):
+        fields.setdefault("branchId", compact_iban[SORT_CODE_RANGE])
     return account_body
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from gateway.simulator import accounts, values
 from gateway.simulator.accounts import BANK_TRANSFER
-from gateway.simulator.countries import IBAN_LENGTHS, is_country_code
+from gateway.simulator.countries import IBAN_COUNTRIES, is_country_code
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import banks, lenient
@@ -207,7 +207,7 @@ class PayoutParser:
 
     def _change_account(self, word: str, account: Account, body: AccountBody) -> None:
         nested_problems = Problems()
-        fields = accounts.merge_and_check_account_change(
+        fields = accounts.merge_and_check_account_fields(
             self.tenant, nested_problems, self.recipient.fields, account, body.fields
         )
         self._add_account_problems(word, body, nested_problems)
@@ -257,7 +257,7 @@ class PayoutParser:
         has_number = not (
             is_blank(body.fields.get("iban")) and is_blank(body.fields.get("accountNum"))
         )
-        if word == "bank" and not has_number and body.fields.get("country") in IBAN_LENGTHS:
+        if word == "bank" and not has_number and body.fields.get("country") in IBAN_COUNTRIES:
             # Section 4.2: in an IBAN country the client must send the IBAN, not the number.
             names["accountNum"] = f"{path}.iban"
         if "currency" not in body.client_names:
