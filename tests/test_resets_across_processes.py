@@ -24,9 +24,10 @@ import pytest
 from gateway.config.settings import Settings, State
 from gateway.simulator import Fault, Service, start_simulator
 from gateway.simulator.options import ServiceCredentials
-from gateway.storage import Tenant, open_store
+from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.mode_rows import set_mode
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS, REPORT_SECONDS
+from mappings.forwarded_writes import LEGACY_MARK, ROUTING_KIND
 from tests.gateway.storage.conftest import database, postgres  # noqa: F401 - fixtures
 from tests.gateway_processes import (
     GatewayProcess,
@@ -110,7 +111,7 @@ async def instances(
     if request.param == "forward":
         async with open_store(settings.state) as store:
             tenant = Tenant(KEY["merchant"], KEY["environment"])
-            await set_mode(store, tenant, "", ["recipients"], "forward")
+            await set_mode(store, tenant, "", ["recipients", "batches"], "forward")
     try:
         async with (
             open_forker() as forker,
@@ -247,6 +248,33 @@ async def test_retry_after_a_kill_is_answered_as_soon_as_the_lease_has_expired(
     assert (retried.status, retried.headers.get("Idempotent-Replayed")) == (200, "true")
     assert instances.service.creation_counts["recipient"] == 1
     assert time.monotonic() - killed_at < REPORT_SECONDS
+
+
+@pytest.mark.parametrize("instances", ["forward"], indirect=True)
+async def test_forwarded_write_of_a_paused_process_ends_with_its_response(
+    instances: Instances,
+) -> None:
+    """Another process took it over meanwhile, and could not find out what had become of it."""
+    instances.service.faults.append(
+        Fault("POST", "/v1/batches", answer_delay=0.5, interface="legacy")
+    )
+    body = {"sourceCurrency": "USD", "description": "March"}
+    sending = asyncio.create_task(instances.first.request("POST", "/v1/batches", body))
+    await wait_until(lambda: instances.service.creation_counts["batch"] == 1)
+    instances.first.process.kill(signal.SIGSTOP)
+
+    async def has_state(state: str) -> bool:
+        return (await count_operations_by_state(instances.settings))[state] == 1
+
+    await wait_until_async(partial(has_state, "unsettled"), 20)
+    instances.first.process.kill(signal.SIGCONT)
+    response = await sending
+    assert response.status == 200
+    await wait_until_async(partial(has_state, "answered"))
+    async with open_store(instances.settings.state) as store:
+        tenant = Tenant(KEY["merchant"], KEY["environment"])
+        batch_id = response.body["batch"]["id"]
+        assert await ObjectStateStore(store).load(tenant, ROUTING_KIND, batch_id) == LEGACY_MARK
 
 
 async def test_identical_requests_at_two_processes_at_once_are_one(instances: Instances) -> None:

@@ -21,6 +21,7 @@ from gateway.migration.inbound_request import InboundRequest, parse_fields
 from gateway.observability import traces
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread_if
+from gateway.storage import StoreUnavailable
 from gateway.storage.operation_records import OperationRecord
 from gateway.upstream import header_filter, instrumentation
 from gateway.upstream.client import MAX_ANSWER_BYTES, UNANSWERED_STATUSES
@@ -147,7 +148,7 @@ class ForwardedWrite:
             )
         except FirstAttemptTranslatedError:
             return None
-        except Failure:
+        except (Failure, StoreUnavailable):
             # The service's response goes to its client, even if it could not be saved.
             if self._response is None:
                 raise

@@ -145,6 +145,10 @@ class IdempotencyGuard:
                     self._journal.release(execution)
                 if response is not None:
                     return response, execution.operation_record if execution.is_saved else None
+                if execution.operation_record.is_forwarded:
+                    await self._reconciler.save_unsaved_forwarded_outcomes(
+                        execution.operation_record.tenant
+                    )
                 wait_state.first_attempt = execution.operation_record
                 # A seed of its own: what the first attempt registered in its name was seen by others.
                 request = structs.replace(write_request.request, seed=generate_hex_id())

@@ -197,14 +197,15 @@ class Journal:
     def _find_unsaved_execution(self, record: OperationRecord) -> OperationExecution | None:
         """Finds the execution of an operation whose outcomes only this process knows.
 
-        None if another process has had the operation since, and has determined them by reads.
+        None if another process has had the operation since, and may have determined them by reads,
+        which is not possible for a forwarded one.
         """
         if (unsaved := self.unsaved_executions.get(record.id)) is None:
             return None
         takeover_count = record.fence - unsaved.operation_record.fence
         # Taken over here, but what followed could not be read.
         is_own_takeover = takeover_count == 1 and record.instance == self.instance
-        if takeover_count and not is_own_takeover:
+        if takeover_count and not (is_own_takeover or record.is_forwarded):
             return None
         unsaved.operation_record = record
         return unsaved

@@ -17,12 +17,13 @@ from msgspec import structs
 from gateway.http.responses import LegacyResponse
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.stored_json import StoredText
-from gateway.payloads.worker_thread import run_in_thread
+from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import StoreUnavailable
 from gateway.storage.operation_records import (
     AlreadyClaimedError,
     Checkpoint,
     OperationRecord,
+    OwnershipLostError,
     RestoreUncheckedError,
     Write,
     WritesFrozenError,
@@ -207,20 +208,18 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
 
     async def save_write(self, call: Call, stamped_at: datetime | None = None) -> None:
         """Saves a write before it is sent; a client's ``stamped_at`` may be ahead of our clock."""
-        digest = self.journal.digest_call
-        call_digest = await run_in_thread(digest, call) if self.is_long else digest(call)
+        call_digest = await run_in_thread_if(self.is_long, self.journal.digest_call, call)
         now = self.journal.service_time(self.operation_record.tenant.environment)
         now = max(now, stamped_at or now)
         write = Write(self._position, call.method, call.path, call_digest, now)
         self.is_sending = True
         # A write that needs its client counts as a first change, even if it is a later step.
         is_first_change = call.only_while_client_waits or not self.writes
-        checks = self._build_freeze_and_restore_checks(is_first_change)
         guards = build_batch_not_superseded_checks(call)
         await self._save_checkpoint(
             new_write=write,
             object_changes=[*self._routing_changes_if_first, *guards],
-            **checks | {"refuses_if_frozen": True},
+            **self._build_freeze_and_restore_checks(is_first_change) | {"refuses_if_frozen": True},
         )
         self.writes[write.number] = write
 
@@ -413,11 +412,9 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
             if self.failed_reads:
                 del self._unsaved_steps[self._unsaved_change_end :]
             changes = {"state": IN_DOUBT, "reason": reason, **column_values}
+            in_doubt_changes = [self.in_doubt_change] if self.in_doubt_change else ()
             try:
-                await self._save_checkpoint(
-                    column_values=changes,
-                    object_changes=[self.in_doubt_change] if self.in_doubt_change else (),
-                )
+                await self._save_checkpoint(column_values=changes, object_changes=in_doubt_changes)
             except Conflict:  # it was recorded before
                 await self._save_checkpoint(column_values=changes)
 
@@ -476,7 +473,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
                 await self.journal.deliveries.record_disconnect(self)
 
     async def _encode(self, encode: Callable[..., StoredText], *values: Any) -> StoredText:
-        encoded = await run_in_thread(encode, *values) if self.is_long else encode(*values)
+        encoded = await run_in_thread_if(self.is_long, encode, *values)
         self.has_chunks = self.has_chunks or isinstance(encoded, CompressedBuffer)
         return encoded
 
@@ -494,7 +491,9 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
             if str(conflict) == ROUTING_KIND or record.is_forwarded:
                 raise BatchRoutedElsewhereError from None
             raise
-        except StoreUnavailable:
-            if self.is_saved and self._unsaved_outcomes:
+        except (StoreUnavailable, OwnershipLostError) as error:
+            # The next owner can read the outcome of a translated write, but not of a forwarded one.
+            is_known_only_here = record.is_forwarded or isinstance(error, StoreUnavailable)
+            if is_known_only_here and self.is_saved and self._unsaved_outcomes:
                 self.journal.unsaved_executions[record.id] = self
             raise
