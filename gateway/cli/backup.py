@@ -20,7 +20,7 @@ from gateway.cli.options import (
 from gateway.cli.output import run_to_completion, run_with_store
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-from gateway.operator.retention import ErasureCounts, RecipientInUse, erase_recipient
+from gateway.operator.retention import ErasureCounts, erase_recipient
 from gateway.storage import Store, Tenant, open_store
 from gateway.storage.backups import mark_as_restored, restore_backup, save_backup
 from gateway.storage.migrations import find_newest_revision
@@ -137,10 +137,7 @@ def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Sett
     async def erase_data(store: Store) -> tuple[ErasureCounts, Tenant]:
         # The key only names the merchant and environment, to which the recipient belongs.
         key = find_single_key(await load_listed_keys(store), word)
-        try:
-            return await erase_recipient(store, key.tenant, recipient), key.tenant
-        except RecipientInUse as in_use:
-            raise CommandError(str(in_use)) from None
+        return await erase_recipient(store, key.tenant, recipient), key.tenant
 
     erased, owner = run_with_store(settings, erase_data)
     if as_json:

@@ -7,12 +7,10 @@ from typing import Any
 
 import click
 
-from gateway.cli import CommandError
 from gateway.cli.options import config_option, format_time, json_option, print_json
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 from gateway.operator.interruptions import (
-    UnknownMerchant,
     load_freezes_and_audit_events,
     resolve_freeze_scope,
 )
@@ -113,10 +111,7 @@ def _change_and_print(
         changed = scope and await change(store, await resolve_freeze_scope(store, *scope))
         return changed, *await load_freezes_and_audit_events(store)
 
-    try:
-        changed, frozen, events = run_with_store(settings, change_and_load)
-    except UnknownMerchant as error:
-        raise CommandError(str(error)) from None
+    changed, frozen, events = run_with_store(settings, change_and_load)
     if as_json:
         scopes = [
             {**_build_scope_json(each.scope), "since": format_time(each.since)} for each in frozen

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from gateway.cli import CommandError
 from gateway.cli.freeze import build_audit_event_json, print_audit_events
 from gateway.cli.options import (
     FullHelpGroup,
@@ -21,7 +20,6 @@ from gateway.cli.options import (
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 from gateway.operator.mode_switches import (
-    ModeSwitchRefused,
     SwitchScope,
     SwitchStatus,
     check_legacy_base_url_is_set,
@@ -83,10 +81,7 @@ def switch_keys(
             return found, []
         return found, await describe_translation_effects(store, found, chosen_groups)
 
-    try:
-        targets, effects = run_with_store(settings, find_targets)
-    except ModeSwitchRefused as error:
-        raise CommandError(str(error)) from None
+    targets, effects = run_with_store(settings, find_targets)
     # On stderr with the prompt: stdout has only the result.
     for target in targets:
         click.echo(f"{target.description}: {', '.join(chosen_groups)}", err=True)

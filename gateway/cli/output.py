@@ -28,18 +28,19 @@ Progress = Callable[[int, int | None], None]
 
 
 def run_to_completion(work: Coroutine[Any, Any, Done], doing: str = "") -> Done:
-    """Runs a command's coroutine; a state, configuration or key that cannot be used is a
-    CommandError.
+    """Runs a command's coroutine; a refused action, or a state, configuration or key that cannot be
+    used, is a CommandError.
 
     ``doing`` labels a progress indicator. Leave it empty for work that prompts or prints.
     """
     from gateway.auth.key_rows import KeyNotFound
+    from gateway.operator import ActionRefused
     from gateway.storage import StoreUnavailable
 
     try:
         with _disable_logging(), show_progress(doing) if doing else nullcontext():
             return asyncio.run(work)
-    except (StoreUnavailable, ConfigurationError, KeyNotFound) as error:
+    except (ActionRefused, StoreUnavailable, ConfigurationError, KeyNotFound) as error:
         raise CommandError(str(error)) from None
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from gateway.cli import CommandError
 from gateway.cli.options import (
     config_option,
     environment_option,
@@ -20,7 +19,6 @@ from gateway.cli.output import run_to_completion, show_progress
 from gateway.config.settings import Settings
 from gateway.operator.ledger_reconciliation import Finding
 from gateway.operator.reconciliation_run import (
-    ReconcileRefused,
     ReconcileResult,
     reconcile_and_clear_restored_flag,
 )
@@ -80,11 +78,8 @@ def reconcile(
     service's dashboard.
     """
     scope = settings, merchant, environment, frozenset(leave_out)
-    try:
-        with show_progress("Comparing") as report_progress:
-            result = run_to_completion(reconcile_and_clear_restored_flag(*scope, report_progress))
-    except ReconcileRefused as error:
-        raise CommandError(str(error)) from None
+    with show_progress("Comparing") as report_progress:
+        result = run_to_completion(reconcile_and_clear_restored_flag(*scope, report_progress))
     if result.warning:
         click.echo(f"Warning: {result.warning}", err=True)
     if as_json:

@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from gateway.admin.port import build_admin_url, fetch_faults
-from gateway.cli import CommandError
 from gateway.cli.options import (
     FullHelpGroup,
     config_option,
@@ -20,7 +19,6 @@ from gateway.cli.options import (
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 from gateway.operator.in_doubt_writes import (
-    WriteCommandRefused,
     WriteInDoubt,
     advise_to_wait,
     check_operator_verdict,
@@ -156,15 +154,12 @@ def settle_write(
         check_operator_verdict(row, verdict)
         return f"{row.method} {row.path} of {record.tenant}, {format_time(row.recorded_at)}"
 
-    try:
-        description = run_with_store(settings, check_and_describe_write)
-        require_confirmation(f"Record the outcome of {description}: {verdict_text}?", yes=yes)
-        # The checks are repeated: the state may change while the prompt is open.
-        in_doubt = run_with_store(
-            settings, lambda store: record_operator_verdict(store, write, verdict)
-        )
-    except WriteCommandRefused as error:
-        raise CommandError(str(error)) from None
+    description = run_with_store(settings, check_and_describe_write)
+    require_confirmation(f"Record the outcome of {description}: {verdict_text}?", yes=yes)
+    # The checks are repeated: the state may change while the prompt is open.
+    in_doubt = run_with_store(
+        settings, lambda store: record_operator_verdict(store, write, verdict)
+    )
     if as_json:
         print_json({"write": in_doubt.id, "told": verdict})
     else:
@@ -190,12 +185,9 @@ def close_operation(*, write: str, yes: bool, as_json: bool, settings: Settings)
         record, _row = await find_write_by_shown_id(store, write)
         return f"{record.operation} of {record.tenant}, started {format_time(record.started_at)}"
 
-    try:
-        description = run_with_store(settings, load_operation_description)
-        require_confirmation(f"Give up {description}?", yes=yes)
-        run_with_store(settings, lambda store: close_in_doubt_operation(store, write))
-    except WriteCommandRefused as error:
-        raise CommandError(str(error)) from None
+    description = run_with_store(settings, load_operation_description)
+    require_confirmation(f"Give up {description}?", yes=yes)
+    run_with_store(settings, lambda store: close_in_doubt_operation(store, write))
     if as_json:
         print_json({"write": write, "closed": True})
     else:

@@ -8,10 +8,10 @@ from datetime import timedelta
 
 from gateway.auth.key_rows import KeyNotFound, load_listed_keys
 from gateway.console.dependencies import ConsoleDependencies
+from gateway.operator import ActionRefused
 from gateway.operator.interruptions import (
     USAGE_PERIOD,
     InvalidWindow,
-    UnknownMerchant,
     create_window,
     describe_window_scope,
     describe_window_state,
@@ -21,7 +21,6 @@ from gateway.operator.interruptions import (
     resolve_window_key,
 )
 from gateway.operator.mode_switches import (
-    ModeSwitchRefused,
     check_legacy_base_url_is_set,
     describe_mode,
     describe_translation_effects,
@@ -68,11 +67,7 @@ COUNTING_EFFECT = (
 Fields = Mapping[str, str]
 
 
-class ActionRefused(Exception):
-    """The action is invalid or would change nothing. The message is one sentence."""
-
-
-REFUSALS = (ActionRefused, InvalidWindow, KeyNotFound, ModeSwitchRefused, UnknownMerchant)
+REFUSALS = (ActionRefused, InvalidWindow, KeyNotFound)
 """Raised by actions. The messages are shown on a page."""
 
 

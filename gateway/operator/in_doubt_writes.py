@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from gateway.observability.plurals import pluralize
+from gateway.operator import ActionRefused
 from gateway.payloads import stored_json
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.heartbeats import WATCH_SECONDS, load_heartbeat_counts_by_instance
@@ -74,10 +75,6 @@ class WriteInDoubt:
     @property
     def reason(self) -> str:
         return self.record.reason or "the process that sent it ended before the answer came"
-
-
-class WriteCommandRefused(Exception):
-    """An operator's verdict is not accepted. The message is one line."""
 
 
 def format_write_id(record: OperationRecord, write: Write) -> str:
@@ -375,7 +372,7 @@ def _describe_payment_count(request_body: Mapping[str, object]) -> str:
 
 
 async def find_write_by_shown_id(store: Store, id_: str) -> tuple[OperationRecord, Write]:
-    """Finds a write by its id, as `writes unsettled` shows it. Raises WriteCommandRefused."""
+    """Finds a write by its id, as `writes unsettled` shows it. Raises ActionRefused."""
     id_prefix, _, number = id_.partition(".")
     repository = OperationRepository(store, ObjectStateStore(store))
     matches = [
@@ -388,7 +385,7 @@ async def find_write_by_shown_id(store: Store, id_: str) -> tuple[OperationRecor
     ]
     # A prefix that matches two operations must not pick one of them.
     if len(matches) != 1:
-        raise WriteCommandRefused(
+        raise ActionRefused(
             f"there is no write {id_}; `writes unsettled` lists the writes in doubt"
         )
     return matches[0]
@@ -397,13 +394,13 @@ async def find_write_by_shown_id(store: Store, id_: str) -> tuple[OperationRecor
 async def record_operator_verdict(store: Store, shown_id: str, verdict: str) -> WriteInDoubt:
     """Stores an operator's verdict on a write: CONFIRMED, ABSENT, or the id of the created object.
 
-    Raises WriteCommandRefused.
+    Raises ActionRefused.
     """
     record, write = await find_write_by_shown_id(store, shown_id)
     if record.operation == CHANGE.name:
-        raise WriteCommandRefused(f"{shown_id} needs no verdict: {SIGNED_CHANGE_ADVICE}")
+        raise ActionRefused(f"{shown_id} needs no verdict: {SIGNED_CHANGE_ADVICE}")
     if write.state != SENT:
-        raise WriteCommandRefused(
+        raise ActionRefused(
             f"the outcome of {shown_id} is already known: {describe_write_state(write.state)}"
         )
     check_operator_verdict(write, verdict)
@@ -413,13 +410,13 @@ async def record_operator_verdict(store: Store, shown_id: str, verdict: str) -> 
         for in_doubt in await load_in_doubt_writes(store, operation_id=record.id)
     }
     if (write_in_doubt := in_doubt_by_id.get(id_)) is None:
-        raise WriteCommandRefused(f"{shown_id} is in progress; wait for its answer")
+        raise ActionRefused(f"{shown_id} is in progress; wait for its answer")
     # A verdict that it did not happen allows a retry to send the payment again. Until the service
     # rejects the request as too old, it may still be carried out.
     if verdict == ABSENT and (
         seconds_to_wait := _compute_seconds_until_absence_is_certain(store, write)
     ):
-        raise WriteCommandRefused(
+        raise ActionRefused(
             f"{shown_id} was sent a moment ago and may still be carried out; check again in {seconds_to_wait} s"
         )
     if verdict not in OPERATOR_OUTCOMES:
@@ -428,26 +425,22 @@ async def record_operator_verdict(store: Store, shown_id: str, verdict: str) -> 
     if not await OperationRepository(store, ObjectStateStore(store)).record_operator_outcome(
         record, write.number, verdict, id_
     ):
-        raise WriteCommandRefused(
+        raise ActionRefused(
             f"the outcome of {shown_id} became known meanwhile; see `writes unsettled`"
         )
     return write_in_doubt
 
 
 def check_operator_verdict(write: Write, verdict: str) -> None:
-    """Raises WriteCommandRefused if the verdict does not fit the kind of write."""
+    """Raises ActionRefused if the verdict does not fit the kind of write."""
     prefix, is_id = find_created_id_prefix(write), verdict not in OPERATOR_OUTCOMES
     # Without the id, clients could not be answered with the object that was created.
     if prefix and verdict == CONFIRMED:
-        raise WriteCommandRefused(
-            f"this write creates an object; give its id with --made {prefix}-…"
-        )
+        raise ActionRefused(f"this write creates an object; give its id with --made {prefix}-…")
     if is_id and not prefix:
-        raise WriteCommandRefused(
-            "this write creates no object; use --happened or --did-not-happen"
-        )
+        raise ActionRefused("this write creates no object; use --happened or --did-not-happen")
     if is_id and not re.fullmatch(f"{prefix}-[A-Za-z0-9]+", verdict):
-        raise WriteCommandRefused(
+        raise ActionRefused(
             f"the id after --made must be {prefix}- followed by letters and digits; copy it from "
             "the service's dashboard"
         )
@@ -462,7 +455,7 @@ def _compute_seconds_until_absence_is_certain(store: Store, write: Write) -> int
 async def _resolve_unclaimed_service_id(
     store: Store, record: OperationRecord, given_id: str
 ) -> str:
-    """Returns the service's id of the created object. Raises WriteCommandRefused if the object is
+    """Returns the service's id of the created object. Raises ActionRefused if the object is
     known otherwise.
     """
     # The operator may have copied the legacy id from an answer.
@@ -474,10 +467,8 @@ async def _resolve_unclaimed_service_id(
     if await OperationRepository(store, ledger).is_object_created_by_other_operation(
         record, created_id
     ):
-        raise WriteCommandRefused(f"{given_id} was created by another write; check the id")
+        raise ActionRefused(f"{given_id} was created by another write; check the id")
     for kind in ("batch", "recipient", "alias"):
         if await ledger.load(record.tenant, kind, created_id):
-            raise WriteCommandRefused(
-                f"{given_id} is already known as another object; check the id"
-            )
+            raise ActionRefused(f"{given_id} is already known as another object; check the id")
     return created_id

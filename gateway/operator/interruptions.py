@@ -11,6 +11,7 @@ from gateway.auth.key_rows import (
     find_keys_by_name_or_prefix,
     load_tenants_with_credentials,
 )
+from gateway.operator import ActionRefused
 from gateway.storage import Store, Tenant
 from gateway.storage.audit_log import AuditEvent, list_audit_events
 from gateway.storage.brownout_rows import Brownout, build_brownout_with_new_id
@@ -19,17 +20,13 @@ from gateway.storage.request_counts import UsageSummary, load_usage_summaries
 from mappings import OPERATIONS, UNLISTED
 
 
-class UnknownMerchant(Exception):
-    """No merchant has this name. The message is one line."""
-
-
 async def resolve_freeze_scope(store: Store, merchant: str, environment: str) -> Tenant:
-    """Returns the tenant to freeze; an empty name means all. Raises UnknownMerchant for an unknown
+    """Returns the tenant to freeze; an empty name means all. Raises ActionRefused for an unknown
     merchant, because the freeze would silently have no effect.
     """
     merchants = {owner.merchant for owner in await load_tenants_with_credentials(store)}
     if merchant and merchant not in merchants:
-        raise UnknownMerchant("no merchant has this name; `keys list` shows the merchants")
+        raise ActionRefused("no merchant has this name; `keys list` shows the merchants")
     return Tenant(merchant, environment)
 
 

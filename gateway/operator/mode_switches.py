@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gateway.auth.key_rows import ListedKey, find_single_key, load_listed_keys
 from gateway.config.settings import Settings
+from gateway.operator import ActionRefused
 from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import AuditEvent, list_audit_events
 from gateway.storage.id_rows import load_current_ids_by_legacy_id
@@ -55,10 +56,6 @@ MISSING_BATCHES = (
 )
 
 
-class ModeSwitchRefused(Exception):
-    """A switch cannot be made. The message is one line."""
-
-
 @dataclass(frozen=True, slots=True)
 class SwitchScope:
     """The scope of a switch. An empty ``key`` means every key of the tenant."""
@@ -79,7 +76,7 @@ def describe_mode(mode: Mode, settings: Settings) -> str:
 async def find_switch_scopes(
     store: Store, key: str | None, merchant: str | None, environment: str | None
 ) -> list[SwitchScope]:
-    """Returns the scopes of a switch of one key or of a merchant; raises KeyNotFound and ModeSwitchRefused."""
+    """Returns the scopes of a switch of one key or of a merchant; raises KeyNotFound and ActionRefused."""
     keys = [
         api_key
         for api_key in await load_listed_keys(store)
@@ -126,7 +123,7 @@ async def _count_missing_batches(store: Store, ledger: ObjectStateStore, tenant:
 def _iter_merchant_scopes(keys: list[ListedKey], merchant: str | None) -> Iterator[SwitchScope]:
     tenants = sorted({api_key.tenant for api_key in keys if api_key.merchant == merchant})
     if not tenants:
-        raise ModeSwitchRefused("no merchant has this name; `keys list` shows the merchants")
+        raise ActionRefused("no merchant has this name; `keys list` shows the merchants")
     for tenant in tenants:
         yield SwitchScope(tenant, "")
 
@@ -137,7 +134,7 @@ def check_legacy_base_url_is_set(settings: Settings, scopes: list[SwitchScope]) 
         name = scope.owner.environment
         # Running gateways would accept the switch and answer 500 to every request of the key.
         if name not in environments or not environments[name].legacy_base_url:
-            raise ModeSwitchRefused(
+            raise ActionRefused(
                 f"environments.{name}.legacy_base_url is not set, so the gateway cannot reach the "
                 "legacy service; set it, restart the gateway, then switch"
             )

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
+from gateway.operator import ActionRefused
 from gateway.operator.in_doubt_writes import (
-    WriteCommandRefused,
     find_write_by_shown_id,
     is_verdict_refuted,
     resolve_original_object_id,
@@ -50,20 +50,20 @@ the service shows.
 
 
 async def close_in_doubt_operation(store: Store, write_id: str) -> None:
-    """Closes the operation of a write. Raises WriteCommandRefused if it cannot be closed or stays
+    """Closes the operation of a write. Raises ActionRefused if it cannot be closed or stays
     busy.
     """
     for attempt in range(1, MAX_ATTEMPTS + 1):
         if await _try_close_operation(store, write_id, is_last_attempt=attempt == MAX_ATTEMPTS):
             return
         await asyncio.sleep(RETRY_SECONDS)
-    raise WriteCommandRefused(
+    raise ActionRefused(
         f"a running gateway is resolving {write_id} right now; try again in a minute"
     )
 
 
 async def _try_close_operation(store: Store, write_id: str, *, is_last_attempt: bool) -> bool:
-    """Tries once; raises WriteCommandRefused.
+    """Tries once; raises ActionRefused.
 
     False if a running gateway claims the operation, or may yet apply a verdict.
     """
@@ -73,7 +73,7 @@ async def _try_close_operation(store: Store, write_id: str, *, is_last_attempt: 
     if record.state == RUNNING and record.reason is not None:
         return False
     if record.state != IN_DOUBT:
-        raise WriteCommandRefused(
+        raise ActionRefused(
             f"{write_id} belongs to a request that is {record.state}; it does not need to be closed"
         )
     ledger = ObjectStateStore(store)
@@ -81,7 +81,7 @@ async def _try_close_operation(store: Store, write_id: str, *, is_last_attempt: 
     record_writes = (await repository.load_writes(record.id))[record.id]
     # Closing frees the batches. If an unknown write had started one, a retry would pay it again.
     if any(write.state == SENT and write.operator_outcome is None for write in record_writes):
-        raise WriteCommandRefused(
+        raise ActionRefused(
             f"it is not known whether {write_id} happened; record that with `writes settle` first"
         )
     unapplied_writes = [write for write in record_writes if write.state == SENT]
@@ -89,11 +89,9 @@ async def _try_close_operation(store: Store, write_id: str, *, is_last_attempt: 
     if unapplied_writes and not is_last_attempt:
         return False
     if unapplied_writes and (record.reason or "").startswith(UNREADABLE_REASON):
-        raise WriteCommandRefused(f"wait until the outcome can be checked: {record.reason}")
+        raise ActionRefused(f"wait until the outcome can be checked: {record.reason}")
     if any(is_verdict_refuted(record, write) for write in unapplied_writes):
-        raise WriteCommandRefused(
-            f"the outcome recorded for {write_id} cannot be right: {record.reason}"
-        )
+        raise ActionRefused(f"the outcome recorded for {write_id} cannot be right: {record.reason}")
     settled_writes = [
         _resolve_write_by_operator_verdict(write, store) for write in unapplied_writes
     ]

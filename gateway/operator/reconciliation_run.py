@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from gateway.config.extensions import check_c_extensions
 from gateway.config.settings import Settings
+from gateway.operator import ActionRefused
 from gateway.operator.in_doubt_writes import WriteInDoubt, load_in_doubt_writes
 from gateway.operator.ledger_reconciliation import (
     Finding,
@@ -24,10 +25,6 @@ from gateway.storage.restore_detection import (
     read_high_water_mark_file,
     write_high_water_mark_if_greater,
 )
-
-
-class ReconcileRefused(Exception):
-    """The chosen tenants cannot be compared or left out. The message is one line."""
 
 
 @dataclass(slots=True)
@@ -73,7 +70,7 @@ async def reconcile_and_clear_restored_flag(
 ) -> ReconcileResult:
     """Compares the tenants of a merchant and environment, or all, except those left out.
 
-    Raises ConfigurationError, ReconcileRefused and StoreUnavailable.
+    Raises ConfigurationError, ActionRefused and StoreUnavailable.
     """
     # A configuration that cannot run must fail before any call.
     check_c_extensions()
@@ -85,7 +82,7 @@ async def reconcile_and_clear_restored_flag(
         was_restored = await is_restored(store, settings.state.restore_mark_path)
         tenants = await reconciler.list_tenants(merchant, environment)
         if not tenants and (merchant or environment):
-            raise ReconcileRefused(
+            raise ActionRefused(
                 "no key has this merchant and environment; `keys list` shows the keys"
             )
         skipped_tenants = await _resolve_left_out_tenants(reconciler, leave_out)
@@ -119,13 +116,13 @@ async def _resolve_left_out_tenants(
         return []
     tenants = [tenant for tenant in await reconciler.list_tenants() if tenant.merchant in merchants]
     if unknown_merchants := merchants - {tenant.merchant for tenant in tenants}:
-        raise ReconcileRefused(
+        raise ActionRefused(
             f"there is no merchant {min(unknown_merchants)}; `keys list` shows the merchants"
         )
     tenants_without_keys = await reconciler.find_tenants_without_active_keys()
     # A skipped merchant is not compared, so it must not be able to start batches.
     if active_tenants := [tenant for tenant in tenants if tenant not in tenants_without_keys]:
-        raise ReconcileRefused(
+        raise ActionRefused(
             f"a key of {active_tenants[0]} is active and could start a batch that was changed "
             "after the backup; fix its credentials or revoke its keys, then run this command again"
         )

@@ -18,6 +18,7 @@ import structlog
 from sqlalchemy import and_, delete, exists, func, select, tuple_
 
 from gateway.config.settings import Retention
+from gateway.operator import ActionRefused
 from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import RECIPIENT_ERASED, record_audit_event
 from gateway.storage.database import Transaction
@@ -59,10 +60,6 @@ IMPERSONAL_FACTS = ("deleted", "still_there", "status")
 """Facts of a recipient that are not personal: whether it may be paid or shown."""
 
 log = structlog.get_logger()
-
-
-class RecipientInUse(Exception):
-    """A recipient cannot be erased yet. The message is one line for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +267,7 @@ async def _delete_old_audit_events(store: Store, before: datetime) -> int:
 
 
 async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> ErasureCounts:
-    """Erases a recipient's personal data of one tenant. Raises RecipientInUse or StoreUnavailable.
+    """Erases a recipient's personal data of one tenant. Raises ActionRefused or StoreUnavailable.
 
     Ids stay, and whether the recipient is deleted or may not be paid.
     """
@@ -297,7 +294,7 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
         if not _is_batch_settled(await ledger.load(owner, "batch", batch))
     ]
     if draft_batches:
-        raise RecipientInUse(
+        raise ActionRefused(
             f"draft batches contain this recipient: {', '.join(sorted(draft_batches))}; "
             "remove the payments, or start or delete the batches first"
         )
@@ -328,7 +325,7 @@ async def _load_all_ids_of_recipient(store: Store, owner: Tenant, recipient: str
 
 async def _wait_for_unfinished_operations(store: Store, owner: Tenant) -> None:
     """Waits for the tenant's unfinished operations, because one could write erased data again, and
-    its recipient may not be known yet. Raises RecipientInUse if they do not end in time.
+    its recipient may not be known yet. Raises ActionRefused if they do not end in time.
     """
     repository = OperationRepository(store, ObjectStateStore(store))
     waited_seconds, unfinished_ids = (
@@ -340,7 +337,7 @@ async def _wait_for_unfinished_operations(store: Store, owner: Tenant) -> None:
         waited_seconds += PAUSE_SECONDS
         unfinished_ids &= {record.id for record in await repository.list_unfinished()}
     if unfinished_ids:
-        raise RecipientInUse(
+        raise ActionRefused(
             "writes of this merchant are in progress or in doubt and may concern this recipient; "
             "see `writes unsettled`, and try again when there are none"
         )
@@ -370,7 +367,7 @@ async def _strip_recipient_data_from_batch(
             ledger, owner, batch, batch_facts, {"entries": stripped_entries}
         )
     except Conflict:
-        raise RecipientInUse(f"batch {batch} is being changed right now; try again") from None
+        raise ActionRefused(f"batch {batch} is being changed right now; try again") from None
 
 
 async def _delete_personal_recipient_facts(

@@ -25,8 +25,8 @@ from gateway.http.responses import LegacyResponse, PassedResponse
 from gateway.migration.forwarding import LegacySender
 from gateway.migration.inbound_request import InboundRequest
 from gateway.migration.routing import ServiceRouter
+from gateway.operator import ActionRefused
 from gateway.operator.in_doubt_writes import (
-    WriteCommandRefused,
     load_in_doubt_writes,
     record_operator_verdict,
 )
@@ -553,7 +553,7 @@ async def settle_forwarded_writes(store: SimulatedStore, network: LegacyNetwork)
         request = network.find_request(in_doubt.record.id)
         has_happened = bool(request and request.is_done)
         verdict = (request and request.created_id) or (CONFIRMED if has_happened else ABSENT)
-        with suppress(WriteCommandRefused):
+        with suppress(ActionRefused):
             await record_operator_verdict(store, in_doubt.id, verdict)
 
 
