@@ -20,17 +20,11 @@ from gateway.cli.options import (
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 from gateway.operator.mode_switches import (
-    SwitchScope,
     SwitchStatus,
-    check_legacy_base_url_is_set,
-    describe_mode,
-    describe_translation_effects,
-    find_switch_scopes,
     load_switch_status,
-    switch_mode,
+    plan_switch,
 )
-from gateway.storage import Store
-from gateway.storage.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
+from gateway.storage.mode_rows import GROUPS, MODES, Group, Mode
 
 
 @click.group(cls=FullHelpGroup)
@@ -71,28 +65,16 @@ def switch_keys(
     """
     if (key is None) == (merchant is None):
         raise click.UsageError("give either --key NAME or --merchant NAME")
-    chosen_groups = groups or GROUPS
-
-    async def find_targets(store: Store) -> tuple[list[SwitchScope], list[str]]:
-        found = await find_switch_scopes(store, key, merchant, environment)
-        # Translating needs no legacy service: it may be the one that was switched off.
-        if mode != TRANSLATE:
-            check_legacy_base_url_is_set(settings, found)
-            return found, []
-        return found, await describe_translation_effects(store, found, chosen_groups)
-
-    targets, effects = run_with_store(settings, find_targets)
+    scope = {"key": key, "merchant": merchant, "environment": environment}
+    plan = run_with_store(
+        settings, lambda store: plan_switch(store, settings, mode, groups or GROUPS, **scope)
+    )
     # On stderr with the prompt: stdout has only the result.
-    for target in targets:
-        click.echo(f"{target.description}: {', '.join(chosen_groups)}", err=True)
-    click.echo(f"Mode {mode}: {describe_mode(mode, settings)}", err=True)
-    for effect in effects:
-        click.echo(effect, err=True)
+    for line in (f"Switch {plan.subject} to {mode}:", *plan.effects):
+        click.echo(line, err=True)
     require_confirmation(f"Switch to {mode}?", yes=yes)
     # The state is not open while the prompt waits.
-    replaced_keys = run_with_store(
-        settings, lambda store: switch_mode(store, targets, chosen_groups, mode)
-    )
+    replaced_keys = run_with_store(settings, plan.execute)
     click.echo(f"Switched to {mode}; running gateways follow within a second.")
     if replaced_keys:
         click.echo(f"This replaces the mode of these keys: {', '.join(replaced_keys)}.")

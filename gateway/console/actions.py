@@ -21,18 +21,14 @@ from gateway.operator.interruptions import (
     resolve_window_key,
 )
 from gateway.operator.mode_switches import (
-    check_legacy_base_url_is_set,
-    describe_mode,
-    describe_translation_effects,
-    find_switch_scopes,
-    switch_mode,
+    plan_switch,
 )
 from gateway.operator.usage import group_usage_by_key
 from gateway.storage import Tenant
 from gateway.storage.audit_log import describe_scope, is_tenant_in_scope
 from gateway.storage.brownout_rows import end_brownouts, insert_brownout, list_brownouts
 from gateway.storage.freezes import freeze_writes, unfreeze_writes
-from gateway.storage.mode_rows import GROUPS, MODES, TRANSLATE
+from gateway.storage.mode_rows import GROUPS, MODES
 from gateway.storage.request_counts import load_usage_summaries
 
 DURATION_MINUTES = (5, 15, 60, 240)
@@ -139,7 +135,7 @@ async def _plan_freeze(dependencies: ConsoleDependencies, fields: Fields) -> Pla
 
 
 async def _plan_mode_switch(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
-    store, settings = dependencies.store, dependencies.settings
+    store = dependencies.store
     # Selected from the known ones instead of cast: a client can send anything.
     mode = next((choice for choice in MODES if choice == fields.get("mode")), None)
     groups = [choice for choice in GROUPS if fields.get("group", "") in ("", choice)]
@@ -153,32 +149,26 @@ async def _plan_mode_switch(dependencies: ConsoleDependencies, fields: Fields) -
     # Unlike in commands, a prefix of a key is not enough.
     if not keys or (key and key not in keys):
         raise ActionRefused("There is no such merchant, or it has no such key.")
-    targets = await find_switch_scopes(store, key or None, None if key else merchant, None)
-    # Translating needs no legacy service: it may be the one that was switched off.
-    if mode != TRANSLATE:
-        check_legacy_base_url_is_set(settings, targets)
+    chosen = {"key": key} if key else {"merchant": merchant}
+    switch = await plan_switch(store, dependencies.settings, mode, groups, **chosen)
     effects = [
-        describe_mode(mode, settings),
+        *switch.effects,
         "Running gateways apply it within a second. Requests in progress are finished where they began.",
     ]
-    if any(not target.key for target in targets):
+    if not key:
         effects.append("Keys of the merchant that had their own mode get this one.")
-    if mode == TRANSLATE:
-        effects += await describe_translation_effects(store, targets, groups)
 
     async def execute() -> bool:
-        await switch_mode(store, targets, groups, mode)
+        await switch.execute(store)
         return True
 
     rows = await _load_affected_key_rows(
         dependencies,
         lambda owner, name: any(
-            owner == target.owner and target.key in ("", name) for target in targets
+            owner == scope.owner and scope.key in ("", name) for scope in switch.scopes
         ),
     )
-    operations = "every operation" if len(groups) == len(GROUPS) else ", ".join(groups)
-    owners = "; ".join(target.description for target in targets)
-    title = f"Switch {operations} of {owners} to {mode}"
+    title = f"Switch {switch.subject} to {mode}"
     return Plan(title, effects, f"Switch to {mode}", KEY_COLUMNS, rows, execute)
 
 

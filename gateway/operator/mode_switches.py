@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gateway.auth.key_rows import ListedKey, find_single_key, load_listed_keys
@@ -14,6 +14,7 @@ from gateway.storage.id_rows import load_current_ids_by_legacy_id
 from gateway.storage.mode_rows import (
     COMPARE,
     FORWARD,
+    GROUPS,
     SWITCHED_PREFIX,
     TRANSLATE,
     Group,
@@ -26,15 +27,15 @@ from mappings.forwarded_writes import ROUTING_KIND
 
 MODE_DESCRIPTIONS = {
     TRANSLATE: (
-        "requests become signed calls to the current service. Batches that the legacy service "
+        "Requests become signed calls to the current service. Batches that the legacy service "
         "created stay there, with all requests about them."
     ),
     FORWARD: (
-        "requests are passed unchanged to the legacy service, with the client's own API key. "
+        "Requests are passed unchanged to the legacy service, with the client's own API key. "
         "Batches that were created through the current service stay there."
     ),
     COMPARE: (
-        "requests are answered by the {answers} service (`comparing.answers`). After a read is "
+        "Requests are answered by the {answers} service (`comparing.answers`). After a read is "
         "answered, it is also sent to the other service, and differences are counted; see `compare "
         "report`. These reads count towards the key's rate limit at the legacy service."
     ),
@@ -68,27 +69,62 @@ class SwitchScope:
         return f"{self.owner}, " + (f"key {self.key}" if self.key else "every key")
 
 
-def describe_mode(mode: Mode, settings: Settings) -> str:
-    """Describes what a mode does; the text continues a sentence after a colon."""
-    return MODE_DESCRIPTIONS[mode].format(answers=settings.comparing.answers)
+@dataclass(frozen=True, slots=True)
+class SwitchPlan:
+    """A switch to confirm, and its effects in sentences."""
+
+    mode: Mode
+    groups: Sequence[Group]
+    scopes: Sequence[SwitchScope]
+    effects: Sequence[str]
+
+    @property
+    def subject(self) -> str:
+        operations = "all operations" if len(self.groups) == len(GROUPS) else ", ".join(self.groups)
+        return f"{operations} of {'; '.join(scope.description for scope in self.scopes)}"
+
+    async def execute(self, store: Store) -> list[str]:
+        """Switches the scopes. Returns the names of keys whose own mode was replaced."""
+        replaced_keys: list[str] = []
+        for scope in self.scopes:
+            replaced_keys += await set_mode(store, scope.owner, scope.key, self.groups, self.mode)
+        return replaced_keys
 
 
-async def find_switch_scopes(
-    store: Store, key: str | None, merchant: str | None, environment: str | None
-) -> list[SwitchScope]:
-    """Returns the scopes of a switch of one key or of a merchant; raises KeyNotFound and ActionRefused."""
+async def plan_switch(
+    store: Store,
+    settings: Settings,
+    mode: Mode,
+    groups: Sequence[Group],
+    *,
+    key: str | None = None,
+    merchant: str | None = None,
+    environment: str | None = None,
+) -> SwitchPlan:
+    """Plans a switch of one key or, without it, of a merchant.
+
+    Raises KeyNotFound and ActionRefused.
+    """
     keys = [
         api_key
         for api_key in await load_listed_keys(store)
         if environment in (None, api_key.environment)
     ]
     if key is None:
-        return list(_iter_merchant_scopes(keys, merchant))
-    found = find_single_key(keys, key)
-    return [SwitchScope(found.tenant, found.name)]
+        scopes = list(_iter_merchant_scopes(keys, merchant))
+    else:
+        found = find_single_key(keys, key)
+        scopes = [SwitchScope(found.tenant, found.name)]
+    effects = [MODE_DESCRIPTIONS[mode].format(answers=settings.comparing.answers)]
+    if mode == TRANSLATE:
+        effects += await _describe_translation_effects(store, scopes, groups)
+    # Translating needs no legacy service: it may be the one that was switched off.
+    else:
+        _check_legacy_base_url_is_set(settings, scopes)
+    return SwitchPlan(mode, groups, scopes, effects)
 
 
-async def describe_translation_effects(
+async def _describe_translation_effects(
     store: Store, scopes: Sequence[SwitchScope], groups: Sequence[Group]
 ) -> list[str]:
     """Says what would stay at the legacy service if these scopes were translated now, and what
@@ -128,7 +164,7 @@ def _iter_merchant_scopes(keys: list[ListedKey], merchant: str | None) -> Iterat
         yield SwitchScope(tenant, "")
 
 
-def check_legacy_base_url_is_set(settings: Settings, scopes: list[SwitchScope]) -> None:
+def _check_legacy_base_url_is_set(settings: Settings, scopes: list[SwitchScope]) -> None:
     environments = settings.environments.map_configured_environments_by_name()
     for scope in scopes:
         name = scope.owner.environment
@@ -138,16 +174,6 @@ def check_legacy_base_url_is_set(settings: Settings, scopes: list[SwitchScope]) 
                 f"environments.{name}.legacy_base_url is not set, so the gateway cannot reach the "
                 "legacy service; set it, restart the gateway, then switch"
             )
-
-
-async def switch_mode(
-    store: Store, scopes: Iterable[SwitchScope], groups: Sequence[Group], mode: Mode
-) -> list[str]:
-    """Switches the scopes. Returns the names of keys whose own mode was replaced."""
-    replaced_keys: list[str] = []
-    for scope in scopes:
-        replaced_keys += await set_mode(store, scope.owner, scope.key, groups, mode)
-    return replaced_keys
 
 
 @dataclass(frozen=True, slots=True)
