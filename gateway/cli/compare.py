@@ -25,7 +25,13 @@ from gateway.cli.options import (
     require_confirmation,
     yes_option,
 )
-from gateway.cli.output import print_table, run_to_completion, run_with_store, show_progress
+from gateway.cli.output import (
+    escape_control_characters,
+    print_table,
+    run_to_completion,
+    run_with_store,
+    show_progress,
+)
 from gateway.compare.endpoints import Side
 from gateway.compare.findings import Findings
 from gateway.compare.id_map import IdMap
@@ -261,7 +267,7 @@ def _print_report(report: Report) -> None:
     if report["remarks"]:
         click.echo()
     for remark in report["remarks"]:
-        click.echo(_escape_control_characters(f"- {remark}"))
+        click.echo(escape_control_characters(f"- {remark}"))
     if report["result"] != "could not run":
         click.echo(f"\n{report['sentence']}")
 
@@ -271,7 +277,7 @@ def _print_uncompared(title: str, steps: list[NotComparedEntry]) -> None:
         click.echo(f"\n{title}:")
     for step in steps[:MAX_SKIPPED]:
         line = f"{step['input']} {step['step']}: {step['request']}: {step['why']}"
-        click.echo(_escape_control_characters(f"  {line}"))
+        click.echo(escape_control_characters(f"  {line}"))
     if len(steps) > MAX_SKIPPED:
         click.echo(f"  … and {len(steps) - MAX_SKIPPED} more")
 
@@ -285,19 +291,13 @@ def _build_operation_row(operation: OperationEntry) -> list[str]:
 def _build_difference_row(difference: DifferenceEntry) -> list[str]:
     example = difference["examples"][0]
     values = (example["control"]["text"], example["candidate"]["text"])
-    cells = [
+    return [
         difference["kind"],
         difference["request"],
         difference["path"],
         str(difference["answers"]),
         *(text if len(text) <= 40 else f"{text[:40]}…" for text in values),
     ]
-    return [*map(_escape_control_characters, cells)]
-
-
-def _escape_control_characters(text: str) -> str:
-    """Replaces control characters: an answer may contain terminal escape sequences."""
-    return "".join(character if character.isprintable() else "·" for character in text)
 
 
 # The group stands in for its default subcommand: users type `compare`, not `compare run`.

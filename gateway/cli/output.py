@@ -110,9 +110,9 @@ def print_table(
     """
     is_terminal = sys.stdout.isatty()
     widest = shutil.get_terminal_size().columns if is_terminal else widest
-    lines = [headers, *rows]
+    lines = [headers, *([*map(escape_control_characters, row)] for row in rows)]
     if is_terminal and _compute_minimum_table_width(lines) > (widest or 0):
-        pairs = ((*zip(headers, row, strict=True), ("", "")) for row in rows)
+        pairs = ((*zip(headers, row, strict=True), ("", "")) for row in lines[1:])
         lines = [[header, cell] for row in pairs for header, cell in row if cell or not header]
     has_colours = is_terminal and "NO_COLOR" not in os.environ
     widths = _compute_column_widths(lines, widest)
@@ -151,3 +151,8 @@ def _compute_minimum_table_width(rows: list[list[str]]) -> int:
         max(len(word) for cell in column for word in cell.split() or [""]) for column in columns
     ]
     return sum(words) + 2 * (len(words) - 1)
+
+
+def escape_control_characters(text: str) -> str:
+    """Replaces control characters: a service may send terminal escape sequences."""
+    return "".join(character if character.isprintable() else "·" for character in text)
