@@ -11,7 +11,7 @@ interface's document, and in `legacy` of the legacy one's.
     await simulator.stop()
 """
 
-from gateway.simulator.exchange import Fault, ReceivedRequest
+from gateway.simulator.exchange import Fault
 from gateway.simulator.options import (
     DEMO_API_KEY,
     DEMO_CREDENTIALS,
@@ -23,35 +23,23 @@ from gateway.simulator.options import (
 )
 from gateway.simulator.server import ListenError, Simulator, start_simulator
 from gateway.simulator.service import Service
-from gateway.simulator.state import (
-    WALLET_FUNDS,
-    Account,
-    Batch,
-    BatchStart,
-    Payment,
-    Recipient,
-    Tenant,
-)
+from gateway.simulator.state import WALLET_FUNDS, Batch, BatchStart, Recipient
 
 __all__ = [
     "DEMO_API_KEY",
     "DEMO_CREDENTIALS",
     "WALLET_FUNDS",
-    "Account",
     "Batch",
     "BatchStart",
     "Deviation",
     "Fault",
     "LegacyVocabulary",
     "ListenError",
-    "Payment",
-    "ReceivedRequest",
     "Recipient",
     "Service",
     "ServiceCredentials",
     "ServiceOptions",
     "Simulator",
-    "Tenant",
     "Vocabulary",
     "start_simulator",
 ]

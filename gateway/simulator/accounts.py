@@ -13,7 +13,7 @@ from gateway.simulator.countries import (
     is_iban_required,
     is_valid_iban,
 )
-from gateway.simulator.errors import Problems, build_not_found_error
+from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.options import ServiceOptions
 from gateway.simulator.state import Account, Recipient, Tenant
@@ -231,11 +231,3 @@ def set_primary_account(recipient: Recipient, account: Account) -> None:
     for other_account in recipient.accounts:
         other_account.is_primary = other_account is account
     recipient.fields["primaryCurrency"] = account.fields["currency"]
-
-
-def require_account(recipient: Recipient, account_id: str) -> Account:
-    """Raises ApiError `not_found`, also for an id that an update has replaced."""
-    for account in recipient.accounts:
-        if account.id == account_id:
-            return account
-    raise build_not_found_error("Recipient account")

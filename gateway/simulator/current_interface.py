@@ -10,14 +10,14 @@ from urllib.parse import parse_qsl
 
 from gateway.simulator import accounts, deviations, listing, operations, payments, recipients, views
 from gateway.simulator.accepted_request import AcceptedRequest, Operation, decode_json_object
-from gateway.simulator.errors import ApiError, Problem, Problems
+from gateway.simulator.errors import ApiError, Problem, Problems, build_not_found_error
 from gateway.simulator.exchange import Exchange, InterfaceName
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.options import ServiceOptions, Vocabulary
 from gateway.simulator.routes import Routes, compile_routes, require_route
 from gateway.simulator.service import Service
 from gateway.simulator.signature import authenticate_request, select_signed_target
-from gateway.simulator.state import Recipient
+from gateway.simulator.state import Account, Recipient
 
 BOOLEAN_PARAMETERS = ("primary",)
 
@@ -117,46 +117,43 @@ def list_payments_of_recipient(request: AcceptedRequest) -> JsonObject:
 
 
 def create_account(request: AcceptedRequest) -> JsonObject:
-    recipient = request.require_path_recipient()
+    recipient, problems = request.require_path_recipient(), Problems()
     recipients.check_not_archived(recipient)
-    problems = Problems()
     account = accounts.build_draft_account(request.tenant, problems, recipient.fields, request.body)
     problems.raise_if_any()
     accounts.attach_account(recipient, account)
     request.tenant.creation_counts["account"] += 1
-    _refresh_status_and_updated_at(request, recipient)
+    recipients.record_account_change(request.tenant, recipient)
     return {"account": views.build_account(account)}
 
 
 def read_account(request: AcceptedRequest) -> JsonObject:
-    return {
-        "account": views.build_account(
-            accounts.require_account(request.require_path_recipient(), request.path_ids[1])
-        )
-    }
+    return {"account": views.build_account(_require_account(request)[1])}
 
 
 def update_account(request: AcceptedRequest) -> JsonObject:
-    recipient = request.require_path_recipient()
-    account = accounts.require_account(recipient, request.path_ids[1])
+    recipient, account = _require_account(request)
     recipients.check_not_archived(recipient)
     accounts.update_account(request.tenant, recipient, account, request.body)
-    _refresh_status_and_updated_at(request, recipient)
+    recipients.record_account_change(request.tenant, recipient)
     return {"account": views.build_account(account)}
 
 
 def delete_account(request: AcceptedRequest) -> JsonObject:
-    recipient = request.require_path_recipient()
-    account = accounts.require_account(recipient, request.path_ids[1])
+    recipient, account = _require_account(request)
     recipients.check_not_archived(recipient)
     accounts.remove_account(recipient, account)
-    _refresh_status_and_updated_at(request, recipient)
+    recipients.record_account_change(request.tenant, recipient)
     return {"object": "deleted"}
 
 
-def _refresh_status_and_updated_at(request: AcceptedRequest, recipient: Recipient) -> None:
-    recipient.updated_at = request.tenant.now()
-    recipients.refresh_status(recipient)
+def _require_account(request: AcceptedRequest) -> tuple[Recipient, Account]:
+    """Raises ApiError `not_found`, also for an id that an update has replaced."""
+    recipient = request.require_path_recipient()
+    for account in recipient.accounts:
+        if account.id == request.path_ids[1]:
+            return recipient, account
+    raise build_not_found_error("Recipient account")
 
 
 def list_batches(request: AcceptedRequest) -> JsonObject:
@@ -226,41 +223,23 @@ CANNED_ANSWERS: tuple[tuple[str, str, JsonObject], ...] = (
 @lru_cache
 def list_routes(vocabulary: Vocabulary, options: ServiceOptions) -> Routes[Operation]:
     routes = (
+        *operations.SHARED_ROUTES,
         ("POST", "/recipients", create_recipient),
         ("GET", "/recipients", list_recipients),
-        ("DELETE", "/recipients", operations.delete_recipients),
-        ("GET", "/recipients/:id", operations.read_recipient),
         ("PATCH", "/recipients/:id", update_recipient),
-        ("DELETE", "/recipients/:id", operations.delete_recipient),
-        ("GET", "/recipients/:id/logs", operations.list_activities),
         ("GET", "/recipients/:id/payments", list_payments_of_recipient),
         ("POST", "/recipients/:id/accounts", create_account),
         ("GET", "/recipients/:id/accounts/:account", read_account),
         ("PATCH", "/recipients/:id/accounts/:account", update_account),
         ("DELETE", "/recipients/:id/accounts/:account", delete_account),
-        ("POST", "/batches", operations.create_batch),
-        ("POST", "/batches/:id/payments", operations.create_payment),
         ("POST", "/batches/:id/generate-quote", generate_quote),
         ("POST", "/batches/:id/start-processing", operations.start_processing),
         ("GET", vocabulary.summary_path.removeprefix("/v1").replace("{id}", ":id"), get_summary),
-        ("GET", "/payments/:id", operations.read_payment),
         ("GET", vocabulary.balance_path.removeprefix("/v1"), read_balance),
         *((method, path, partial(answer_alike, answer)) for method, path, answer in CANNED_ANSWERS),
-        *(INFERRED_ROUTES if options.inferred else ()),
+        # Operations without a path in the document. Section 1 says that open batches can be edited
+        # and deleted: the paths are assumed to be those of the legacy interface.
+        *((("GET", "/batches", list_batches), *operations.EDIT_ROUTES) if options.inferred else ()),
         *([("GET", "/payments", list_payments)] if options.lists_payments else ()),
     )
     return compile_routes(*routes)
-
-
-# Operations without a path in the document. Section 1 says that open batches can be edited and
-# deleted: the paths are assumed to be those of the legacy interface.
-INFERRED_ROUTES: tuple[tuple[str, str, Operation], ...] = (
-    ("GET", "/batches", list_batches),
-    ("DELETE", "/batches", operations.delete_batches),
-    ("GET", "/batches/:id", operations.read_batch),
-    ("PATCH", "/batches/:id", operations.update_batch),
-    ("DELETE", "/batches/:id", operations.delete_batch),
-    ("GET", "/batches/:id/payments", operations.list_payments_of_batch),
-    ("PATCH", "/batches/:id/payments/:payment", operations.update_payment),
-    ("DELETE", "/batches/:id/payments/:payment", operations.delete_payment),
-)

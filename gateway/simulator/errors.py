@@ -48,13 +48,6 @@ class ApiError(Exception):
         return {"ok": False, "errors": [problem.build_view() for problem in self.problems]}
 
 
-class OperationNotFound(ApiError):
-    """The path does not exist, or does not have the method."""
-
-    def __init__(self) -> None:
-        super().__init__(Problem("not_found", "Path does not exist"))
-
-
 def build_not_found_error(object_name: str) -> ApiError:
     return ApiError(Problem("not_found", f"{object_name} does not exist"))
 

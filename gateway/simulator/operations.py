@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from gateway.simulator import batches, payments, recipients
-from gateway.simulator.accepted_request import AcceptedRequest
+from gateway.simulator.accepted_request import AcceptedRequest, Operation
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.payments import iter_array_objects, parse_text
@@ -73,6 +73,10 @@ def update_batch(request: AcceptedRequest) -> JsonObject:
     """Applies all changes of a batch, or none; an entry of `payments` with an id changes that payment."""
     batch, problems = request.require_path_batch(), Problems()
     batch.check_open()
+    # Clients may send back a whole batch, which has its payments as a page object.
+    page = request.body.get("payments")
+    if isinstance(page, dict) and "payments" in page:
+        request.body = {**request.body, "payments": page["payments"]}
     currency = request.parse_changed_currency(problems, batch)
     description = parse_text(
         problems, {"description": batch.description, **request.body}, "description"
@@ -185,3 +189,23 @@ def delete_payment(request: AcceptedRequest) -> JsonObject:
     payment.batch.check_open()
     payments.remove_payment(request.tenant, payment)
     return DELETED
+
+
+SHARED_ROUTES: tuple[tuple[str, str, Operation], ...] = (
+    ("GET", "/recipients/:id", read_recipient),
+    ("DELETE", "/recipients/:id", delete_recipient),
+    ("DELETE", "/recipients", delete_recipients),
+    ("GET", "/recipients/:id/logs", list_activities),
+    ("POST", "/batches", create_batch),
+    ("POST", "/batches/:id/payments", create_payment),
+    ("GET", "/payments/:id", read_payment),
+)
+EDIT_ROUTES: tuple[tuple[str, str, Operation], ...] = (
+    ("DELETE", "/batches", delete_batches),
+    ("GET", "/batches/:id", read_batch),
+    ("PATCH", "/batches/:id", update_batch),
+    ("DELETE", "/batches/:id", delete_batch),
+    ("GET", "/batches/:id/payments", list_payments_of_batch),
+    ("PATCH", "/batches/:id/payments/:payment", update_payment),
+    ("DELETE", "/batches/:id/payments/:payment", delete_payment),
+)

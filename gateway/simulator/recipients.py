@@ -235,6 +235,11 @@ def apply_recipient_fields(
         refresh_status(recipient)
 
 
+def record_account_change(tenant: Tenant, recipient: Recipient) -> None:
+    recipient.updated_at = tenant.now()
+    refresh_status(recipient)
+
+
 def check_not_archived(recipient: Recipient) -> None:
     if recipient.is_archived:
         raise build_invalid_status_error("Recipient is archived")

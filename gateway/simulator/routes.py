@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
-from gateway.simulator.errors import OperationNotFound
+from gateway.simulator.errors import build_not_found_error
 
 Run = TypeVar("Run", bound=Callable[..., object])
 
@@ -28,8 +28,8 @@ def compile_routes(*routes: tuple[str, str, Run], suffix: str = "") -> Routes[Ru
 
 
 def require_route(table: Routes[Run], method: str, path: str) -> tuple[Run, tuple[str, ...]]:
-    """Returns the operation and the ids in the path. Raises OperationNotFound."""
+    """Returns the operation and the ids in the path. Raises ApiError `not_found`."""
     for route in table:
         if route.method == method and (match := route.path_pattern.fullmatch(path)):
             return route.operation, match.groups()
-    raise OperationNotFound
+    raise build_not_found_error("Path")

@@ -49,12 +49,10 @@ class Listener:
 class Simulator:
     """A running simulator; `legacy` is None unless `start_simulator` got a legacy port."""
 
-    def __init__(self, service: Service, host: str, *, has_legacy_interface: bool) -> None:
+    def __init__(self, service: Service, host: str) -> None:
         self.service = service
         self.current = Listener(RequestHandler(service), host)
         self.legacy: Listener | None = None
-        if has_legacy_interface:
-            self.legacy = Listener(RequestHandler(service, LegacyInterface(service)), host)
 
     @property
     def url(self) -> str:
@@ -78,11 +76,13 @@ async def start_simulator(
     legacy_port: int | None = None,
 ) -> Simulator:
     """Starts a simulator; port 0 selects a free port. Raises ListenError."""
-    simulator = Simulator(service or Service(), host, has_legacy_interface=legacy_port is not None)
+    service = service or Service()
+    simulator = Simulator(service, host)
     try:
         await simulator.current.listen(port)
-        if simulator.legacy is not None:
-            await simulator.legacy.listen(legacy_port or 0)
+        if legacy_port is not None:
+            simulator.legacy = Listener(RequestHandler(service, LegacyInterface(service)), host)
+            await simulator.legacy.listen(legacy_port)
     except ListenError:
         # The caller gets no simulator to stop, so no listener may stay open.
         await simulator.stop()

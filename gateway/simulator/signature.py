@@ -47,25 +47,12 @@ def authenticate_request(
     scheme, _, credential = headers.get("Authorization", "").partition(" ")
     access_key, _, signature = credential.partition(":")
     credentials = credentials_by_access_key.get(access_key)
-    if (
-        scheme != vocabulary.scheme
-        or credentials is None
-        or not _is_fresh(timestamp, now, max_age_seconds)
-    ):
-        raise _build_invalid_key_error()
-    expected = compute_signature(credentials.secret_key, timestamp, method, target, body)
-    # As bytes, because compare_digest raises on text that is not ASCII.
-    if not hmac.compare_digest(expected.encode(), signature.encode("utf-8", "surrogateescape")):
-        raise _build_invalid_key_error()
-    return credentials
-
-
-def _is_fresh(timestamp: str, now: float, max_age_seconds: float) -> bool:
-    return (
-        bool(re.fullmatch(r"[0-9]{1,12}", timestamp))
-        and abs(now - int(timestamp)) <= max_age_seconds
-    )
-
-
-def _build_invalid_key_error() -> ApiError:
-    return ApiError(Problem("invalid_api_key", "Invalid API key"))
+    if scheme == vocabulary.scheme and credentials is not None:
+        expected = compute_signature(credentials.secret_key, timestamp, method, target, body)
+        is_timestamp = re.fullmatch(r"[0-9]{1,12}", timestamp) is not None
+        # As bytes, because compare_digest raises on text that is not ASCII.
+        given = signature.encode("utf-8", "surrogateescape")
+        is_fresh = is_timestamp and abs(now - int(timestamp)) <= max_age_seconds
+        if is_fresh and hmac.compare_digest(expected.encode(), given):
+            return credentials
+    raise ApiError(Problem("invalid_api_key", "Invalid API key"))

@@ -1,7 +1,7 @@
 """The state of the service, per tenant."""
 
+import base64
 import hashlib
-import string
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,6 @@ WALLET_FUNDS = ("USD", INITIAL_FUNDS)
 """The initial wallet balance of each merchant in `simulate` and in the demo."""
 
 MAX_LEGACY_SUFFIX_LENGTH = 16  # Legacy interface, section 2.
-LEGACY_ID_ALPHABET = string.digits + string.ascii_uppercase
 
 Outcome = Literal["processed", "failed", "returned"]
 LegacyStatus = Literal["inactive", "disabled"]
@@ -245,9 +244,5 @@ def build_legacy_id(merchant: str, service_id: str) -> str:
         return service_id
     # A hash, so that the id never changes: clients store it in their databases.
     # The merchant is part of it: two merchants must not see that they share an object's id.
-    number = int.from_bytes(hashlib.sha256(f"{merchant} {service_id}".encode()).digest(), "big")
-    characters = []
-    for _ in range(MAX_LEGACY_SUFFIX_LENGTH):
-        number, position = divmod(number, len(LEGACY_ID_ALPHABET))
-        characters.append(LEGACY_ID_ALPHABET[position])
-    return prefix + dash + "".join(characters)
+    digest = hashlib.sha256(f"{merchant} {service_id}".encode()).digest()
+    return prefix + dash + base64.b32encode(digest).decode()[:MAX_LEGACY_SUFFIX_LENGTH]

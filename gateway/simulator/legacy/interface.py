@@ -18,7 +18,6 @@ from gateway.simulator.accepted_request import AcceptedRequest, decode_json_obje
 from gateway.simulator.countries import COUNTRIES, parse_country_codes
 from gateway.simulator.errors import (
     ApiError,
-    OperationNotFound,
     Problem,
     Problems,
     build_not_found_error,
@@ -38,7 +37,7 @@ from gateway.simulator.operations import UPDATED
 from gateway.simulator.options import LegacyVocabulary
 from gateway.simulator.routes import Routes, compile_routes, require_route
 from gateway.simulator.service import Service
-from gateway.simulator.state import Payment, Recipient, copy_recipient
+from gateway.simulator.state import Recipient, copy_recipient
 
 Operation = Callable[[LegacyRequest], JsonObject]
 
@@ -58,35 +57,25 @@ def get_country(request: AcceptedRequest) -> JsonObject:
 
 @lru_cache
 def _build_country(code: str) -> JsonObject:
+    # Currencies without an end date rather than today's, so that answers do not depend on the date;
+    # of several, the one whose code begins with the country's.
+    currencies = [
+        currency["currency"]
+        for currency in get_territory_currencies(code, include_details=True)
+        if currency["tender"] and currency["to"] is None
+    ]
+    currency = next((each for each in currencies if each.startswith(code)), currencies[0])
+    regions = {
+        str(subdivision.code).partition("-")[2]: str(subdivision.name)
+        for subdivision in pycountry.subdivisions
+        if subdivision.country_code == code
+    }
     return {
         "name": Locale("en").territories[code],
         "code": code,
-        "currency": _build_currency(code),
-        "regions": _build_regions(code),
+        "currency": {"code": currency, "name": get_currency_name(currency, locale="en")},
+        "regions": dict(sorted(regions.items())),
     }
-
-
-def _build_currency(country: str) -> JsonObject:
-    """Selects a country's currency; of several, the one whose code begins with the country's."""
-    # Currencies without an end date rather than today's, so that answers do not depend on the date.
-    currencies = get_territory_currencies(country, include_details=True)
-    codes = [
-        currency["currency"]
-        for currency in currencies
-        if currency["tender"] and currency["to"] is None
-    ]
-    code = next((candidate for candidate in codes if candidate.startswith(country)), codes[0])
-    return {"code": code, "name": get_currency_name(code, locale="en")}
-
-
-def _build_regions(country: str) -> JsonObject:
-    subdivisions = (
-        subdivision for subdivision in pycountry.subdivisions if subdivision.country_code == country
-    )
-    code_and_names = sorted(
-        (str(subdivision.code), str(subdivision.name)) for subdivision in subdivisions
-    )
-    return {code.partition("-")[2]: name for code, name in code_and_names}
 
 
 def create_payout_methods(request: LegacyRequest) -> JsonObject:
@@ -111,15 +100,8 @@ def _edit_payout_methods(request: LegacyRequest, mode: Mode) -> None:
     draft = copy_recipient(recipient)
     is_changed = PayoutParser(request.tenant, problems, request.body, draft, mode).parse()
     problems.raise_if_any()
-    _replace_recipient(request, recipient, draft, is_payout_changed=is_changed)
-
-
-def _replace_recipient(
-    request: LegacyRequest, recipient: Recipient, draft: Recipient, *, is_payout_changed: bool
-) -> None:
-    if is_payout_changed:
-        recipients.refresh_status(draft)
-        draft.updated_at = request.tenant.now()
+    if is_changed:
+        recipients.record_account_change(request.tenant, draft)
     vars(recipient).update(vars(draft))
 
 
@@ -156,7 +138,9 @@ def update_recipient(request: LegacyRequest) -> JsonObject:
     # After the change, which clears the previous word.
     if status is not None:
         draft.legacy_status = legacy_status
-    _replace_recipient(request, recipient, draft, is_payout_changed=is_payout_changed)
+    if is_payout_changed:
+        recipients.record_account_change(request.tenant, draft)
+    vars(recipient).update(vars(draft))
     return UPDATED
 
 
@@ -203,14 +187,6 @@ def list_batches(request: LegacyRequest) -> JsonObject:
     return request.build_page("batches", lists.filter_batches(request), request.build_batch)
 
 
-def update_batch(request: LegacyRequest) -> JsonObject:
-    # Clients may send back a whole batch, which has its payments as a page object.
-    page = request.body.get("payments")
-    if isinstance(page, dict) and "payments" in page:
-        request.body = {**request.body, "payments": page["payments"]}
-    return operations.update_batch(request)
-
-
 def generate_quote(request: LegacyRequest) -> JsonObject:
     """Generates a quote; the response contains the payments, because they have the rates."""
     batch = request.require_path_batch()
@@ -227,28 +203,19 @@ def start_processing(request: LegacyRequest) -> JsonObject:
         return operations.start_processing(request)
     except ApiError as error:
         # The rules of the current interface report fields that legacy clients did not send.
-        payments = list(request.require_path_batch().payments.values())
-        raise _translate_start_error(request, error, payments) from None
+        payment_ids = list(map(request.build_client_id, request.require_path_batch().payments))
+        problems = (_name_payment(problem, payment_ids) for problem in error.problems)
+        raise ApiError(*problems) from None
 
 
-def _translate_start_error(
-    request: LegacyRequest, error: ApiError, payments: list[Payment]
-) -> ApiError:
-    # The client sent no fields, so the message and not `field` names the payment.
-    problems = []
-    for problem in error.problems:
-        if problem.field is None:
-            problems.append(problem)
-            continue
-        position = problem.field.removeprefix("payments[").partition("]")[0]
-        payment_label = f"Payment {request.build_client_id(payments[int(position)].id)}"
-        reason = (
-            "recipient cannot be paid"
-            if problem.code == "invalid_status"
-            else "is less than the least amount"
-        )
-        problems.append(Problem(problem.code, f"{payment_label}: {reason}"))
-    return ApiError(*problems)
+def _name_payment(problem: Problem, payment_ids: list[str]) -> Problem:
+    """Names the payment in the message, in place of a field."""
+    if problem.field is None:
+        return problem
+    position = int(problem.field.removeprefix("payments[").partition("]")[0])
+    is_amount = problem.code != "invalid_status"
+    reason = "is less than the least amount" if is_amount else "recipient cannot be paid"
+    return Problem(problem.code, f"Payment {payment_ids[position]}: {reason}")
 
 
 def list_balances(request: LegacyRequest, *, type_: str | None = None) -> JsonObject:
@@ -281,37 +248,25 @@ def list_routes(vocabulary: LegacyVocabulary) -> Routes[Operation]:
     list_service_balances = partial(list_balances, type_=vocabulary.service)
     list_wallet_balances = partial(list_balances, type_=vocabulary.wallet)
     return compile_routes(
+        *operations.SHARED_ROUTES,
+        *operations.EDIT_ROUTES,
         ("POST", "/recipients", create_recipient),
-        ("GET", "/recipients/:id", operations.read_recipient),
         ("PATCH", "/recipients/:id", update_recipient),
-        ("DELETE", "/recipients/:id", operations.delete_recipient),
-        ("DELETE", "/recipients", operations.delete_recipients),
         ("GET", "/recipients", list_recipients),
-        ("GET", "/recipients/:id/logs", operations.list_activities),
         ("GET", "/recipients/:id/payments", list_payments_of_recipient),
         ("POST", "/recipients/:id/payout-methods", create_payout_methods),
         ("GET", "/recipients/:id/payout-methods", get_payout_methods),
         ("PATCH", "/recipients/:id/payout-methods", update_payout_methods),
-        ("POST", "/batches", operations.create_batch),
-        ("GET", "/batches/:id", operations.read_batch),
-        ("PATCH", "/batches/:id", update_batch),
-        ("DELETE", "/batches/:id", operations.delete_batch),
-        ("DELETE", "/batches", operations.delete_batches),
         ("GET", "/batches", list_batches),
         ("POST", "/batches/:id/generate-quote", generate_quote),
         ("GET", "/batches/:id/summary", get_summary),
         ("POST", "/batches/:id/start-processing", start_processing),
-        ("POST", "/batches/:id/payments", operations.create_payment),
         ("GET", "/batches/:id/payments/:payment", operations.read_payment),
-        ("PATCH", "/batches/:id/payments/:payment", operations.update_payment),
-        ("DELETE", "/batches/:id/payments/:payment", operations.delete_payment),
-        ("GET", "/batches/:id/payments", operations.list_payments_of_batch),
         ("GET", "/profile/balances", list_balances),
         ("GET", f"/profile/balances/{vocabulary.service}", list_service_balances),
         ("GET", f"/profile/balances/{vocabulary.wallet}", list_wallet_balances),
         ("GET", "/geography/countries/:code", get_country),
-        # Not in the document, but clients use them.
-        ("GET", "/payments/:id", operations.read_payment),
+        # Not in the document, like `/payments/:id`, but clients use it.
         ("GET", "/payments", list_payments),
         suffix="/?",
     )
@@ -319,14 +274,9 @@ def list_routes(vocabulary: LegacyVocabulary) -> Routes[Operation]:
 
 # Section 7, without codes that no operation here returns.
 STATUS_BY_CODE = {
-    "invalid_api_key": 403,
-    "not_authorized": 403,
-    "not_found": 404,
-    "invalid_status": 406,
-    "invalid_field": 406,
-    "empty_field": 406,
-    "expired_quote": 406,
-}
+    "invalid_api_key": 403, "not_authorized": 403, "not_found": 404, "invalid_status": 406,
+    "invalid_field": 406, "empty_field": 406, "expired_quote": 406,
+}  # fmt: skip
 
 
 class LegacyInterface:
@@ -372,7 +322,7 @@ class LegacyInterface:
         routes = list_routes(self.service.vocabulary.legacy)
         methods = [each.method for each in routes if each.path_pattern.fullmatch(exchange.path)]
         if not methods:
-            raise OperationNotFound
+            raise build_not_found_error("Path")
         exchange.response_headers = {
             "Access-Control-Allow-Methods": ", ".join(methods),
             "Access-Control-Allow-Headers": "X-API-Key, Content-Type",
