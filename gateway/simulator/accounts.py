@@ -8,8 +8,8 @@ from gateway.simulator.countries import (
     BRANCH_ID_PATTERNS,
     IBAN_COUNTRIES,
     WIRE_COUNTRIES,
+    find_country_problem,
     find_government_id_digit_range,
-    is_country_code,
     is_iban_required,
     is_valid_iban,
 )
@@ -28,9 +28,9 @@ BANK_FIELDS = (
     "bankAddress", "bankCity", "bankRegion", "bankPostalCode",
 )  # fmt: skip
 
-ACCOUNT_NUMBER_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9 -]{2,33}")
-SWIFT_BIC_PATTERN = re.compile(r"[A-Z]{6}[A-Z0-9]{2}([A-Z0-9]{3})?")
-BANK_ID_PATTERN = re.compile(r"[A-Za-z0-9-]{1,20}")
+ACCOUNT_NUMBER_PATTERN = "[A-Za-z0-9][A-Za-z0-9 -]{2,33}"
+SWIFT_BIC_PATTERN = "(?ai)[A-Z]{6}[A-Z0-9]{2}([A-Z0-9]{3})?"
+BANK_ID_PATTERN = "[A-Za-z0-9-]{1,20}"
 
 
 def merge_and_check_account_fields(
@@ -51,20 +51,16 @@ def merge_and_check_account_fields(
     merged_fields = {**previous_fields, **sent_fields}
     if account_type != BANK_TRANSFER and is_blank(merged_fields.get("currency")):
         merged_fields["currency"] = previous_fields.get("currency")
-    if not is_blank(merged_fields.get("currency")) and (
-        error := values.find_currency_problem(merged_fields["currency"])
-    ):
-        problems.add_invalid_field("currency", error)
+    if not is_blank(merged_fields.get("currency")):
+        problems.check("currency", merged_fields["currency"], values.find_currency_problem)
     if account_type == BANK_TRANSFER:
         _check_bank_account(problems, merged_fields, tenant.options)
         is_checked = tenant.options.missing_government_id == "refused"
         country = str(merged_fields.get("country"))
         if is_checked and is_government_id_missing(recipient_fields, country):
             problems.add_empty_field("governmentIds")
-    elif is_blank(merged_fields.get(own_field)):
-        problems.add_empty_field(own_field)
-    elif error := find_problem(merged_fields[own_field]):
-        problems.add_invalid_field(own_field, error)
+    else:
+        problems.check_required(own_field, merged_fields.get(own_field), find_problem)
     if not isinstance(body.get("primary", False), bool):
         problems.add_invalid_field("primary", "Must be a boolean")
     return merged_fields
@@ -80,68 +76,53 @@ def is_government_id_missing(recipient: JsonObject, account_country: str) -> boo
     )
 
 
-def _require_fields(problems: Problems, fields: JsonObject, *names: str) -> None:
-    for name in names:
-        if is_blank(fields.get(name)):
-            problems.add_empty_field(name)
-
-
 def _check_bank_account(problems: Problems, fields: JsonObject, options: ServiceOptions) -> None:
-    _require_fields(problems, fields, "currency", "country", "accountHolderName")
     bank_fields = {name: value for name, value in fields.items() if not is_blank(value)}
     for name in BANK_FIELDS:
         if name in bank_fields and not isinstance(bank_fields[name], str):
             problems.add_invalid_field(name, "Must be a string")
             bank_fields[name] = ""  # One problem per field: the rules below ignore an empty text.
     country = bank_fields.get("country", "")
-    if country and not is_country_code(country):
-        problems.add_invalid_field("country", "Must be ISO 3166-1 alpha-2")
-    _check_account_numbers(problems, bank_fields, country, options)
-    _check_bank_ids(problems, bank_fields, country)
-    if country in WIRE_COUNTRIES:
-        _require_fields(problems, fields, "swiftBic", "bankAddress", "bankCity")
-    if bank_fields.get("swiftBic") and not SWIFT_BIC_PATTERN.fullmatch(
-        bank_fields["swiftBic"].upper()
-    ):
-        problems.add_invalid_field("swiftBic", "Must have 8 or 11 characters")
+    has_iban = country in IBAN_COUNTRIES and "iban" in bank_fields
+    number_is_optional = options.account_number_with_iban == "optional" and (
+        is_iban_required(country) or has_iban
+    )
+    # Section 2.6: what a country requires, and how it looks there.
+    requirements = {
+        "accountNum": not number_is_optional,
+        "iban": is_iban_required(country),
+        "bankId": country in BANK_ID_PATTERNS,
+        "branchId": country in BRANCH_ID_PATTERNS,
+        **dict.fromkeys(("swiftBic", "bankAddress", "bankCity"), country in WIRE_COUNTRIES),
+    }
+    required = [name for name, is_required in requirements.items() if is_required]
+    for name in ("currency", "country", "accountHolderName", *required):
+        if name not in bank_fields:
+            problems.add_empty_field(name)
+    bank_id_pattern = BANK_ID_PATTERNS.get(country, BANK_ID_PATTERN)
+    branch_id_pattern = BRANCH_ID_PATTERNS.get(country, BANK_ID_PATTERN)
+    checks: dict[str, Check] = {
+        "country": find_country_problem,
+        "accountNum": _find_account_number_problem,
+        "iban": _find_iban_problem,
+        "bankId": values.create_pattern_check(bank_id_pattern, "Value is invalid"),
+        "branchId": values.create_pattern_check(branch_id_pattern, "Value is invalid"),
+        "swiftBic": values.create_pattern_check(SWIFT_BIC_PATTERN, "Must have 8 or 11 characters"),
+    }
+    for name, find_problem in checks.items():
+        if bank_fields.get(name):
+            problems.check(name, bank_fields[name], find_problem)
 
 
-def _check_account_numbers(
-    problems: Problems, bank_fields: JsonObject, country: str, options: ServiceOptions
-) -> None:
-    if "accountNum" in bank_fields:
-        if bank_fields["accountNum"] and (
-            error := _validate_account_number(bank_fields["accountNum"])
-        ):
-            problems.add_invalid_field("accountNum", error)
-    elif options.account_number_with_iban == "required" or not (
-        is_iban_required(country) or (country in IBAN_COUNTRIES and "iban" in bank_fields)
-    ):
-        problems.add_empty_field("accountNum")
-    if iban := bank_fields.get("iban"):
-        error = values.find_mask_problem(iban)
-        if error or not is_valid_iban(iban):
-            problems.add_invalid_field("iban", error or "Must be an IBAN")
-    elif "iban" not in bank_fields and is_iban_required(country):
-        problems.add_empty_field("iban")
+def _find_iban_problem(value: str) -> str | None:
+    return values.find_mask_problem(value) or (None if is_valid_iban(value) else "Must be an IBAN")
 
 
-def _validate_account_number(value: str) -> str | None:
-    if error := values.find_mask_problem(value):
-        return error
+def _find_account_number_problem(value: str) -> str | None:
     if is_valid_iban(value):
         return "Must not be an IBAN"
-    return None if ACCOUNT_NUMBER_PATTERN.fullmatch(value) else "Must be an account number"
-
-
-def _check_bank_ids(problems: Problems, bank_fields: JsonObject, country: str) -> None:
-    for name, patterns in (("bankId", BANK_ID_PATTERNS), ("branchId", BRANCH_ID_PATTERNS)):
-        pattern = patterns.get(country)
-        if name not in bank_fields:
-            if pattern is not None:
-                problems.add_empty_field(name)
-        elif bank_fields[name] and not re.fullmatch(pattern or BANK_ID_PATTERN, bank_fields[name]):
-            problems.add_invalid_field(name)
+    is_number = re.fullmatch(ACCOUNT_NUMBER_PATTERN, value)
+    return values.find_mask_problem(value) or (None if is_number else "Must be an account number")
 
 
 OWN_FIELDS: dict[str, tuple[str, Check]] = {
@@ -167,11 +148,8 @@ def build_draft_account(
     account_type, is_primary = account_body.get("type"), account_body.get("primary") is True
     id_ = tenant.generate_id("A-", ACCOUNT_ID_LENGTH)
     account = Account(id_, str(account_type), is_primary, {})
-    if is_blank(account_type):
-        problems.add_empty_field("type")
-    elif account_type not in account_types:
-        problems.add_invalid_field("type", f"Must be one of: {', '.join(account_types)}")
-    else:
+    problems.check_required("type", account_type, values.create_choice_check(*account_types))
+    if account_type in account_types:
         account.fields = merge_and_check_account_fields(
             tenant, problems, recipient_fields, account, account_body
         )

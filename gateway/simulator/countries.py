@@ -57,6 +57,10 @@ def is_country_code(value: object) -> bool:
     return isinstance(value, str) and value in COUNTRIES
 
 
+def find_country_problem(value: object) -> str | None:
+    return None if is_country_code(value) else "Must be ISO 3166-1 alpha-2"
+
+
 def is_iban_required(country: str) -> bool:
     return country in IBAN_COUNTRIES and country not in OPTIONAL_IBAN_COUNTRIES
 

@@ -3,16 +3,12 @@
 from dataclasses import dataclass, field
 
 from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.values import Check, is_blank
 
 STATUS_BY_CODE = {
-    "invalid_status": 400,
-    "expired_quote": 400,
-    "invalid_api_key": 401,
-    "not_authorized": 403,
-    "not_found": 404,
-    "internal_server_error": 500,
-}
-
+    "invalid_status": 400, "expired_quote": 400, "invalid_api_key": 401, "not_authorized": 403,
+    "not_found": 404, "internal_server_error": 500,
+}  # fmt: skip
 
 # A response has one status, so problems of different statuses cannot be reported together: fields
 # first, then objects that do not exist, then objects in the wrong state.
@@ -67,10 +63,20 @@ class Problems:
         """Returns a view of this collection for nested fields: `address.`, `governmentIds[0].`"""
         return Problems(self.collected, self.prefix + prefix)
 
+    def check(self, name: str, value: object, find_problem: Check) -> None:
+        if error := find_problem(value):
+            self.add_invalid_field(name, error)
+
+    def check_required(self, name: str, value: object, find_problem: Check) -> None:
+        if is_blank(value):
+            self.add_empty_field(name)
+        else:
+            self.check(name, value, find_problem)
+
     def add_empty_field(self, name: str) -> None:
         self.add_problem("empty_field", name, "Required field is missing or empty")
 
-    def add_invalid_field(self, name: str, message: str = "Value is invalid") -> None:
+    def add_invalid_field(self, name: str, message: str) -> None:
         self.add_problem("invalid_field", name, message)
 
     def add_problem(self, code: str, name: str, message: str) -> None:

@@ -43,9 +43,8 @@ def list_recipients(tenant: Tenant, query: Mapping[str, str]) -> JsonObject:
     given = {name: value for name, value in query.items() if value}
     tests: list[Callable[[Recipient], bool]] = []
     for name, (find_problem, matches) in _build_filters_by_parameter(tenant).items():
-        if name in given and (error := find_problem(given[name])):
-            problems.add_invalid_field(name, error)
-        elif name in given:
+        if name in given:
+            problems.check(name, given[name], find_problem)
             tests.append(partial(matches, given[name]))
     # Section 4.1: the currency is required with this filter.
     if given.get("payoutMethod") == BANK_TRANSFER and "currency" not in given:

@@ -15,7 +15,7 @@ CENT = Decimal("0.01")
 ZERO = Decimal("0.00")
 
 
-def validate_amount(value: Any) -> str | None:
+def find_amount_problem(value: Any) -> str | None:
     # A JSON number is refused, because the document says that an amount is a string.
     if isinstance(value, str) and AMOUNT_PATTERN.fullmatch(value) and Decimal(value) > 0:
         return None

@@ -187,34 +187,24 @@ def select_payee(
 
 def _parse_amount(problems: Problems, body: JsonObject) -> SentAmount | None:
     value: Any = body.get("amount")
-    error = None
-    if is_blank(value):
-        problems.add_empty_field("amount")
-    elif error := money.validate_amount(value):
-        problems.add_invalid_field("amount", error)
+    problems.check_required("amount", value, money.find_amount_problem)
     currency = parse_currency(problems, "currency", body.get("currency"))
-    if is_blank(value) or error or not currency:
+    if money.find_amount_problem(value) or not currency:
         return None
     return SentAmount("amount", Decimal(value), currency)
 
 
 def parse_currency(problems: Problems, field_name: str, code: Any) -> str:
     """Returns a currency's code, or an empty text if a problem was added."""
-    if is_blank(code):
-        problems.add_empty_field(field_name)
-    elif error := values.find_currency_problem(code):
-        problems.add_invalid_field(field_name, error)
-    elif code not in money.CURRENCIES:
-        problems.add_invalid_field(field_name, "The service does not pay in it")
-    else:
-        return str(code)
-    return ""
+    is_supported = isinstance(code, str) and code in money.CURRENCIES
+    message = "Must be the ISO 4217 code of a currency in which the service pays"
+    problems.check_required(field_name, code, lambda _: None if is_supported else message)
+    return code if is_supported else ""
 
 
 def parse_text(problems: Problems, body: JsonObject, field_name: str) -> str:
     value = body.get(field_name)
-    if value is not None and (error := values.find_text_problem(value)):
-        problems.add_invalid_field(field_name, error)
+    problems.check(field_name, value, values.create_nullable_check(values.find_text_problem))
     return str(value or "")
 
 

@@ -13,8 +13,8 @@ from gateway.simulator.accounts import (
 )
 from gateway.simulator.countries import (
     PHONE_COUNTRIES,
+    find_country_problem,
     find_government_id_digit_range,
-    is_country_code,
 )
 from gateway.simulator.errors import Problems, build_invalid_status_error
 from gateway.simulator.json_codec import JsonObject
@@ -26,9 +26,7 @@ TEXT = create_nullable_check(values.find_text_problem)
 ADDRESS_CHECKS: dict[str, Check] = {
     "street1": create_nullable_check(values.find_street_problem),
     **dict.fromkeys(("street2", "city", "region", "postalCode"), TEXT),
-    "country": create_nullable_check(
-        lambda value: None if is_country_code(value) else "Must be ISO 3166-1 alpha-2"
-    ),
+    "country": create_nullable_check(find_country_problem),
     "phone": create_nullable_check(
         lambda value: None if value == "" else values.find_phone_problem(value)
     ),
@@ -79,8 +77,8 @@ def merge_recipient_fields(
     for name in missing:
         problems.add_empty_field(name)
     for name, value in sent_fields.items():
-        if name not in missing and (error := checks[name](value)):
-            problems.add_invalid_field(name, error)
+        if name not in missing:
+            problems.check(name, value, checks[name])
     _merge_sent_address(problems, body, merged_fields)
     if "governmentIds" in body:
         merged_fields["governmentIds"] = _parse_government_ids(
@@ -114,8 +112,7 @@ def _merge_sent_address(
     for name, check in ADDRESS_CHECKS.items():
         if name in sent_fields:
             address[name] = sent_fields[name]
-            if error := check(sent_fields[name]):
-                nested_problems.add_invalid_field(name, error)
+            nested_problems.check(name, sent_fields[name], check)
     # Section 4.1 has a phone next to the address, section 2.5 in it: both set the same field here.
     phone = merged_fields.pop("phone", None)
     if not is_blank(phone) and "phone" not in sent_fields:
@@ -141,18 +138,14 @@ def _parse_government_ids(
 
 
 def check_government_id(problems: Problems, government_id: JsonObject, recipient_type: str) -> None:
-    missing = [name for name in ("country", "type", "value") if is_blank(government_id.get(name))]
-    for name in missing:
-        problems.add_empty_field(name)
-    if "country" not in missing and not is_country_code(government_id["country"]):
-        problems.add_invalid_field("country", "Must be ISO 3166-1 alpha-2")
-    # Section 2.4 lists SSN, passport and other as "values seen", so other types may exist.
-    if "type" not in missing and (error := values.find_text_problem(government_id["type"])):
-        problems.add_invalid_field("type", error)
-    if "value" not in missing and (
-        error := _find_government_id_problem(government_id, recipient_type)
-    ):
-        problems.add_invalid_field("value", error)
+    checks: dict[str, Check] = {
+        "country": find_country_problem,
+        # Section 2.4 lists SSN, passport and other as "values seen", so other types may exist.
+        "type": values.find_text_problem,
+        "value": lambda _: _find_government_id_problem(government_id, recipient_type),
+    }
+    for name, find_problem in checks.items():
+        problems.check_required(name, government_id.get(name), find_problem)
 
 
 def _find_government_id_problem(government_id: JsonObject, recipient_type: str) -> str | None:

@@ -7,9 +7,6 @@ from typing import Any
 
 Check = Callable[[Any], str | None]
 
-EMAIL_PATTERN = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
-LANGUAGE_PATTERN = re.compile(r"[a-z]{2}(-[A-Za-z]{2})?")
-PHONE_PATTERN = re.compile(r"\+?[0-9 ().-]{5,24}")
 PO_BOX_PATTERN = re.compile(r"\bp\.?\s*o\.?\s*box\b", re.IGNORECASE)
 
 
@@ -25,18 +22,14 @@ def create_nullable_check(validate: Check) -> Check:
     return lambda value: None if value is None else validate(value)
 
 
-def create_pattern_check(pattern: re.Pattern[str], message: str) -> Check:
-    def validate(value: Any) -> str | None:
-        return None if isinstance(value, str) and pattern.fullmatch(value) else message
-
-    return validate
+def create_pattern_check(pattern: str, message: str) -> Check:
+    return lambda value: (
+        None if isinstance(value, str) and re.fullmatch(pattern, value) else message
+    )
 
 
 def create_choice_check(*choices: str) -> Check:
-    def validate(value: Any) -> str | None:
-        return None if value in choices else f"Must be one of: {', '.join(choices)}"
-
-    return validate
+    return lambda value: None if value in choices else f"Must be one of: {', '.join(choices)}"
 
 
 def find_mask_problem(value: Any) -> str | None:
@@ -73,10 +66,10 @@ def find_emails_problem(value: Any) -> str | None:
     )
 
 
-find_email_problem = create_pattern_check(EMAIL_PATTERN, "Must be an email address")
-find_language_problem = create_pattern_check(LANGUAGE_PATTERN, "Must be a language code")
-find_phone_problem = create_pattern_check(PHONE_PATTERN, "Must be a phone number")
-find_currency_problem = create_pattern_check(re.compile(r"[A-Z]{3}"), "Must be an ISO 4217 code")
+find_email_problem = create_pattern_check(r"[^@\s]+@[^@\s]+\.[^@\s]+", "Must be an email address")
+find_language_problem = create_pattern_check("[a-z]{2}(-[A-Za-z]{2})?", "Must be a language code")
+find_phone_problem = create_pattern_check(r"\+?[0-9 ().-]{5,24}", "Must be a phone number")
+find_currency_problem = create_pattern_check("[A-Z]{3}", "Must be an ISO 4217 code")
 
 
 def mask_value(value: str | None) -> str | None:

@@ -98,7 +98,7 @@ def _parse_amount(
         return None
     # The original text, because 1.50 is a valid amount and 1.5 is not.
     value: Any = getattr(body[names[0]], "written", body[names[0]])
-    error = money.validate_amount(value)
+    error = money.find_amount_problem(value)
     if error:
         problems.add_invalid_field(names[0], "Must be a positive number with two decimals or none")
     if names[0] == "targetAmount":

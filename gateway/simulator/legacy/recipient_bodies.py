@@ -29,8 +29,8 @@ def parse_recipient(
         if body.get(name) is None:  # Responses show null if there is none.
             continue
         code = lenient.normalize_currency(body[name])
-        if "primaryCurrency" in sent_fields and (error := values.find_currency_problem(code)):
-            problems.add_invalid_field(name, error)
+        if "primaryCurrency" in sent_fields:
+            problems.check(name, code, values.find_currency_problem)
         sent_fields.setdefault("primaryCurrency", code)
     if "address" in body:
         sent_fields["address"] = _parse_address(problems, body)
