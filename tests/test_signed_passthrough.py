@@ -444,6 +444,24 @@ async def test_header_after_the_head_is_not_one_of_the_response(
         assert (response.status, response.body) == (200, {"ok": True, "balances": {}})
 
 
+@pytest.mark.parametrize(("method", "status"), [("DELETE", 204), ("GET", 304)])
+async def test_body_of_a_status_without_one_is_discarded(
+    tmp_path: Path, method: str, status: int
+) -> None:
+    service_response = build_response(status, b'{"ok":true}')
+    async with open_gateway_and_service(tmp_path, respond_with(service_response)) as (
+        recorder,
+        gateway,
+    ):
+        async with await open_connection(gateway.running.port) as connection:
+            for _ in range(2):
+                await connection.send(CLIENT.build_request(method, RECIPIENTS))
+                response = await connection.read_response(bodiless=True)
+                assert response is not None
+                assert response.status == status
+    assert recorder.connections == 2
+
+
 async def test_early_hints_are_skipped(tmp_path: Path) -> None:
     service_response = (
         b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n" + OK_BODY

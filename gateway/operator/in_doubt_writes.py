@@ -270,8 +270,8 @@ CREATED_OBJECTS = {
 
 CHANGE_DESCRIPTIONS = {
     "PATCH /recipients/{id}": "recipient {id} was changed at about {since}",
-    "DELETE /recipients/{id}": "recipient {id} is archived",
-    "DELETE /recipients": "the recipients{ids} are archived",
+    "DELETE /recipients/{id}": "recipient {id} is archived or gone",
+    "DELETE /recipients": "the recipients{ids} are archived or gone",
     "PATCH /recipients/{id}/accounts/{account}": "account {account} of recipient {id} was changed "
     "at about {since} (which gives it another id)",
     "DELETE /recipients/{id}/accounts/{account}": "account {account} of recipient {id} is gone",

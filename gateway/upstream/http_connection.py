@@ -25,6 +25,8 @@ from gateway.upstream.send_attempt import ResponseLost, UnusableConnection
 MAX_HEAD_BYTES = 256 * 1024
 """Limit for the head of a response, with informational (1xx) responses and trailers."""
 
+BODILESS_STATUSES = (204, 304)
+
 CLOSED_BEFORE_ANSWER = "the connection was closed before an answer arrived"
 
 
@@ -243,7 +245,7 @@ class UpstreamConnection(asyncio.Protocol):
         except HttpParserUpgrade:  # 101, which is final: another protocol would follow
             self.is_complete = self._is_damaged = True
         except HttpParserError:
-            self._error = ResponseLost("an answer that is not HTTP")
+            self._handle_unparsable_data()
         if self.is_complete or self._error is not None:
             self._wake()
             return
@@ -259,6 +261,13 @@ class UpstreamConnection(asyncio.Protocol):
             self._wake()
         elif self._streamed_method and self._has_headers:
             self._wake()
+
+    def _handle_unparsable_data(self) -> None:
+        # The body of a status that has none was not asked for, as if it had come later.
+        if self.is_complete and self.status in BODILESS_STATUSES:
+            self._is_damaged = True
+        else:
+            self._error = ResponseLost("an answer that is not HTTP")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

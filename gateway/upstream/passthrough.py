@@ -22,7 +22,12 @@ from gateway.upstream import header_filter
 from gateway.upstream.circuit_breaker import CircuitBreakers, Outcome
 from gateway.upstream.client import MAX_UNUSABLE_CONNECTIONS
 from gateway.upstream.clock import ServiceClock, measure_skew
-from gateway.upstream.http_connection import Deadline, UpstreamConnection, decode_header_lines
+from gateway.upstream.http_connection import (
+    BODILESS_STATUSES,
+    Deadline,
+    UpstreamConnection,
+    decode_header_lines,
+)
 from gateway.upstream.send_attempt import Fence, ResponseLost, UnusableConnection
 from gateway.upstream.spool import CHUNK_BYTES
 from gateway.upstream.transport import Origin, create_origins
@@ -35,8 +40,6 @@ if TYPE_CHECKING:
 
     from gateway.config.settings import Settings
     from gateway.upstream.spool import Spool
-
-BODILESS_STATUSES = (204, 304)
 
 _METHODS_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 """Methods that need no length without a body (RFC 9110, section 8.6)."""
