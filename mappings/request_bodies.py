@@ -26,15 +26,17 @@ Place = tuple[str | int, ...]
 """Names and indexes, from the body to a value in it."""
 
 
-def parse_body(shape: Any, body: Any) -> tuple[Any, tuple[Problem, ...]]:
+def parse_body(
+    shape: Any, body: Any, problems: BodyProblems | None = None
+) -> tuple[Any, tuple[Problem, ...]]:
     """Returns the normalized body without its invalid values, and a problem for each of these.
 
-    Problems name the client's own fields. Raises Invalid if the body is not an object, if a
+    Problems name the client's own fields; ``problems`` collects them. Raises Invalid if the body is not an object, if a
     required field is missing, or if there are more than ``MAX_ERRORS`` problems.
     """
     if not isinstance(body, dict):
         raise Invalid(Problem("invalid_field", "The body must be a JSON object."))
-    problems = _BodyProblems()
+    problems = problems or BodyProblems()
     value = compile_body_parser(shape)(body, (), problems)
     if problems.is_body_unusable or problems.omitted_count:
         raise Invalid(*problems.found, omitted_count=problems.omitted_count)
@@ -42,16 +44,18 @@ def parse_body(shape: Any, body: Any) -> tuple[Any, tuple[Problem, ...]]:
 
 
 @dataclass(slots=True)
-class _BodyProblems:
+class BodyProblems:
     """The problems of a body: the first ``MAX_ERRORS``, and the number of further ones.
 
     Further ones are not built, which keeps a hostile body cheap. ``is_body_unusable`` means that a
-    required field is missing or was removed.
+    required field is missing or was removed; ``has_unknown_fields``, that the body has fields that
+    are not in its shape, and were left out.
     """
 
     found: list[Problem] = field(default_factory=list)
     omitted_count: int = 0
     is_body_unusable: bool = False
+    has_unknown_fields: bool = False
 
     def add_problem(self, place: Place, error: InvalidValue) -> None:
         if len(self.found) == MAX_ERRORS:
@@ -61,7 +65,7 @@ class _BodyProblems:
         self.found.append(Problem(error.code, f"{name} {error}.", name))
 
 
-NestedParser = Callable[[Any, Place, _BodyProblems], Any]
+NestedParser = Callable[[Any, Place, BodyProblems], Any]
 """Parses an object or a list. Raises InvalidValue if the value is neither."""
 
 
@@ -81,9 +85,12 @@ def compile_body_parser(shape: Any) -> NestedParser:
         for name, hint in get_type_hints(shape, include_extras=True).items()
     ]
 
-    def parse_object(value: Any, place: Place, problems: _BodyProblems) -> dict[str, Any]:
+    names = {name for name, *_ in parsers}
+
+    def parse_object(value: Any, place: Place, problems: BodyProblems) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise build_invalid_field_error("must be an object")
+        problems.has_unknown_fields |= not value.keys() <= names
         fields: dict[str, Any] = {}
         for name, parse, is_nested, is_nullable, is_required in parsers:
             item = value.get(name, "")
@@ -128,7 +135,7 @@ def _compile_value_parser(hint: Any) -> _ValueParser:
 def _compile_list_parser(hint: Any) -> NestedParser:
     parse, is_nested, _ = _compile_value_parser(hint)
 
-    def parse_items(items: Any, place: Place, problems: _BodyProblems) -> Iterator[Any]:
+    def parse_items(items: Any, place: Place, problems: BodyProblems) -> Iterator[Any]:
         for number, item in enumerate(items):
             try:
                 yield parse(item, (*place, number), problems) if is_nested else parse(item)
@@ -138,7 +145,7 @@ def _compile_list_parser(hint: Any) -> NestedParser:
                 problems.is_body_unusable |= not is_nested
                 yield {}
 
-    def parse_list(value: Any, place: Place, problems: _BodyProblems) -> Any:
+    def parse_list(value: Any, place: Place, problems: BodyProblems) -> Any:
         if value is None:
             raise build_missing_error()
         # Clients that send an object back send its lists as pages.

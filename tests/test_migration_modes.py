@@ -497,17 +497,20 @@ async def test_forwarded_adds_proceed_while_another_is_in_doubt(tmp_path: Path) 
         recipient = await create_recipient(setup.gateway)
         path = f"/v1/batches/{await create_batch(setup.gateway, recipient, '10.00')}"
 
-        async def add_payment(amount: str) -> GatewayResponse:
-            body = {"recipient": {"id": recipient}, "sourceAmount": amount}
+        async def add_payment(amount: str, **fields: Any) -> GatewayResponse:
+            body = {"recipient": {"id": recipient}, "sourceAmount": amount, **fields}
             return await setup.gateway.request("POST", f"{path}/payments", body)
 
         setup.add_legacy_fault("POST", "/v1/batches/*/payments", close="after")
         assert (await add_payment("11.00")).status == 500
         assert (await add_payment("12.00")).status == 200
+        assert (
+            await add_payment("11.00", invoice=1)
+        ).status == 200  # a field that is not documented
         assert (await add_payment("11.00")).status == 500
         for method, suffix in (("POST", "/generate-quote"), ("POST", "/start-processing")):
             assert (await setup.gateway.request(method, path + suffix)).status == 500
-        assert setup.count_legacy_calls("POST", "/v1/batches/*/payments") == 2
+        assert setup.count_legacy_calls("POST", "/v1/batches/*/payments") == 3
 
 
 async def test_operator_settles_a_forwarded_write(tmp_path: Path) -> None:

@@ -196,6 +196,19 @@ async def test_identical_requests_in_flight_are_separate_if_configured(tmp_path:
         assert setup.service.creation_counts["recipient"] == 2
 
 
+async def test_requests_that_differ_only_in_an_unknown_field_are_two(tmp_path: Path) -> None:
+    async with open_gateway_with_faults(tmp_path) as setup:
+        setup.add_fault("POST", "/v1/recipients", answer_delay=0.5)
+        bodies = [{**RECIPIENT_BODY, "invoice": number} for number in (1, 2, 2)]
+        responses = await asyncio.gather(
+            *(setup.gateway.request("POST", "/v1/recipients", body) for body in bodies)
+        )
+        assert [response.status for response in responses] == [200] * 3
+        ids = [response.body["recipient"]["id"] for response in responses]
+        assert ids[0] != ids[1] == ids[2]
+        assert setup.service.creation_counts["recipient"] == 2
+
+
 async def test_waiting_request_is_executed_if_the_first_was_refused(tmp_path: Path) -> None:
     async with open_gateway_with_faults(tmp_path) as setup:
         refusal = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Later"}]}'

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import datetime
+from hashlib import sha256
 from itertools import chain
 from typing import Any, Literal, cast
 
@@ -80,9 +81,12 @@ class LegacyCodec:
         # Words come first, because the shapes below contain only the neutral ones.
         translated = self._vocabulary.translate_to_neutral(body_shape, body)
         parsed_body: tuple[JSON, tuple[Problem, ...]]
+        problems = request_bodies.BodyProblems()
         parsed_body = await run_in_thread_if(
-            is_long, request_bodies.parse_body, body_shape, translated
+            is_long, request_bodies.parse_body, body_shape, translated, problems
         )
+        if problems.has_unknown_fields or problems.found:
+            context.left_out = await run_in_thread_if(is_long, _digest_body, body)
         if context.caller:
             # A long request is handled in slices and in threads, so that it does not block others.
             context.caller.is_long = is_long and json_codec.has_rows(parsed_body[0])
@@ -134,6 +138,7 @@ class LegacyCodec:
             imported_ids=self._select_imported_ids(context, ids, current_ids)
             if current_ids
             else {},
+            left_out=context.left_out,
         )
 
     def _parse_query(self, request: HttpRequest, operation: Operation) -> dict[str, str]:
@@ -361,6 +366,13 @@ class LegacyCodec:
             return Problem(problem.code, message)
         legacy_field = self._vocabulary.translate_field_path(body_shape, problem.field)
         return Problem(problem.code, message.replace(problem.field, legacy_field), legacy_field)
+
+
+def _digest_body(body: JSON) -> str:
+    digest = sha256()
+    for chunk in json_codec.iterdumps_canonical(body):
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _record_progress(

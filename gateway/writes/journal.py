@@ -114,14 +114,16 @@ class Journal:
         # Keyed, so that nobody with a copy of the database can test a guess of a request's content.
         # A retry is recognized whichever service its first attempt went to.
         name = operation.name.removeprefix(FORWARDED_PREFIX)
-        fingerprint = self._digest([name, dict(ids), body])
+        # Without it, a request has the fingerprint that earlier versions gave it.
+        left_out = [request.left_out] if request.left_out else []
+        fingerprint = self._digest([name, dict(ids), body, *left_out])
         fingerprint_before_import = fingerprint
         if imported_ids := request.imported_ids:
             ids = {name: imported_ids.get(id_, id_) for name, id_ in ids.items()}
             body = replace_ids(operation.body_shape, body, imported_ids)
             # An operation from before the import named the same objects by their other ids.
             object_ids += [*ids.values(), *_list_bulk_delete_ids(body)]
-            fingerprint_before_import = self._digest([name, ids, body])
+            fingerprint_before_import = self._digest([name, ids, body, *left_out])
         return OperationRecord(
             id=self.new_id(),
             tenant=key.tenant,
