@@ -410,6 +410,16 @@ async def test_request_refused_by_the_proxy_is_unsent(tmp_path: Path, authority:
     assert len(proxy.heads) >= 2
 
 
+async def test_proxy_is_asked_for_an_ipv6_address_in_brackets(tmp_path: Path) -> None:
+    proxy = ConnectProxy(b"403 Forbidden")
+    environments = {ENVIRONMENT: {"base_url": "https://[::1]:9"}}
+    async with proxy.open() as url:
+        sections = {"environments": environments, "upstream": {"proxy": url}}
+        async with open_signed_gateway(tmp_path, "http://x", **sections) as gateway:
+            await send_raw(gateway, READ_REQUEST)
+    assert {head.partition("\r\n")[0] for head in proxy.heads} == {"CONNECT [::1]:9 HTTP/1.1"}
+
+
 def test_proxy_requires_https(tmp_path: Path) -> None:
     upstream = {"proxy": "http://proxy.example:3128"}
     environments = {ENVIRONMENT: {"base_url": "http://service.example", "allow_http": True}}

@@ -158,8 +158,9 @@ class Origin:
     async def _open_connection(self) -> UpstreamConnection:
         proxy = self._egress.proxy
         host, port = (proxy.raw_host or "", proxy.port or 0) if proxy else (self._host, self._port)
-        name = f"[{host}]" if ":" in host else host
-        name = f"the proxy {name}:{port}" if proxy else f"{name}:{port}"
+        name = (
+            f"the proxy {_format_authority(host, port)}" if proxy else _format_authority(host, port)
+        )
         try:
             connected_socket = await self._connect_socket(host, port)
             return await self._start_connection(connected_socket)
@@ -191,7 +192,8 @@ class Origin:
             return connection
         transport, tunnel = await loop.create_connection(_Tunnel, sock=connected_socket)
         try:
-            await tunnel.open(f"{self._host}:{self._port}", self._egress.proxy_authorization)
+            authority = _format_authority(self._host, self._port)
+            await tunnel.open(authority, self._egress.proxy_authorization)
             connection = UpstreamConnection(self._forget_connection)
             tls_transport = await loop.start_tls(
                 transport, connection, cast("ssl.SSLContext", context), server_hostname=self._host
@@ -216,6 +218,10 @@ def create_origins(settings: Settings, addresses: Mapping[str, str]) -> dict[str
         name: Origin(URL(address), egress_by_environment[name], settings.upstream)
         for name, address in addresses.items()
     }
+
+
+def _format_authority(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _describe_connect_error(error: OSError) -> str:
