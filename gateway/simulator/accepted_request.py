@@ -8,7 +8,7 @@ from typing import ClassVar, TypeVar
 
 from gateway.simulator import payments, views
 from gateway.simulator.errors import ApiError, Problem, Problems, build_not_found_error
-from gateway.simulator.json_codec import InvalidJson, JsonObject, decode_json
+from gateway.simulator.json_codec import JsonObject, decode_json
 from gateway.simulator.state import Batch, Payment, Recipient, Tenant
 
 Entry = TypeVar("Entry")
@@ -186,7 +186,7 @@ def decode_json_object(data: bytes, parse_float: Callable[[str], Decimal] = Deci
     """Decodes a request body. Raises ApiError."""
     try:
         body = decode_json(data, parse_float)
-    except InvalidJson:
+    except (ValueError, RecursionError):
         raise ApiError(Problem("invalid_field", "Body is not JSON")) from None
     if not isinstance(body, dict):
         raise ApiError(Problem("invalid_field", "Body is not an object"))

@@ -164,35 +164,12 @@ def attach_account(recipient: Recipient, account: Account) -> None:
         set_primary_account(recipient, account)
 
 
-def update_account(
-    tenant: Tenant, recipient: Recipient, account: Account, body: JsonObject
+def renew_account(
+    tenant: Tenant, recipient: Recipient, account: Account, *, make_primary: bool
 ) -> None:
-    """Changes an account, which keeps its position in the list. Raises ApiError."""
-    problems = Problems()
-    if "type" in body and body["type"] != account.type:
-        problems.add_invalid_field("type", "Cannot be changed")
-    if account.is_primary and body.get("primary") is False:
-        # Rule 2: exactly one account is primary, so a client must choose the next one.
-        problems.add_invalid_field("primary", "Make another account primary")
-    fields = merge_and_check_account_fields(tenant, problems, recipient.fields, account, body)
-    problems.raise_if_any()
-    set_account_fields_and_id(
-        tenant, recipient, account, fields, make_primary=bool(body.get("primary"))
-    )
-
-
-def set_account_fields_and_id(
-    tenant: Tenant,
-    recipient: Recipient,
-    account: Account,
-    fields: JsonObject,
-    *,
-    make_primary: bool,
-) -> None:
-    # A new id for each change (rule 3); clients that use the old one get `not_found`.
+    """Gives an account with new fields a new id (rule 3); the old one gets `not_found`."""
     if "account-id" not in tenant.options.deviations:
         account.id = tenant.generate_id("A-", ACCOUNT_ID_LENGTH)
-    account.fields = fields
     if make_primary or account.is_primary:
         set_primary_account(recipient, account)
 

@@ -67,13 +67,9 @@ def _check_payment_before_start(problems: Problems, payment: Payment) -> None:
     # The recipient had no account when the payment was created.
     if payment.terms.account_type is None:
         payments.renew_payment_terms(payment)
-    minimum = views.find_route_minimum(payee)
+    minimum = Decimal(views.find_route_minimum(payee) or 0)
     # The document does not show the currency of routeMinimum: here it is that of the amount.
-    if (
-        payment.terms.account_type == BANK_TRANSFER
-        and minimum is not None
-        and payment.amount < Decimal(minimum)
-    ):
+    if payment.terms.account_type == BANK_TRANSFER and payment.amount < minimum:
         message = f"Must be at least {minimum}, the recipient's routeMinimum"
         problems.add_invalid_field("amount", message)
 

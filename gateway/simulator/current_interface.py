@@ -14,12 +14,11 @@ from gateway.simulator.errors import ApiError, Problem, Problems, build_not_foun
 from gateway.simulator.exchange import Exchange, InterfaceName
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.options import ServiceOptions, Vocabulary
+from gateway.simulator.recipients import CREATE_CHECKS, UPDATE_CHECKS, merge_recipient_fields
 from gateway.simulator.routes import Routes, compile_routes, require_route
 from gateway.simulator.service import Service
 from gateway.simulator.signature import authenticate_request, select_signed_target
 from gateway.simulator.state import Account, Recipient
-
-BOOLEAN_PARAMETERS = ("primary",)
 
 
 class CurrentInterface:
@@ -77,9 +76,8 @@ def _parse_query_arguments(query: Mapping[str, str]) -> JsonObject:
     arguments: dict[str, Any] = dict(query)
     if "ids" in query:
         arguments["ids"] = query["ids"].split(",")
-    for name in BOOLEAN_PARAMETERS:
-        if query.get(name) in ("true", "false"):
-            arguments[name] = query[name] == "true"
+    if query.get("primary") in ("true", "false"):
+        arguments["primary"] = query["primary"] == "true"
     return arguments
 
 
@@ -95,15 +93,34 @@ def _parse_json_body(exchange: Exchange) -> JsonObject:
 
 
 def create_recipient(request: AcceptedRequest) -> JsonObject:
-    recipient = recipients.create_recipient(request.tenant, request.body)
+    tenant, problems, account_body = request.tenant, Problems(), request.body.get("account")
+    fields = merge_recipient_fields(problems, request.body, CREATE_CHECKS, {})
+    recipient = recipients.build_draft_recipient(tenant, fields)
+    # The document does not name the field of the nested account.
+    if isinstance(account_body, dict):
+        nested_problems = problems.create_nested_view("account.")
+        account = accounts.build_draft_account(tenant, nested_problems, fields, account_body)
+        accounts.attach_account(recipient, account)
+    elif account_body is not None:
+        problems.add_invalid_field("account", "Must be an object")
+    problems.raise_if_any()
+    tenant.creation_counts["account"] += len(recipient.accounts)
+    recipients.insert_recipient(tenant, recipient)
     # The recipient did not exist when the request came, so the path cannot name it.
     request.logged_recipients.append(recipient)
     return {"recipient": request.build_recipient(recipient)}
 
 
 def update_recipient(request: AcceptedRequest) -> JsonObject:
-    recipient = request.require_path_recipient()
-    recipients.update_recipient(request.tenant, recipient, request.body)
+    """Changes a recipient's own fields; accounts in the body are ignored."""
+    recipient, problems, body = request.require_path_recipient(), Problems(), request.body
+    # Section 3 allows setting a status in any state, which also takes a recipient out of the
+    # archive. An archived recipient accepts no other change.
+    if "status" not in body:
+        recipients.check_not_archived(recipient)
+    fields = merge_recipient_fields(problems, body, UPDATE_CHECKS, recipient.fields)
+    problems.raise_if_any()
+    recipients.apply_recipient_fields(request.tenant, recipient, fields, body.keys())
     return {"recipient": request.build_recipient(recipient)}
 
 
@@ -134,7 +151,18 @@ def read_account(request: AcceptedRequest) -> JsonObject:
 def update_account(request: AcceptedRequest) -> JsonObject:
     recipient, account = _require_account(request)
     recipients.check_not_archived(recipient)
-    accounts.update_account(request.tenant, recipient, account, request.body)
+    tenant, problems, body = request.tenant, Problems(), request.body
+    if "type" in body and body["type"] != account.type:
+        problems.add_invalid_field("type", "Cannot be changed")
+    if account.is_primary and body.get("primary") is False:
+        # Rule 2: exactly one account is primary, so a client must choose the next one.
+        problems.add_invalid_field("primary", "Make another account primary")
+    fields = accounts.merge_and_check_account_fields(
+        tenant, problems, recipient.fields, account, body
+    )
+    problems.raise_if_any()
+    account.fields = fields
+    accounts.renew_account(tenant, recipient, account, make_primary=bool(body.get("primary")))
     recipients.record_account_change(request.tenant, recipient)
     return {"account": views.build_account(account)}
 
@@ -176,13 +204,8 @@ def get_summary(request: AcceptedRequest) -> JsonObject:
 
 
 def list_payments(request: AcceptedRequest) -> JsonObject:
-    search = request.query.get("search", "")
-    matches = [
-        payment
-        for payment in request.tenant.list_newest_payments()
-        if payments.matches_search(payment, search, payment.id)
-    ]
-    return request.build_page("payments", matches, request.build_payment)
+    newest = request.tenant.list_newest_payments()
+    return operations.build_page_of_found_payments(request, newest, request.build_payment)
 
 
 def read_balance(request: AcceptedRequest) -> JsonObject:

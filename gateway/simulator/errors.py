@@ -1,5 +1,6 @@
 """Errors that the service answers with (current interface, section 7)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gateway.simulator.json_codec import JsonObject
@@ -82,8 +83,24 @@ class Problems:
     def add_problem(self, code: str, name: str, message: str) -> None:
         self.collected.append(Problem(code, message, self.prefix + name))
 
+    def iter_objects(
+        self, body: JsonObject, field_name: str
+    ) -> Iterator[tuple["Problems", JsonObject]]:
+        """Yields the objects of an array in a body; a missing array counts as empty."""
+        entries = body.get(field_name)
+        if not isinstance(entries, list | None):
+            self.add_invalid_field(field_name, "Must be an array")
+            return
+        for position, entry in enumerate(entries or []):
+            if isinstance(entry, dict):
+                yield self.create_nested_view(f"{field_name}[{position}]."), entry
+            else:
+                self.add_invalid_field(f"{field_name}[{position}]", "Must be an object")
+
     def raise_if_any(self) -> None:
         # The first group that has a problem decides the status; the others would contradict it.
         for codes in REPORTED_TOGETHER:
-            if reported := [problem for problem in self.collected if problem.code in codes]:
+            # Without duplicates: one value may be checked for each account that it applies to.
+            unique = dict.fromkeys(self.collected)
+            if reported := [problem for problem in unique if problem.code in codes]:
                 raise ApiError(*reported)

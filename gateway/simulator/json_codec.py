@@ -9,21 +9,14 @@ import simplejson
 JsonObject = dict[str, Any]
 
 
-class InvalidJson(ValueError):
-    pass
-
-
 def decode_json(data: bytes, parse_float: Callable[[str], Decimal] = Decimal) -> Any:
     """Decodes JSON; numbers with a point or exponent become `Decimal`, never float.
 
-    Raises InvalidJson.
+    Raises ValueError, or RecursionError for values that are nested too deeply.
     """
-    try:
-        value = simplejson.loads(data.decode(), parse_float=parse_float)
-        # A lone surrogate decodes but cannot be encoded: refuse it before it is stored.
-        encode_json(value)
-    except (ValueError, RecursionError) as error:
-        raise InvalidJson from error
+    value = simplejson.loads(data.decode(), parse_float=parse_float)
+    # A lone surrogate decodes but cannot be encoded: refuse it before it is stored.
+    encode_json(value)
     return value
 
 

@@ -4,7 +4,7 @@ The document of the current interface does not show the responses of section 4.3
 the legacy interface, sections 4.3 to 4.5. What differs is in the request (`AcceptedRequest`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +12,7 @@ from gateway.simulator import batches, payments, recipients
 from gateway.simulator.accepted_request import AcceptedRequest, Operation
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.payments import iter_array_objects, parse_text
+from gateway.simulator.payments import parse_text
 from gateway.simulator.state import Batch, Payment
 from gateway.simulator.values import is_blank
 
@@ -58,7 +58,7 @@ def create_batch(request: AcceptedRequest) -> JsonObject:
     batch = Batch("", currency, description, created_at=now, updated_at=now)
     drafts = [
         request.parse_payment(nested_problems, entry, batch)
-        for nested_problems, entry in iter_array_objects(problems, request.body, "payments")
+        for nested_problems, entry in problems.iter_objects(request.body, "payments")
     ]
     problems.raise_if_any()
     batches.insert_batch(tenant, batch, filter(None, drafts))
@@ -81,7 +81,7 @@ def update_batch(request: AcceptedRequest) -> JsonObject:
     description = parse_text(
         problems, {"description": batch.description, **request.body}, "description"
     )
-    entries = list(iter_array_objects(problems, request.body, "payments"))
+    entries = list(problems.iter_objects(request.body, "payments"))
     # A copy: new payments get the new currency, and a refused request changes nothing.
     edited_batch = replace(batch, currency=currency)
     added_payments = [
@@ -92,12 +92,12 @@ def update_batch(request: AcceptedRequest) -> JsonObject:
     # One set for all arrays: a request cannot change and remove the same payment.
     find_payments = partial(_iter_referenced_payments, batch, set(), request)
     updates = [each for each in entries if each[1].get("id") is not None]
-    updates += iter_array_objects(problems, request.body, "update_payments")
+    updates += problems.iter_objects(request.body, "update_payments")
     changed_copies = [
         (payment, request.parse_payment_change(nested_problems, entry, payment))
         for nested_problems, entry, payment in find_payments(updates)
     ]
-    removals = iter_array_objects(problems, request.body, "remove_payments")
+    removals = problems.iter_objects(request.body, "remove_payments")
     removed_payments = [payment for _, _, payment in find_payments(removals)]
     problems.raise_if_any()
     batch.currency, batch.description = currency, description
@@ -166,13 +166,22 @@ def read_payment(request: AcceptedRequest) -> JsonObject:
 
 def list_payments_of_batch(request: AcceptedRequest) -> JsonObject:
     """Lists the payments of a batch in the order in which they were added."""
+    candidates = request.require_path_batch().payments.values()
+    return build_page_of_found_payments(request, candidates, request.build_listed_payment)
+
+
+def build_page_of_found_payments(
+    request: AcceptedRequest,
+    candidates: Iterable[Payment],
+    build_payment: Callable[[Payment], JsonObject],
+) -> JsonObject:
     search = request.query.get("search", "")
     matches = [
         payment
-        for payment in request.require_path_batch().payments.values()
+        for payment in candidates
         if payments.matches_search(payment, search, request.build_client_id(payment.id))
     ]
-    return request.build_page("payments", matches, request.build_listed_payment)
+    return request.build_page("payments", matches, build_payment)
 
 
 def update_payment(request: AcceptedRequest) -> JsonObject:

@@ -1,6 +1,5 @@
 """Payments: their terms, validation and changes (current interface, sections 1, 2.1 and 4.3)."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
@@ -42,26 +41,19 @@ def compute_payment_terms(
     rates of bank transfers only.
     """
     # A recipient without an account can be in a batch; only the start requires one.
-    method = payee.primary_account.type if payee.primary_account else None
+    account, source, target = payee.primary_account, batch.currency, currency
+    if currency == source and account and account.fields["currency"] in money.CURRENCIES:
+        target = account.fields["currency"]
+    method = account.type if account else None
     quotes = batch.quote_count if method == BANK_TRANSFER else 0
-    source, fee = batch.currency, Decimal(views.find_payment_fee(payee))
+    rate = money.compute_exchange_rate(source, target, quotes)
     if currency == source:
-        target = _select_account_currency(payee, source)
-        rate = money.compute_exchange_rate(source, target, quotes)
-        return PaymentTerms(
-            method, amount, source, money.multiply_by_rate(amount, rate), target, rate, fee
-        )
-    rate = money.compute_exchange_rate(source, currency, quotes)
-    # The target amount is fixed; the rate decides what the merchant pays.
-    return PaymentTerms(
-        method, money.divide_by_rate(amount, rate), source, amount, currency, rate, fee
-    )
-
-
-def _select_account_currency(payee: Recipient, default: str) -> str:
-    account = payee.primary_account
-    is_supported = account is not None and account.fields["currency"] in money.CURRENCIES
-    return str(account.fields["currency"]) if account and is_supported else default
+        source_amount, target_amount = amount, money.multiply_by_rate(amount, rate)
+    else:
+        # The target amount is fixed; the rate decides what the merchant pays.
+        source_amount, target_amount = money.divide_by_rate(amount, rate), amount
+    fee = Decimal(views.find_payment_fee(payee))
+    return PaymentTerms(method, source_amount, source, target_amount, target, rate, fee)
 
 
 @dataclass(frozen=True)
@@ -71,21 +63,6 @@ class SentAmount:
     field_name: str
     value: Decimal
     currency: str
-
-
-def iter_array_objects(
-    problems: Problems, body: JsonObject, field_name: str
-) -> Iterable[tuple[Problems, JsonObject]]:
-    """Yields the objects of an array in a body; a missing array counts as empty."""
-    entries = body.get(field_name)
-    if not isinstance(entries, list | None):
-        problems.add_invalid_field(field_name, "Must be an array")
-        return
-    for position, entry in enumerate(entries or []):
-        if isinstance(entry, dict):
-            yield problems.create_nested_view(f"{field_name}[{position}]."), entry
-        else:
-            problems.add_invalid_field(f"{field_name}[{position}]", "Must be an object")
 
 
 def parse_payment(

@@ -2,15 +2,9 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from gateway.simulator import accounts, values
-from gateway.simulator.accounts import (
-    BANK_TRANSFER,
-    CHECK,
-    MOBILE_WALLET,
-    is_government_id_missing,
-)
+from gateway.simulator import values
+from gateway.simulator.accounts import BANK_TRANSFER, CHECK, MOBILE_WALLET, is_government_id_missing
 from gateway.simulator.countries import (
     PHONE_COUNTRIES,
     find_country_problem,
@@ -62,7 +56,7 @@ REQUIRED_FIELDS = {
 
 def merge_recipient_fields(
     problems: Problems,
-    body: Mapping[str, Any],
+    body: JsonObject,
     checks: Mapping[str, Check],
     previous_fields: JsonObject,
 ) -> JsonObject:
@@ -73,7 +67,8 @@ def merge_recipient_fields(
     sent_fields = {name: body[name] for name in checks if name in body}
     merged_fields = {**previous_fields, **sent_fields}
     # Of the merged fields: a change of the type may make others required.
-    missing = _list_missing_fields(merged_fields)
+    required = REQUIRED_FIELDS.get(str(merged_fields.get("type")), ("type", "email"))
+    missing = [name for name in required if is_blank(merged_fields.get(name))]
     for name in missing:
         problems.add_empty_field(name)
     for name, value in sent_fields.items():
@@ -81,9 +76,10 @@ def merge_recipient_fields(
             problems.check(name, value, checks[name])
     _merge_sent_address(problems, body, merged_fields)
     if "governmentIds" in body:
-        merged_fields["governmentIds"] = _parse_government_ids(
-            problems, body["governmentIds"], merged_fields
-        )
+        merged_fields["governmentIds"] = []
+        for nested_problems, government_id in problems.iter_objects(body, "governmentIds"):
+            check_government_id(nested_problems, government_id, str(merged_fields.get("type")))
+            merged_fields["governmentIds"].append(government_id)
     # The service derives the name of an individual (section 2.3).
     if merged_fields.get("type") == "individual":
         first_name, last_name = merged_fields.get("firstName"), merged_fields.get("lastName")
@@ -91,15 +87,7 @@ def merge_recipient_fields(
     return merged_fields
 
 
-def _list_missing_fields(fields: JsonObject) -> list[str]:
-    recipient_type = fields.get("type")
-    required = REQUIRED_FIELDS.get(recipient_type, ()) if isinstance(recipient_type, str) else ()
-    return [name for name in required or ("type", "email") if is_blank(fields.get(name))]
-
-
-def _merge_sent_address(
-    problems: Problems, body: Mapping[str, Any], merged_fields: JsonObject
-) -> None:
+def _merge_sent_address(problems: Problems, body: JsonObject, merged_fields: JsonObject) -> None:
     address = dict(merged_fields.get("address") or {})
     sent_fields = body.get("address", {})
     # Null removes the address; a missing field leaves it as it is.
@@ -118,23 +106,6 @@ def _merge_sent_address(
     if not is_blank(phone) and "phone" not in sent_fields:
         address["phone"] = phone
     merged_fields["address"] = address
-
-
-def _parse_government_ids(
-    problems: Problems, sent_fields: Any, merged_fields: JsonObject
-) -> list[JsonObject]:
-    if sent_fields is None:
-        return []
-    if not isinstance(sent_fields, list):
-        problems.add_invalid_field("governmentIds", "Must be an array")
-        return []
-    for position, government_id in enumerate(sent_fields):
-        nested_problems = problems.create_nested_view(f"governmentIds[{position}].")
-        if isinstance(government_id, dict):
-            check_government_id(nested_problems, government_id, str(merged_fields.get("type")))
-        else:
-            problems.add_invalid_field(f"governmentIds[{position}]", "Must be an object")
-    return [government_id for government_id in sent_fields if isinstance(government_id, dict)]
 
 
 def check_government_id(problems: Problems, government_id: JsonObject, recipient_type: str) -> None:
@@ -170,25 +141,6 @@ def _find_government_id_problem(government_id: JsonObject, recipient_type: str) 
     return f"Must have {' to '.join(map(str, dict.fromkeys(digit_range)))} digits"
 
 
-def create_recipient(tenant: Tenant, body: JsonObject) -> Recipient:
-    """Creates a recipient, with an account if the body has one. Raises ApiError."""
-    problems = Problems()
-    fields = merge_recipient_fields(problems, body, CREATE_CHECKS, {})
-    recipient = build_draft_recipient(tenant, fields)
-    # The document does not name the field of the nested account.
-    account_body = body.get("account")
-    if isinstance(account_body, dict):
-        nested_problems = problems.create_nested_view("account.")
-        account = accounts.build_draft_account(tenant, nested_problems, fields, account_body)
-        accounts.attach_account(recipient, account)
-    elif account_body is not None:
-        problems.add_invalid_field("account", "Must be an object")
-    problems.raise_if_any()
-    tenant.creation_counts["account"] += len(recipient.accounts)
-    insert_recipient(tenant, recipient)
-    return recipient
-
-
 def build_draft_recipient(tenant: Tenant, fields: JsonObject) -> Recipient:
     """Builds a recipient without an id: the request may be refused."""
     now = tenant.now()
@@ -200,18 +152,6 @@ def insert_recipient(tenant: Tenant, recipient: Recipient) -> None:
     tenant.recipients[recipient.id] = recipient
     tenant.creation_counts["recipient"] += 1
     refresh_status(recipient)
-
-
-def update_recipient(tenant: Tenant, recipient: Recipient, body: JsonObject) -> None:
-    """Changes a recipient's own fields; accounts in the body are ignored. Raises ApiError."""
-    # Section 3 allows setting a status in any state, which also takes a recipient out of the
-    # archive. An archived recipient accepts no other change.
-    if "status" not in body:
-        check_not_archived(recipient)
-    problems = Problems()
-    fields = merge_recipient_fields(problems, body, UPDATE_CHECKS, recipient.fields)
-    problems.raise_if_any()
-    apply_recipient_fields(tenant, recipient, fields, body.keys())
 
 
 def apply_recipient_fields(
@@ -268,15 +208,12 @@ def is_recipient_payable(recipient: Recipient) -> bool:
         return False
     if primary.type not in (BANK_TRANSFER, CHECK, MOBILE_WALLET):
         return True
-    if is_blank(address.get("country")):
-        return False
     countries = [
         account.fields["country"] for account in recipient.accounts if account.type == BANK_TRANSFER
     ]
-    if not countries:
-        return True
-    if is_blank(address.get("street1")) or is_blank(address.get("city")):
-        return False
-    if PHONE_COUNTRIES.intersection(countries) and is_blank(address.get("phone")):
-        return False
-    return not any(is_government_id_missing(recipient.fields, country) for country in countries)
+    required = ["country", *(("street1", "city") if countries else ())]
+    if PHONE_COUNTRIES.intersection(countries):
+        required.append("phone")
+    return not any(is_blank(address.get(name)) for name in required) and not any(
+        is_government_id_missing(recipient.fields, country) for country in countries
+    )

@@ -167,11 +167,11 @@ def _build_account_fields(
             ids["iban"] = str(IBAN.from_bban(place.country, ids["iban"]))
         country = {"currency": place.currency, "country": place.country}
         return {**country, "accountHolderName": name, **ids}
-    if account_type == CHECK:
-        street, postal = f"{rng.randint(1, 250)} High Street", _fill_digits(rng, "#####")
-        mailing = {"name": name, "street1": street, "city": place.city}
-        mailing |= {"region": "OR", "country": "US", "postal": postal}
-        return {"currency": "USD", "mailing": mailing}
-    if account_type == MOBILE_WALLET:
-        return {"currency": "USD", "phoneNumber": _fill_digits(rng, "+1##########")}
-    return {"currency": "USD", "emailAddress": recipient.fields["email"]}
+    mailing = {"name": name, "street1": f"{rng.randint(1, 250)} High Street", "city": place.city}
+    mailing |= {"region": "OR", "country": "US", "postal": _fill_digits(rng, "#####")}
+    own_fields: dict[str, JsonObject] = {
+        CHECK: {"mailing": mailing},
+        MOBILE_WALLET: {"phoneNumber": _fill_digits(rng, "+1##########")},
+    }
+    wallet_fields = {"emailAddress": recipient.fields["email"]}
+    return {"currency": "USD", **own_fields.get(account_type, wallet_fields)}

@@ -209,14 +209,9 @@ class Tenant:
 
     def list_newest_payments(self, payee: Recipient | None = None) -> list[Payment]:
         """Lists the payments of all batches, newest first, or those to one recipient."""
-        payments = [
-            payment
-            for payment in self.payments.values()
-            if payee is None or payment.recipient is payee
-        ]
-        # Before a stable sort: of payments with equal dates, the last created comes first.
-        payments.reverse()
-        return sorted(payments, key=lambda payment: payment.created_at, reverse=True)
+        # Reversed after the sort: of payments with equal dates, the last created comes first.
+        newest = sorted(self.payments.values(), key=lambda payment: payment.created_at)[::-1]
+        return [payment for payment in newest if payee is None or payment.recipient is payee]
 
     def read_balance(self, currency: str) -> Decimal:
         return self.balances.get(currency, ZERO)
@@ -228,13 +223,11 @@ class Tenant:
         self.balances[currency] = sum_amounts((self.read_balance(currency), amount))
 
 
-def format_timestamp(timestamp: datetime) -> str:
+def format_timestamp(timestamp: datetime | None) -> str | None:
     """Formats as ISO 8601 in UTC with a trailing Z (section 2.1)."""
+    if timestamp is None:
+        return None
     return timestamp.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
-
-
-def format_optional_timestamp(timestamp: datetime | None) -> str | None:
-    return format_timestamp(timestamp) if timestamp else None
 
 
 def build_legacy_id(merchant: str, service_id: str) -> str:

@@ -34,20 +34,16 @@ def create_choice_check(*choices: str) -> Check:
 
 def find_mask_problem(value: Any) -> str | None:
     # Responses show masked values: a client that sends one back would overwrite the real value.
-    if not isinstance(value, str):
-        return "Must be a string"
-    return "Must not be masked" if "*" in value else None
+    return find_text_problem(value) or ("Must not be masked" if "*" in value else None)
 
 
 def find_date_problem(value: Any) -> str | None:
     try:
-        # The pattern first: ``fromisoformat`` accepts other ISO 8601 forms too.
-        if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
-            date.fromisoformat(value)
-            return None
+        # Compared, because ``fromisoformat`` accepts other ISO 8601 forms too.
+        is_date = date.fromisoformat(value).isoformat() == value
     except (TypeError, ValueError):
-        pass
-    return "Must be a date, YYYY-MM-DD"
+        is_date = False
+    return None if is_date else "Must be a date, YYYY-MM-DD"
 
 
 def find_street_problem(value: Any) -> str | None:

@@ -7,26 +7,12 @@ of the legacy interface, with the service's words.
 from decimal import Decimal
 
 from gateway.simulator import money
-from gateway.simulator.accounts import (
-    BANK_TRANSFER,
-    CHECK,
-    MOBILE_WALLET,
-    OWN_FIELDS,
-    WALLET_FIELD,
-)
+from gateway.simulator.accounts import BANK_TRANSFER, CHECK, MOBILE_WALLET, OWN_FIELDS, WALLET_FIELD
 from gateway.simulator.countries import SEPA_COUNTRIES, WIRE_COUNTRIES
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.options import LegacyVocabulary, Vocabulary
 from gateway.simulator.recipients import ADDRESS_CHECKS
-from gateway.simulator.state import (
-    Account,
-    Batch,
-    Payment,
-    Recipient,
-    Tenant,
-    format_optional_timestamp,
-    format_timestamp,
-)
+from gateway.simulator.state import Account, Batch, Payment, Recipient, Tenant, format_timestamp
 from gateway.simulator.values import mask_value
 
 BANK_NAMES = ("Harbour Bank", "Meridian Savings", "Unión de Crédito", "First Orchard Bank")
@@ -79,7 +65,7 @@ def build_recipient(tenant: Tenant, recipient: Recipient) -> JsonObject:
 def build_compliance(recipient: Recipient) -> JsonObject:
     return {
         "status": recipient.compliance_status,
-        "checkedAt": format_optional_timestamp(recipient.compliance_checked_at),
+        "checkedAt": format_timestamp(recipient.compliance_checked_at),
     }
 
 
@@ -125,15 +111,12 @@ def build_account(account: Account) -> JsonObject:
         "currency": account.fields["currency"],
         "type": account.type,
     }
-    if account.type == BANK_TRANSFER:
-        return common_fields | _build_bank_fields(account.fields)
-    own_field, _ = OWN_FIELDS.get(account.type, WALLET_FIELD)
-    return common_fields | {own_field: account.fields[own_field]}
-
-
-def _build_bank_fields(fields: JsonObject) -> JsonObject:
+    fields = account.fields
+    if account.type != BANK_TRANSFER:
+        own_field, _ = OWN_FIELDS.get(account.type, WALLET_FIELD)
+        return common_fields | {own_field: fields[own_field]}
     number = str(fields.get("accountNum") or fields.get("iban"))
-    return {
+    return common_fields | {
         **{name: fields.get(name) for name in PLAIN_BANK_FIELDS},
         "accountNum": mask_value(fields.get("accountNum") or None),
         "iban": mask_value(fields.get("iban") or None),
@@ -154,15 +137,15 @@ def build_batch(tenant: Tenant, batch: Batch) -> JsonObject:
         "currency": batch.currency,
         "description": batch.description,
         **_build_timestamps(batch),
-        "quoteExpiredAt": format_optional_timestamp(batch.quote_expires_at),
+        "quoteExpiredAt": format_timestamp(batch.quote_expires_at),
         **batch.overrides,
     }
 
 
 def _build_timestamps(batch: Batch) -> JsonObject:
     return {
-        "sentAt": format_optional_timestamp(batch.sent_at),
-        "completedAt": format_optional_timestamp(batch.completed_at),
+        "sentAt": format_timestamp(batch.sent_at),
+        "completedAt": format_timestamp(batch.completed_at),
         "createdAt": format_timestamp(batch.created_at),
         "updatedAt": format_timestamp(batch.updated_at),
     }
@@ -209,7 +192,7 @@ def build_payment_fields(payment: Payment) -> JsonObject:
         "targetCurrency": terms.target_currency,
         "targetCurrencyName": money.look_up_currency_name(terms.target_currency),
         "compliance": build_compliance(payment.recipient),
-        "processedAt": format_optional_timestamp(payment.processed_at),
+        "processedAt": format_timestamp(payment.processed_at),
         "createdAt": format_timestamp(payment.created_at),
         "updatedAt": format_timestamp(payment.updated_at),
         "batch": {"id": payment.batch.id, **_build_timestamps(payment.batch)},

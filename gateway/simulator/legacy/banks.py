@@ -33,13 +33,10 @@ class AccountBody:
     client_names: dict[str, str] = field(default_factory=dict)
 
 
-def has_number_sent_back_masked(sent_fields: JsonObject, previous_fields: JsonObject) -> bool:
-    """Whether one of the numbers equals the mask that responses show."""
-    return any(
-        sent_fields.get(name) is not None
-        and sent_fields[name] == mask_value(previous_fields.get(name))
-        for name in MASKED_FIELDS
-    )
+def list_masks_sent_back(sent_fields: JsonObject, previous_fields: JsonObject) -> list[str]:
+    """Lists the numbers that equal the mask which responses show."""
+    masks = {name: mask_value(previous_fields.get(name)) for name in MASKED_FIELDS}
+    return [name for name, mask in masks.items() if mask and sent_fields.get(name) == mask]
 
 
 def translate_bank_account(sent_fields: JsonObject, previous_fields: JsonObject) -> AccountBody:
@@ -62,11 +59,9 @@ def translate_bank_account(sent_fields: JsonObject, previous_fields: JsonObject)
     fields = account_body.fields
     if "country" in fields:
         fields["country"] = country
-    for name in MASKED_FIELDS:
-        # A mask that is sent back means "unchanged"; any other mask is refused by the service's
-        # rules.
-        if name in fields and fields[name] == mask_value(previous_fields.get(name)):
-            del fields[name]
+    # They mean "unchanged"; any other mask is refused by the service's rules.
+    for name in list_masks_sent_back(fields, previous_fields):
+        del fields[name]
     compact_iban = str(fields.get("iban")).replace(" ", "").upper()
     if isinstance(fields.get("branchId"), str):
         fields["branchId"] = re.sub("[ -]", "", fields["branchId"])

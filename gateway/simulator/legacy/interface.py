@@ -16,12 +16,7 @@ from gateway.simulator import operations, payments, recipients
 from gateway.simulator import views as service_views
 from gateway.simulator.accepted_request import AcceptedRequest, decode_json_object
 from gateway.simulator.countries import COUNTRIES, parse_country_codes
-from gateway.simulator.errors import (
-    ApiError,
-    Problem,
-    Problems,
-    build_not_found_error,
-)
+from gateway.simulator.errors import ApiError, Problem, Problems, build_not_found_error
 from gateway.simulator.exchange import Exchange, InterfaceName
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import lists, recipient_bodies, views
@@ -289,8 +284,10 @@ class LegacyInterface:
     def accept_request(self, exchange: Exchange) -> LegacyRequest:
         """Finds the route, then checks the API key, which geography and preflights do not need."""
         query = dict(parse_qsl(exchange.target.partition("?")[2], keep_blank_values=True))
-        if exchange.method == "OPTIONS" or self._require_route(exchange)[0] == KEYLESS_OPERATION:
-            # These operations need no data, so they get a tenant without a merchant.
+        is_keyless = exchange.method == "OPTIONS" or KEYLESS_OPERATION in require_route(
+            self._routes, exchange.method, exchange.path
+        )
+        if is_keyless:  # These operations need no data, so they get a tenant without a merchant.
             return LegacyRequest(self.service.find_or_create_tenant("", ""), query)
         # Credentials without an API key have an empty one, which must not match an empty header.
         api_key = exchange.headers.get("X-API-Key") or None
@@ -304,7 +301,9 @@ class LegacyInterface:
     def handle_operation(self, exchange: Exchange, request: AcceptedRequest) -> JsonObject:
         if exchange.method == "OPTIONS":
             return self._answer_preflight(exchange)
-        run_operation, request.path_ids = self._require_route(exchange)
+        run_operation, request.path_ids = require_route(
+            self._routes, exchange.method, exchange.path
+        )
         if exchange.method != "GET" and run_operation not in BODYLESS_OPERATIONS:
             # The Content-Type is not checked: section 5 asks for one, but clients omit it.
             body = decode_json_object(exchange.body, JsonNumber)
@@ -314,13 +313,13 @@ class LegacyInterface:
     def select_error_status(self, error: ApiError) -> int:
         return STATUS_BY_CODE.get(error.problems[0].code, 500)
 
-    def _require_route(self, exchange: Exchange) -> tuple[Operation, tuple[str, ...]]:
-        routes = list_routes(self.service.vocabulary.legacy)
-        return require_route(routes, exchange.method, exchange.path)
+    @property
+    def _routes(self) -> Routes[Operation]:
+        return list_routes(self.service.vocabulary.legacy)
 
     def _answer_preflight(self, exchange: Exchange) -> JsonObject:
-        routes = list_routes(self.service.vocabulary.legacy)
-        methods = [each.method for each in routes if each.path_pattern.fullmatch(exchange.path)]
+        path = exchange.path
+        methods = [each.method for each in self._routes if each.path_pattern.fullmatch(path)]
         if not methods:
             raise build_not_found_error("Path")
         exchange.response_headers = {

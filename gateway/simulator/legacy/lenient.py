@@ -10,8 +10,6 @@ import pycountry
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
 
-BOOLEAN_WORDS = {"true": True, "false": False}
-
 
 # The text is needed because 10.0 and 10.00 are equal numbers, but only 10.00 is a valid amount.
 class JsonNumber(Decimal):
@@ -57,9 +55,7 @@ def parse_object(problems: Problems, body: JsonObject, name: str) -> JsonObject:
 
 def parse_boolean(value: Any) -> bool | None:
     """Parses true or false, also as a word; returns None for any other value."""
-    if isinstance(value, str):
-        return BOOLEAN_WORDS.get(value.lower())
-    return value if isinstance(value, bool) else None
+    return {"true": True, "false": False}.get(str(value).lower())
 
 
 def parse_integer(value: Any) -> int | None:

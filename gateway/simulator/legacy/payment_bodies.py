@@ -18,7 +18,7 @@ def parse_batch_currency(request: AcceptedRequest, problems: Problems) -> str:
     """Parses a new batch's currency, or takes it from the first payment that has one."""
     sent_currencies = [(problems, lenient.normalize_currency(request.body.get("sourceCurrency")))]
     # Payments that disagree are reported with each payment, when it is parsed.
-    for nested_problems, entry in payments.iter_array_objects(Problems(), request.body, "payments"):
+    for nested_problems, entry in Problems().iter_objects(request.body, "payments"):
         code = lenient.normalize_currency(entry.get("sourceCurrency"))
         sent_currencies.append((Problems(problems.collected, nested_problems.prefix), code))
     found = (sent for sent in sent_currencies if not is_blank(sent[1]))
@@ -134,7 +134,6 @@ def _resolve_recipient(
 def _check_minimum_amount(problems: Problems, payee: Recipient, amount: SentAmount) -> None:
     # Only for recipients given by email, which this request looked up; others are checked at the
     # start.
-    minimum = views.find_route_minimum(payee)
-    is_recipient_currency = amount.currency == payee.fields.get("primaryCurrency")
-    if minimum is not None and is_recipient_currency and amount.value < Decimal(minimum):
+    minimum = Decimal(views.find_route_minimum(payee) or 0)
+    if amount.currency == payee.fields.get("primaryCurrency") and amount.value < minimum:
         problems.add_invalid_field(amount.field_name, f"Is less than the least amount, {minimum}")

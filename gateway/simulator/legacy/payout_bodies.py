@@ -5,7 +5,7 @@ Each method is one account of the service.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from gateway.simulator import accounts, values
 from gateway.simulator.accounts import BANK_TRANSFER
@@ -41,8 +41,7 @@ class PayoutParser:
     recipient: Recipient
     mode: Mode
     primary_type: str | None = None
-    currency: str | None = None
-    is_currency_refused: bool = False
+    currency: Any = None
     is_bank_sent_back: bool = False
     new_accounts: list[tuple[Account, Account | None]] = field(default_factory=list)
     """Pairs of a new and the replaced account."""
@@ -73,7 +72,9 @@ class PayoutParser:
         if shape_problems.collected:
             self.problems.collected.extend(shape_problems.collected)
             return False
-        self.currency = self._parse_currency(primary.get("currency"))
+        self.currency = lenient.normalize_currency(primary.get("currency"))
+        if self.currency is not None:
+            self.problems.check("primary.currency", self.currency, values.find_currency_problem)
         method = primary.get("method")
         given_words = [
             word
@@ -94,30 +95,18 @@ class PayoutParser:
     def _method_words(self) -> tuple[str, str]:
         return "bank", self.tenant.vocabulary.legacy.wallet
 
-    @property
-    def account_problems(self) -> Problems:
-        return self.problems.create_nested_view("accounts.")
-
     def _parse_government_id(self, bank_body: JsonObject) -> list[SentId]:
         """Parses the id of a bank account, of the account's country; the shown one is no change."""
         current_account, value = self._find_account("bank"), bank_body.get("governmentId")
         fields = current_account.fields if current_account else {}
-        self.is_bank_sent_back = banks.has_number_sent_back_masked(bank_body, fields)
+        self.is_bank_sent_back = bool(banks.list_masks_sent_back(bank_body, fields))
         country = lenient.normalize_country(bank_body.get("country")) or fields.get("country")
         if value is None or not is_country_code(country):
             return []
         if value == mask_recipient_government_id(self.recipient.fields, country):
             return []
-        problems = self.account_problems.create_nested_view("bank.")
+        problems = self.problems.create_nested_view("accounts.bank.")
         return [SentId(problems, "governmentId", str(country), value)]
-
-    def _parse_currency(self, value: object) -> str | None:
-        code = lenient.normalize_currency(value)
-        if code is None or values.find_currency_problem(code) is None:
-            return None if code is None else str(code)
-        self.problems.add_invalid_field("primary.currency", "Must be an ISO 4217 code")
-        self.is_currency_refused = True
-        return None
 
     def _parse_primary_method(self, method: object, given_words: list[str]) -> str | None:
         current_word = find_primary_method(self.tenant, self.recipient)
@@ -152,7 +141,7 @@ class PayoutParser:
         account = self._find_account(word)
         # A POST adds methods, so it must have the account that it names.
         if account is None or self.mode != "patch":
-            self.account_problems.add_empty_field(word)
+            self.problems.add_empty_field(f"accounts.{word}")
         else:
             body = AccountBody({} if self.currency is None else {"currency": self.currency})
             self._change_account(word, account, body)
@@ -238,10 +227,9 @@ class PayoutParser:
 
     def _apply_accounts(self) -> None:
         for account, fields in self.changed_accounts:
+            account.fields = fields
             make_primary = account.type == self.primary_type
-            accounts.set_account_fields_and_id(
-                self.tenant, self.recipient, account, fields, make_primary=make_primary
-            )
+            accounts.renew_account(self.tenant, self.recipient, account, make_primary=make_primary)
         for account, replaced in self.new_accounts:
             accounts.attach_account(self.recipient, account)
             if replaced is not None:
@@ -262,10 +250,6 @@ class PayoutParser:
             names["accountNum"] = f"{path}.iban"
         if "currency" not in body.client_names:
             names["currency"] = "primary.currency"
-            if self.is_currency_refused:
-                nested_problems.collected[:] = [
-                    problem for problem in nested_problems.collected if problem.field != "currency"
-                ]
         lenient.translate_problems(self.problems, nested_problems, names, f"{path}.")
 
 
@@ -278,12 +262,12 @@ def _has_account_body(word: str, value: object, method: object) -> bool:
 
 def _parse_hold(problems: Problems, body: JsonObject, previous_hold: JsonObject) -> JsonObject:
     hold = dict(previous_hold)
-    if body.get("limit") is not None:
-        hold["limit"] = lenient.parse_integer(body["limit"])
-        if hold["limit"] is None:
-            problems.add_invalid_field("limit", "Must be a whole number")
-    if body.get("active") is not None:
-        hold["active"] = lenient.parse_boolean(body["active"])
-        if hold["active"] is None:
-            problems.add_invalid_field("active", "Must be true or false")
+    for name, parse, message in (
+        ("limit", lenient.parse_integer, "Must be a whole number"),
+        ("active", lenient.parse_boolean, "Must be true or false"),
+    ):
+        if body.get(name) is not None:
+            hold[name] = parse(body[name])
+            if hold[name] is None:
+                problems.add_invalid_field(name, message)
     return hold

@@ -195,11 +195,12 @@ def _build_batch_view(request: AcceptedRequest, batch: Batch) -> JsonObject:
 def build_summary(request: AcceptedRequest, batch: Batch) -> JsonObject:
     """Builds a summary; it lists bank and wallet always, other methods only if used."""
     tenant, wallet = request.tenant, request.tenant.vocabulary.wallet
+    words = tenant.vocabulary.legacy
     payments_by_type: dict[str, list[Payment]] = defaultdict(list, {BANK_TRANSFER: [], wallet: []})
     for payment in batch.payments.values():
         # A payment to a recipient without a payout method counts as a bank transfer, the default.
         payments_by_type[payment.terms.account_type or BANK_TRANSFER].append(payment)
-    view, service_total = _build_batch_view(request, batch), tenant.vocabulary.legacy.service_total
+    view = _build_batch_view(request, batch)
     # A wallet in another currency cannot pay for this batch.
     wallet_currency, wallet_amount = tenant.wallet_balance or ("", money.ZERO)
     wallet_funds = wallet_amount if wallet_currency == batch.currency else money.ZERO
@@ -210,28 +211,26 @@ def build_summary(request: AcceptedRequest, batch: Batch) -> JsonObject:
         "methods": {
             str(translate_account_type(tenant, account_type)): _build_totals(payments)
             | {
-                "accountType": _select_summary_account_type(tenant, account_type),
+                "accountType": (
+                    words.wallet_account_type
+                    if account_type == wallet
+                    else words.service_account_type
+                ),
                 "displayName": _find_label(tenant, account_type, in_summary=True),
             }
             for account_type, payments in payments_by_type.items()
         },
-        service_total: _build_totals(
+        words.service_total: _build_totals(
             payment for payment in batch.payments.values() if payment.terms.account_type != wallet
         ),
         "GatewayTotal": _build_totals(payments_by_type[wallet]),
         "total": _build_totals(batch.payments.values()),
         "merchantBalances": {
             "GatewayTotal": _convert_to_json_number(wallet_funds),
-            service_total: _convert_to_json_number(tenant.read_balance(batch.currency)),
+            words.service_total: _convert_to_json_number(tenant.read_balance(batch.currency)),
         },
         "enoughFunds": tenant.has_balance_for_batch(batch),
     }
-
-
-def _select_summary_account_type(tenant: Tenant, account_type: str) -> str:
-    words = tenant.vocabulary.legacy
-    is_wallet = account_type == tenant.vocabulary.wallet
-    return words.wallet_account_type if is_wallet else words.service_account_type
 
 
 def _build_totals(payments: Iterable[Payment]) -> JsonObject:
