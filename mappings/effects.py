@@ -230,10 +230,10 @@ class ListQuery(msgspec.Struct, frozen=True):
     page_size: int
     is_hidden: Callable[[JSON], bool]
     is_match: Callable[[JSON], bool]
-    sort_key: Callable[[JSON], Any] | None
-    is_descending: bool
-    native_query: Mapping[str, str] | None
-    prefilter: Mapping[str, str]
+    sort_key: Callable[[JSON], Any] | None = None
+    is_descending: bool = False
+    native_query: Mapping[str, str] | None = None
+    prefilter: Mapping[str, str] = {}
     excluded_ids: frozenset[str] = frozenset()
     is_indexed: bool = False
     is_sorted_by_id: bool = False

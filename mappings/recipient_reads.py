@@ -197,8 +197,4 @@ def build_visible_payments_query(path: str, redirects: Mapping[str, Facts]) -> L
         ALL_ROWS,
         is_hidden=is_in_superseded_batch,
         is_match=lambda _row: True,
-        sort_key=None,
-        is_descending=False,
-        native_query=None,
-        prefilter={},
     )

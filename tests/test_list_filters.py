@@ -298,6 +298,26 @@ async def test_partly_unreadable_list_is_an_internal_error(
             assert response.status == 500, (path, query, response.text)
 
 
+async def test_search_in_unreadable_memos_is_an_internal_error(tmp_path: Path) -> None:
+    """A service without memos: only its summary says which of two payments has which memo."""
+    options = ServiceOptions(deviations=frozenset({"memo/ignored"}))
+    service = Service(seed=1, options=options)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        payments = [
+            {"recipient": {"id": recipient}, "sourceAmount": amount, "memo": memo}
+            for amount, memo in (("1.00", "rent"), ("2.00", "tools"))
+        ]
+        body = {"sourceCurrency": "USD", "payments": payments}
+        await request_successfully(gateway, "POST", "/batches", body)
+        path = f"/recipients/{recipient}/payments"
+        (row,) = (await request_successfully(gateway, "GET", f"{path}?search=rent"))["payments"]
+        assert (row["memo"], row["sourceAmount"]) == ("rent", "1.00")
+        service.faults.append(Fault("GET", "/v1/batch/*/summary", status=503, times=50))
+        assert (await gateway.request("GET", f"/v1{path}?search=rent")).status == 500
+        assert (await gateway.request("GET", f"/v1{path}")).status == 200
+
+
 async def test_ignored_parameters_are_counted(gateway_and_service: GatewayAndService) -> None:
     running = gateway_and_service.gateway.running
     scrape_before = await fetch_metrics(gateway_and_service.gateway.session, running.admin_url)

@@ -42,7 +42,7 @@ IN_MEMORY = next((folder for folder in ("/dev/shm",) if os.access(folder, os.W_O
 LIKELY_TAGS = {
     "objects": ("recipients", "payouts", "lists", "batches"), "banking": ("faults", "banks", "payouts"),
     "recipient_queries": ("lists",), "recipient_bodies": ("recipients",),
-    "recipients": ("recipients", "lists"), "recipient_reads": ("recipients", "lists"), "payouts": ("payouts", "banks"),
+    "recipients": ("recipients", "lists"), "recipient_reads": ("recipients", "lists", "pages"), "payouts": ("payouts", "banks"),
     "payout_changes": ("payouts",), "payout_methods": ("payouts",),
     "government_ids": ("banks", "recipients"), "balances": ("balances", "batches"),
     "summaries": ("batches",), "paging": ("pages", "lists"),
