@@ -109,7 +109,7 @@ def _build_overlap_conditions() -> tuple[ColumnElement[bool], ColumnElement[bool
     has_overlapped = and_(
         HAS_FINGERPRINT,
         _is_in_state(states.ANSWERED),
-        operations.c.ended_at > bindparam("repeats_since", type_=operations.c.ended_at.type),
+        operations.c.ended_at >= bindparam("repeats_since", type_=operations.c.ended_at.type),
     )
     return and_(IS_UNREAD_ANSWER, has_overlapped), and_(HAS_ANY_IDEMPOTENCY_KEY, has_overlapped)
 
@@ -255,6 +255,13 @@ CLOSE = Statement(lambda _kind: _build_closing_update())
 """The response stays for a while, because a connection reset may yet show that its client has not
 read it."""
 
+RECORD_REPLAY = Statement(
+    lambda _kind: update(operations).where(
+        operations.c.id == bindparam("operation_id"),
+        or_(IS_DONE, _is_in_state(states.ANSWERED)),
+    ),
+    ["ended_at"],
+)
 REOPEN_OPERATION = Statement(
     lambda _kind: (
         update(operations)

@@ -86,6 +86,13 @@ class OperationRepository(checkpoints.CheckpointWriter):
         values = {"operation_id": id_}
         await self._store.write(lambda tx: tx.execute(statements.REOPEN_OPERATION, values))
 
+    async def record_replay(self, id_: str) -> None:
+        """Sets the end of an operation to now, when its stored response is about to be sent."""
+        values = {"operation_id": id_, "ended_at": self._store.database_clock.now()}
+        await self._store.write(
+            lambda tx: tx.execute(statements.RECORD_REPLAY, values), is_brief=True
+        )
+
     async def mark_client_disconnected(self, id_: str) -> None:
         statement = (
             update(operations).where(operations.c.id == id_).values(is_client_disconnected=True)

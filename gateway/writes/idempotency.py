@@ -124,7 +124,7 @@ class IdempotencyGuard:
                     write_request, wait_state, render_answer
                 )
                 if not isinstance(execution, OperationExecution):
-                    await self._record_key_of_retry(write_request, *execution)
+                    await self._record_replay(write_request, *execution)
                     return execution
                 try:
                     await self._recipient_locks.acquire_recipient_lock(
@@ -261,15 +261,18 @@ class IdempotencyGuard:
             self.deliveries.end(execution.operation_record)
             raise
 
-    async def _record_key_of_retry(
+    async def _record_replay(
         self,
         write_request: WriteRequest,
         response: LegacyResponse,
         first_attempt: OperationRecord | None,
     ) -> None:
-        """Records the Idempotency-Key of a retry whose first attempt had none."""
+        """Records that a response is replayed, and the Idempotency-Key if only the retry has one."""
+        if first_attempt is None:
+            return
+        await self._journal.record_replay(first_attempt)
         key_digest = self._journal.digest_idempotency_key(write_request.idempotency_key)
-        if key_digest and first_attempt and first_attempt.idempotency is None:
+        if key_digest and first_attempt.idempotency is None:
             # A long response is not stored yet.
             stored = await stored_responses.encode_response(response)
             await self._journal.operations.add_idempotency_key(first_attempt, key_digest, stored)
@@ -373,15 +376,18 @@ class IdempotencyGuard:
         if self.deliveries.reset_ids:
             await self.deliveries.save_deliveries_and_resets()
         while True:
+            read_at = self._journal.monotonic()
             rows = await self._journal.operations.list_related_open(record)
             await self._reconciler.load_leases_of_operations(rows)
             own_rows = filter(self._reconciler.is_own, rows)
             unhandled_ids = {
                 row.id for row in own_rows if not self._journal.is_handled_by_this_process(row)
             }
-            if unhandled_ids <= checked_ids:
+            if unhandled_ids <= checked_ids and not self._journal.has_identical_ended_since(
+                record, read_at
+            ):
                 break
-            # A row may have been closed while it was read, so it is read once more.
+            # A row may have been closed, or inserted and closed, while it was read.
             checked_ids = unhandled_ids
         return sorted(
             rows, key=self._reconciler.is_operation_executing

@@ -81,7 +81,8 @@ class Journal:
         self.ended_at: TtlCache[str, float] = TtlCache(
             MAX_REMEMBERED_ENDS, ENDS_REMEMBERED_SECONDS, self.monotonic
         )
-        """When operations ended here, by the monotonic clock and operation id."""
+        """When operations ended here, or were replayed, by the monotonic clock: by operation id, and by
+        fingerprint."""
         self.deliveries = Deliveries(self.operations, self.unsaved_executions, self.monotonic)
         self.replay_seconds = replay_seconds
         """Seconds after a delivered response for which an identical request is still a retry."""
@@ -264,7 +265,21 @@ class Journal:
 
     def record_end(self, record: OperationRecord) -> None:
         """Records that an operation ends: its response is sent after this."""
-        self.ended_at.put(record.id, self.monotonic())
+        for key in (record.id, record.fingerprint):
+            self.ended_at.put(key, self.monotonic())
+
+    def has_identical_ended_since(self, record: OperationRecord, since: float) -> bool:
+        """Whether an identical request has ended here since a time by the monotonic clock."""
+        ends = map(self.ended_at.get, record.fingerprints)
+        return any(ended_at is not None and ended_at >= since for ended_at in ends)
+
+    async def record_replay(self, record: OperationRecord) -> None:
+        """Records that a stored response is sent after this, also for other processes.
+
+        A request that came before it is the same one, even if it is read after the delivery.
+        """
+        self.record_end(record)
+        await self.operations.record_replay(record.id)
 
     def find_receipt_time(self, received_at: float | None) -> tuple[float, float]:
         """Converts a time of the event loop's clock (None: now) to those of ``read_clocks``."""

@@ -117,8 +117,12 @@ class RetryMatcher:
             # By the monotonic clock: a clock that is set back must not make a retry of a request.
             # ``row.ended_at`` is its delivery with ``replay_seconds``, which may be after the arrival.
             ended_at = self._journal.ended_at.get(row.id)
-            return ended_at is not None and ended_at > received_at - self._journal.replay_seconds
-        return row.ended_at is not None and row.ended_at > arrived_at
+            if ended_at is not None and ended_at >= received_at - self._journal.replay_seconds:
+                return True
+            # Another process may have replayed its response since.
+            if not self._reconciler.has_other_instances:
+                return False
+        return row.ended_at is not None and row.ended_at >= arrived_at
 
     def _has_same_idempotency_key(self, row: OperationRecord, record: OperationRecord) -> bool:
         """Whether both have the same Idempotency-Key, from the same API key."""

@@ -91,6 +91,13 @@ async def request_once(
         return None
     connection = ClientConnection()
     gateway.accept(request, connection)
+    return await wait_for_response(connection, environment, random_source)
+
+
+async def wait_for_response(
+    connection: ClientConnection, environment: ClientEnvironment, random_source: random.Random
+) -> Response | None:
+    """The response to a request that was sent; None if its client gives up before it comes."""
     max_wait_seconds = (
         MAX_WAIT_SECONDS
         if environment.is_undisturbed

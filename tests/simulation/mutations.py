@@ -31,6 +31,7 @@ from tests.simulation.assembly import Response
 from tests.simulation.network import FAULTY_DELIVERIES
 from tests.simulation.scenarios import (
     create_recipient,
+    create_recipient_by_hasty_client,
     create_recipient_while_modes_change,
     start_batch_while_modes_change,
     start_batch_with_signed_changes,
@@ -138,6 +139,13 @@ def _unsaved_response_counts_as_delivered() -> Iterator[tuple[Any, str, Any]]:
         execution.is_delivered = True
 
     yield OperationExecution, "take_over_unsaved_steps", take_over_delivered
+
+
+def _replay_is_not_recorded() -> Iterator[tuple[Any, str, Any]]:
+    async def record_nothing(*_: Any) -> None:
+        pass
+
+    yield Journal, "record_replay", record_nothing
 
 
 def _batch_changes_its_service() -> Iterator[tuple[Any, str, Any]]:
@@ -278,6 +286,17 @@ MISTAKES: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = {
         "state": 0.2,
         "network": 0.0,
         "kill_rate": 0.0,
+    },
+    _replay_is_not_recorded: {
+        "kinds": (create_recipient_by_hasty_client,),
+        "gateways": 1,
+        "scenarios": 24,
+        "kill_rate": 0.0,
+        "network": 0.0,
+        "interruption_rate": 0.0,
+        "outage_rate": 0.0,
+        "freeze_rate": 0.0,
+        "state": 0.0,
     },
     _batch_changes_its_service: {
         **_MODES_CHANGE,

@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.simulator import Batch
 from tests.simulation import clients
-from tests.simulation.assembly import LegacyRequest, Response, SignedRequest
+from tests.simulation.assembly import ClientConnection, LegacyRequest, Response, SignedRequest
 from tests.simulation.clients import ClientEnvironment
 from tests.simulation.network import LegacyNetwork, Network
 
@@ -159,6 +159,41 @@ async def create_recipient(scenario: Scenario) -> None:
             recipient_accounts != account for recipient_accounts in recipients
         ):
             return f"told of {len(reported_ids)}, there is {recipients}"
+        return None
+
+    scenario.checks.append(check)
+
+
+async def create_recipient_by_hasty_client(scenario: Scenario) -> None:
+    """One client that sends copies of its request at once, and again until one is answered.
+
+    No copy comes after a response was delivered, so that all of them are one request.
+    """
+    tag, rng = scenario.tag, scenario.random_source
+    request = LegacyRequest("create_recipient", {}, build_person(tag), None)
+    responses: list[Response] = []
+    for _ in range(clients.MAX_TRIES_BEFORE_VERDICT):
+        connections = [ClientConnection() for _ in range(rng.choice((1, 2, 3)))]
+        for connection in connections:
+            gateway = rng.choice(scenario.environment.gateways)
+            if clients.is_up(gateway):
+                gateway.accept(request, connection)
+        attempts = (
+            clients.wait_for_response(connection, scenario.environment, random.Random(rng.random()))
+            for connection in connections
+        )
+        received = [response for response in await asyncio.gather(*attempts) if response]
+        if responses := [response for response in received if response.status == 200]:
+            break
+        await asyncio.sleep(rng.choice((0.0, 0.1, 2.0)) + scenario.environment.is_undisturbed)
+    scenario.history.append(f"create_recipient {len(responses)}")
+
+    def check() -> str | None:
+        created_count = len(scenario.list_accounts())
+        told_ids = {json.loads(response.data)["recipient"]["id"] for response in responses}
+        # It gives up if a clock was so fast that the write is in doubt for longer.
+        if created_count > 1 or len(told_ids) > created_count:
+            return f"told of {told_ids}, there are {created_count}"
         return None
 
     scenario.checks.append(check)
@@ -507,4 +542,5 @@ SCENARIOS: tuple[Kind, ...] = (
     create_recipient_while_modes_change,
     start_batch_while_modes_change,
     start_batch_with_signed_changes,
+    create_recipient_by_hasty_client,
 )
