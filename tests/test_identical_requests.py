@@ -150,12 +150,10 @@ async def test_concurrent_identical_requests_are_executed_once(gateways: TwoGate
         assert gateways.count_created() == number + 1
 
 
-@pytest.mark.parametrize("at_first", [True, False], ids=["same process", "other process"])
-async def test_request_whose_body_stalls_joins_one_that_is_executed_meanwhile(
+async def _create_batch_while_a_body_stalls(
     gateways: TwoGateways, *, at_first: bool
-) -> None:
-    """Its head came first, and its client gave up and sent it again on another connection."""
-    gateways.service.faults.clear()
+) -> GatewayResponse:
+    """Sends the body of a request to the first gateway only after another one was answered."""
     body = json.dumps(gateways.batch).encode()
     head = (
         f"POST /v1/batches HTTP/1.1\r\nHost: gateway\r\nX-API-Key: {KEY['api_key']}\r\n"
@@ -164,14 +162,39 @@ async def test_request_whose_body_stalls_joins_one_that_is_executed_meanwhile(
     async with await open_connection(gateways.first.running.port) as connection:
         await connection.send(head + body[:20])
         await asyncio.sleep(0.2)
-        gateway = gateways.first if at_first else gateways.second
-        response = await gateways.create_batch(gateway)
+        response = await gateways.create_batch(gateways.first if at_first else gateways.second)
         await connection.send(body[20:])
         stalled_response = await connection.read_response()
     assert stalled_response is not None
     assert (response.status, stalled_response.status) == (200, 200)
     assert stalled_response.headers["idempotent-replayed"] == "true"
+    return response
+
+
+@pytest.mark.parametrize("at_first", [True, False], ids=["same process", "other process"])
+async def test_request_whose_body_stalls_joins_one_that_is_executed_meanwhile(
+    gateways: TwoGateways, *, at_first: bool
+) -> None:
+    """Its head came first, and its client gave up and sent it again on another connection."""
+    gateways.service.faults.clear()
+    response = await _create_batch_while_a_body_stalls(gateways, at_first=at_first)
+    assert "Idempotent-Replayed" not in response.headers
     assert gateways.count_created() == 1
     # It was delivered, so the next identical request is another.
     assert (await gateways.create_batch(gateways.first)).status == 200
     assert gateways.count_created() == 2
+
+
+@pytest.mark.parametrize("at_first", [True, False], ids=["same process", "other process"])
+async def test_request_whose_body_stalls_joins_one_that_is_replayed_meanwhile(
+    gateways: TwoGateways, *, at_first: bool
+) -> None:
+    """It came while the first attempt was answered and not delivered, as the other retry did."""
+    sending = asyncio.ensure_future(gateways.create_batch(gateways.first))
+    await wait_until(lambda: gateways.count_created() == 1)
+    sending.cancel()
+    await asyncio.sleep(DELAY_SECONDS + 0.5)
+    gateways.service.faults.clear()
+    response = await _create_batch_while_a_body_stalls(gateways, at_first=at_first)
+    assert response.headers["Idempotent-Replayed"] == "true"
+    assert gateways.count_created() == 1

@@ -113,15 +113,14 @@ class RetryMatcher:
             return True
         if not self._joins_running:
             return False
-        if row.instance == record.instance:
-            # By the monotonic clock: a clock that is set back must not make a retry of a request.
-            # ``row.ended_at`` is its delivery with ``replay_seconds``, which may be after the arrival.
-            ended_at = self._journal.ended_at.get(row.id)
-            if ended_at is not None and ended_at >= received_at - self._journal.replay_seconds:
-                return True
-            # Another process may have replayed its response since.
-            if not self._reconciler.has_other_instances:
-                return False
+        # ``row.ended_at`` is its delivery with ``replay_seconds``, which may be after the arrival.
+        ended_at = self._journal.ended_at.get(row.id)
+        if ended_at is not None and ended_at >= received_at - self._journal.replay_seconds:
+            return True
+        # By the monotonic clock only, if no other process may have replayed its response since: a
+        # clock that is set back must not make a retry of a request.
+        if row.instance == record.instance and not self._reconciler.has_other_instances:
+            return False
         return row.ended_at is not None and row.ended_at >= arrived_at
 
     def _has_same_idempotency_key(self, row: OperationRecord, record: OperationRecord) -> bool:
