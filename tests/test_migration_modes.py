@@ -28,6 +28,7 @@ from tests.operator_commands import (
 from tests.payouts import create_batch, create_recipient, request_successfully
 from tests.running_gateway import KEY, GatewayResponse
 from tests.sockets import wait_until
+from tests.state import count_operations_by_state
 
 RECIPIENT_BODY = {
     "type": "individual",
@@ -547,6 +548,71 @@ async def test_operator_settles_a_forwarded_write(tmp_path: Path) -> None:
             "batch"
         ]["payments"]
         assert setup.count_current_calls("POST", "/v1/batches") == 0
+
+
+async def lose_forwarded_batch(setup: Any, body: Any) -> str:
+    """Loses the response to a forwarded ``POST /batches``; returns the write's id."""
+    setup.add_legacy_fault("POST", "/v1/batches", close="after")
+    assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
+    return str((await setup.run_json_command("writes", "unsettled"))["writes"][0]["write"])
+
+
+async def settle_and_wait(setup: Any, write: str, *verdict: str) -> None:
+    await setup.run_command("writes", "settle", write, *verdict, "--yes")
+
+    async def is_settled() -> bool:
+        return not (await setup.run_json_command("writes", "unsettled"))["writes"]
+
+    await wait_until_async(is_settled)
+
+
+@pytest.mark.parametrize("is_retried_before", [True, False])
+@pytest.mark.parametrize("has_happened", [True, False])
+async def test_wrong_verdict_on_a_forwarded_write_can_be_corrected(
+    tmp_path: Path, is_retried_before: bool, has_happened: bool
+) -> None:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
+        await setup.set_mode("forward")
+        body = build_batch_body(await create_recipient(setup.gateway), "10.00")
+        write = await lose_forwarded_batch(setup, body)
+        (legacy_batch,) = (await setup.request_legacy("GET", "/v1/batches")).body["batches"]
+        await settle_and_wait(setup, write, "--made", "B-MISTYPED00000000")
+        if is_retried_before:
+            assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
+            (listed,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+            assert listed["write"] == write
+            assert "no B-MISTYPED00000000" in listed["why"]
+            assert f"writes settle {write} --made B-…" in listed["what_to_do"]
+        if has_happened:
+            await settle_and_wait(setup, write, "--made", legacy_batch["id"])
+        else:
+            await age_sent_writes(setup)
+            await settle_and_wait(setup, write, "--did-not-happen")
+        response = await setup.gateway.request("POST", "/v1/batches", body)
+        assert response.status == 200
+        assert (response.body["batch"]["id"] == legacy_batch["id"]) == has_happened
+        assert setup.count_legacy_calls("POST", "/v1/batches") == (1 if has_happened else 2)
+
+
+async def test_verdict_is_final_once_its_client_has_the_response(tmp_path: Path) -> None:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
+        await setup.set_mode("forward")
+        body = build_batch_body(await create_recipient(setup.gateway), "10.00")
+        write = await lose_forwarded_batch(setup, body)
+        (legacy_batch,) = (await setup.request_legacy("GET", "/v1/batches")).body["batches"]
+        await settle_and_wait(setup, write, "--made", legacy_batch["id"])
+        assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 200
+        await age_sent_writes(setup)
+
+        async def is_answered() -> bool:
+            return "done" not in await count_operations_by_state(setup.gateway.settings)
+
+        await wait_until_async(is_answered)
+        output = await setup.run_command(
+            "writes", "settle", write, "--did-not-happen", "--yes", code=2
+        )
+        assert "is already known" in output
+        assert setup.count_legacy_calls("POST", "/v1/batches") == 1
 
 
 @pytest.mark.parametrize(

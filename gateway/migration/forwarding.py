@@ -31,10 +31,11 @@ from gateway.upstream.spool import Spool
 from gateway.writes.batch_routing import BatchRouting
 from gateway.writes.idempotency import IdempotencyGuard
 from gateway.writes.retry_matching import FirstAttemptTranslatedError
-from gateway.writes.stored_responses import FORWARDED_RETRY_AFTER_SECONDS
+from gateway.writes.stored_responses import FORWARDED_RETRY_AFTER_SECONDS, ObjectNotShownError
 from gateway.writes.write_request import WriteRequest
 from mappings import FORWARDED
 from mappings.effects import JSON, Answer, Call, CompareAndSet
+from mappings.errors import NOT_FOUND
 from mappings.failures import CircuitOpen, Failure, Problem, Refused, Unknown, Unreachable
 from mappings.forwarded_writes import FORWARDED_PREFIX
 
@@ -217,7 +218,8 @@ class ForwardedWrite:
             body = json_codec.dumps({"ok": True, "object": word})
             return PassedResponse(200, CIMultiDict(), body)
         path = inbound.target.partition("?")[0].rstrip("/")
-        if operation.name.removeprefix("create_") in _CREATED_OBJECTS:
+        is_creation = operation.name.removeprefix("create_") in _CREATED_OBJECTS
+        if is_creation:
             path += f"/{answer.body.get('id')}"
         read = replace(
             inbound,
@@ -235,6 +237,13 @@ class ForwardedWrite:
         else:
             if response.status == 200:
                 return response
+            if is_creation and NOT_FOUND.code in [
+                problem.code for problem in parse_problems(response.body)
+            ]:
+                raise ObjectNotShownError(
+                    f"the legacy service has no {answer.body.get('id')}, which was recorded as made",
+                    retry_after=FORWARDED_RETRY_AFTER_SECONDS,
+                )
             reason = (
                 f"the legacy service does not show what the write did: status {response.status}"
             )

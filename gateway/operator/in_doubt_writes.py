@@ -18,9 +18,11 @@ from gateway.storage.operation_records import OPERATOR_OUTCOMES, OperationRecord
 from gateway.storage.operation_states import (
     ABSENT,
     CONFIRMED,
+    DONE,
     IN_DOUBT,
     RUNNING,
     SENT,
+    build_operator_outcome_audit_text,
     describe_write_state,
 )
 from gateway.storage.operations import OperationRepository
@@ -399,18 +401,18 @@ async def record_operator_verdict(store: Store, shown_id: str, verdict: str) -> 
     record, write = await find_write_by_shown_id(store, shown_id)
     if record.operation == CHANGE.name:
         raise ActionRefused(f"{shown_id} needs no verdict: {SIGNED_CHANGE_ADVICE}")
-    if write.state != SENT:
+    is_correction = _is_verdict_correctable(record, write) and verdict != write.operator_outcome
+    if write.state != SENT and not is_correction:
         raise ActionRefused(
             f"the outcome of {shown_id} is already known: {describe_write_state(write.state)}"
         )
     check_operator_verdict(write, verdict)
     id_ = format_write_id(record, write)
-    in_doubt_by_id = {
-        in_doubt.id: in_doubt
-        for in_doubt in await load_in_doubt_writes(store, operation_id=record.id)
-    }
-    if (write_in_doubt := in_doubt_by_id.get(id_)) is None:
-        raise ActionRefused(f"{shown_id} is in progress; wait for its answer")
+    if is_correction:
+        names = await _load_legacy_ids_by_operation(store, [(record, write)])
+        write_in_doubt = WriteInDoubt(record, write, names[record.id], "")
+    else:
+        write_in_doubt = await _load_write_in_doubt(store, record, id_)
     # A verdict that it did not happen allows a retry to send the payment again. Until the service
     # rejects the request as too old, it may still be carried out.
     if verdict == ABSENT and (
@@ -422,13 +424,39 @@ async def record_operator_verdict(store: Store, shown_id: str, verdict: str) -> 
     if verdict not in OPERATOR_OUTCOMES:
         verdict = await _resolve_unclaimed_service_id(store, record, verdict)
     # A compare-and-set: a gateway may have found the outcome while the operator was looking.
-    if not await OperationRepository(store, ObjectStateStore(store)).record_operator_outcome(
-        record, write.number, verdict, id_
-    ):
+    repository = OperationRepository(store, ObjectStateStore(store))
+    if is_correction:
+        action = build_operator_outcome_audit_text(id_, verdict)
+        is_recorded = await repository.reopen_confirmed_by_operator(
+            record, write, outcome=verdict, audit_action=action
+        )
+    else:
+        is_recorded = await repository.record_operator_outcome(record, write.number, verdict, id_)
+    if not is_recorded:
         raise ActionRefused(
             f"the outcome of {shown_id} became known meanwhile; see `writes unsettled`"
         )
     return write_in_doubt
+
+
+def _is_verdict_correctable(record: OperationRecord, write: Write) -> bool:
+    """Whether an operator's verdict was applied, and no client has an answer that rests on it.
+
+    Only of a forwarded write: of any other, the service was read before it was applied.
+    """
+    return (
+        record.is_forwarded
+        and record.state == DONE
+        and write.state == CONFIRMED
+        and write.operator_outcome is not None
+    )
+
+
+async def _load_write_in_doubt(store: Store, record: OperationRecord, id_: str) -> WriteInDoubt:
+    in_doubt = await load_in_doubt_writes(store, operation_id=record.id)
+    if (write := next((write for write in in_doubt if write.id == id_), None)) is None:
+        raise ActionRefused(f"{id_} is in progress; wait for its answer")
+    return write
 
 
 def check_operator_verdict(write: Write, verdict: str) -> None:

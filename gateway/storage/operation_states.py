@@ -85,6 +85,12 @@ OPERATION_TRANSITIONS = (
     ),
     Transition(DONE, "delivered, or a day old", "the client acknowledged every byte", ANSWERED),
     Transition(
+        DONE,
+        "an operator corrects the outcome of a forwarded write, or the legacy service refutes it",
+        "its response is not known; fence",
+        IN_DOUBT,
+    ),
+    Transition(
         ANSWERED,
         "the connection is reset",
         "the response is still stored, which it is for 90 seconds",
@@ -126,6 +132,12 @@ WRITE_TRANSITIONS = (
         SENT,
         "not found, as above, and sent again",
         f"{_OWN}; an earlier write of the operation happened, and this one is no payment or start",
+        SENT,
+    ),
+    Transition(
+        CONFIRMED,
+        "an operator corrects it, or the legacy service refutes it",
+        "forwarded, and confirmed by an operator; the operation is reopened with it",
         SENT,
     ),
     Transition(

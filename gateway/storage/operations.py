@@ -24,6 +24,8 @@ from gateway.storage.operation_records import (
 )
 from gateway.storage.operation_states import (
     ANSWERED,
+    CONFIRMED,
+    IN_DOUBT,
     OPERATION_TRANSITIONS,
     RUNNING,
     SENT,
@@ -332,6 +334,52 @@ class OperationRepository(checkpoints.CheckpointWriter):
             return True
 
         return await self._store.write(save_outcome)
+
+    async def reopen_confirmed_by_operator(
+        self,
+        record: OperationRecord,
+        write: Write,
+        *,
+        reason: str | None = None,
+        outcome: str | None = None,
+        audit_action: str = "",
+    ) -> bool:
+        """Puts a forwarded write in doubt again whose outcome an operator got wrong.
+
+        ``outcome`` is the corrected one, which the reconciler applies in its next sweep. False if
+        the client has an answer by now, or another process has changed the operation.
+        """
+        is_unchanged = and_(
+            operations.c.id == record.id, operations.c.fence == record.fence, statements.IS_DONE
+        )
+        reopen = (
+            update(operations)
+            .where(is_unchanged)
+            .values(state=IN_DOUBT, reason=reason, response=None, ended_at=None)
+        )
+        withdraw = (
+            update(upstream_writes)
+            .where(
+                upstream_writes.c.operation_id == record.id,
+                upstream_writes.c.number == write.number,
+                upstream_writes.c.state == CONFIRMED,
+            )
+            .values(state=SENT, object_id=None, resolved_at=None, operator_outcome=outcome)
+        )
+
+        async def reopen_operation(tx: Transaction) -> bool:
+            if await tx.execute(reopen) != 1:
+                return False
+            await tx.execute(withdraw)
+            # The recorded result of the write is the wrong one.
+            await tx.execute(statements.DELETE_STEPS, {"operation_id": record.id})
+            if audit_action:
+                await record_audit_event(
+                    self._store, tx, audit_action, record.tenant, operation_id=record.id
+                )
+            return True
+
+        return await self._store.write(reopen_operation)
 
     async def load_operator_outcomes(self, ids: Sequence[str]) -> dict[str, OperatorOutcomes]:
         """Loads the outcomes that operators recorded, by operation id."""

@@ -336,7 +336,10 @@ class IdempotencyGuard:
             # What the legacy service executes can only be waited for.
             if not (is_executing and first_attempt.is_forwarded) and (
                 response := await stored_responses.load_first_attempt_response(
-                    first_attempt, write_request.caller, render_answer
+                    first_attempt,
+                    write_request.caller,
+                    render_answer,
+                    self._journal.operations,
                 )
             ):
                 return stored_responses.add_replayed_header(response), first_attempt
@@ -473,7 +476,7 @@ class IdempotencyGuard:
         row = await self._journal.operations.find_operation(wait_state.first_attempt.id)
         if row is not None and row.state in (DONE, ANSWERED):
             if response := await stored_responses.load_first_attempt_response(
-                row, caller, render_answer
+                row, caller, render_answer, self._journal.operations
             ):
                 return stored_responses.add_replayed_header(response), row
             raise Unknown("the identical request sent at the same time was answered")

@@ -363,8 +363,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
 
         It is never replayed if the answer is stored, or if it is a read for its client, who can
         repeat it; the steps are then deleted. Otherwise the reads after the last change are
-        dropped, as a replay repeats them. ``key_digest`` is the Idempotency-Key of a retry, if the
-        first attempt had none.
+        dropped, as a replay repeats them. ``key_digest`` is the Idempotency-Key that a retry added.
         """
         if self.is_saved:
             self.journal.record_end(self.operation_record)
@@ -378,7 +377,9 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
             # The response then goes to a retry, which may come to another process.
             if not self.is_client_waiting:
                 changes["is_client_disconnected"] = True
-            drops = answer is not None or self.operation.method == "GET"
+            # An operator who named the wrong object can still correct that.
+            is_final = self.response is not None or not self.operation_record.is_forwarded
+            drops = (answer is not None and is_final) or self.operation.method == "GET"
             await self._save_checkpoint(
                 column_values=changes, drops_payload=drops, new_aliases=self.new_aliases
             )

@@ -19,6 +19,7 @@ from gateway.payloads import stored_json
 from gateway.payloads.stored_json import StoredText
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.storage.operation_records import OperationRecord
+from gateway.storage.operations import OperationRepository
 from gateway.writes.caller import Caller
 from mappings.effects import Answer
 from mappings.failures import Unknown
@@ -28,6 +29,10 @@ FORWARDED_RETRY_AFTER_SECONDS = 2
 
 _ANSWER_START = "{"
 """The first character of a stored answer (a JSON object); stored responses are JSON arrays."""
+
+
+class ObjectNotShownError(Unknown):
+    """The legacy service does not have the object that an operator named."""
 
 
 async def encode_response(response: LegacyResponse) -> StoredText:
@@ -67,6 +72,7 @@ async def load_first_attempt_response(
     first_attempt: OperationRecord,
     caller: Caller,
     render_answer: Callable[[Answer], Awaitable[LegacyResponse]],
+    operations: OperationRepository,
 ) -> LegacyResponse | None:
     """Loads the stored response of a first attempt, if it has one.
 
@@ -80,10 +86,23 @@ async def load_first_attempt_response(
             return stored
         if not first_attempt.is_forwarded or caller.send_write is not None:
             caller.is_long = caller.is_long or is_long
-            return await render_answer(stored)
+            try:
+                return await render_answer(stored)
+            except ObjectNotShownError as refutation:
+                await _withdraw_operator_outcome(operations, first_attempt, str(refutation))
+                raise
     if first_attempt.is_forwarded:
         raise Unknown(
             "the response to its first attempt at the legacy service is not known",
             retry_after=FORWARDED_RETRY_AFTER_SECONDS,
         )
     return None
+
+
+async def _withdraw_operator_outcome(
+    operations: OperationRepository, record: OperationRecord, reason: str
+) -> None:
+    """Puts a forwarded write in doubt again, so that it is listed and the operator can correct it."""
+    for write in (await operations.load_writes(record.id))[record.id]:
+        if write.operator_outcome is not None:
+            await operations.reopen_confirmed_by_operator(record, write, reason=reason)
