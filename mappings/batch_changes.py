@@ -125,10 +125,13 @@ class _BatchChanges(NamedTuple):
 
 
 def _extract_batch_changes(body: Mapping[str, JSON], batch: Batch) -> dict[str, JSON]:
-    """Returns the changed fields of the batch itself; a description of None clears it."""
+    """Returns the changed fields of the batch itself; an empty description clears it."""
     batch_changes: dict[str, JSON] = {}
-    if "description" in body and (body["description"] or "") != (batch.description or ""):
-        batch_changes["description"] = body["description"]
+    # Stored as text: a batch without a description is shown with an empty one, not with null
+    # (legacy interface, section 2).
+    description = body.get("description") or ""
+    if "description" in body and description != (batch.description or ""):
+        batch_changes["description"] = description
     if body.get("sourceCurrency") and body["sourceCurrency"] != batch.currency:
         batch_changes["currency"] = body["sourceCurrency"]
     return batch_changes
@@ -209,7 +212,9 @@ def _build_patch_call(
 
     changed_payments = batch_changes.effective_changes
     # The currency is not sent: for another one, ``drafts`` creates a new batch.
-    fields = {name: value for name, value in batch_changes.facts.items() if name == "description"}
+    description = batch_changes.facts.get("description")
+    # Null clears it; an empty text would leave it as it is (contract, section 5).
+    fields = {} if description is None else {"description": description or None}
     lists = {
         "payments": batch_changes.added_payments,
         "update_payments": changed_payments,

@@ -34,7 +34,7 @@ def build_batch_body(
     currency: str, description: JSON, entries: Sequence[Entry], *, memo: bool
 ) -> dict[str, JSON]:
     """Builds the body of POST ``/batches`` (current interface, section 4.3)."""
-    description_field = {} if description is None else {"description": description}
+    description_field = {"description": description} if description else {}
     payments = map_rows(lambda entry: build_payment_body(entry, currency, memo=memo), entries)
     return {"currency": currency, **description_field, "payments": payments}
 

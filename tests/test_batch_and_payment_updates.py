@@ -55,10 +55,10 @@ class GatewayAndService:
         summary = (await request_successfully(self.gateway, "GET", f"/batches/{batch}/summary"))[
             "batchSummary"
         ]
-        values = {str(entry[name] or ""): entry[name] for entry in (*listed_batches, summary)}
-        values |= {str(entry[name] or ""): entry[name] for entry in [await self.load_batch(batch)]}
+        values = {repr(entry[name]): entry[name] for entry in (*listed_batches, summary)}
+        values |= {repr(entry[name]): entry[name] for entry in [await self.load_batch(batch)]}
         assert len(values) == 1, values
-        return next(iter(values))
+        return next(iter(values.values()))
 
     async def patch_batch(self, batch: str, body: Any) -> None:
         assert await request_successfully(self.gateway, "PATCH", f"/batches/{batch}", body) == {
