@@ -22,7 +22,7 @@ from typing import Any, Literal
 from gateway.storage import ObjectStateStore, Tenant
 from gateway.storage.alias_ids import AliasIds
 from mappings.batch_locks import build_unchanged_batch_condition
-from mappings.effects import Call, CompareAndSet
+from mappings.effects import Call, CompareAndSet, Operation, Request
 from mappings.forwarded_writes import LEGACY_MARK, NO_MARK, ROUTING_KIND
 
 Backend = Literal["legacy", "current"]
@@ -155,3 +155,13 @@ def build_batch_not_superseded_checks(call: Call) -> list[CompareAndSet]:
     """Builds a check that the batch in a write's path is not superseded (contract, section 7)."""
     match = _BATCH_PATH.match(call.path)
     return [CompareAndSet("alias", match[1], {}, expected={"abandoned": None})] if match else []
+
+
+def is_refused_after_restore(operation: Operation, request: Request) -> bool:
+    """Whether a request starts a batch, or adds payments to one.
+
+    A restored state does not know the last ones, and would take a retry for a new request.
+    """
+    if (operation.method, operation.path) == ("PATCH", "/batches/{id}"):
+        return isinstance(request.body, Mapping) and bool(request.body.get("payments"))
+    return operation.path.endswith(("/start-processing", "/payments"))

@@ -46,6 +46,7 @@ from gateway.writes import step_records
 from gateway.writes.batch_routing import (
     BatchRoutedElsewhereError,
     build_batch_not_superseded_checks,
+    is_refused_after_restore,
 )
 from mappings import errors
 from mappings.effects import (
@@ -73,9 +74,6 @@ from mappings.forwarded_writes import ROUTING_KIND
 if TYPE_CHECKING:
     from gateway.writes.journal import Journal
 
-_REFUSED_AFTER_RESTORE = ("/start-processing", "/payments")
-"""Ends of the paths of starts and added payments: a restored state does not know the last ones, and
-would take a retry for a new request."""
 START_DEADLINE_SECONDS = 25.0
 """Seconds after its request was received within which a start is sent (contract, section 7)."""
 
@@ -290,7 +288,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         return {
             "refuses_if_frozen": is_first_change,
             "refuses_if_restored": is_first_change
-            and self.operation.path.endswith(_REFUSED_AFTER_RESTORE),
+            and is_refused_after_restore(self.operation, self.request),
         }
 
     def record_response(self, call: Call, outcome: step_records.Outcome) -> None:

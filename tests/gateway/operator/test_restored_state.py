@@ -146,6 +146,12 @@ async def test_restored_state_starts_no_batch_until_reconciled(
             payment = {"recipient": {"id": "R-1"}, "sourceAmount": "1.00"}
             path = f"/v1/batches/{batch}/payments"
             assert is_refused_as_restored(await gateway.request("POST", path, payment))
+            path = f"/v1/batches/{batch}"
+            edit = {"payments": [payment]}
+            assert is_refused_as_restored(await gateway.request("PATCH", path, edit))
+            await request_successfully(
+                gateway, "PATCH", f"/batches/{batch}", {"description": "another"}
+            )
             assert restorable_gateway.service.batch_starts == []
             await create_recipient(gateway, "other")  # everything else continues
             doctor = json.loads((await run_command(tmp_path, "doctor", "--json", code=1)).stdout)
