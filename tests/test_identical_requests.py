@@ -151,9 +151,12 @@ async def test_concurrent_identical_requests_are_executed_once(gateways: TwoGate
 
 
 async def _create_batch_while_a_body_stalls(
-    gateways: TwoGateways, *, at_first: bool
+    gateways: TwoGateways, *, at_first: bool, pause_seconds: float = 0
 ) -> GatewayResponse:
-    """Sends the body of a request to the first gateway only after another one was answered."""
+    """Sends the body of a request to the first gateway only after another one was answered.
+
+    The delivery of that response is saved within a second after it.
+    """
     body = json.dumps(gateways.batch).encode()
     head = (
         f"POST /v1/batches HTTP/1.1\r\nHost: gateway\r\nX-API-Key: {KEY['api_key']}\r\n"
@@ -163,6 +166,7 @@ async def _create_batch_while_a_body_stalls(
         await connection.send(head + body[:20])
         await asyncio.sleep(0.2)
         response = await gateways.create_batch(gateways.first if at_first else gateways.second)
+        await asyncio.sleep(pause_seconds)
         await connection.send(body[20:])
         stalled_response = await connection.read_response()
     assert stalled_response is not None
@@ -198,3 +202,22 @@ async def test_request_whose_body_stalls_joins_one_that_is_replayed_meanwhile(
     response = await _create_batch_while_a_body_stalls(gateways, at_first=at_first)
     assert response.headers["Idempotent-Replayed"] == "true"
     assert gateways.count_created() == 1
+
+
+@pytest.mark.parametrize("at_first", [True, False], ids=["same process", "other process"])
+async def test_separate_request_whose_body_stalls_is_a_retry_for_replay_seconds(
+    tmp_path: Path, postgres: State, *, at_first: bool
+) -> None:
+    """It came before the response, but is decided after it; only running requests are not joined."""
+    service = Service(seed=1)
+    writes = {"identical_in_flight": "separate", "replay_seconds": 60}
+    async with (
+        _open_simulator(service) as url,
+        _open_gateway(tmp_path, url, postgres, **writes) as gateway,
+        _open_gateway(tmp_path, url, postgres, **writes) as other_gateway,
+    ):
+        gateways = TwoGateways(gateway, other_gateway, service)
+        await gateways.prepare()
+        service.faults.clear()
+        await _create_batch_while_a_body_stalls(gateways, at_first=at_first, pause_seconds=1.5)
+        assert gateways.count_created() == 1

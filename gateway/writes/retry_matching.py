@@ -111,7 +111,8 @@ class RetryMatcher:
         since, arrived_at = record.repeats_since, record.started_at
         if since and row.ended_at and since < row.ended_at <= arrived_at:
             return True
-        if not self._joins_running:
+        # Requests that came meanwhile are separate then; with ``replay_seconds`` only until it ended.
+        if not (self._joins_running or self._journal.replay_seconds):
             return False
         # ``row.ended_at`` is its delivery with ``replay_seconds``, which may be after the arrival.
         ended_at = self._journal.ended_at.get(row.id)
