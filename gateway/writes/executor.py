@@ -478,8 +478,8 @@ def _resume_flow(
 def _build_unsent_failure(failure: Unreachable) -> Unknown:
     """Builds the failure of a request of which a part was done, and the next write is sent later."""
     if isinstance(failure, Halted):
-        retry_after, problem = failure.retry_after, errors.WRITES_PAUSED
-        return Unknown(str(failure), retry_after=retry_after, problem=problem)
+        problem = errors.WRITES_PAUSED
+        return Unknown(problem.message, retry_after=failure.retry_after, problem=problem)
     return Unknown(str(failure), retry_after=MIN_RETRY_AFTER_SECONDS)
 
 

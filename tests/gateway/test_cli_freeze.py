@@ -244,6 +244,8 @@ async def test_running_operation_of_several_calls_continues_after_unfreeze(tmp_p
         for response in (await create_task, await create()):
             assert response.status == 500
             assert "it continues later" in response.text
+        (paused,) = (await operated_gateway.run_json_command("writes", "unsettled"))["writes"]
+        assert "it continues later" in paused["why"]
         assert operated_gateway.service.creation_counts["account"] == 0
         await operated_gateway.run_command("unfreeze", "--all")
         response = await create()
