@@ -31,8 +31,8 @@ def parse_body(
 ) -> tuple[Any, tuple[Problem, ...]]:
     """Returns the normalized body without its invalid values, and a problem for each of these.
 
-    Problems name the client's own fields; ``problems`` collects them. Raises Invalid if the body is not an object, if a
-    required field is missing, or if there are more than ``MAX_ERRORS`` problems.
+    Problems name the client's own fields; ``problems`` collects them. Raises Invalid if the body is
+    not an object, if a required field is missing, or if there are more than ``MAX_ERRORS`` problems.
     """
     if not isinstance(body, dict):
         raise Invalid(Problem("invalid_field", "The body must be a JSON object."))

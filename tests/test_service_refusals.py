@@ -104,7 +104,7 @@ async def test_limit_and_brownout_that_refuse_clients_are_named(
         doctor = (await setup.run_command("doctor")).output
     till = f"till of {KEY['merchant']}"
     assert f"clients are refused (429): {till} {KEY['environment']}" in overview
-    assert "till (active until 2099-12-31 23:59 UTC)" in overview
+    assert f"refused until 2099-12-31 23:59 UTC: {KEY['merchant']}, till;" in overview
     assert f"{till} reached the limit of 1 requests an hour" in " ".join(doctor.split())
 
 
