@@ -22,7 +22,6 @@ from gateway.storage.operation_states import (
     IN_DOUBT,
     RUNNING,
     SENT,
-    build_operator_outcome_audit_text,
     describe_write_state,
 )
 from gateway.storage.operations import OperationRepository
@@ -426,10 +425,7 @@ async def record_operator_verdict(store: Store, shown_id: str, verdict: str) -> 
     # A compare-and-set: a gateway may have found the outcome while the operator was looking.
     repository = OperationRepository(store, ObjectStateStore(store))
     if is_correction:
-        action = build_operator_outcome_audit_text(id_, verdict)
-        is_recorded = await repository.reopen_confirmed_by_operator(
-            record, write, outcome=verdict, audit_action=action
-        )
+        is_recorded = await repository.reopen_confirmed_by_operator(record, write, verdict, id_)
     else:
         is_recorded = await repository.record_operator_outcome(record, write.number, verdict, id_)
     if not is_recorded:

@@ -339,10 +339,10 @@ class OperationRepository(checkpoints.CheckpointWriter):
         self,
         record: OperationRecord,
         write: Write,
+        outcome: str | None = None,
+        write_name: str = "",
         *,
         reason: str | None = None,
-        outcome: str | None = None,
-        audit_action: str = "",
     ) -> bool:
         """Puts a forwarded write in doubt again whose outcome an operator got wrong.
 
@@ -373,9 +373,10 @@ class OperationRepository(checkpoints.CheckpointWriter):
             await tx.execute(withdraw)
             # The recorded result of the write is the wrong one.
             await tx.execute(statements.DELETE_STEPS, {"operation_id": record.id})
-            if audit_action:
+            if outcome is not None:
+                action = build_operator_outcome_audit_text(write_name, outcome)
                 await record_audit_event(
-                    self._store, tx, audit_action, record.tenant, operation_id=record.id
+                    self._store, tx, action, record.tenant, operation_id=record.id
                 )
             return True
 

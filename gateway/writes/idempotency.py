@@ -47,12 +47,7 @@ from gateway.writes.retry_matching import (
 )
 from gateway.writes.write_request import WriteRequest
 from mappings.effects import Answer
-from mappings.failures import (
-    ClientDisconnected,
-    Failure,
-    UndoPending,
-    Unknown,
-)
+from mappings.failures import ClientDisconnected, Failure, UndoPending, Unknown
 
 POLL_SECONDS = 0.2
 """Seconds between two checks of an operation that a request waits for."""
