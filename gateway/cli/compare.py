@@ -368,7 +368,6 @@ _NOTHING_COMPARED = (
 
 
 def _load_rules(files: tuple[Path, ...]) -> list[Rule]:
-
     try:
         rules = load_rules(files).rules
     except InputError as unusable:
@@ -382,7 +381,6 @@ def _load_rules(files: tuple[Path, ...]) -> list[Rule]:
 def _load_or_reset_key_readiness(
     settings: Settings, name: str | None, rules: list[Rule], *, forget: bool
 ) -> list[KeyReadiness]:
-
     async def load_or_reset(store: Store) -> list[KeyReadiness]:
         if not forget:
             return await load_cutover_readiness(store, name, rules)

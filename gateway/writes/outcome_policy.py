@@ -133,14 +133,6 @@ class OutcomePolicy:
             - (self.monotonic() - unanswered.quiet_since)
         )
 
-    def _compute_max_page_age_seconds(self, record: OperationRecord) -> float:
-        """Computes the age of a list that still serves as the first reading."""
-        conclusive_seconds = -self._compute_seconds_until_conclusive(record)
-        # Before a missing object proves something, an earlier list does not prove less.
-        if conclusive_seconds < 0:
-            return MAX_PAGE_AGE_SECONDS
-        return min(conclusive_seconds, MAX_PAGE_AGE_SECONDS)
-
     def record_reading(self, record: OperationRecord) -> None:
         """Records that a read has not shown the result of the last write."""
         if unanswered := self._unanswered.get(record.id):
@@ -195,15 +187,18 @@ class OutcomePolicy:
             raise Unknown("the service shows nothing by which it could be recognized")
         # Measured before the read: a read that began too early proves nothing, however long it
         # took.
-        seconds_too_early = self.seconds_until_conclusive(execution.operation_record)
-        max_age_seconds = self._compute_max_page_age_seconds(execution.operation_record)
+        seconds_too_early = self._compute_seconds_until_conclusive(execution.operation_record)
+        # A list from before proves as little as one that is read too early.
+        max_age_seconds = MAX_PAGE_AGE_SECONDS
+        if seconds_too_early <= 0:
+            max_age_seconds = min(-seconds_too_early, MAX_PAGE_AGE_SECONDS)
         in_doubt_write = await self.build_in_doubt_write(execution, write)
         outcome = await read_outcome(call.reconcile(in_doubt_write), max_age_seconds)
         if write.operator_outcome in OPERATOR_OUTCOMES:
             return self._apply_operator_outcome(execution.operation_record, write, outcome)
         if isinstance(outcome, Absent):
             self.record_reading(execution.operation_record)
-            self._check_absence_conclusive(execution, outcome, seconds_too_early)
+            self._check_absence_conclusive(execution, outcome, math.ceil(seconds_too_early))
             # A list may lag behind: one read that does not show the object is not enough.
             await execution.pause(CONFIRMATION_PAUSE_SECONDS + MAX_PAGE_AGE_SECONDS)
             in_doubt_write = await self.build_in_doubt_write(execution, write)
