@@ -79,8 +79,8 @@ class Request(msgspec.Struct, frozen=True):
     ``seed`` is unique to the request; the ids that the gateway generates are derived from it.
     ``api_keys`` are the caller's own keys, which answers must mask. ``imported_ids`` maps current
     ids to the imported legacy ids of the same objects: before the import, an identical request
-    named these objects by other ids. ``left_out`` is a digest of a body of which fields are not in
-    ``body``: a request with others is not identical.
+    named these objects by other ids. ``full_body_digest`` is set if ``body`` lacks fields that the
+    client sent: a request with others is not identical.
     """
 
     now: datetime
@@ -92,7 +92,7 @@ class Request(msgspec.Struct, frozen=True):
     problems: tuple[Problem, ...] = ()
     api_keys: tuple[str, ...] = ()
     imported_ids: Mapping[str, str] = {}
-    left_out: str = ""
+    full_body_digest: str = ""
 
     def __repr__(self) -> str:
         return "Request(…)"  # it has the caller's keys

@@ -86,7 +86,7 @@ class LegacyCodec:
             is_long, request_bodies.parse_body, body_shape, translated, problems
         )
         if problems.has_unknown_fields or problems.found:
-            context.left_out = await run_in_thread_if(is_long, _digest_body, body)
+            context.full_body_digest = await run_in_thread_if(is_long, _digest_body, body)
         if context.caller:
             # A long request is handled in slices and in threads, so that it does not block others.
             context.caller.is_long = is_long and json_codec.has_rows(parsed_body[0])
@@ -138,7 +138,7 @@ class LegacyCodec:
             imported_ids=self._select_imported_ids(context, ids, current_ids)
             if current_ids
             else {},
-            left_out=context.left_out,
+            full_body_digest=context.full_body_digest,
         )
 
     def _parse_query(self, request: HttpRequest, operation: Operation) -> dict[str, str]:

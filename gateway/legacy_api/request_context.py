@@ -55,7 +55,7 @@ class RequestContext(msgspec.Struct, eq=False):
     """Whether the client sent all ids as the service spells them, or none."""
     current_ids: Mapping[str, str] = {}
     """Current ids by sent id, of a long request. Only error messages need them."""
-    left_out: str = ""
+    full_body_digest: str = ""
     """Digest of the body, if it has fields or values that were left out when it was decoded."""
     log_fields: dict[str, Any] = {}
     slot: AdmissionSlot | None = None

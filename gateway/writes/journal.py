@@ -116,15 +116,15 @@ class Journal:
         # A retry is recognized whichever service its first attempt went to.
         name = operation.name.removeprefix(FORWARDED_PREFIX)
         # Without it, a request has the fingerprint that earlier versions gave it.
-        left_out = [request.left_out] if request.left_out else []
-        fingerprint = self._digest([name, dict(ids), body, *left_out])
+        digests = [request.full_body_digest] if request.full_body_digest else []
+        fingerprint = self._digest([name, dict(ids), body, *digests])
         fingerprint_before_import = fingerprint
         if imported_ids := request.imported_ids:
             ids = {name: imported_ids.get(id_, id_) for name, id_ in ids.items()}
             body = replace_ids(operation.body_shape, body, imported_ids)
             # An operation from before the import named the same objects by their other ids.
             object_ids += [*ids.values(), *_list_bulk_delete_ids(body)]
-            fingerprint_before_import = self._digest([name, ids, body, *left_out])
+            fingerprint_before_import = self._digest([name, ids, body, *digests])
         return OperationRecord(
             id=self.new_id(),
             tenant=key.tenant,

@@ -73,7 +73,7 @@ def _write_is_recorded_after_sending() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _unseen_write_counts_as_absent() -> Iterator[tuple[Any, str, Any]]:
-    yield OutcomePolicy, "seconds_until_conclusive", lambda *_: 0
+    yield OutcomePolicy, "_compute_seconds_until_conclusive", lambda *_: 0.0
     yield outcome_policy, "CONFIRMATION_PAUSE_SECONDS", 0.0
 
 
