@@ -62,14 +62,18 @@ class RequestBody:
     )
 
     def __init__(
-        self, on_read: Callable[[], None] | None = None, content_length: int | None = None
+        self,
+        on_read: Callable[[], None] | None = None,
+        content_length: int | None = None,
+        data: bytes = b"",
     ) -> None:
-        self._parts: deque[bytes] = deque()
+        """Creates a body that arrives; without ``on_read``, one that has arrived as ``data``."""
+        self._parts: deque[bytes] = deque((data,) if data else ())
         self._on_read = on_read
         self.content_length = content_length
         self._waiter: asyncio.Future[None] | None = None
         self._has_failed = False
-        self.unread_bytes = 0
+        self.unread_bytes = len(data)
         self.is_complete = on_read is None
         """Whether the whole body has arrived, read or not."""
 
@@ -98,6 +102,10 @@ class RequestBody:
                 await self._waiter
             finally:
                 self._waiter = None
+        return self.take_available()
+
+    def take_available(self) -> bytes:
+        """Like ``read_available``, but does not wait: empty if nothing has arrived."""
         if self._has_failed:
             raise BodyIncomplete
         data = b"".join(self._parts)
@@ -132,6 +140,16 @@ class HeaderFields:
         self.has_body = bool(self.content_length) or "Transfer-Encoding" in headers
         self.client: Any = None
         """What the handler derived from them: the client's address and credentials."""
+
+    def copy_with_length(self, content_length: str) -> HeaderFields:
+        """Returns the same fields of a request with another body."""
+        if self.content_length == int(content_length):
+            return self
+        headers = self.headers.copy()
+        headers["Content-Length"] = content_length
+        fields = HeaderFields(headers)
+        fields.client = self.client
+        return fields
 
 
 class HttpRequest(msgspec.Struct, eq=False):

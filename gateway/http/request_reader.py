@@ -82,11 +82,11 @@ def find_client_request_id(request: HttpRequest) -> str:
 
     The id is logged, so one that contains the client's credentials is replaced.
     """
-    client_id = request.headers.get("X-Request-Id", "")
+    client_id = request.fields.headers.get("X-Request-Id", "")
     if not client_id:
         return ""
-    keys = [line.strip() for line in request.headers.getall("X-API-Key", ())]
-    for line in request.headers.getall("Authorization", ()):
+    keys = [line.strip() for line in request.fields.headers.getall("X-API-Key", ())]
+    for line in request.fields.headers.getall("Authorization", ()):
         # The parts after the scheme: the access key and the signature.
         keys += re.split(r"[:\s]+", line.strip())[1:]
     # The pattern also keeps line breaks out of logs and headers.
@@ -110,6 +110,15 @@ async def read_whole_body(
 
     Reserves the memory in ``slot``, which raises if there is not enough.
     """
+    arrived = request.body
+    # Nearly all have arrived with their heads.
+    if (
+        arrived.is_complete
+        and arrived.unread_bytes <= min(max_bytes, json_codec.LARGE_BYTES)
+        and "Expect" not in request.fields.headers
+    ):
+        slot.reserve_bytes(arrived.unread_bytes)
+        return arrived.take_available()
     body = io.BytesIO()
     async for part in iter_body_chunks(request, max_bytes, slot, pace):
         # ``BytesIO`` returns its buffer without a copy; joining a list of parts would need one.
@@ -219,7 +228,10 @@ async def iter_body_chunks(
     reserved_bytes = request.content_length or 0
     # The declared length is reserved at once, so that concurrent uploads cannot exceed the memory.
     slot.reserve_bytes(reserved_bytes)
-    if request.headers.get("Expect", "").lower() == "100-continue" and request.version == "1.1":
+    if (
+        request.fields.headers.get("Expect", "").lower() == "100-continue"
+        and request.version == "1.1"
+    ):
         # 100 Continue is not sent earlier, so that a refused client does not send its body.
         with suppress(ConnectionError):
             request.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")

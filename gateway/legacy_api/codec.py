@@ -69,8 +69,8 @@ class LegacyCodec:
         body_shape = context.operation.body_shape if context.operation else None
         if body_shape is None:
             return None, ()
-        encoding = request.headers.get("Content-Encoding", "")
-        charset = request.headers.get("Content-Type", ""), self._undeclared_charset
+        encoding = request.fields.headers.get("Content-Encoding", "")
+        charset = request.fields.headers.get("Content-Type", ""), self._undeclared_charset
         # The memory of the values counts for the request until it ends.
         slot = cast("AdmissionSlot", context.slot)
         body = await request_reader.decode_json_body(

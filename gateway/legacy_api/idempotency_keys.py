@@ -15,7 +15,7 @@ INVALID_KEY = Problem(
 
 def read_idempotency_key(request: HttpRequest) -> str | None:
     """Reads the key of a write; raises Invalid if it is not a valid one."""
-    header_values = request.headers.getall("Idempotency-Key", [])
+    header_values = request.fields.headers.getall("Idempotency-Key", [])
     # A GET may write (the summary does), but to its client it is a read, which needs no key.
     if not header_values or request.method == "GET":
         return None

@@ -37,7 +37,7 @@ class ResponseDelivery:
         If the connection ended first, or is reset later, a repeated request is a retry.
         """
         # Behind a proxy, resets say nothing: HAProxy resets every connection it no longer needs.
-        if "X-Forwarded-For" not in request.headers:
+        if "X-Forwarded-For" not in request.fields.headers:
             request.on_reset = partial(self._record_connection_reset, context, operation)
         try:
             await response.send(request)
@@ -45,16 +45,17 @@ class ResponseDelivery:
             return
         # From here on, a disconnect may follow a complete delivery.
         context.is_response_written = True
-        tcp_transport = request.connection.tcp_transport
-        self._deliveries.watch(
-            operation,
-            lambda: context.is_delivered or is_acknowledged(request.transport, tcp_transport),
-        )
-        request.connection.mark_response_in_progress()
-        is_delivered = (
-            await wait_for_tcp_acknowledgement(request.transport, tcp_transport)
-            or context.is_delivered
-        )
+        transport, tcp_transport = request.connection.transport, request.connection.tcp_transport
+        is_delivered = is_acknowledged(transport, tcp_transport)
+        if not is_delivered:
+            self._deliveries.watch(
+                operation,
+                lambda: context.is_delivered or is_acknowledged(request.transport, tcp_transport),
+            )
+            request.connection.mark_response_in_progress()
+            is_delivered = (
+                await wait_for_tcp_acknowledgement(transport, tcp_transport) or context.is_delivered
+            )
         # A reset may have arrived during the wait.
         if is_delivered and not context.is_reset:
             self._deliveries.record_delivery(operation)

@@ -32,11 +32,18 @@ MAX_PARSED_BYTES = 8 * 1024
 MAX_KNOWN_BYTES = 4 * 1024
 """Heads of at most these bytes are remembered; longer ones would fill the memory."""
 
-_PLAIN_LINE = re.compile(rb"GET (/[A-Za-z0-9._~/?&=%+-]{0,2000}) HTTP/1\.1(?=\r\n)")
-"""The request line of most reads."""
+_PLAIN_LINE = re.compile(
+    rb"(GET|POST|PUT|PATCH|DELETE) (/[A-Za-z0-9._~/?&=%+-]{0,2000}) HTTP/1\.1(?=\r\n)"
+)
+"""The request line of most requests."""
+
+_LENGTH_LINE = re.compile(rb"(?i)\r\nContent-Length: ?([0-9]{1,4})(?=\r\n|\Z)")
 
 _SINGLE_HEADERS = ("Host", "Content-Type", "Transfer-Encoding", "User-Agent")
 """Headers that must not be repeated: servers differ in which one counts."""
+
+_FRAMING_HEADERS = ("Transfer-Encoding", "Upgrade", "Expect")
+"""Headers because of which a body is not simply what follows the head."""
 
 _OTHER_TARGET = re.compile(r"[A-Z-]+ [A-Za-z][A-Za-z0-9+.-]*://[^/?#].*|OPTIONS \*|CONNECT .*")
 """Targets that are not paths: absolute ones, and those of a single method (RFC 9112, 3.2)."""
@@ -68,9 +75,9 @@ class RequestParser:
         self._on_body_read = on_body_read
         self._target = b""
         self._lines: list[tuple[bytes, bytes]] = []
-        self._known_rest = b""
-        """What followed the request line of an earlier read on the connection; its fields."""
-        self._known_fields: HeaderFields
+        self._known_fields: dict[tuple[bytes, bool], HeaderFields] = {}
+        """The fields of earlier requests on the connection, by what followed their request lines
+        without the length of a body, and by whether there was one; one entry for each."""
         self._is_between_requests = True
         self._unfinished_bytes = 0
         self._is_head_repeated = False
@@ -80,23 +87,44 @@ class RequestParser:
     def feed(self, part: bytes | memoryview) -> None:
         """Parses at most ``MAX_PARSED_BYTES``; raises MalformedRequest."""
         line = _PLAIN_LINE.match(part) if self._is_between_requests else None
+        if line is None:
+            self._parse(part)
+            return
         # Clients repeat the header fields of a connection's first request, so these need not be
         # parsed again. As those of HTTP/2's header compression, they stay until it is closed.
-        if line is not None and part[line.end() :] == self._known_rest:
-            target = line[1].decode("ascii")
-            self._requests.append(HttpRequest("GET", target, self._known_fields))
-            return
+        head, end, body = bytes(part[line.end() :]).partition(b"\r\n\r\n")
+        length = _LENGTH_LINE.search(head) if body and line[1] != b"GET" else None
+        if length is not None:
+            head = head[: length.start()] + head[length.end() :]
+        key = head, length is not None
+        if (fields := self._known_fields.get(key)) and end:
+            request = HttpRequest(line[1].decode("ascii"), line[2].decode("ascii"), fields)
+            if length is not None:
+                request.fields = fields.copy_with_length(length[1].decode("ascii"))
+                request.body = RequestBody(None, len(body), body)
+            if len(body) == (request.fields.content_length if length is not None else 0):
+                self._requests.append(request)
+                return
         request_count = len(self._requests)
         self._parse(part)
         if (
-            line is not None
-            and self._is_between_requests
-            and len(part) <= MAX_KNOWN_BYTES
+            self._is_between_requests
+            and len(head) <= MAX_KNOWN_BYTES
             and len(self._requests) == request_count + 1
         ):
-            request = self._requests[-1]
-            if isinstance(request, HttpRequest) and not request.fields.has_body:
-                self._known_rest, self._known_fields = bytes(part[line.end() :]), request.fields
+            self._remember_fields(key, self._requests[-1])
+
+    def _remember_fields(
+        self, key: tuple[bytes, bool], request: HttpRequest | MalformedRequest
+    ) -> None:
+        """Remembers the fields of a request that was complete, unless they change its framing."""
+        _, has_body = key
+        if isinstance(request, HttpRequest) and request.fields.has_body is has_body:
+            if has_body and any(name in request.headers for name in _FRAMING_HEADERS):
+                return
+            for known in [known for known in self._known_fields if known[1] is has_body]:
+                del self._known_fields[known]
+            self._known_fields[key] = request.fields
 
     def _parse(self, part: bytes | memoryview) -> None:
         self._unfinished_bytes += len(part)

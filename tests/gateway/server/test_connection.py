@@ -143,6 +143,34 @@ async def test_fields_of_an_earlier_request_are_not_those_of_another() -> None:
             assert await read_bodies(connection, 1) == [expected]
 
 
+async def test_length_of_an_earlier_body_is_not_that_of_another() -> None:
+    async def describe_request(request: HttpRequest) -> HttpResponse:
+        text = f"{request.method} {request.headers.get('Content-Length')} {request.fields.content_length} "
+        return HttpResponse(200, {}, text.encode(), await read_whole_body(request))
+
+    head = b" / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nX: 1\r\n\r\n"
+    get = b"GET / HTTP/1.1\r\nHost: x\r\nX: 1\r\n\r\n"
+    pieces = {
+        (b"POST" + head % 3 + b"abc",): [b"POST 3 3 abc"],
+        (b"POST" + head % 3 + b"def",): [b"POST 3 3 def"],
+        (b"PUT" + head % 5 + b"hello",): [b"PUT 5 5 hello"],
+        (get,): [b"GET None None "],
+        # The same fields, but a body that is incomplete, or followed by another request.
+        (b"POST" + head % 5, b"hello"): [b"POST 5 5 hello"],
+        (b"POST" + head % 5 + b"hel", b"lo"): [b"POST 5 5 hello"],
+        (b"POST" + head % 3 + b"abc" + get,): [b"POST 3 3 abc", b"GET None None "],
+        (get[:-2], b"\r\n"): [b"GET None None "],
+        (get.replace(b"GET", b"POST")[:-4], b"\r\nContent-Length: 1\r\n\r\na"): [b"POST 1 1 a"],
+        (b"POST" + head % 0,): [b"POST 0 0 "],
+    }
+    async with serve(describe_request) as (_server, connection):
+        for parts, expected in pieces.items():
+            for part in parts:
+                await connection.send(part)
+                await asyncio.sleep(0.01)
+            assert await read_bodies(connection, len(expected)) == expected
+
+
 async def test_content_type_of_a_replayed_response_is_the_only_one() -> None:
     async def replay(_request: HttpRequest) -> HttpResponse:
         response = LegacyResponse(200, {}, {"Content-Type": "text/plain"}, chunks=[b"x"])
