@@ -53,7 +53,7 @@ def list_writes_in_doubt(*, as_json: bool, settings: Settings) -> None:
     A write is in doubt if it was sent but not answered and the gateway could not yet read its
     outcome from the service. The gateway resolves most of them within a minute. Until then, the
     object cannot be changed, and a retry of the request gets an error. Writes in progress are not
-    listed; to tell them apart, the command may watch for a few seconds.
+    listed.
     """
 
     async def load_writes(store: Store) -> list[WriteInDoubt]:

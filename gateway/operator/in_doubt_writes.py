@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,6 @@ from gateway.observability.plurals import pluralize
 from gateway.operator import ActionRefused
 from gateway.payloads import stored_json
 from gateway.storage import ObjectStateStore, Store
-from gateway.storage.heartbeats import WATCH_SECONDS, load_heartbeat_counts_by_instance
 from gateway.storage.id_rows import load_current_ids_by_legacy_id, load_legacy_ids
 from gateway.storage.operation_records import OPERATOR_OUTCOMES, OperationRecord, Write
 from gateway.storage.operation_states import (
@@ -41,9 +39,6 @@ SIGNED_CHANGE_ADVICE = (
     "nothing: its client, who signed it, looks for it. The gateway keeps edits of the batch waiting "
     "until it can no longer be carried out, about 40 s after it was sent"
 )
-
-WATCH_PAUSE_SECONDS = 0.25
-"""Interval at which operations that a process may be executing are read again."""
 
 ID_CHARACTERS = 12
 """Characters of an operation's id that identify it."""
@@ -85,25 +80,23 @@ def format_write_id(record: OperationRecord, write: Write) -> str:
 # Listing
 
 
-async def load_in_doubt_writes(
-    store: Store,
-    watch_seconds: float = WATCH_SECONDS,
-    operation_id: str | None = None,
-) -> list[WriteInDoubt]:
-    """Returns every write in doubt, or those of one operation (``operation_id``), oldest first.
-    Raises StoreUnavailable.
+async def load_in_doubt_writes(store: Store, operation_id: str | None = None) -> list[WriteInDoubt]:
+    """Returns every write in doubt, or those of one operation, oldest first.
 
-    An operation that a process may be executing is watched until it ends or its owner is seen to be
-    gone.
+    Those that a running gateway executes are in progress. Raises StoreUnavailable.
     """
     repository = OperationRepository(store, ObjectStateStore(store))
-    unfinished = {
+    unfinished = [
+        record for record in await repository.list_unfinished() if operation_id in (None, record.id)
+    ]
+    # Read after the operations, so that none is of an instance that has started since.
+    live_instances = await store.list_live_instances()
+    unowned = {
         record.id: record
-        for record in await repository.list_unfinished()
-        if operation_id in (None, record.id)
+        for record in unfinished
+        if _is_operation_in_doubt(record) or record.instance not in live_instances
     }
-    unowned = await _filter_operations_without_owner(store, repository, unfinished, watch_seconds)
-    # Read after the watch: an owner may have recorded an outcome meanwhile.
+    # Read last: an owner may have recorded an outcome meanwhile.
     writes_by_operation = await repository.load_writes(*unowned)
     in_doubt = [
         (record, write)
@@ -151,67 +144,12 @@ def _format_wait_advice(write: WriteInDoubt, problem: str) -> str:
     return WAIT_ADVICE.format(problem=problem)
 
 
-async def _filter_operations_without_owner(
-    store: Store,
-    repository: OperationRepository,
-    records: Mapping[str, OperationRecord],
-    watch_seconds: float,
-) -> dict[str, OperationRecord]:
-    """Returns the operations that no process executes."""
-    unowned = {id_: record for id_, record in records.items() if _is_operation_in_doubt(record)}
-    possibly_owned = {id_: record for id_, record in records.items() if id_ not in unowned}
-    first_beats, watch_until = (
-        await load_heartbeat_counts_by_instance(store),
-        asyncio.get_running_loop().time() + watch_seconds,
-    )
-    while possibly_owned := await _filter_operations_with_unanswered_write(
-        repository, possibly_owned
-    ):
-        beats_now = await load_heartbeat_counts_by_instance(store)
-        is_watch_over = asyncio.get_running_loop().time() >= watch_until
-        for id_, record in list(possibly_owned.items()):
-            current_record = await repository.find_operation(id_)
-            # Its owner ended it or handed it over: it is in doubt only if the new row says so.
-            if (
-                current_record is None
-                or current_record.fence != record.fence
-                or current_record.state != record.state
-            ):
-                del possibly_owned[id_]
-                unowned |= (
-                    {id_: current_record}
-                    if current_record is not None and _is_operation_in_doubt(current_record)
-                    else {}
-                )
-            # The owner has no heartbeat row (it ended), or its heartbeat has not advanced for the
-            # whole time (it was killed).
-            elif record.instance not in beats_now or is_watch_over:
-                unowned[id_] = possibly_owned.pop(id_)
-            # The heartbeat advanced: the owner is alive and will record the outcome.
-            elif beats_now[record.instance] != first_beats.get(record.instance):
-                del possibly_owned[id_]
-        if possibly_owned:
-            await asyncio.sleep(WATCH_PAUSE_SECONDS)
-    return unowned
-
-
 def _is_operation_in_doubt(record: OperationRecord) -> bool:
     """Whether the operation is in doubt.
 
     A process that tries to resolve it sets the state RUNNING, but leaves the reason.
     """
     return record.state == IN_DOUBT or (record.state == RUNNING and record.reason is not None)
-
-
-async def _filter_operations_with_unanswered_write(
-    repository: OperationRepository, records: Mapping[str, OperationRecord]
-) -> dict[str, OperationRecord]:
-    writes_by_operation = await repository.load_writes(*records)
-    return {
-        id_: record
-        for id_, record in records.items()
-        if any(write.state == SENT for write in writes_by_operation[id_])
-    }
 
 
 def _find_write_in_doubt(record: OperationRecord, record_writes: Sequence[Write]) -> Write | None:

@@ -21,12 +21,12 @@ from tempfile import TemporaryDirectory
 from gateway.config.settings import State
 from gateway.storage import engine
 from gateway.storage.errors import StoreUnavailable
-from gateway.storage.heartbeats import is_database_in_use
 from gateway.storage.restore_detection import (
     NO_MARK,
     read_high_water_mark_file,
     set_restored_flag,
 )
+from gateway.storage.sqlite_database import is_served
 from gateway.storage.sqlite_driver import sqlite3
 from gateway.storage.store import open_store
 
@@ -76,8 +76,10 @@ async def restore_backup(state: State, path: Path, *, force: bool) -> list[Path]
         suffixes = ("", "-journal", "-wal", "-shm")
         files = [Path(f"{sqlite_file}{suffix}") for suffix in suffixes]
         existing_files = [file for file in files if file.exists()] + [key_file] * has_other_key
-        if sqlite_file.exists():
-            await _check_gateway_not_running(state, force=force)
+        # A gateway that runs would continue to write to the replaced file.
+        if sqlite_file.exists() and is_served(str(sqlite_file)):
+            hint = "" if force else "; --force then replaces the database with the backup"
+            raise _build_refusal("a gateway is using the database", remedy=f"stop it first{hint}")
         if existing_files and not force:
             raise _build_refusal(
                 f"{existing_files[0]} exists already",
@@ -179,18 +181,6 @@ def _keep_replaced_file(path: Path) -> Path:
     names = (path.with_name(f"{path.name}.before-restore-{number}") for number in count(1))
     kept_path = next(name for name in names if not name.exists())
     return path.rename(kept_path)
-
-
-async def _check_gateway_not_running(state: State, *, force: bool) -> None:
-    """Refuses while a gateway runs, which would continue to write to the replaced file."""
-    try:
-        async with open_store(state, create=False, as_it_is=True) as store:
-            if not await is_database_in_use(store):
-                return
-    except StoreUnavailable:
-        return  # no gateway can run on a database that cannot be read
-    hint = "" if force else "; --force then replaces the database with the backup"
-    raise _build_refusal("a gateway is using the database", remedy=f"stop it first{hint}")
 
 
 def _build_refusal(problem: str, *, remedy: str) -> StoreUnavailable:

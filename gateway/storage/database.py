@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
+from zlib import crc32
 
 from gateway.storage.errors import StoreUnavailable, build_unwritable_error
 from gateway.storage.sql import (
@@ -29,6 +30,11 @@ Change = tuple[Statement, Parameters]
 
 FEW = 50
 """Maximum number of rows of a brief read; see ``Database.read``."""
+
+
+def build_instance_lock_key(instance: str) -> int:
+    """Builds the key of ``hold_instance_lock`` for a process."""
+    return crc32(instance.encode()) >> 1  # PostgreSQL's keys are signed
 
 
 class UniqueViolation(Exception):

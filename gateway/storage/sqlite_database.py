@@ -35,6 +35,10 @@ from gateway.storage.sqlite_driver import JOURNAL_MODE, sqlite3
 BUSY_SECONDS = 5
 """Seconds for which a transaction waits for the lock of another process."""
 
+PROCESS_LOCK = ""
+"""The lock of the gateway that serves the file; commands do not acquire it."""
+LOCK_ATTEMPTS = 4
+
 MAX_GROUP_SIZE = 64
 """Maximum transactions in one commit; none is acknowledged before it has ended."""
 
@@ -399,21 +403,16 @@ class SqliteDatabase(Database):
             cursor.execute("RELEASE job")
 
     async def acquire_lock(self, name: str) -> bool:
-        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-        # The file is never deleted: two processes could otherwise lock two files of that name.
-        lock_file = os.open(f"{self.location}.{digest}.lock", os.O_CREAT | os.O_RDWR, 0o600)
-        try:
-            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock_file)
-            return False
-        self._lock_files.append(lock_file)
-        return True
+        # Several attempts, because a command has the lock for a moment while it looks.
+        for attempt in range(LOCK_ATTEMPTS):
+            if (lock_file := _try_lock(self.location, name)) is not None:
+                self._lock_files.append(lock_file)
+                return True
+            await asyncio.sleep(attempt / 10)
+        return False
 
     async def close(self) -> None:
         """Runs the queued jobs, and closes the file, which the next transaction opens again."""
-        while self._lock_files:
-            os.close(self._lock_files.pop())
         if self._read_cursor is not None:
             self._read_cursor.connection.close()
             self._read_cursor = None
@@ -426,6 +425,27 @@ class SqliteDatabase(Database):
             await asyncio.to_thread(self._thread.join)
             self._thread = self._cursor = self._files = None
             self._is_closing = False
+        while self._lock_files:
+            os.close(self._lock_files.pop())
+
+
+def is_served(location: str) -> bool:
+    """Whether a gateway, perhaps this process, serves a file."""
+    if (lock_file := _try_lock(location, PROCESS_LOCK)) is not None:
+        os.close(lock_file)
+    return lock_file is None
+
+
+def _try_lock(location: str, name: str) -> int | None:
+    suffix = f".{hashlib.sha256(name.encode()).hexdigest()[:8]}" if name else ""
+    # The file is never deleted: two processes could otherwise lock two files of that name.
+    lock_file = os.open(f"{location}{suffix}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock_file)
+        return None
+    return lock_file
 
 
 class _FileLocked(Exception):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
@@ -16,14 +15,15 @@ from sqlalchemy import URL, Connection, insert, select, text
 from gateway.config.settings import State
 from gateway.observability import metrics
 from gateway.storage import engine as engines
-from gateway.storage.database import Body, Database, Result
+from gateway.storage.database import Body, Database, Result, build_instance_lock_key
 from gateway.storage.database_clock import DatabaseClock
 from gateway.storage.encryption import EncryptionContext, EncryptionKeys
 from gateway.storage.errors import StoreUnavailable
 from gateway.storage.key_file import build_missing_key_file_error, create_key_file, read_key_file
 from gateway.storage.migrate import find_schema_revision, migrate
 from gateway.storage.postgresql_database import ADVISORY_LOCKS
-from gateway.storage.tables import encryption_keys
+from gateway.storage.sqlite_database import PROCESS_LOCK, is_served
+from gateway.storage.tables import encryption_keys, instances
 
 Clock = Callable[[], datetime]
 
@@ -75,6 +75,15 @@ class Store:
         finally:
             metrics.traffic.database_durations["write"].observe(perf_counter() - started_at)
 
+    async def list_live_instances(self) -> set[str]:
+        """Lists the instances of the gateways that run on the database."""
+        rows = await self.read(lambda tx: tx.fetch(select(instances.c.id)))
+        ids = {row.id for row in rows}
+        if self.is_of_one_process:
+            return ids if is_served(self.where) else set()
+        held_keys = await self.database.list_instance_locks() or ()
+        return {id_ for id_ in ids if build_instance_lock_key(id_) in held_keys}
+
     async def close(self) -> None:
         await self.database.close()
 
@@ -85,14 +94,12 @@ async def open_store(
     *,
     create: bool = True,
     serves: bool = False,
-    as_it_is: bool = False,
     clock: Clock = utc_now,
 ) -> AsyncIterator[Store]:
     """Opens the database, migrates it and checks that the key file fits; raises StoreUnavailable.
 
     ``create=False`` is for commands that need an existing database, ``serves`` for a gateway, of
-    which SQLite allows one at a time. ``as_it_is`` neither migrates nor checks keys, because the
-    database is about to be replaced.
+    which SQLite allows one at a time.
     """
     address = engines.parse_state_url(state.url)
     file = engines.find_sqlite_file(address)
@@ -101,35 +108,18 @@ async def open_store(
         engines.check_folder_writable(file)
     store = Store(engines.open_database(address), clock)
     try:
-        with _hold_process_lock(file) if serves and file else nullcontext():
-            if not as_it_is:
-                store.encryption = await _migrate_and_load_keys(
-                    store, address, state.encryption_key_file
-                )
-            yield store
-    finally:
-        await store.close()
-
-
-@contextmanager
-def _hold_process_lock(state_file: Path) -> Iterator[None]:
-    """Holds the lock of an SQLite file; raises StoreUnavailable if another process has it.
-
-    A second gateway would take over the operations that the first one is executing. The operating
-    system releases it when the process ends, even by a crash. Commands do not take it.
-    """
-    lock_path = state_file.with_name(f"{state_file.name}.lock")
-    # The file is never deleted: two processes could otherwise lock two files of that name.
-    with lock_path.open("w") as lock_file:
-        try:
-            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        # A second gateway would take over the operations that the first one is executing. The
+        # operating system releases the lock when the process ends, even by a crash.
+        if serves and file and not await store.database.acquire_lock(PROCESS_LOCK):
             raise StoreUnavailable(
-                f"another gateway serves the database {state_file}",
+                f"another gateway serves the database {file}",
                 means="two gateways on one SQLite file would execute requests twice",
                 do="stop the other one first, or use PostgreSQL for several instances",
-            ) from None
-        yield
+            )
+        store.encryption = await _migrate_and_load_keys(store, address, state.encryption_key_file)
+        yield store
+    finally:
+        await store.close()
 
 
 async def load_schema_revision(state: State) -> str | None:

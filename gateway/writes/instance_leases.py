@@ -11,12 +11,11 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from zlib import crc32
 
 from sqlalchemy import bindparam, delete, insert, select, update
 
 from gateway.storage import Store
-from gateway.storage.database import Transaction
+from gateway.storage.database import Transaction, build_instance_lock_key
 from gateway.storage.sql import Statement
 from gateway.storage.tables import instances
 
@@ -123,7 +122,7 @@ class Heartbeats:
             if not await tx.execute(_UPDATE_HEARTBEAT, parameters):
                 await tx.execute(insert(instances).values(**row))
 
-        await self._store.database.hold_instance_lock(_build_instance_lock_key(self._own_instance))
+        await self._store.database.hold_instance_lock(build_instance_lock_key(self._own_instance))
         await self._store.write(write_heartbeat)
         await self._store.database_clock.measure()
         self._store.clear_write_error()
@@ -183,7 +182,7 @@ class Heartbeats:
 
     def _can_report_connection_resets(self, instance: str, held_keys: set[int] | None) -> bool:
         # Only a process that was killed has lost its lock and its lease; one that was paused has not.
-        has_lock = held_keys is None or _build_instance_lock_key(instance) in held_keys
+        has_lock = held_keys is None or build_instance_lock_key(instance) in held_keys
         return self._has_heartbeat_within(
             instance, REPORT_SECONDS if has_lock else self._ttl_seconds
         )
@@ -191,7 +190,3 @@ class Heartbeats:
     async def unregister(self) -> None:
         own_instance = delete(instances).where(instances.c.id == self._own_instance)
         await self._store.write(lambda tx: tx.execute(own_instance))
-
-
-def _build_instance_lock_key(instance: str) -> int:
-    return crc32(instance.encode()) >> 1  # PostgreSQL's keys are signed

@@ -11,8 +11,6 @@ from typing import Any
 import aiohttp
 
 from gateway.simulator import Service, start_simulator
-from gateway.storage.heartbeats import WATCH_SECONDS
-from tests import processes
 from tests.processes import build_configuration, run_installed_command, run_serve
 from tests.running_gateway import KEY, build_settings, import_api_keys
 
@@ -103,10 +101,6 @@ async def test_state_is_restored_in_another_folder_and_serves(tmp_path: Path) ->
             assert await gateway.stop() == 0
     finally:
         await simulator.stop()
-
-
-def test_process_lock_is_tried_for_longer_than_watch_interval() -> None:
-    assert processes.SECONDS > WATCH_SECONDS
 
 
 def test_missing_state_cannot_be_backed_up(tmp_path: Path) -> None:

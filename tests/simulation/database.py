@@ -33,7 +33,7 @@ from gateway.storage.sql import compile_statement
 from gateway.storage.sqlite_database import SqliteTransaction, run_coroutine_without_waiting
 from gateway.storage.sqlite_driver import sqlite3
 from gateway.storage.state_tables import id_redirects
-from gateway.storage.tables import metadata
+from gateway.storage.tables import instances, metadata
 from tests.simulation.postgresql import PostgresqlConnection
 from tests.simulation.process import EPOCH, Process
 from tests.state import KEY, OpenOperation, StoredWrite, select_open_operations, select_writes
@@ -121,6 +121,10 @@ class SimulatedStore(Store):
     @property
     def is_of_one_process(self) -> bool:
         return not self.shared
+
+    async def list_live_instances(self) -> set[str]:
+        # The operations of a killed process are in doubt as soon as another has taken them over.
+        return {row.id for row in await self.read(lambda tx: tx.fetch(select(instances.c.id)))}
 
 
 def _build_unavailable() -> StoreUnavailable:

@@ -25,7 +25,6 @@ from gateway.storage.audit_log import describe_scope
 from gateway.storage.brownout_rows import Brownout, list_planned_and_active_brownouts
 from gateway.storage.database import Transaction
 from gateway.storage.freezes import Freeze, list_freezes
-from gateway.storage.heartbeats import is_database_in_use
 from gateway.storage.restore_detection import NO_MARK, load_restore_state
 from gateway.storage.tables import counters
 
@@ -105,7 +104,7 @@ async def check_ports_are_available(server: Server, store: Store) -> list[Findin
             advice = f"set server.{setting} to another port, or stop the program that uses this one"
             findings.append(Finding(ALL_ENVIRONMENTS, "ports", "error", result, advice))
     # The gateway of this state, which has the ports.
-    if findings and await is_database_in_use(store):
+    if findings and await store.list_live_instances():
         findings = []
     return findings or [Finding(ALL_ENVIRONMENTS, "ports", "ok", "free, or its gateway runs")]
 

@@ -76,6 +76,6 @@ async def test_write_under_repeated_probing_is_still_in_doubt(
     async with open_store(build_settings(tmp_path, "http://127.0.0.1:9").state) as store:
         await insert_operation(store, state, reason, write_states)
         gauges = await load_state_gauges(store)
-        in_doubt_writes = await load_in_doubt_writes(store, watch_seconds=0)
+        in_doubt_writes = await load_in_doubt_writes(store)
     assert gauges.in_doubt_writes == len(in_doubt_writes) == number
     assert (gauges.in_doubt_seconds >= LONG_AGO.total_seconds()) == bool(number)
