@@ -12,6 +12,7 @@ from mappings.balances import extract_raw_balances, parse_balances
 from mappings.current import BALANCE_PATH, ID_PATTERN, Endpoint
 from mappings.effects import JSON
 from mappings.lazy_sequences import LazySequence, has_only_type
+from mappings.paging import parse_count_or_default
 from mappings.payloads import extract_batch
 
 LIST_FIELDS = {
@@ -29,13 +30,17 @@ def has_expected_shape(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
     """Whether the response of a checked path contains the expected list, balances or new id.
 
     Only reads whose malformed response would look empty are checked. A bare ``{"ok": true}`` is
-    shown as empty, but ``outcome_rules`` never takes it as proof that a write was not executed.
+    shown as empty unless its ``meta`` counts records; ``outcome_rules`` never takes it as proof that
+    a write was not executed.
     """
     if endpoint.method == "POST":
         return _has_new_id(endpoint, body)
     # Treating the response to another write as an error would leave its outcome in doubt.
-    if endpoint.method != "GET" or not body.keys() - {"ok", "meta"}:
+    if endpoint.method != "GET":
         return True
+    if not body.keys() - {"ok", "meta"}:
+        meta = body.get("meta")
+        return not isinstance(meta, dict) or parse_count_or_default(meta.get("records"), 0) <= 0
     if endpoint.path == BALANCE_PATH:
         balances = extract_raw_balances(body)
         return isinstance(balances, dict | list) and (not balances or bool(parse_balances(body)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import io
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -154,3 +155,13 @@ async def test_invalid_service_header_does_not_break_the_response(
             assert passed_headers == ("2" if is_in_doubt else "", None)
             if is_in_doubt:
                 assert "may have been carried out" in body["errors"][0]["message"]
+
+
+async def test_list_that_counts_rows_but_has_none_is_an_error(tmp_path: Path) -> None:
+    async with open_gateway_under_attack(tmp_path) as setup:
+        for records, status in ((3, 500), ("3", 500), (0, 200)):
+            meta = {"page": 1, "pages": 1, "records": records}
+            body = json.dumps({"ok": True, "meta": meta}).encode()
+            setup.service.respond = respond_with(build_response(200, body))
+            for path in ("/recipients", "/batches"):
+                assert await setup.request("GET", path) == status, (path, records)
