@@ -31,7 +31,6 @@ from gateway.auth.key_rows import (
 )
 from gateway.auth.signing import Credentials
 from gateway.auth.single_flight import SingleFlight
-from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.storage import StoreUnavailable
 from gateway.storage.tenants import Tenant
 from mappings.failures import CircuitOpen, Unknown, Unreachable
@@ -316,7 +315,7 @@ class SignedReply(Protocol):
     def status(self) -> int: ...
 
     @property
-    def body(self) -> bytes | CompressedBuffer: ...
+    def body(self) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Literal
 
-from gateway.payloads.compressed_buffer import WINDOW_BYTES, CompressedBuffer, iter_windows
 from gateway.storage.keyed_hmac import KeyedHmac
 
 SignedTargetForm = Literal["path", "path-and-query"]
@@ -72,9 +70,11 @@ def extract_signed_target(form: SignedTargetForm, target: str) -> str:
     return target if form == "path-and-query" else target.partition("?")[0]
 
 
-def compute_signature(
-    keyed: KeyedHmac, stamp: int, method: str, target: str, body: bytes | CompressedBuffer
-) -> str:
+_JOINED_BYTES = 64 * 1024
+"""Bytes up to which a body is copied to be signed."""
+
+
+def compute_signature(keyed: KeyedHmac, stamp: int, method: str, target: str, body: bytes) -> str:
     """Signs a request.
 
     ``stamp`` is in whole seconds since 1970, ``target`` is from ``extract_signed_target``.
@@ -84,6 +84,6 @@ def compute_signature(
     # interface, section 5). In one piece if it is short: that is faster.
     if not body:
         return keyed.hexdigest(head + b"\n")
-    if len(body) <= WINDOW_BYTES:
-        return keyed.hexdigest(b"%b%b\n" % (head, bytes(body)))
-    return keyed.hexdigest_parts(chain((head,), iter_windows(body), (b"\n",)))
+    if len(body) <= _JOINED_BYTES:
+        return keyed.hexdigest(b"%b%b\n" % (head, body))
+    return keyed.hexdigest_parts((head, body, b"\n"))

@@ -43,13 +43,13 @@ def starts_with(text: StoredText, character: str) -> bool:
     """Whether a text starts with a character; a large one is decompressed only so far."""
     if isinstance(text, str):
         return text.startswith(character)
-    return bytes(next(text.iter_windows(), b"")[:1]) == character.encode()
+    return zlib.decompressobj().decompress(text.parts[0], 1) == character.encode()
 
 
 def decode_value(text: StoredText) -> JSON:
     """Decodes a stored value; long lists become lazy sequences."""
     if isinstance(text, CompressedBuffer):
-        return json_codec.loads(text, json_codec.LONG_LISTS)
+        return json_codec.loads(bytes(text), json_codec.LONG_LISTS)
     # Stored by an older version; a database that it wrote must stay readable.
     if is_large(text):
         return json_codec.loads(zlib.decompress(base64.b64decode(text[1:])), json_codec.LONG_LISTS)

@@ -63,7 +63,7 @@ async def encrypt_and_insert_chunks(
         return keys.encrypt(text, place)
     # A new name for each text: chunks that are read while they are replaced cannot be mixed up.
     name, count = os.urandom(16).hex(), 0
-    for part in text.iter_compressed_parts():
+    for part in text.parts:
         context = _build_chunk_context(place, name, count)
         encrypted = await tx.compute(True, keys.encrypt_bytes, part, context)
         row = {"holder": holder, "name": name, "number": count, "ciphertext": encrypted}

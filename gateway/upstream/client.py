@@ -27,7 +27,6 @@ from gateway.auth.signing import (
 from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
 from gateway.observability import metrics, traces
 from gateway.payloads import json_codec
-from gateway.payloads.compressed_buffer import WINDOW_BYTES, CompressedBuffer, iter_windows
 from gateway.upstream.circuit_breaker import CircuitBreaker, CircuitBreakers, Outcome
 from gateway.upstream.clock import EnvironmentSkew, ServiceClock, measure_skew
 from gateway.upstream.http_connection import (
@@ -61,6 +60,9 @@ BYTES_PER_SECOND = 256 * 1024
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Limit for responses of the service, unless the limit for request bodies is higher."""
 
+WINDOW_BYTES = 64 * 1024
+"""Bytes of a body that are written at once: TLS encryption of them blocks the event loop."""
+
 LARGE_BODY_BYTES = 1024 * 1024
 """Bytes from which a body is hashed in a thread, so that it does not block other requests."""
 
@@ -88,7 +90,7 @@ class _UpstreamCall(Deadline):
     credentials: Credentials
     method: str
     target: str
-    body: bytes | CompressedBuffer
+    body: bytes
     request_id: str
     is_write: bool
     fence: Fence | None
@@ -145,7 +147,7 @@ class UpstreamClient:
         credentials: Credentials,
         method: str,
         target: str,
-        body: bytes | CompressedBuffer | None,
+        body: bytes | None,
         *,
         request_id: str,
         write: bool,
@@ -227,7 +229,7 @@ class UpstreamClient:
                     # Head and body in one write need only one packet, and no task.
                     data = self._encode_signed_head(call)
                     if body:
-                        data += bytes(body)
+                        data += body
                     call.sent_at = time.monotonic()
                     # Only attempts that reach the network count.
                     call.has_left, call.attempts = True, call.attempts + 1
@@ -279,7 +281,7 @@ class UpstreamClient:
             return self._start_unusual_exchange(call, connection)
         connection.check_usable()
         call.has_left, call.attempts = True, call.attempts + 1
-        return connection.start_exchange(head + bytes(body), call)
+        return connection.start_exchange(head + body, call)
 
     async def _start_unusual_exchange(
         self, call: _UpstreamCall, connection: UpstreamConnection
@@ -304,7 +306,7 @@ class UpstreamClient:
         connection.check_usable()  # it may have been closed meanwhile
         call.has_left, call.attempts = True, call.attempts + 1
         if len(body) <= WINDOW_BYTES:
-            await connection.start_exchange(head + bytes(body), call)
+            await connection.start_exchange(head + body, call)
         else:
             response = connection.start_exchange(head, call)
             connection.write_body(_iter_body(body), len(body))
@@ -324,9 +326,7 @@ class UpstreamClient:
             reply.skew_sample = measure_skew(reply.headers, self.clock.wall(), seconds)
         return reply
 
-    async def _read_unusual_body(
-        self, connection: UpstreamConnection, reply: Reply
-    ) -> bytes | CompressedBuffer:
+    async def _read_unusual_body(self, connection: UpstreamConnection, reply: Reply) -> bytes:
         """Reads the body of a response that is incomplete or encoded; raises ResponseLost."""
         body, max_bytes = reply.body, self._max_answer_bytes
         if not connection.is_complete:
@@ -337,7 +337,7 @@ class UpstreamClient:
         if encoding not in ("gzip", "deflate"):
             raise ResponseLost("an answer in an encoding that was not requested")
         try:
-            return await decompress_body(bytes(body), encoding, max_bytes)
+            return await decompress_body(body, encoding, max_bytes)
         except (DecompressionError, DecompressedBodyTooLarge):
             raise ResponseLost("an answer that cannot be decoded") from None
 
@@ -400,9 +400,10 @@ class UpstreamClient:
             await self.signed_target.record_accepted(environment, call.target, call.form)
 
 
-async def _iter_body(body: bytes | CompressedBuffer) -> AsyncIterator[memoryview]:
-    for window in iter_windows(body):
-        yield window
+async def _iter_body(body: bytes) -> AsyncIterator[memoryview]:
+    view = memoryview(body)
+    for start in range(0, len(body), WINDOW_BYTES):
+        yield view[start : start + WINDOW_BYTES]
 
 
 def _raise_unless_repeatable(call: _UpstreamCall, error: BaseException) -> None:
@@ -441,13 +442,13 @@ def _build_failure(
     return Unreachable(reason)
 
 
-def _is_signature_refusal(body: bytes | CompressedBuffer) -> bool:
+def _is_signature_refusal(body: bytes) -> bool:
     """Whether a 401 body is an error of the service itself (current interface, section 7)."""
     # The service's own refusal is short, and parsing a large page would block other requests.
     if len(body) > json_codec.LARGE_BYTES:
         return False
     try:
-        parsed_body = json_codec.loads(bytes(body))
+        parsed_body = json_codec.loads(body)
     except json_codec.JsonError:
         return False
     errors = parsed_body.get("errors") if isinstance(parsed_body, dict) else None

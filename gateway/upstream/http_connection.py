@@ -7,6 +7,7 @@ several merchants, and rests of one exchange would be taken for the next respons
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +19,6 @@ from multidict import CIMultiDict
 
 from gateway.http import progress
 from gateway.payloads import json_codec
-from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.upstream.clock import SkewSample
 from gateway.upstream.send_attempt import ResponseLost, UnusableConnection
 
@@ -186,16 +186,15 @@ class UpstreamConnection(asyncio.Protocol):
         self._unread_bytes = 0
         return self.take_body()
 
-    async def read_long_body(self, max_bytes: int) -> bytes | CompressedBuffer:
+    async def read_long_body(self, max_bytes: int) -> bytes:
         """Reads a body that has not arrived yet; raises ResponseLost."""
-        # Kept compressed while it arrives, because lists can be tens of megabytes.
-        whole, declared = CompressedBuffer(), int(self.fields.get(b"content-length", 0))
+        whole, declared = io.BytesIO(), int(self.fields.get(b"content-length", 0))
         while part := await self.read_part():
-            await whole.append_in_thread(part)
-            if max(len(whole), declared) > max_bytes:
+            whole.write(part)
+            if max(whole.tell(), declared) > max_bytes:
                 raise build_too_large_error(max_bytes)
-            progress.record_current_request_progress("receiving_response", len(whole), declared)
-        return whole if len(whole) > json_codec.LARGE_BYTES else bytes(whole)
+            progress.record_current_request_progress("receiving_response", whole.tell(), declared)
+        return whole.getvalue()
 
     def end_exchange(self) -> bool:
         """Ends a complete exchange; returns whether another request may follow."""
@@ -367,13 +366,13 @@ class UpstreamConnection(asyncio.Protocol):
 class Reply(msgspec.Struct):
     """A response of the service, with any status.
 
-    ``body`` is decompressed, or a CompressedBuffer if it is large. ``seconds`` is the duration of
-    the call with all ``attempts``, the number of times it was sent.
+    ``body`` is decompressed. ``seconds`` is the duration of the call with all ``attempts``, the
+    number of times it was sent.
     """
 
     status: int
     header_lines: Sequence[tuple[bytes, bytes]]
-    body: bytes | CompressedBuffer
+    body: bytes
     seconds: float = 0.0
     attempts: int = 1
     skew_sample: SkewSample | None = None

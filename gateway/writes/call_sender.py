@@ -20,7 +20,6 @@ from gateway.config import settings
 from gateway.http import progress
 from gateway.observability import metrics, traces
 from gateway.payloads import json_codec
-from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.upstream.client import MAX_ANSWER_BYTES, UpstreamClient
 from gateway.upstream.http_connection import Reply
@@ -53,6 +52,9 @@ MAX_ANSWER_MEMORY_BYTES = 8 * MAX_ANSWER_BYTES
 """Maximum estimated memory of a decoded response. No response of the service has a value in every
 ten bytes; hostile input does."""
 
+
+MAX_SLICED_MEMORY = 16
+"""Maximum estimated memory, by size, of a response that is decoded in slices; rows have a quarter."""
 
 STATUS_CLASSES = tuple(f"{hundreds}xx" for hundreds in range(10))
 """Outcomes of answered calls, by the first digit of the status."""
@@ -207,7 +209,7 @@ class CallSender:
         )
 
     async def _decode_long_response(
-        self, call: Call, caller: Caller, data: bytes | CompressedBuffer
+        self, call: Call, caller: Caller, data: bytes
     ) -> dict[str, JSON] | None:
         """Decodes a long response; None if it is not JSON or needs too much memory.
 
@@ -222,11 +224,12 @@ class CallSender:
         if cost > MAX_ANSWER_MEMORY_BYTES:
             return None
         # Decoding in slices needs a fraction of the memory, so it is tried before memory is
-        # reserved.
-        with suppress(json_codec.NotSliceableError):
-            return _discard_non_object(
-                await run_in_thread(json_codec.loads_in_slices, data, json_codec.LONG_LISTS)
-            )
+        # reserved; but not of lists of very short items, which are split all at once.
+        if cost <= MAX_SLICED_MEMORY * len(data):
+            with suppress(json_codec.NotSliceableError):
+                return _discard_non_object(
+                    await run_in_thread(json_codec.loads_in_slices, data, json_codec.LONG_LISTS)
+                )
         admission_slot = AdmissionSlot(self._load, caller.key.tenant_name)
         try:
             if cost > admission_slot.max_bytes:
@@ -241,17 +244,11 @@ class CallSender:
         finally:
             admission_slot.release()
 
-    async def _encode_body(
-        self, call: Call, endpoint: Endpoint, caller: Caller
-    ) -> bytes | CompressedBuffer:
+    async def _encode_body(self, call: Call, endpoint: Endpoint, caller: Caller) -> bytes:
         current_body = self._translator.translate_from_neutral(endpoint.body_shape, call.body)
         if not caller.is_long:
             return json_codec.dumps(current_body)
-        body: bytes | CompressedBuffer
-        if json_codec.has_rows(current_body):
-            body = await run_in_thread(json_codec.dumps_compressed, current_body)
-        else:
-            body = await run_in_thread(json_codec.dumps, current_body)
+        body = await run_in_thread(json_codec.dumps, current_body)
         _log_progress(caller, "calling_service", call, body)
         return body
 
@@ -316,7 +313,7 @@ def _log_progress(
     caller: Caller,
     step: Literal["calling_service", "receiving_response"],
     call: Call,
-    body: bytes | CompressedBuffer,
+    body: bytes,
 ) -> None:
     """Logs and records the progress of large bodies, but not of a large request's short reads."""
     if caller.is_long and (not call.is_read or len(body) > json_codec.LARGE_BYTES):
@@ -333,7 +330,7 @@ def _log_progress(
         )
 
 
-def _decode_json_object(data: bytes | CompressedBuffer) -> dict[str, JSON] | None:
+def _decode_json_object(data: bytes) -> dict[str, JSON] | None:
     try:
         body = json_codec.loads(data)
     except json_codec.JsonError:

@@ -16,7 +16,6 @@ from gateway.payloads.json_codec.decoding import LONG_LISTS, JsonError, loads
 from gateway.payloads.json_codec.encoding import (
     dumps,
     dumps_chunks,
-    dumps_compressed,
     dumps_trusted,
     has_rows,
     iterdumps,
@@ -24,6 +23,7 @@ from gateway.payloads.json_codec.encoding import (
 )
 from gateway.payloads.json_codec.slice_decoding import (
     LARGE_BYTES,
+    NotSliceableError,
     estimate_memory_bytes,
     loads_in_slices,
 )
@@ -31,7 +31,6 @@ from gateway.payloads.json_codec.text_decoding import (
     MAX_DEPTH,
     MAX_DIGITS,
     ExactDecimal,
-    NotSliceableError,
     loads_trusted,
 )
 
@@ -45,7 +44,6 @@ __all__ = [
     "NotSliceableError",
     "dumps",
     "dumps_chunks",
-    "dumps_compressed",
     "dumps_trusted",
     "estimate_memory_bytes",
     "has_rows",

@@ -6,20 +6,13 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
-from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.json_codec.slice_decoding import (
     LARGE_BYTES,
+    NotSliceableError,
     estimate_memory_bytes,
     loads_in_slices,
 )
-from gateway.payloads.json_codec.text_decoding import (
-    MAX_DEPTH,
-    NeedsStrictDecode,
-    NotSliceableError,
-    decode_if_lossless,
-    decode_strictly_with_refusal_reason,
-    is_nested_deeper_than,
-)
+from gateway.payloads.json_codec.text_decoding import decode_with_refusal_reason
 
 LONG_LISTS = frozenset({"payments", "update_payments", "remove_payments", "entries"})
 """Fields whose lists may be very long: the documents set no maximum of payments in a batch."""
@@ -33,9 +26,7 @@ class JsonError(Exception):
 
 
 def loads(
-    data: bytes | CompressedBuffer,
-    packed_lists: Collection[str] = (),
-    max_memory_bytes: int | None = None,
+    data: bytes, packed_lists: Collection[str] = (), max_memory_bytes: int | None = None
 ) -> Any:
     """Decodes a JSON text, UTF-8 with or without a byte order mark; raises JsonError.
 
@@ -49,18 +40,7 @@ def loads(
             return loads_in_slices(data, packed_lists)
     if max_memory_bytes is not None and estimate_memory_bytes(data) > max_memory_bytes:
         raise JsonError("too many values")
-    text, reason = data if isinstance(data, bytes) else bytes(data), ""
-    try:
-        value = decode_if_lossless(text)
-    except NeedsStrictDecode:
-        reason, value = decode_strictly_with_refusal_reason(text)
-    if reason:  # raised outside the except block, because the cause's text holds the input
+    reason, value = decode_with_refusal_reason(data)
+    if reason:  # raised outside an except block, because a cause's text would hold the input
         raise JsonError(reason)
-    # Few brackets prove a text shallow, so few values are searched. Removing a character takes a
-    # fifth of the time of counting it.
-    size = len(text)
-    if size - len(text.replace(b"{", b"")) + size - len(
-        text.replace(b"[", b"")
-    ) > MAX_DEPTH and is_nested_deeper_than(value, MAX_DEPTH):
-        raise JsonError(f"nested deeper than {MAX_DEPTH}")
     return value

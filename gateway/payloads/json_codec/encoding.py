@@ -6,11 +6,10 @@ import io
 from collections.abc import Iterator
 from decimal import Decimal
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.json_codec.json_levels import LISTS, iterate_dicts, list_nested_items
 from gateway.payloads.json_codec.text_decoding import MAX_DEPTH, ExactDecimal
 from mappings.lazy_sequences import CompressedSequence, LazySequence, MappedSequence
@@ -19,84 +18,67 @@ from mappings.lazy_sequences import CompressedSequence, LazySequence, MappedSequ
 def dumps(value: Any) -> bytes:
     """Encodes as compact, unescaped UTF-8 JSON.
 
-    Raises TypeError for other values, such as floats.
+    Raises TypeError for other values, such as floats; the rows of lazy sequences are not checked.
     """
     _check_encodable(value)
-    return _encode(value, _CHECKED)
+    return dumps_trusted(value)
 
 
 def dumps_trusted(value: Any) -> bytes:
     """Like ``dumps``, but without the check, which takes longer than the encoding."""
+    # Nearly all values have no rows: trying costs less than searching for them first.
     try:
         return _ENCODER.encode(value)
     except _HasRowsError:
-        return b"".join(_iter_encoded_slices(value, _TRUSTED))
+        buffer = io.BytesIO()
+        buffer.writelines(_iter_encoded_slices(value, _ENCODER))
+        return buffer.getvalue()
 
 
 def dumps_chunks(value: Any) -> list[bytes]:
     """Like ``dumps``, but returns chunks, because joining them would hold a second copy."""
     _check_encodable(value)
-    return [*_encode_chunks(value, _CHECKED)]
-
-
-def dumps_compressed(value: Any) -> CompressedBuffer:
-    """Like ``dumps``, but compresses the text while it is produced."""
-    _check_encodable(value)
-    return CompressedBuffer.from_chunks(_encode_chunks(value, _CHECKED))
+    return [*iterdumps(value)]
 
 
 def iterdumps(value: Any) -> Iterator[bytes]:
     """Like ``dumps_trusted``, but yields one slice of rows at a time."""
-    return _encode_chunks(value, _TRUSTED)
+    return _encode_chunks(value, _ENCODER)
 
 
 def iterdumps_canonical(value: Any) -> Iterator[bytes]:
     """Like ``iterdumps``, but with sorted fields, for digests."""
-    return _encode_chunks(value, _CANONICAL)
+    return _encode_chunks(value, _CANONICAL_ENCODER)
 
 
-def _encode(value: Any, options: _EncodeOptions) -> bytes:
-    # Nearly all values have no rows: trying costs less than searching for them first.
+def _encode_chunks(value: Any, encoder: msgspec.json.Encoder) -> Iterator[bytes]:
     try:
-        return options.encoder.encode(value)
+        return iter((encoder.encode(value),))
     except _HasRowsError:
-        buffer = io.BytesIO()
-        buffer.writelines(_iter_encoded_slices(value, options))
-        return buffer.getvalue()
+        return _iter_encoded_slices(value, encoder)
 
 
-def _encode_chunks(value: Any, options: _EncodeOptions) -> Iterator[bytes]:
-    try:
-        return iter((options.encoder.encode(value),))
-    except _HasRowsError:
-        return _iter_encoded_slices(value, options)
-
-
-def _iter_encoded_slices(value: Any, options: _EncodeOptions) -> Iterator[bytes]:
-    encoder = options.encoder
+def _iter_encoded_slices(value: Any, encoder: msgspec.json.Encoder) -> Iterator[bytes]:
     if isinstance(value, LazySequence):
         comma = b""
         yield b"["
         for rows in value.iterate_slices():
-            # ``_find_encoding_problem`` has not looked inside: that would decompress all rows once more.
-            if options.checks_rows:
-                _check_encodable(rows)
             # Without the brackets, so that the slices together form one list.
             yield comma + encoder.encode(rows)[1:-1]
             comma = b","
         yield b"]"
     elif isinstance(value, dict):
         comma = b"{"
-        for name in sorted(value) if options.sorts_fields else value:
+        for name in sorted(value) if encoder is _CANONICAL_ENCODER else value:
             yield b"%b%b:" % (comma, encoder.encode(name))
-            yield from _encode_chunks(value[name], options)
+            yield from _encode_chunks(value[name], encoder)
             comma = b","
         yield b"}"
     else:
         comma = b"["
         for item in value:
             yield comma
-            yield from _encode_chunks(item, options)
+            yield from _encode_chunks(item, encoder)
             comma = b","
         yield b"]"
 
@@ -169,19 +151,6 @@ def _find_encoding_problem(value: Any) -> str:
 
 
 _ENCODER = msgspec.json.Encoder(decimal_format="number", enc_hook=_encode_custom_value)
-
-
-class _EncodeOptions(NamedTuple):
-    """How a value is encoded: whether its rows are checked, and whether fields are sorted."""
-
-    encoder: msgspec.json.Encoder
-    checks_rows: bool = False
-    sorts_fields: bool = False
-
-
-_TRUSTED = _EncodeOptions(_ENCODER)
-_CHECKED = _EncodeOptions(_ENCODER, checks_rows=True)
-_CANONICAL = _EncodeOptions(
-    msgspec.json.Encoder(decimal_format="number", enc_hook=_encode_custom_value, order="sorted"),
-    sorts_fields=True,
+_CANONICAL_ENCODER = msgspec.json.Encoder(
+    decimal_format="number", enc_hook=_encode_custom_value, order="sorted"
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from codecs import BOM_UTF8
 from decimal import Decimal
-from typing import Any, Self
+from typing import Any, Self, Union
 
 import msgspec
 import simplejson
@@ -13,6 +13,9 @@ from gateway.payloads.json_codec.json_levels import list_nested_items
 
 MAX_DEPTH = 64
 """Maximum nesting of objects and arrays; the documents' deepest body has five levels."""
+
+_SHALLOW_DEPTH = 8
+"""Nesting of nearly all texts."""
 
 MAX_DIGITS = 4300
 """Maximum digits of a number when written out: Python's own limit for ``int``."""
@@ -46,11 +49,7 @@ class ExactDecimal(Decimal):
 WHITESPACE = b" \t\n\r"
 
 
-class NotSliceableError(Exception):
-    """The text must be decoded at once: it is invalid, or too much of it is in no long list."""
-
-
-class NeedsStrictDecode(NotSliceableError):
+class NeedsStrictDecode(Exception):
     """The text is invalid, or may be, and needs the strict decoder."""
 
 
@@ -59,10 +58,26 @@ def loads_trusted(text: str | bytes) -> Any:
     return _FAST_DECODER.decode(text)
 
 
-def decode_if_lossless(data: bytes) -> Any:
+def decode_with_refusal_reason(data: bytes, max_depth: int = MAX_DEPTH) -> tuple[str, Any]:
+    """Decodes a text; returns the reason for a refusal, or an empty string and its value."""
+    try:
+        return "", _decode_if_lossless(data, max_depth)
+    except NeedsStrictDecode:
+        reason, value = _decode_strictly_with_refusal_reason(data)
+    if not reason and _is_nested_deeper_than(value, max_depth):
+        reason = f"nested deeper than {MAX_DEPTH}"
+    return reason, value
+
+
+def _decode_if_lossless(data: bytes, max_depth: int) -> Any:
     """Decodes a text whose value would be encoded to the same text; raises NeedsStrictDecode."""
     try:
-        value = _FAST_DECODER.decode(data)
+        try:
+            value = _SHALLOW_DECODER.decode(data)
+        except msgspec.ValidationError:
+            value = _FAST_DECODER.decode(data)
+            if _is_nested_deeper_than(value, max_depth):
+                raise NeedsStrictDecode from None
         written = _ENCODER.encode(value)
     except (ValueError, ArithmeticError, RecursionError):  # a DecodeError is a ValueError, too
         raise NeedsStrictDecode from None
@@ -73,7 +88,7 @@ def decode_if_lossless(data: bytes) -> Any:
     return value
 
 
-def decode_strictly_with_refusal_reason(data: bytes) -> tuple[str, Any]:
+def _decode_strictly_with_refusal_reason(data: bytes) -> tuple[str, Any]:
     try:
         text = data.removeprefix(BOM_UTF8).decode()
         if text.startswith(("\ufeff", "\xef\xbb\xbf")):  # simplejson would skip a second one too
@@ -92,13 +107,13 @@ def decode_strictly_with_refusal_reason(data: bytes) -> tuple[str, Any]:
         return f"nested deeper than {MAX_DEPTH}", None
     except (ValueError, ArithmeticError):  # from ``_parse_number`` and from ``int``
         return f"a number of more than {MAX_DIGITS} digits", None
-    except DuplicateKeyError as error:
+    except _DuplicateKeyError as error:
         # Shortened, because the key is the client's and may be as long as the body.
         return f"the key {error.key[:60]!r} twice in one object", None
     return "", value
 
 
-def is_nested_deeper_than(value: Any, max_depth: int) -> bool:
+def _is_nested_deeper_than(value: Any, max_depth: int) -> bool:
     """Whether a decoded value is nested deeper than ``max_depth``."""
     level = [value]
     for _ in range(max_depth):
@@ -108,7 +123,7 @@ def is_nested_deeper_than(value: Any, max_depth: int) -> bool:
     return not _NESTS.isdisjoint(map(type, level))
 
 
-class DuplicateKeyError(Exception):
+class _DuplicateKeyError(Exception):
     def __init__(self, key: str) -> None:
         super().__init__(key)
         self.key = key
@@ -121,7 +136,7 @@ def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen_keys: set[str] = set()
         for key, _ in pairs:
             if key in seen_keys:
-                raise DuplicateKeyError(key)
+                raise _DuplicateKeyError(key)
             seen_keys.add(key)
     return fields
 
@@ -143,8 +158,13 @@ def _encode_exact_decimal(value: Any) -> msgspec.Raw:
 
 _STRICT_DECODER = simplejson.JSONDecoder(object_pairs_hook=_build_object, parse_float=_parse_number)
 _FAST_DECODER = msgspec.json.Decoder(float_hook=_parse_number)
+_SHALLOW_TYPE: Any = None | bool | int | str
+for _ in range(_SHALLOW_DEPTH):
+    _SHALLOW_TYPE = Union[None, bool, int, str, dict[str, _SHALLOW_TYPE], list[_SHALLOW_TYPE]]  # noqa: UP007
+_SHALLOW_DECODER = msgspec.json.Decoder(_SHALLOW_TYPE)
+"""Proves a text shallow while it decodes: a search for its depth takes longer than its decoding.
+
+It refuses numbers with a point or an exponent, for which there is no exact type.
+"""
 _ENCODER = msgspec.json.Encoder(decimal_format="number", enc_hook=_encode_exact_decimal)
 _NESTS = {dict, list}
-
-scan_value = _STRICT_DECODER.scan_once
-"""Decodes one value of a text at a position; returns it and the position after it."""
