@@ -95,7 +95,9 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
             f"/recipients/{id_}",
             fields,
             field_map=government_ids.map_government_id_field_names_to_client(ids),
-            reconcile=recipient_outcomes.build_recipient_update_outcome_rule(id_, fields),
+            reconcile=recipient_outcomes.build_recipient_update_outcome_rule(
+                id_, fields, recipient
+            ),
         )
         changes = structs.replace(changes, recipient={**recipient, **response["recipient"]})
     recipient = yield from payout_changes.apply_payout_changes(changes, request.options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from types import MappingProxyType
 from typing import Any
 
 from mappings.effects import (
@@ -86,15 +87,20 @@ def _confirm_operator_named_recipient(recipient_id: str, body: JSONObject) -> Ou
     return Inconclusive(f"{recipient_id}, named by the operator, has another address")
 
 
-def build_recipient_update_outcome_rule(recipient_id: str, fields: JSONObject) -> OutcomeRule:
+def build_recipient_update_outcome_rule(
+    recipient_id: str, fields: JSONObject, old_recipient: JSONObject = MappingProxyType({})
+) -> OutcomeRule:
     """Builds the rule of a recipient update; it reads GET /recipients/:id.
 
-    An operator's word outweighs it, because the service may normalize values.
+    An update that looks like ``old_recipient``, behind its masks, is absent: sending it again does
+    no harm. An operator's word outweighs it, because the service may normalize values.
     """
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         recipient = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
-        is_executed = _has_compatible_values(fields, recipient) or write.is_confirmed_by_operator
+        is_shown = _has_compatible_values(fields, recipient)
+        is_evidence = is_shown and not _has_compatible_values(fields, old_recipient)
+        is_executed = is_evidence or write.is_confirmed_by_operator
         return Confirmed({"recipient": recipient}) if is_executed else Absent()
 
     return read_outcome
@@ -166,11 +172,11 @@ def build_account_change_outcome_rule(
         accounts = yield from _fetch_accounts(recipient_id)
         for account in accounts:
             if account.get(_ACCOUNT_ID) == account_id:
-                return (
-                    Confirmed({"account": account})
-                    if _is_matching_account(fields, account)
-                    else Absent(is_old_state_shown=True)
-                )
+                if not _is_matching_account(fields, account):
+                    return Absent(is_old_state_shown=True)
+                # A masked number that ends like the new one was shown before the change, too.
+                is_evidence = not _is_matching_account(fields, old_account)
+                return Confirmed({"account": account}) if is_evidence else Absent()
         # The account has another id after the change, so it is found by its fields.
         expected_fields = {"type": old_account.get("type"), **fields}
         matching_accounts = [

@@ -321,7 +321,7 @@ def update_recipient(request: Request) -> Flow:
         )
         path, reconcile = (
             f"/recipients/{id_}",
-            recipient_outcomes.build_recipient_update_outcome_rule(id_, fields),
+            recipient_outcomes.build_recipient_update_outcome_rule(id_, fields, recipient),
         )
         response = yield Call("PATCH", path, fields, field_map=field_map, reconcile=reconcile)
         updated = (

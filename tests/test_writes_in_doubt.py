@@ -394,6 +394,46 @@ async def test_payout_method_write_after_one_in_doubt_is_refused(
         assert (await setup.gateway.request("POST", path, WALLET)).status == 200
 
 
+@pytest.mark.parametrize("close", ["before", "after"])
+async def test_account_number_that_looks_the_same_when_masked_proves_no_change(
+    close: str, tmp_path: Path
+) -> None:
+    async with open_gateway_with_faults(tmp_path, has_immediate_read=True) as setup:
+        create_response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        recipient = create_response.body["recipient"]["id"]
+        path = f"/v1/recipients/{recipient}/payout-methods"
+        assert (await setup.gateway.request("POST", path, PAYOUT_BODY)).status == 200
+        setup.add_fault("PATCH", "/v1/recipients/*/accounts/*", close=close)
+        change = {"accounts": {"bank": {"accountNum": "9999967"}}}
+        response = await setup.gateway.request("PATCH", path, change)
+        if close == "before":
+            assert response.status == 500
+            setup.let_calls_expire()
+            response = await setup.gateway.request("PATCH", path, change)
+        assert response.status == 200
+        (account,) = setup.service.require_recipient(recipient).accounts
+        assert account.fields["accountNum"] == "9999967"
+        assert setup.count_calls("PATCH", "/v1/recipients/*/accounts/*") == (
+            2 if close == "before" else 1
+        )
+
+
+async def test_government_id_that_looks_the_same_when_masked_proves_no_change(
+    tmp_path: Path,
+) -> None:
+    async with open_gateway_with_faults(tmp_path, has_immediate_read=True) as setup:
+        body = {**RECIPIENT_BODY, "ssn": "123456789"}
+        create_response = await setup.gateway.request("POST", "/v1/recipients", body)
+        recipient = create_response.body["recipient"]["id"]
+        setup.add_fault("PATCH", "/v1/recipients/*", close="before")
+        path, change = f"/v1/recipients/{recipient}", {"ssn": "987654389"}
+        assert (await setup.gateway.request("PATCH", path, change)).status == 500
+        setup.let_calls_expire()
+        assert (await setup.gateway.request("PATCH", path, change)).status == 200
+        (government_id,) = setup.service.require_recipient(recipient).fields["governmentIds"]
+        assert government_id["value"] == "987654389"
+
+
 @pytest.mark.parametrize("is_draft", [False, True], ids=["created", "of a draft"])
 async def test_batch_create_in_doubt_is_reported_if_the_service_lists_no_batches(
     is_draft: bool, tmp_path: Path
