@@ -154,4 +154,9 @@ async def insert_legacy_ids(
             for another, current_id in await tx.fetch(_IMPORTED, values):
                 if another != legacy_by_current[current_id]:
                     raise IdCollisionError(legacy_by_current[current_id], another)
+            # A request that names another object by the service's id would be about this one.
+            values = {**owner._asdict(), "names": sorted(legacy_by_current.values())}
+            for _, current_id in await tx.fetch(_BY_CURRENT.select_some, values):
+                if names.get(current_id) != current_id:
+                    raise IdCollisionError(current_id)
             await tx.execute(_COPY_OBJECTS, *slice_rows)

@@ -118,6 +118,22 @@ async def test_object_has_only_one_imported_legacy_id(
     assert await load_imported_ids(tmp_path, "B-0", "B-1", "B-2") == {"B-1": FIRST_CURRENT_ID}
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        f"{FIRST_CURRENT_ID},{SECOND_CURRENT_ID}\n",
+        f"{FIRST_CURRENT_ID},{SECOND_CURRENT_ID}\nB-2,B-3\n",
+    ],
+)
+async def test_service_id_of_a_known_object_cannot_stand_for_another(
+    tmp_path: Path, run_import: CommandRunner, lines: str
+) -> None:
+    await asyncio.to_thread(run_import, f"B-1,{FIRST_CURRENT_ID}\n")
+    result = await asyncio.to_thread(run_import, lines, code=2)
+    assert f"line 1: {FIRST_CURRENT_ID} stands for another object already" in result.stderr
+    assert await load_imported_ids(tmp_path, FIRST_CURRENT_ID, "B-2") == {}
+
+
 async def test_tenant_is_required_if_there_are_several(
     tmp_path: Path, run_import: CommandRunner
 ) -> None:
