@@ -365,8 +365,11 @@ class FlowExecutor:
                     caller.is_long, _resume_flow, steps, result, failed_read
                 )
         except Failure as failure:
-            reason = f"status {failure.status}" if isinstance(failure, Refused) else str(failure)
-            unread = Unreadable if is_retryable_read_failure(failure) else Inconclusive
+            status = failure.status if isinstance(failure, Refused) else None
+            reason = f"status {status}" if status else str(failure)
+            # Credentials that are refused may be replaced, and say nothing about the object.
+            is_unread = status in (401, 403) or is_retryable_read_failure(failure)
+            unread = Unreadable if is_unread else Inconclusive
             return unread(f"{UNREADABLE_REASON} ({reason or type(failure).__name__})")
         return outcome
 

@@ -246,11 +246,18 @@ async def test_visible_outcome_overrides_operator_outcome(tmp_path: Path) -> Non
         assert len(operated_gateway.service.batch_starts) == 1
 
 
-async def test_outcome_that_cannot_be_checked_yet_is_not_applied(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(503, "internal_server_error"), (401, "invalid_api_key"), (403, "not_authorized")],
+)
+async def test_outcome_that_cannot_be_checked_yet_is_not_applied(
+    status: int, code: str, tmp_path: Path
+) -> None:
     """A retry created another recipient, because of a wrong outcome or of `close` after it."""
     async with open_operated_gateway(tmp_path) as operated_gateway:
         operated_gateway.add_fault("POST", "/v1/recipients", **RESPONSE_LOST)
-        operated_gateway.add_fault("GET", "/v1/recipients", status=503, times=1000)
+        refusal = json.dumps({"ok": False, "errors": [{"code": code, "message": ""}]}).encode()
+        operated_gateway.add_fault("GET", "/v1/recipients", status=status, body=refusal, times=1000)
         create = ("POST", "/v1/recipients", RECIPIENT_BODY)
         assert (await operated_gateway.gateway.request(*create)).status == 500
         await wait_until_async(lambda: has_reason(operated_gateway, "could not be read"))
