@@ -6,10 +6,10 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Label, Select, and_, exists, func, or_, select, text
+from sqlalchemy import ColumnElement, ScalarSelect, func, select, text
 
 from gateway.admission.limits import RateLimiter
 from gateway.observability import metrics
@@ -71,32 +71,12 @@ class StateGauges:
 async def load_state_gauges(store: Store) -> StateGauges:
     """Reads the gauges from the state with a few cheap queries. Raises StoreUnavailable."""
     now = store.clock()
-    # Newer writes are usually still in flight.
-    is_late = (
-        upstream_writes.c.operation_id == operations.c.id,
-        IS_SENT_WRITE,
-        upstream_writes.c.recorded_at < now - IN_FLIGHT_PERIOD,
-    )
-    # Only the last write of an operation can be in doubt. No join: SQLite might scan the writes.
-    late_write_at = _build_time_query(func.min, *is_late)
-    late = select(late_write_at).select_from(operations).where(IS_OPEN_OPERATION).subquery()
-    late_writes = select(func.count(late.c.at), func.min(late.c.at, type_=late.c.at.type))
-    stuck_count = _build_stuck_operations_query(now)
-    in_doubt_count = (
-        select(func.count())
-        .select_from(operations)
-        .where(
-            IS_OPEN_OPERATION,
-            or_(
-                operations.c.state == IN_DOUBT,
-                and_(
-                    operations.c.state == RUNNING,
-                    or_(operations.c.reason.is_not(None), exists().where(*is_late)),
-                ),
-            ),
-        )
-    )
-    open_count = select(func.count()).select_from(operations).where(IS_OPEN_OPERATION)
+    open_operations = select(
+        operations.c.state,
+        operations.c.reason,
+        _build_time_query(func.min, IS_SENT_WRITE).label("sent_at"),
+        _build_time_query(func.max).label("last_at"),
+    ).where(IS_OPEN_OPERATION)
     superseded_count = select(func.count()).select_from(id_redirects).where(IS_SUPERSEDED_CONDITION)
     unseen_count = (
         select(func.count()).select_from(upstream_writes).where(text(UNSEEN_BATCH_CONDITION))
@@ -108,16 +88,21 @@ async def load_state_gauges(store: Store) -> StateGauges:
     restored_flag = select(counters.c.value).where(counters.c.name == RESTORED)
 
     async def load(tx: Transaction) -> StateGauges:
-        (late,) = await tx.fetch(late_writes)
-        (stuck,) = await tx.fetch(stuck_count)
-        # Either kind may have none, and then its time is null.
-        oldest = min((at for _number, at in (late, stuck) if at), default=None)
+        rows = await tx.fetch(open_operations)
+        # Newer writes are usually still in flight. An operation in doubt has a reason until it
+        # ends, also while it is being resolved, or after all its writes were answered.
+        times = [row.sent_at or (row.last_at if row.reason else None) for row in rows]
+        late = [at for at in times if at and at < now - IN_FLIGHT_PERIOD]
+        is_late = [bool(row.sent_at and row.sent_at < now - IN_FLIGHT_PERIOD) for row in rows]
         environments = await tx.fetch(keys_by_environment.group_by(api_keys.c.environment))
         return StateGauges(
-            late[0] + stuck[0],
-            (now - oldest).total_seconds() if oldest else 0,
-            await tx.fetch_value(in_doubt_count),
-            await tx.fetch_value(open_count),
+            len(late),
+            (now - min(late)).total_seconds() if late else 0,
+            sum(
+                row.state == IN_DOUBT or (row.state == RUNNING and bool(row.reason or each_is_late))
+                for row, each_is_late in zip(rows, is_late, strict=True)
+            ),
+            len(rows),
             await tx.fetch_value(superseded_count) + await tx.fetch_value(unseen_count),
             await tx.fetch_value(freeze_count),
             {row[0]: row[1] for row in environments},
@@ -127,29 +112,11 @@ async def load_state_gauges(store: Store) -> StateGauges:
     return await store.read(load)
 
 
-def _build_time_query(choose: Any, *conditions: ColumnElement[bool]) -> Label[Any]:
-    """Builds a query for the time of one of an operation's writes."""
+def _build_time_query(choose: Any, *conditions: ColumnElement[bool]) -> ScalarSelect[Any]:
+    """Builds a query for the time of one of an operation's writes; a join would scan all writes."""
     time = choose(upstream_writes.c.recorded_at, type_=upstream_writes.c.recorded_at.type)
-    return select(time).where(*conditions).correlate(operations).scalar_subquery().label("at")
-
-
-def _build_stuck_operations_query(now: datetime) -> Select[int, Any]:
-    """Builds the query that counts operations in doubt although all their writes are answered.
-
-    The second column is the time of the last write of the oldest operation.
-    """
     is_of_operation = upstream_writes.c.operation_id == operations.c.id
-    # An operation in doubt has a reason (``why``) until it ends, also while it is being resolved. A
-    # subquery instead of a join: SQLite would scan the whole journal in grouping order.
-    stuck_operations = (
-        select(_build_time_query(func.max, is_of_operation))
-        .where(IS_OPEN_OPERATION, operations.c.reason.is_not(None))
-        .where(~exists().where(is_of_operation, IS_SENT_WRITE))
-        .subquery()
-    )
-    return select(
-        func.count(), func.min(stuck_operations.c.at, type_=stuck_operations.c.at.type)
-    ).where(stuck_operations.c.at < now - IN_FLIGHT_PERIOD)
+    return select(time).where(is_of_operation, *conditions).correlate(operations).scalar_subquery()
 
 
 class MetricsPage:
