@@ -116,14 +116,6 @@ async def _run_import(
     per_hour: int,
     progress: ProgressCallback,
 ) -> ImportReport:
-
-    def announce_wait(seconds: float) -> None:
-        click.echo(
-            f"Waiting {seconds:.0f} s: the requests allowed per hour are used up "
-            "(--requests-per-hour).",
-            err=True,
-        )
-
     async with open_store(settings.state, create=False) as store:
         key = await _find_and_verify_key(store, name, api_key)
         environment = settings.environments.map_configured_environments_by_name().get(
@@ -142,7 +134,6 @@ async def _run_import(
             api_key,
             per_hour=per_hour,
             options=options,
-            announce_wait=announce_wait,
         ) as import_run:
             try:
                 return await import_run.run_import(progress)

@@ -20,9 +20,7 @@ from gateway.config.settings import Settings
 from gateway.operator.legacy_reads import (
     LegacyReader,
     LegacyReadFailed,
-    WaitCallback,
-    load_read_budget,
-    save_read_budget,
+    ReadBudget,
 )
 from gateway.operator.mode_switches import IMPORT_RECORD
 from gateway.operator.standalone_executor import create_flow_executor
@@ -369,17 +367,12 @@ async def open_cutover(
     *,
     per_hour: int,
     options: ImportOptions,
-    announce_wait: WaitCallback = lambda _seconds: None,
 ) -> AsyncIterator[CutoverImport]:
-    """Opens an import run; a gateway may be running.
-
-    The requests to the legacy service are counted against the hourly budget even if the run fails.
-    """
+    """Opens an import run; a gateway may be running."""
     ledger, owner = ObjectStateStore(store), key.tenant
     environments = settings.environments.map_configured_environments_by_name()
     origins = {owner.environment: environments[owner.environment].legacy_base_url}
     capabilities = await load_capabilities(ledger, environments)
-    budget = await load_read_budget(ledger, owner.environment, key.name, per_hour, announce_wait)
     async with (
         open_upstream_client(settings, capabilities=capabilities) as upstream,
         open_passthrough_client(
@@ -387,8 +380,5 @@ async def open_cutover(
         ) as passthrough,
     ):
         executor = create_flow_executor(settings, store, ledger, upstream, capabilities)
-        reads = LegacyReader(passthrough, owner.environment, api_key, budget)
-        try:
-            yield CutoverImport(store, executor, reads, key, options)
-        finally:
-            await save_read_budget(ledger, owner.environment, key.name, budget)
+        reads = LegacyReader(passthrough, owner.environment, api_key, ReadBudget(per_hour))
+        yield CutoverImport(store, executor, reads, key, options)

@@ -1,22 +1,19 @@
 """Reads from the legacy service for imports, within a share of the key's rate limit.
 
 The legacy service limits the requests per key and hour (legacy interface, section 8), and clients
-need most of them. So these reads are counted over the last hour, across runs, and wait when the
-share is used up.
+need most of them. So these reads have a share of it, and wait when that is used up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from urllib.parse import urlencode
 
 from multidict import CIMultiDict
 
 from gateway.payloads import json_codec
-from gateway.storage import ObjectStateStore
 from gateway.upstream.client import MAX_ANSWER_BYTES
 from gateway.upstream.http_connection import USER_AGENT
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest
@@ -27,15 +24,11 @@ from mappings.ids import ID_PATTERN
 from mappings.paging import compute_last_page_to_read, parse_count_or_default
 
 HOUR_SECONDS = 3600
-MINUTE_SECONDS = 60
 PAGE_SIZE = 100
 MAX_ATTEMPTS = 4
 MAX_WAIT_SECONDS = 3600
 MAX_LIST_PASSES = 3
 """How often a list is read from the beginning if it shrinks meanwhile."""
-
-WaitCallback = Callable[[float], None]
-"""Called with the seconds that a read has to wait."""
 
 
 class LegacyReadFailed(Exception):
@@ -43,69 +36,31 @@ class LegacyReadFailed(Exception):
 
 
 class ReadBudget:
-    """Limits requests in any hour to ``per_hour``. Counts by the minute, rounding usage up."""
+    """Paces requests: at most ``per_hour`` in any hour, a tenth of them without a wait.
+
+    A token bucket: a run that follows another at once needs to know nothing of it.
+    """
 
     def __init__(
         self,
         per_hour: int,
-        spent_by_minute: Mapping[int, int],
         *,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        announce_wait: WaitCallback = lambda _seconds: None,
     ) -> None:
-        self._per_hour = per_hour
-        self.spent_by_minute = Counter(spent_by_minute)
+        self._interval = HOUR_SECONDS / (0.9 * per_hour)
+        self._burst_seconds = per_hour / 10 * self._interval
+        self._due_at = 0.0
+        """When the next request keeps the pace."""
         self._now = now
         self._sleep = sleep
-        self._announce_wait = announce_wait
 
-    async def wait_and_count_request(self) -> None:
-        """Waits until one more request is within the budget, and counts it."""
-        while (wait := self._compute_wait_seconds()) > 0:
-            self._announce_wait(wait)
-            await self._sleep(wait)
-        self.spent_by_minute[int(self._now() // MINUTE_SECONDS)] += 1
-
-    def _compute_wait_seconds(self) -> float:
+    async def wait_for_request(self) -> None:
+        """Waits until one more request is within the budget."""
         now = self._now()
-        for minute in [
-            spent_minute
-            for spent_minute in self.spent_by_minute
-            if (spent_minute + 1) * MINUTE_SECONDS + HOUR_SECONDS <= now
-        ]:
-            del self.spent_by_minute[minute]
-        # The oldest minute counts in full until all of it is more than an hour ago.
-        if self.spent_by_minute.total() < self._per_hour:
-            return 0
-        return (min(self.spent_by_minute) + 1) * MINUTE_SECONDS + HOUR_SECONDS - now
-
-
-async def load_read_budget(
-    ledger: ObjectStateStore,
-    environment: str,
-    name: str,
-    per_hour: int,
-    announce_wait: WaitCallback,
-) -> ReadBudget:
-    """Returns the budget, less the requests of earlier runs in the last hour."""
-    stored, _when = (await ledger.load_capabilities(environment)).get(
-        _build_budget_record_name(name), ({}, None)
-    )
-    return ReadBudget(
-        per_hour, {int(minute): int(n) for minute, n in stored.items()}, announce_wait=announce_wait
-    )
-
-
-async def save_read_budget(
-    ledger: ObjectStateStore, environment: str, name: str, budget: ReadBudget
-) -> None:
-    spent_by_minute = {str(minute): number for minute, number in budget.spent_by_minute.items()}
-    await ledger.save_capability(environment, _build_budget_record_name(name), spent_by_minute)
-
-
-def _build_budget_record_name(name: str) -> str:
-    return f"legacy reads of {name}"
+        self._due_at = max(self._due_at, now - self._burst_seconds) + self._interval
+        if self._due_at > now:
+            await self._sleep(self._due_at - now)
 
 
 class LegacyReader:
@@ -126,7 +81,7 @@ class LegacyReader:
         target = f"/v1{path}" + (f"?{urlencode(query)}" if query else "")
         reason = ""
         for pause in (0.5 * 2**number for number in range(MAX_ATTEMPTS)):
-            await self._budget.wait_and_count_request()
+            await self._budget.wait_for_request()
             self.request_count += 1
             try:
                 status, retry_after, data = await self._send_once(target)
