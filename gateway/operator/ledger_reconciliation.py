@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import structlog
+
 from gateway.auth.key_rows import (
     load_credentials,
     load_tenants_with_active_keys,
@@ -16,6 +18,7 @@ from gateway.auth.key_rows import (
 )
 from gateway.auth.keys import ApiKey
 from gateway.config.settings import Settings
+from gateway.observability import logs
 from gateway.operator.standalone_executor import create_flow_executor
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
 from gateway.storage.alias_ids import AliasIds
@@ -29,6 +32,8 @@ from gateway.writes.executor import FlowExecutor
 from mappings import consistency_checks
 from mappings.effects import Answer, Flow
 from mappings.failures import Conflict, Failure, Refused
+
+log = structlog.get_logger()
 
 MAX_CONCURRENT_CHECKS = 8
 MAX_READ_ATTEMPTS = 5
@@ -380,6 +385,39 @@ def _format_unreadable_object_advice(status: int | None) -> str:
     if status in (401, 403):
         return "run `payout-gateway keys verify`, fix the credentials"
     return "check that the service can be reached"
+
+
+@asynccontextmanager
+async def monitor_superseded_batches(reconciler: Reconciler, seconds: float) -> AsyncIterator[None]:
+    """Checks periodically whether a superseded batch was started elsewhere; never if 0."""
+    task = asyncio.create_task(_log_started_batches(reconciler, seconds)) if seconds else None
+    try:
+        yield
+    finally:
+        if task:
+            # It only reads, so that nothing is left half done.
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def _log_started_batches(reconciler: Reconciler, seconds: float) -> None:
+    while True:
+        try:
+            for finding in await reconciler.check_superseded_batches():
+                reason = "a recipient may be paid twice, or paid an amount that was withdrawn"
+                log.error(
+                    "abandoned_batch_started",
+                    merchant=finding.owner.merchant,
+                    environment=finding.owner.environment,
+                    batch=finding.upstream or finding.id,
+                    reason=f"{finding.description}; {reason}",
+                    hint=finding.advice,
+                )
+        except StoreUnavailable as unavailable:
+            log.error("abandoned_batch_check_failed", reason=str(unavailable))
+        except Exception as error:  # noqa: BLE001 - the next check may succeed
+            log.error("abandoned_batch_check_failed", **logs.describe_exception(error))
+        await asyncio.sleep(seconds)
 
 
 @asynccontextmanager

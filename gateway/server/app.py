@@ -21,10 +21,9 @@ from gateway.config.settings import Server as ServerSettings
 from gateway.config.settings import Settings, build_url
 from gateway.http.tls import load_certificate
 from gateway.legacy_api.deprecation import DeprecationNotice
-from gateway.operator.ledger_reconciliation import Reconciler
+from gateway.operator.ledger_reconciliation import Reconciler, monitor_superseded_batches
 from gateway.operator.preflight import check_settings_are_runnable
 from gateway.operator.retention import RetentionTask
-from gateway.operator.superseded_batch_monitor import SupersededBatchMonitor
 from gateway.server.admin_application import create_admin_application, create_readiness_checks
 from gateway.server.admin_server import AdminServer
 from gateway.server.assembly import (
@@ -204,7 +203,7 @@ def _create_periodic_tasks(
         settings.environments.map_configured_environments_by_name(),
     )
     return (
-        SupersededBatchMonitor(ledger_reconciler, settings.upstream.abandoned_check_seconds),
+        monitor_superseded_batches(ledger_reconciler, settings.upstream.abandoned_check_seconds),
         RetentionTask(backends.store, settings.retention),
         create_trim_task(),
         EventLoopLagMonitor(),
