@@ -14,7 +14,6 @@ from gateway.admin.port import Check
 from gateway.admin.worker_pages import fetch_from_each_worker
 from gateway.admission.limits import RateLimiter
 from gateway.config.settings import Settings
-from gateway.http.progress import LargeRequestsInProgress
 from gateway.operator.usage import LimitUse, load_limit_usage
 from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import Store
@@ -40,7 +39,6 @@ class ConsoleDependencies:
     clock: ServiceClock
     checks: Mapping[str, Check]
     service_problems: ServiceProblems
-    requests_in_progress: LargeRequestsInProgress
     indexes: RecipientCaches
     admin_socket: Path | None = None
 

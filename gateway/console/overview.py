@@ -1,15 +1,12 @@
-"""The overview page: alerts, key figures, large requests and the last hour."""
+"""The overview page: alerts, key figures and the last hour."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
-from functools import cached_property
 
 from aiohttp import web
 
 from gateway.console.alerts import format_check_name, load_alerts
-from gateway.console.dependencies import WorkerList
 from gateway.console.migration import compute_sunset_progress
 from gateway.console.pages import Page
 from gateway.console.traffic import (
@@ -18,7 +15,6 @@ from gateway.console.traffic import (
     load_recent_traffic,
     load_traffic_chart,
 )
-from gateway.http.progress import RequestProgress
 from gateway.operator.metrics_page import load_state_gauges
 from gateway.operator.usage import group_usage_by_key
 from gateway.storage.request_counts import (
@@ -34,22 +30,7 @@ USAGE_PERIOD = timedelta(days=6)
 """Together with today, seven days."""
 
 
-STEP_LABELS: Mapping[str, tuple[str, str]] = {
-    "receiving_request": ("receiving body", "body received"),
-    "translating_request": ("translating body",) * 2,
-    "calling_service": ("sending to the service", "waiting for the service"),
-    "receiving_response": ("receiving the service's response", "translating the response"),
-    "sending_response": ("sending the response",) * 2,
-}
-"""Label of each step of a large request: during the transfer, and after its last byte."""
-
-
 class OverviewPage(Page):
-    @cached_property
-    def worker_list(self) -> WorkerList[RequestProgress]:
-        load_own = self._dependencies.requests_in_progress.list_running_requests
-        return WorkerList(self._dependencies, "/requests/large", load_own, RequestProgress)
-
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         store = self._store
         faults = await self._health.find_problems()
@@ -86,7 +67,4 @@ class OverviewPage(Page):
             progress=compute_sunset_progress(
                 self._dependencies.settings.deprecation, store.clock().date()
             ),
-            # The longest running first.
-            large=sorted(await self.worker_list.load(), key=lambda request: request.began_at),
-            steps=STEP_LABELS,
         )

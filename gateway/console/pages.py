@@ -92,7 +92,6 @@ class Pages:
             "sentence": format_sentence,
             "ms": format_milliseconds,
             "share": format_percentage,
-            "mb": format_megabytes,
             "moment": format_page_datetime,
             "ago": self._format_time_since,
             "scope": describe_scope,
@@ -232,10 +231,6 @@ def format_percentage(part: float, whole: float) -> str:
     if 0 < percent < 0.1:
         return "<0.1\N{NO-BREAK SPACE}%"
     return f"{percent:.{1 if percent < 10 else 0}f}\N{NO-BREAK SPACE}%"
-
-
-def format_megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f}\N{NO-BREAK SPACE}MB"
 
 
 def format_page_datetime(moment: datetime | None) -> str:

@@ -24,21 +24,16 @@ def add_console_routes(application: web.Application, dependencies: ConsoleDepend
     pages = Pages(dependencies)
     health = HealthChecks(dependencies)
     parts = dependencies, pages, health
-    overview, service, switches = (
-        OverviewPage(*parts),
-        ServicePage(*parts),
-        TrafficControlPage(*parts),
-    )
+    service, switches = ServicePage(*parts), TrafficControlPage(*parts)
     requests, explain, login = RequestsPage(*parts), ExplainPage(*parts), LoginPage(pages)
     # Only POST changes something, and only through `form_view`, which checks the token.
     view, form_view = pages.wrap_view_with_unavailable_page, pages.wrap_form_view_with_csrf_check
     application.add_routes(
         [
-            web.get("/", view(overview)),
+            web.get("/", view(OverviewPage(*parts))),
             web.get("/traffic", view(TrafficPage(*parts))),
             web.get("/requests", view(requests)),
             requests.worker_list.build_route(),
-            overview.worker_list.build_route(),
             web.get("/trace", view(requests.trace)),
             web.get("/limits", view(LimitsPage(*parts))),
             web.get("/migration", view(MigrationPage(*parts))),

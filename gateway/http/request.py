@@ -170,8 +170,6 @@ class HttpRequest(msgspec.Struct, eq=False):
     on_disconnect: Callable[[bool], None] | None = None
     """Called if the connection ends before the request does, with whether the client has
     acknowledged everything that was sent to it."""
-    on_end: Callable[[], None] | None = None
-    """Called when its response has been sent, or cannot be."""
     on_reset: Callable[[], None] | None = None
     """Called if the connection is reset while the response is sent, or soon after."""
     has_body_timed_out: bool = False

@@ -14,7 +14,6 @@ from email.message import Message
 from urllib.parse import parse_qsl
 
 from gateway.admission.load import AdmissionSlot
-from gateway.http import progress
 from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
 from gateway.http.request import BodyIncomplete, HttpRequest
 from gateway.payloads import json_codec
@@ -247,10 +246,6 @@ async def iter_body_chunks(
         if size > reserved_bytes:
             slot.reserve_bytes(size - reserved_bytes)
             reserved_bytes = size
-        if reserved_bytes > json_codec.LARGE_BYTES:
-            progress.record_current_request_progress(
-                "receiving_request", size, request.content_length or 0
-            )
         yield part
 
 

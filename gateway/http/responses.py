@@ -16,7 +16,6 @@ import msgspec
 from multidict import CIMultiDict
 
 from gateway.admission.limits import Admission
-from gateway.http import progress
 from gateway.http.request import HttpRequest
 from gateway.payloads import json_codec
 from mappings.effects import JSON
@@ -91,7 +90,7 @@ class HttpResponse:
             await self._write_in_chunks(request, parts)
 
     async def _write_in_chunks(self, request: HttpRequest, parts: tuple[bytes, ...]) -> None:
-        connection, sent_bytes = request.connection, 0
+        connection = request.connection
         for part in parts:
             view = memoryview(part)
             for start in range(0, len(view), CHUNK_BYTES):
@@ -101,10 +100,6 @@ class HttpResponse:
                 # body.
                 await connection.drain()
                 await asyncio.sleep(0)  # lets other requests run while a fast client reads
-                sent_bytes += len(chunk)
-                progress.record_current_request_progress(
-                    "sending_response", sent_bytes, self.body_length
-                )
 
     def _start(
         self, request: HttpRequest, content_length: str | None, framing_line: str = ""

@@ -10,14 +10,14 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime
 from hashlib import sha256
 from itertools import chain
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import structlog
 from msgspec import structs
 
 from gateway.admission.load import AdmissionSlot
 from gateway.config.settings import Settings
-from gateway.http import progress, request_reader, responses
+from gateway.http import request_reader, responses
 from gateway.http.request import HttpRequest
 from gateway.http.request_reader import generate_hex_id
 from gateway.http.responses import LegacyResponse
@@ -90,9 +90,8 @@ class LegacyCodec:
         if context.caller:
             # A long request is handled in slices and in threads, so that it does not block others.
             context.caller.is_long = is_long and json_codec.has_rows(parsed_body[0])
-            _record_progress(
-                context, "translating_request", len(data), is_long=context.caller.is_long
-            )
+            if context.caller.is_long:
+                _log_progress(context, "translating_request", len(data))
         return parsed_body
 
     async def build_request(
@@ -245,7 +244,7 @@ class LegacyCodec:
             return response
         # Encoded once, and the chunks serve the stored copy for retries too.
         chunks = await run_in_thread(json_codec.dumps_chunks, response.body)
-        _record_progress(context, "sending_response", sum(map(len, chunks)), is_long=is_long)
+        _log_progress(context, "sending_response", sum(map(len, chunks)))
         return structs.replace(response, body={}, chunks=chunks)
 
     def _find_cached_client_ids(
@@ -375,21 +374,8 @@ def _digest_body(body: JSON) -> str:
     return digest.hexdigest()
 
 
-def _record_progress(
-    context: RequestContext,
-    step: Literal["translating_request", "sending_response"],
-    size: int,
-    *,
-    is_long: bool,
-) -> None:
-    """Records progress on a long request, in the log and for operators."""
-    if is_long:
-        log.info(
-            "large_payload_progress", request_id=context.request_id, step=step, body_bytes=size
-        )
-        progress.record_current_request_progress(
-            step, size if step == "translating_request" else 0, size
-        )
+def _log_progress(context: RequestContext, step: str, size: int) -> None:
+    log.info("large_payload_progress", request_id=context.request_id, step=step, body_bytes=size)
 
 
 def _select_sent_ids(path_ids: Mapping[str, str], *collected: IdSets) -> AbstractSet[str]:

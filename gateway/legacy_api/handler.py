@@ -22,7 +22,6 @@ from gateway.auth.keys import ApiKeyStore
 from gateway.compare import endpoints
 from gateway.config.settings import Settings
 from gateway.http import request_reader, responses
-from gateway.http.progress import LargeRequestsInProgress
 from gateway.http.request import HttpRequest
 from gateway.http.request_reader import BodyPace, generate_hex_id
 from gateway.http.responses import HttpResponse, LegacyResponse, PassedResponse
@@ -80,7 +79,6 @@ class LegacyHandler:
         forwarding: ServiceRouter,
         shadow_traffic: ShadowTraffic,
         load: LoadShedder,
-        requests_in_progress: LargeRequestsInProgress,
         clock: Callable[[], datetime],
     ) -> None:
         self._authenticator = CallerAuthenticator(
@@ -95,7 +93,6 @@ class LegacyHandler:
         self._forwarding = forwarding
         self._shadow_traffic = shadow_traffic
         self._load = load
-        self._requests_in_progress = requests_in_progress
         self._pace = BodyPace(settings.load.body_bytes_per_second)
         self._deprecation = DeprecationNotice(settings.deprecation, settings.environments)
         self._clock = clock
@@ -107,7 +104,6 @@ class LegacyHandler:
         context = RequestContext(client.request_id or generate_hex_id(), request.arrived_at, client)
         # Set before the first await: the client may disconnect at any time from here on.
         request.on_disconnect = partial(self._delivery.handle_disconnect, context)
-        self._requests_in_progress.track_request(request, context)
         legacy_response: LegacyResponse | PassedResponse
         try:
             legacy_response = await self._admit_and_answer_request(request, context)

@@ -10,10 +10,8 @@ import msgspec
 from gateway.admission.limits import Admission
 from gateway.admission.load import AdmissionSlot
 from gateway.http.client_address import Address
-from gateway.http.progress import RequestLabels
 from gateway.migration.inbound_request import InboundRequest
 from gateway.storage.operation_records import OperationRecord
-from gateway.storage.request_counts import NO_TENANT
 from gateway.writes.caller import Caller
 from mappings.effects import Operation
 
@@ -69,7 +67,3 @@ class RequestContext(msgspec.Struct, eq=False):
     """Whether the client had acknowledged the response when the connection ended."""
     is_reset: bool = False
     """Whether the connection was reset: the client may not have read what it acknowledged."""
-
-    def build_progress_labels(self) -> RequestLabels:
-        tenant = self.caller.key.tenant if self.caller else NO_TENANT
-        return RequestLabels(self.operation.name if self.operation else "", *tenant)

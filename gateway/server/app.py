@@ -156,7 +156,6 @@ async def run_gateway(
             backends.upstream.clock,
             create_readiness_checks(settings, backends),
             backends.upstream.problems,
-            runtime.requests_in_progress,
             runtime.recipient_caches,
             admin_socket=worker_ports.admin_socket if worker_ports else None,
         )

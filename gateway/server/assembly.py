@@ -18,7 +18,6 @@ from gateway.admission.limits import (
 from gateway.admission.load import LoadShedder
 from gateway.auth.keys import ApiKeyStore
 from gateway.config.settings import Settings
-from gateway.http.progress import LargeRequestsInProgress
 from gateway.legacy_api.codec import LegacyCodec
 from gateway.legacy_api.handler import LegacyHandler
 from gateway.migration.brownouts import Brownouts
@@ -111,7 +110,6 @@ class FlowRuntime:
     journal: Journal
     ids: AliasIds
     executor: FlowExecutor
-    requests_in_progress: LargeRequestsInProgress
     reconciler: WriteReconciler
     idempotency_guard: IdempotencyGuard
 
@@ -215,7 +213,6 @@ async def open_flow_runtime(
         journal,
         ids,
         executor,
-        LargeRequestsInProgress(clocks.read_current_time),
         reconciler,
         idempotency_guard,
     )
@@ -249,7 +246,6 @@ async def open_legacy_handler(
             ShadowTraffic(settings.comparing, backends.store, service_router, current_time)
         ),
         load=runtime.load,
-        requests_in_progress=runtime.requests_in_progress,
         clock=current_time,
     )
 

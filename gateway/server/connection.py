@@ -360,9 +360,6 @@ class Connection(asyncio.Protocol):
                 is_kept = await self._finish_write_or_early_response(request, is_kept=is_kept)
         except ConnectionError:
             pass  # the client has disconnected
-        finally:
-            if request.on_end is not None:
-                request.on_end()
         return is_kept
 
     def _answer_failed_request(self, request: HttpRequest, error: Exception) -> HttpResponse:

@@ -36,9 +36,6 @@ RETENTION: Mapping[timedelta, timedelta] = {MINUTE: timedelta(hours=6), HOUR: ti
 WRITE_INTERVAL_SECONDS = 0.7
 """Seconds between two writes; with the duration of a write, a count is durable within a second."""
 
-NO_TENANT = ("", "")
-"""The tenant of a request without a known key."""
-
 BUCKET_BOUNDS_MS = tuple(
     step * 10**power for power in range(5) for step in (1.0, 1.6, 2.5, 4.0, 6.3)
 )[:-1]

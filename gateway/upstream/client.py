@@ -309,7 +309,7 @@ class UpstreamClient:
             await connection.start_exchange(head + body, call)
         else:
             response = connection.start_exchange(head, call)
-            connection.write_body(_iter_body(body), len(body))
+            connection.write_body(_iter_body(body))
             await response
 
     def _take_reply(self, call: _UpstreamCall, connection: UpstreamConnection) -> Reply:

@@ -17,7 +17,6 @@ import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from multidict import CIMultiDict
 
-from gateway.http import progress
 from gateway.payloads import json_codec
 from gateway.upstream.clock import SkewSample
 from gateway.upstream.send_attempt import ResponseLost, UnusableConnection
@@ -138,15 +137,14 @@ class UpstreamConnection(asyncio.Protocol):
         self._streamed_method = method
         return self.start_exchange(data, deadline)
 
-    def write_body(self, parts: AsyncIterator[bytes | memoryview], size: int) -> None:
+    def write_body(self, parts: AsyncIterator[bytes | memoryview]) -> None:
         """Writes a long body in the background, because the answer may arrive before its end.
 
         Until it is written, the connection cannot be used again.
         """
-        self._body_writer = asyncio.ensure_future(self._write_body(parts, size))
+        self._body_writer = asyncio.ensure_future(self._write_body(parts))
 
-    async def _write_body(self, parts: AsyncIterator[bytes | memoryview], size: int) -> None:
-        sent_bytes = 0
+    async def _write_body(self, parts: AsyncIterator[bytes | memoryview]) -> None:
         try:
             async for part in parts:
                 if self._transport is None:
@@ -154,8 +152,6 @@ class UpstreamConnection(asyncio.Protocol):
                 self._transport.write(part)
                 if self._writable is not None:
                     await self._writable
-                sent_bytes += len(part)
-                progress.record_current_request_progress("calling_service", sent_bytes, size)
                 await asyncio.sleep(0)  # lets other requests run
             self._body_writer = None
         except Exception as error:  # noqa: BLE001 - the request stays incomplete, so nothing answers it
@@ -193,7 +189,6 @@ class UpstreamConnection(asyncio.Protocol):
             whole.write(part)
             if max(whole.tell(), declared) > max_bytes:
                 raise build_too_large_error(max_bytes)
-            progress.record_current_request_progress("receiving_response", whole.tell(), declared)
         return whole.getvalue()
 
     def end_exchange(self) -> bool:

@@ -272,7 +272,7 @@ async def _exchange(
                 attempt.has_left = True
                 response = connection.start_streamed_exchange(request.method, data, attempt)
                 if body is not None and body.size > CHUNK_BYTES:
-                    connection.write_body(body.iter_chunks(), body.size)
+                    connection.write_body(body.iter_chunks())
                 await response
         except UnusableConnection:  # nothing was sent on it
             connection.close()

@@ -17,7 +17,6 @@ import structlog
 
 from gateway.admission.load import AdmissionSlot, LoadShedder, Overloaded
 from gateway.config import settings
-from gateway.http import progress
 from gateway.observability import metrics, traces
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
@@ -315,7 +314,7 @@ def _log_progress(
     call: Call,
     body: bytes,
 ) -> None:
-    """Logs and records the progress of large bodies, but not of a large request's short reads."""
+    """Logs the progress of large bodies, but not of a large request's short reads."""
     if caller.is_long and (not call.is_read or len(body) > json_codec.LARGE_BYTES):
         endpoint_name = f"{call.method} {find_documented_endpoint(call.method, call.path).path}"
         log.info(
@@ -324,9 +323,6 @@ def _log_progress(
             step=step,
             call=endpoint_name,
             body_bytes=len(body),
-        )
-        progress.record_current_request_progress(
-            step, len(body) if step == "receiving_response" else 0, len(body)
         )
 
 
