@@ -270,7 +270,7 @@ async def test_rate_limited_and_brownout_requests_are_counted(setup: OperatedGat
     ] == "brownout"
 
 
-async def test_exemplar_of_a_write_in_doubt_refers_to_its_log_line(setup: OperatedGateway) -> None:
+async def test_write_in_doubt_is_counted(setup: OperatedGateway) -> None:
     recipient = await create_recipient(setup.gateway)
     scrape_before = await scrape_gateway(setup.gateway)
     await lose_batch_create(setup, recipient)
@@ -283,11 +283,6 @@ async def test_exemplar_of_a_write_in_doubt_refers_to_its_log_line(setup: Operat
         )
         == 1
     )
-    (counted_in,) = scrape_after.get_value(REQUESTS_METRIC, **labels, environment="sandbox")
-    assert counted_in.exemplar is not None
-    lines = (setup.folder / "log").read_text("utf-8").splitlines()
-    (line,) = [entry for entry in lines if str(counted_in.exemplar.labels["request_id"]) in entry]
-    assert "create_batch" in line
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
 """The Prometheus metrics of one process, for `/metrics`.
 
 Label values come only from fixed sets: interfaces, operations, endpoints, environments, outcomes.
-No key, merchant, path or id is a label, so no client can add a series. An exemplar has the request
-id that is in the access log too (only in the OpenMetrics format).
+No key, merchant, path or id is a label, so no client can add a series.
 
 With several workers, each series has a label ``worker``; see ``gateway.server.workers.admin_port``.
 """
@@ -20,7 +19,6 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from gateway.observability.request_series import (
-    MIN_EXEMPLAR_SECONDS,
     RequestRecord,
     RequestSeries,
     TrafficCollector,
@@ -193,9 +191,8 @@ def summarize_records() -> None:
             if status < 400:
                 series.count(status, "success", count)
         for request in group:
-            # Exemplars help only to find failed or slow requests; successful ones are too many.
-            if request[3] >= 400 or request[4] >= MIN_EXEMPLAR_SECONDS:
-                _add_unusual_request(series, request)
+            if request[3] >= 400:
+                _count_unsuccessful_request(series, request)
     calls = pending_calls[:]
     del pending_calls[: len(calls)]
     seconds_by_outcome: dict[tuple[UpstreamEndpoint, str], list[float]] = {}
@@ -207,16 +204,13 @@ def summarize_records() -> None:
         upstream.duration.observe_all(durations)
 
 
-def _add_unusual_request(series: RequestSeries, request: RequestRecord) -> None:
+def _count_unsuccessful_request(series: RequestSeries, request: RequestRecord) -> None:
     status, upstream_seconds, log_fields = request[3], request[6], request[7]
     outcome = classify_outcome(status, log_fields)
-    if status >= 400:
-        series.count(status, outcome)
+    series.count(status, outcome)
     # The service's own refusals, which are passed on, took time there.
     if outcome == "refused" and status in (401, 403) and not upstream_seconds:
         traffic.authentication_failure_counts[series.labels[0]] += 1
-    if status >= 500 or request[4] >= MIN_EXEMPLAR_SECONDS:
-        series.record_exemplars((status, outcome), request)
 
 
 def classify_outcome(status: int, log_fields: Mapping[str, Any]) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from itertools import repeat
+from itertools import accumulate, repeat
 from operator import add, itemgetter, sub
 from typing import Any, TypeAlias
 
@@ -14,7 +13,6 @@ import msgspec
 from prometheus_client import Metric
 from prometheus_client.core import (
     CounterMetricFamily,
-    Exemplar,
     GaugeMetricFamily,
     HistogramMetricFamily,
 )
@@ -28,12 +26,6 @@ DURATION_BUCKETS_SECONDS = (
     *(1.0, 2.5, 5.0, 10.0, 25.0, 60.0),
 )
 _BUCKET_LABELS = (*map(str, DURATION_BUCKETS_SECONDS), "+Inf")
-
-MIN_EXEMPLAR_SECONDS = 0.1
-"""Only slower requests get an exemplar: for the others it costs more than it is worth."""
-
-MAX_EXEMPLAR_CHARACTERS = 128 - len("request_id")
-"""OpenMetrics limits an exemplar's labels, names and values together, to 128 characters."""
 
 OTHER_ENDPOINT = "other"
 """The label of endpoints that are not listed."""
@@ -57,14 +49,13 @@ def count_by_bucket(counts: list[int], bounds: Sequence[float], durations: Itera
 
 
 class DurationHistogram:
-    """Counts of durations by bucket, their sum in seconds, and the newest exemplar of a bucket."""
+    """Counts of durations by bucket, and their sum in seconds."""
 
-    __slots__ = ("counts", "exemplars", "sum")
+    __slots__ = ("counts", "sum")
 
     def __init__(self) -> None:
         self.counts = [0] * len(_BUCKET_LABELS)
         self.sum = 0.0
-        self.exemplars: dict[int, Exemplar] = {}
 
     def observe(self, seconds: float) -> None:
         self.counts[bisect_left(DURATION_BUCKETS_SECONDS, seconds)] += 1
@@ -75,32 +66,15 @@ class DurationHistogram:
         count_by_bucket(self.counts, DURATION_BUCKETS_SECONDS, observed)
         self.sum += sum(observed)
 
-    def record_exemplar(self, request_id: str, seconds: float) -> None:
-        if seconds < MIN_EXEMPLAR_SECONDS:
-            return
-        bucket = sum(seconds > bound for bound in DURATION_BUCKETS_SECONDS)
-        self.exemplars[bucket] = Exemplar({"request_id": request_id}, seconds, time.time())
-
-    def add_to_family(self, family: HistogramMetricFamily, labels: tuple[str, ...]) -> None:
-        cumulative, buckets = 0, list[tuple[str, float] | tuple[str, float, Exemplar]]()
-        for position, count in enumerate(self.counts):
-            cumulative += count
-            exemplar = self.exemplars.get(position)
-            bucket = _BUCKET_LABELS[position], float(cumulative)
-            buckets.append((*bucket, exemplar) if exemplar else bucket)
-        if cumulative:
-            family.add_metric(labels, buckets, self.sum)
-
 
 class RequestSeries:
     """The counts of one api, operation and environment; ``labels`` are these three."""
 
-    __slots__ = ("counts", "duration", "exemplars", "labels", "overhead", "upstream")
+    __slots__ = ("counts", "duration", "labels", "overhead", "upstream")
 
     def __init__(self, labels: tuple[str, str, str]) -> None:
         self.labels = labels
         self.counts: dict[StatusAndOutcome, int] = {}
-        self.exemplars: dict[StatusAndOutcome, Exemplar] = {}
         self.duration, self.overhead = DurationHistogram(), DurationHistogram()
         self.upstream = DurationHistogram()
 
@@ -114,17 +88,6 @@ class RequestSeries:
         own_seconds = map(max, map(sub, seconds, upstream_seconds), repeat(0.0))
         self.overhead.observe_all(own_seconds)
         self.upstream.observe_all(filter(None, upstream_seconds))
-
-    def record_exemplars(self, result: StatusAndOutcome, request: RequestRecord) -> None:
-        """Records a failed or slow request as exemplar, unless its id is too long for one."""
-        _, request_id, _, status, duration_seconds, _, upstream_seconds, _ = request
-        if len(request_id) > MAX_EXEMPLAR_CHARACTERS:
-            return
-        if status >= 500:
-            self.exemplars[result] = Exemplar({"request_id": request_id}, 1, time.time())
-        self.duration.record_exemplar(request_id, duration_seconds)
-        self.overhead.record_exemplar(request_id, max(duration_seconds - upstream_seconds, 0.0))
-        self.upstream.record_exemplar(request_id, upstream_seconds)
 
 
 class RequestSource(msgspec.Struct, frozen=True, eq=False):
@@ -196,119 +159,121 @@ class TrafficCollector(Collector):
         """By interface."""
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._collect_requests()
-        yield from self._collect_durations()
-        in_flight = GaugeMetricFamily(
-            "payout_gateway_requests_in_flight", "Requests that are being processed."
-        )
-        in_flight.add_metric((), sum(map(len, self.running_requests.values())))
-        yield in_flight
-        yield self._collect_upstream_calls()
-        yield from self._collect_upstream_durations_and_retries()
-        yield from self._collect_process_metrics()
-        legacy_calls = CounterMetricFamily(
-            "payout_gateway_legacy_service_calls",
-            "Requests forwarded to the legacy service, or sent to it for comparison, by outcome.",
-            labels=("environment", "operation", "outcome"),
-        )
-        for labels, count in self.legacy_call_counts.items():
-            legacy_calls.add_metric(labels, count)
-        yield legacy_calls
-
-    def _collect_requests(self) -> Iterator[Metric]:
-        family = CounterMetricFamily(
-            "payout_gateway_requests",
-            "Requests answered, by outcome.",
-            labels=("api", "operation", "environment", "status", "code", "outcome"),
-        )
-        for series in self.request_series.values():
-            for (status, outcome), count in series.counts.items():
-                family.add_metric(
-                    (*series.labels, f"{status // 100}xx", str(status), outcome),
-                    count,
-                    exemplar=series.exemplars.get((status, outcome)),
-                )
-        yield family
-
-    def _collect_durations(self) -> Iterator[Metric]:
+        requests = self.request_series.values()
         labels = ("api", "operation", "environment")
-        durations = HistogramMetricFamily(
-            "payout_gateway_request_duration_seconds",
-            "Time from the first byte of a request to its response.",
-            labels=labels,
+        yield _build_counter(
+            "requests",
+            "Requests answered, by outcome.",
+            (*labels, "status", "code", "outcome"),
+            {
+                (*series.labels, f"{status // 100}xx", str(status), outcome): count
+                for series in requests
+                for (status, outcome), count in series.counts.items()
+            },
         )
-        upstream = HistogramMetricFamily(
-            "payout_gateway_upstream_request_duration_seconds",
-            "Time that a request spent in calls of the service; the times of parallel calls are "
-            "added.",
-            labels=labels,
+        for name, text, attribute in _REQUEST_DURATIONS:
+            durations = {series.labels: getattr(series, attribute) for series in requests}
+            yield _build_histogram(name, text, labels, durations)
+        yield GaugeMetricFamily(
+            "payout_gateway_requests_in_flight",
+            "Requests that are being processed.",
+            sum(map(len, self.running_requests.values())),
         )
-        overhead = HistogramMetricFamily(
-            "payout_gateway_overhead_seconds",
-            "Duration of a request less its time in calls of the service.",
-            labels=labels,
+        yield from self._collect_calls()
+        yield _build_histogram(
+            "database_duration_seconds",
+            "Time until a transaction has ended, with the time it waits for its turn.",
+            ("kind",),
+            {(kind,): duration for kind, duration in self.database_durations.items()},
         )
-        for series in self.request_series.values():
-            series.duration.add_to_family(durations, series.labels)
-            series.upstream.add_to_family(upstream, series.labels)
-            series.overhead.add_to_family(overhead, series.labels)
-        yield from (durations, upstream, overhead)
+        yield _build_histogram(
+            "event_loop_lag_seconds",
+            "How late the event loop is, measured four times a second: it is busy, or the machine is.",
+            (),
+            {(): self.event_loop_lag},
+        )
+        yield _build_counter(
+            "authentication_failures",
+            "Requests refused for their key, signature or client address.",
+            ("api",),
+            {(api,): count for api, count in self.authentication_failure_counts.items()},
+        )
 
-    def _collect_upstream_calls(self) -> Metric:
-        family = CounterMetricFamily(
-            "payout_gateway_upstream_calls",
+    def _collect_calls(self) -> Iterator[Metric]:
+        upstream, labels = self._merge_upstream_series(), ("environment", "endpoint")
+        yield _build_counter(
+            "upstream_calls",
             "Calls of the service, by outcome; a retry is part of the same call.",
-            labels=("environment", "endpoint", "outcome"),
+            (*labels, "outcome"),
+            {
+                (*endpoint, outcome): count
+                for endpoint, series in upstream.items()
+                for outcome, count in series.counts.items()
+            },
         )
-        for labels, series in self._merge_upstream_series().items():
-            for outcome, count in series.counts.items():
-                family.add_metric((*labels, outcome), count)
-        return family
+        yield _build_histogram(
+            "upstream_call_duration_seconds",
+            "Duration of a call of the service, with its retry, by endpoint.",
+            labels,
+            {endpoint: series.duration for endpoint, series in upstream.items()},
+        )
+        yield _build_counter(
+            "upstream_retries",
+            "Reads that were sent again after a failure of the connection.",
+            ("environment",),
+            {(name,): count for name, count in self.upstream_retry_counts.items()},
+        )
+        yield _build_counter(
+            "legacy_service_calls",
+            "Requests forwarded to the legacy service, or sent to it for comparison, by outcome.",
+            ("environment", "operation", "outcome"),
+            self.legacy_call_counts,
+        )
 
-    def _merge_upstream_series(self) -> dict[tuple[str, str], UpstreamSeries]:
+    def _merge_upstream_series(self) -> dict[tuple[str, ...], UpstreamSeries]:
         """Returns the series by environment and label: endpoints that are not listed are one."""
-        merged: dict[tuple[str, str], UpstreamSeries] = {}
+        merged: dict[tuple[str, ...], UpstreamSeries] = {}
         for (environment, method, path), series in self.upstream_series.items():
             label = _ENDPOINTS.get((method, path), OTHER_ENDPOINT)
             merged.setdefault((environment, label), UpstreamSeries()).add(series)
         return merged
 
-    def _collect_upstream_durations_and_retries(self) -> Iterator[Metric]:
-        durations = HistogramMetricFamily(
-            "payout_gateway_upstream_call_duration_seconds",
-            "Duration of a call of the service, with its retry, by endpoint.",
-            labels=("environment", "endpoint"),
-        )
-        for labels, series in self._merge_upstream_series().items():
-            series.duration.add_to_family(durations, labels)
-        retries = CounterMetricFamily(
-            "payout_gateway_upstream_retries",
-            "Reads that were sent again after a failure of the connection.",
-            labels=("environment",),
-        )
-        for environment, count in self.upstream_retry_counts.items():
-            retries.add_metric((environment,), count)
-        yield from (durations, retries)
 
-    def _collect_process_metrics(self) -> Iterator[Metric]:
-        database = HistogramMetricFamily(
-            "payout_gateway_database_duration_seconds",
-            "Time until a transaction has ended, with the time it waits for its turn.",
-            labels=("kind",),
-        )
-        for kind, duration in self.database_durations.items():
-            duration.add_to_family(database, (kind,))
-        lag = HistogramMetricFamily(
-            "payout_gateway_event_loop_lag_seconds",
-            "How late the event loop is, measured four times a second: it is busy, or the machine is.",
-            labels=(),
-        )
-        self.event_loop_lag.add_to_family(lag, ())
-        failures = CounterMetricFamily(
-            "payout_gateway_authentication_failures",
-            "Requests refused for their key, signature or client address.",
-            labels=("api",),
-        )
-        for api, count in self.authentication_failure_counts.items():
-            failures.add_metric((api,), count)
-        yield from (database, lag, failures)
+_REQUEST_DURATIONS = (
+    (
+        "request_duration_seconds",
+        "Time from the first byte of a request to its response.",
+        "duration",
+    ),
+    (
+        "upstream_request_duration_seconds",
+        "Time that a request spent in calls of the service; the times of parallel calls are added.",
+        "upstream",
+    ),
+    (
+        "overhead_seconds",
+        "Duration of a request less its time in calls of the service.",
+        "overhead",
+    ),
+)
+"""Name, description and attribute of each histogram of ``RequestSeries``."""
+
+
+def _build_counter(
+    name: str, text: str, labels: Sequence[str], counts: Mapping[Any, float]
+) -> Metric:
+    family = CounterMetricFamily(f"payout_gateway_{name}", text, labels=labels)
+    for values, count in counts.items():
+        family.add_metric(values, count)
+    return family
+
+
+def _build_histogram(
+    name: str, text: str, labels: Sequence[str], histograms: Mapping[Any, DurationHistogram]
+) -> Metric:
+    family = HistogramMetricFamily(f"payout_gateway_{name}", text, labels=labels)
+    for values, histogram in histograms.items():
+        if any(histogram.counts):
+            buckets = [*zip(_BUCKET_LABELS, accumulate(histogram.counts), strict=True)]
+            family.add_metric(values, buckets, histogram.sum)
+    return family

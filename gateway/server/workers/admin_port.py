@@ -43,7 +43,7 @@ ListWorkers = Callable[[], Sequence[Path]]
 """Returns the Unix sockets of the workers that accept connections now; a name is a worker's number."""
 
 OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0"
-"""The format that workers are asked for, because it has exemplars."""
+"""The format that workers are asked for."""
 
 SCRAPE_SECONDS = 8
 """Less than Prometheus's default scrape timeout of ten seconds."""
@@ -109,7 +109,7 @@ class WorkerMetricsCollector(Collector):
     """Exposes the series of all workers, each with the number of its worker as a label.
 
     They are not added up: the sum would decrease when a worker is replaced, which looks like a
-    restart of all. The multiprocess mode of prometheus_client has no exemplars.
+    restart of all.
     """
 
     def __init__(self, pages_by_worker: Mapping[str, str]) -> None:
