@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 from mappings import money, paging
@@ -59,11 +58,10 @@ def collect_sent_payments(
 ) -> Sequence[SentPayment]:
     refused_fields = frozenset(problem.field for problem in problems)
     bodies = payments or []
-    positions = range(len(bodies))
     return map_rows(
         lambda body, position: SentPayment(body, list_name, refused_fields, position),
         bodies,
-        positions,
+        range(len(bodies)),
     )
 
 
@@ -140,22 +138,29 @@ def drop_malformed_amounts(payment: SentPayment) -> tuple[SentPayment, list[Prob
     return payment._replace(body=body, refused_fields=refused_fields), problems
 
 
-def find_email_count_problems(payments: Iterable[SentPayment]) -> list[Problem]:
-    """Returns a problem if the payments name more addresses than one request may look up."""
+def validate_payments(
+    payments: Iterable[SentPayment],
+    validate: Callable[[SentPayment], Iterable[Problem]] = validate_payment,
+) -> Iterator[Problem]:
+    """Validates payments, and that they name no more addresses than one request may look up."""
     addresses: set[str] = set()
+    excess_payment: SentPayment | None = None
     for payment in payments:
-        if payment.recipient.get("id") or not (address := payment.recipient.get("email")):
-            continue
-        addresses.add(address)
-        # Stop here: a body may have a hundred thousand payments.
-        if len(addresses) > MAX_ADDRESSES:
-            fault = f"is one address more than the {MAX_ADDRESSES:,} that a request may name"
-            return [
-                build_invalid_field_problem(
-                    f"{payment.field_prefix}recipient.email", f"{fault}; give ids of recipients"
-                )
-            ]
-    return []
+        yield from validate(payment)
+        recipient = payment.recipient
+        if (
+            excess_payment is None
+            and not recipient.get("id")
+            and (address := recipient.get("email"))
+        ):
+            addresses.add(address)
+            if len(addresses) > MAX_ADDRESSES:
+                excess_payment = payment
+    if excess_payment is not None:
+        fault = f"is one address more than the {MAX_ADDRESSES:,} that a request may name"
+        yield build_invalid_field_problem(
+            f"{excess_payment.field_prefix}recipient.email", f"{fault}; give ids of recipients"
+        )
 
 
 def validate_amount_combination(payment: SentPayment) -> Iterator[Problem]:
@@ -204,18 +209,22 @@ def validate_added_payment(payment: SentPayment, currency: JSON) -> Iterator[Pro
         )
 
 
-def resolve_recipients(payments: Sequence[SentPayment], batch_currency: JSON) -> SubFlow:
+def resolve_recipients(payments: Iterable[SentPayment], batch_currency: JSON) -> SubFlow:
     """Looks up recipients: GET /recipients?email= once for each distinct address, in parallel.
 
-    Returns the recipient of each payment, with at least its id. Raises Invalid for an address of no
-    recipient or of several, and for a recipient who cannot be paid.
+    Returns a function that returns the recipient of a payment's body, with at least its id. Raises
+    Invalid for an address of no recipient or of several, and for a recipient who cannot be paid.
     """
-    recipients = map_rows(lambda payment: payment.recipient, payments)
-    addresses = dict.fromkeys(payee["email"] for payee in recipients if not payee.get("id"))
+    addresses: dict[str, None] = {}
+    ids: list[str] = []
+    for payment in payments:
+        if id_ := payment.recipient.get("id"):
+            ids.append(id_)
+        else:
+            addresses[payment.recipient["email"]] = None
     rows_by_address = yield from _find_recipients_by_email(list(addresses))
-    named_ids = (id_ for payee in recipients if (id_ := payee.get("id")))
-    found_ids = (row["id"] for matches in rows_by_address.values() for row in matches)
-    facts_by_id = yield from load_recipient_facts(chain(named_ids, found_ids))
+    ids += (row["id"] for matches in rows_by_address.values() for row in matches)
+    facts_by_id = yield from load_recipient_facts(ids)
     # Malformed values hide state problems: they have to be corrected in any case.
     value_problems, states = ProblemList(), ProblemList()
     # A recipient can be checked only against looked-up rows or stored facts.
@@ -228,7 +237,12 @@ def resolve_recipients(payments: Sequence[SentPayment], batch_currency: JSON) ->
             (states if fault.code == "invalid_status" else value_problems).add_problem(fault)
     if problems := value_problems or states:
         raise Invalid(*problems, omitted_count=problems.more)
-    return map_rows(lambda payment: _select_recipient(payment, rows_by_address)[0], payments)
+
+    def find_recipient(body: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        recipient: Mapping[str, JSON] = body["recipient"]
+        return recipient if recipient.get("id") else rows_by_address[recipient["email"]][0]
+
+    return find_recipient
 
 
 RECIPIENTS_PER_LOAD = 5000
@@ -359,13 +373,16 @@ def _find_unpayable_recipient_problem(
 RECIPIENT_FIELDS = ("id", "referenceId", "email", "name", "status", "country", "payoutMethod")
 
 
-def build_entry_from_sent_payment(
-    payment: SentPayment, recipient: Mapping[str, JSON], *, id_: str | None = None
+def build_entry_from_body(
+    find_recipient: Callable[[Mapping[str, JSON]], Mapping[str, JSON]],
+    body: Mapping[str, JSON],
+    *,
+    id_: str | None = None,
 ) -> Entry:
-    """Builds the stored form of a payment to add."""
+    """Builds the stored form of a payment to add; ``find_recipient`` is of ``resolve_recipients``."""
     entry: Entry = {} if id_ is None else {"id": id_}
-    entry["recipient"] = select_listed_recipient_fields(recipient)
-    return _copy_non_null_fields(entry, (*AMOUNT_FIELDS, "memo"), payment.body)
+    entry["recipient"] = select_listed_recipient_fields(find_recipient(body))
+    return _copy_non_null_fields(entry, _ENTRY_FIELDS, body)
 
 
 def select_listed_recipient_fields(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
@@ -391,6 +408,8 @@ def _copy_non_null_fields(
 
 
 AMOUNT_FIELDS = ("sourceAmount", "targetAmount", "targetCurrency")
+
+_ENTRY_FIELDS = (*AMOUNT_FIELDS, "memo")
 
 
 def extract_payment_changes(body: Mapping[str, JSON], *, memo: bool = True) -> dict[str, JSON]:

@@ -36,15 +36,15 @@ def edit_batch_payments(batch: Batch, request: Request) -> SubFlow:
         yield from finish_without_change(batch)
         return
     currency = changes.facts.get("currency") or batch.currency
-    recipients = yield from batch_bodies.resolve_recipients(changes.added_payments, currency)
-    added_entries = materialize_rows(
-        map_rows(
-            partial(_build_added_entry, request, batch),
-            changes.added_payments,
-            recipients,
-            range(len(recipients)),
-        )
-    )
+    find_recipient = yield from batch_bodies.resolve_recipients(changes.added_payments, currency)
+
+    def build_entry(payment: SentPayment, position: int) -> Entry:
+        # The id is derived, so that a resumed flow gives the payment the same one again.
+        id_ = derive_deterministic_id("P", request.seed, batch.id, str(position))
+        return batch_bodies.build_entry_from_body(find_recipient, payment.body, id_=id_)
+
+    positions = range(len(changes.added_payments))
+    added_entries = materialize_rows(map_rows(build_entry, changes.added_payments, positions))
     build_call = _build_patch_call(request, batch, changes, added_entries)
     build_changes = partial(_map_payment_changes_by_id, changes)
     removed_ids = map_rows(
@@ -152,18 +152,6 @@ def _map_payment_changes_by_id(batch_changes: _BatchChanges) -> Mapping[str, Map
 
 def _has_payment_id(payment: SentPayment) -> bool:
     return bool(payment.body.get("id"))
-
-
-def _build_added_entry(
-    request: Request,
-    batch: Batch,
-    payment: SentPayment,
-    recipient: Mapping[str, JSON],
-    position: int,
-) -> Entry:
-    # The id is derived, so that a resumed flow gives the payment the same one again.
-    id_ = derive_deterministic_id("P", request.seed, batch.id, str(position))
-    return batch_bodies.build_entry_from_sent_payment(payment, recipient, id_=id_)
 
 
 def _validate_batch_changes(batch: Batch, changes: _BatchChanges) -> Iterator[Problem]:

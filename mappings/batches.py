@@ -67,7 +67,7 @@ from mappings.failures import (
     Refused,
 )
 from mappings.ids import build_legacy_ids_load, derive_deterministic_id
-from mappings.lazy_sequences import map_rows
+from mappings.lazy_sequences import map_rows, materialize_rows
 from mappings.list_filters import Filters
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_batch
@@ -89,13 +89,13 @@ def create_batch(request: Request) -> Flow:
     request.raise_if_invalid(
         chain(
             batch_bodies.validate_source_currency(body, request.problems),
-            chain.from_iterable(map(batch_bodies.validate_payment, sent_payments)),
-            batch_bodies.find_email_count_problems(sent_payments),
+            batch_bodies.validate_payments(sent_payments),
         )
     )
     currency = str(batch_bodies.derive_batch_currency(body))
-    recipients = yield from batch_bodies.resolve_recipients(sent_payments, currency)
-    entries = map_rows(batch_bodies.build_entry_from_sent_payment, sent_payments, recipients)
+    find_recipient = yield from batch_bodies.resolve_recipients(sent_payments, currency)
+    build_entry = partial(batch_bodies.build_entry_from_body, find_recipient)
+    entries = materialize_rows(map_rows(build_entry, body.get("payments") or []))
     memo, description = request.options.send_memo, body.get("description")
     payload = payment_bodies.build_batch_body(currency, description, entries, memo=memo)
     field_names = payment_bodies.FieldNames(
@@ -202,9 +202,8 @@ def update_batch(request: Request) -> Flow:
                               batch supersedes the service's
     """
     payments = collect_sent_payments(request.body.get("payments"), problems=request.problems)
-    if problems := batch_bodies.find_email_count_problems(
-        payment for payment in payments if not payment.body.get("id")
-    ):
+    added_payments = (payment for payment in payments if not payment.body.get("id"))
+    if problems := [*batch_bodies.validate_payments(added_payments, lambda _payment: ())]:
         request.raise_if_invalid(problems)
     yield from change_batch(
         request,

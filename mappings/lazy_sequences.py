@@ -1,4 +1,4 @@
-"""Memory-efficient sequences: rows are stored compressed and decoded in slices.
+"""Memory-efficient sequences: rows are stored serialized and read in slices.
 
 A batch may have a hundred thousand payments. As objects they take forty times the memory of their
 text, and freeing them at once blocks the event loop for too long. A ``LazySequence`` can replace a
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import marshal
 import pickle
-import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, pairwise, starmap
@@ -21,9 +20,10 @@ T = TypeVar("T")
 SLICE_SIZE = 200
 """Number of rows decoded at a time."""
 
-_ZLIB_LEVEL = 1
-"""The fastest level: rows still shrink to a fifth, in less time than serializing takes."""
-
+UNSERIALIZED_BYTES = 256 * 1024
+"""Size, if they were serialized, of the rows of a sequence that are not: reading rows again and
+again costs more than all else that is done with them, but as objects they take ten times as much.
+"""
 
 BLOCK_BYTES = 256 * 1024
 """Minimum size of an allocation: many small ones would fragment the heap, and the process could not
@@ -66,12 +66,13 @@ class LazySequence(Sequence[Any]):
     __hash__ = None  # type: ignore[assignment] # unhashable, like a list
 
 
-class CompressedSequence(LazySequence):
-    """Rows stored compressed."""
+class SerializedSequence(LazySequence):
+    """Rows of which the first are held as they are, and all others serialized."""
 
     def __init__(self, rows: Iterable[Any] = ()) -> None:
-        self._slices: list[memoryview] = []
+        self._slices: list[list[Any] | memoryview] = []
         self._count = 0
+        self._unserialized_count = -1
         self.row_types: set[type] = set()
         """The types of the rows."""
         # A cache of one slice suffices, because rows are mostly read in order.
@@ -82,10 +83,15 @@ class CompressedSequence(LazySequence):
         """Appends rows to a sequence of full slices, before it is read."""
         block, ends = bytearray(), [0]
         for chunk in iterate_slices(rows):
-            block += _compress(chunk)
-            ends.append(len(block))
             self._count += len(chunk)
             self.row_types.update(map(type, chunk))
+            if self._unserialized_count < 0:
+                self._unserialized_count = UNSERIALIZED_BYTES // len(_serialize(chunk))
+            if len(self._slices) < self._unserialized_count:
+                self._slices.append(chunk)
+                continue
+            block += _serialize(chunk)
+            ends.append(len(block))
             # Slices share large allocations; see BLOCK_BYTES.
             if len(block) >= BLOCK_BYTES:
                 self._append_block(block, ends)
@@ -100,9 +106,12 @@ class CompressedSequence(LazySequence):
         return self._count
 
     def read_numbered_slice(self, number: int) -> list[Any]:
+        stored_slice = self._slices[number]
+        if isinstance(stored_slice, list):
+            return stored_slice
         cached_number, rows = self._cached_slice
         if number != cached_number:
-            rows = _decompress(self._slices[number])
+            rows = _deserialize(stored_slice)
             self._cached_slice = number, rows
         return rows
 
@@ -135,20 +144,18 @@ class MappedSequence(LazySequence):
         return rows
 
 
-def _compress(values: list[Any]) -> bytes:
-    """Serializes and compresses values for use within this process."""
+def _serialize(values: list[Any]) -> bytes:
+    """Serializes values for use within this process; they take less memory than as JSON."""
     try:
-        text = marshal.dumps(values)  # Three times faster than pickle, but only for plain values.
+        return marshal.dumps(values)  # Three times faster than pickle, but only for plain values.
     except ValueError:
-        text = pickle.dumps(values)
-    return zlib.compress(text, _ZLIB_LEVEL)
+        return pickle.dumps(values)
 
 
-def _decompress(compressed: memoryview) -> list[Any]:
-    text = zlib.decompress(compressed)
-    if text.startswith(pickle.PROTO):
-        return pickle.loads(text)  # type: ignore[no-any-return] # noqa: S301 - our own data
-    return marshal.loads(text)  # type: ignore[no-any-return] # noqa: S302 - our own data
+def _deserialize(serialized: memoryview) -> list[Any]:
+    if serialized[0] == pickle.PROTO[0]:
+        return pickle.loads(serialized)  # type: ignore[no-any-return] # noqa: S301 - our own data
+    return marshal.loads(serialized)  # type: ignore[no-any-return] # noqa: S302 - our own data
 
 
 def _map_eagerly(function: Callable[..., Any], sources: Sequence[Sequence[Any]]) -> list[Any]:
@@ -191,7 +198,7 @@ def map_rows(function: Callable[..., Any], *sources: Sequence[Any]) -> Sequence[
 def materialize_rows(rows: Sequence[Any]) -> Sequence[Any]:
     """Computes a lazily mapped sequence now, so that later reads do not compute it again."""
     # A mapped sequence also keeps its sources in memory, which often are much larger.
-    return CompressedSequence(rows) if isinstance(rows, MappedSequence) else rows
+    return SerializedSequence(rows) if isinstance(rows, MappedSequence) else rows
 
 
 def filter_rows(rows: Sequence[Any], predicate: Callable[[Any], bool]) -> Sequence[Any]:
@@ -200,7 +207,7 @@ def filter_rows(rows: Sequence[Any], predicate: Callable[[Any], bool]) -> Sequen
         # Most filters keep everything, and then the rows need not be compressed again.
         if all(map(predicate, rows)):
             return rows
-        return CompressedSequence(row for row in rows if predicate(row))
+        return SerializedSequence(row for row in rows if predicate(row))
     return [row for row in rows if predicate(row)]
 
 
@@ -210,11 +217,11 @@ def chain_rows(*sequences: Sequence[Any]) -> Sequence[Any]:
     if len(non_empty) == 1:
         return non_empty[0]
     if any(isinstance(rows, LazySequence) for rows in non_empty):
-        return CompressedSequence(chain(*non_empty))
+        return SerializedSequence(chain(*non_empty))
     return [*chain(*non_empty)]
 
 
 def has_only_type(rows: Sequence[Any], row_type: type) -> bool:
     """Whether all rows are exactly of this type, not of a subclass."""
-    found_types = rows.row_types if isinstance(rows, CompressedSequence) else set(map(type, rows))
+    found_types = rows.row_types if isinstance(rows, SerializedSequence) else set(map(type, rows))
     return found_types <= {row_type}

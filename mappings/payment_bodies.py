@@ -8,7 +8,7 @@ from typing import Any
 
 from mappings.batch_bodies import AMOUNT_FIELDS, SentPayment
 from mappings.effects import JSON
-from mappings.lazy_sequences import map_rows
+from mappings.lazy_sequences import map_rows, materialize_rows
 from mappings.matching import Entry
 
 
@@ -35,7 +35,9 @@ def build_batch_body(
 ) -> dict[str, JSON]:
     """Builds the body of POST ``/batches`` (current interface, section 4.3)."""
     description_field = {"description": description} if description else {}
-    payments = map_rows(lambda entry: build_payment_body(entry, currency, memo=memo), entries)
+    payments = materialize_rows(
+        map_rows(lambda entry: build_payment_body(entry, currency, memo=memo), entries)
+    )
     return {"currency": currency, **description_field, "payments": payments}
 
 

@@ -63,8 +63,8 @@ def _add_payment(batch: Batch, request: Request) -> SubFlow:
     refused_fields = frozenset(problem.field for problem in request.problems)
     payment = SentPayment(request.body, "", refused_fields)
     request.raise_if_invalid(batch_bodies.validate_added_payment(payment, batch.currency))
-    (recipient,) = yield from batch_bodies.resolve_recipients([payment], batch.currency)
-    entry = batch_bodies.build_entry_from_sent_payment(payment, recipient)
+    find_recipient = yield from batch_bodies.resolve_recipients([payment], batch.currency)
+    entry = batch_bodies.build_entry_from_body(find_recipient, request.body)
     if not batch.is_draft:
         return batch, (yield from _create_upstream_payment(batch, request, payment, entry)), entry
     entry = yield from _add_recipient_details(entry)

@@ -17,7 +17,7 @@ from typing_extensions import is_typeddict
 
 from mappings.failures import MAX_ERRORS, Invalid, Problem
 from mappings.field_types import InvalidValue, build_invalid_field_error, build_missing_error
-from mappings.lazy_sequences import CompressedSequence, LazySequence
+from mappings.lazy_sequences import LazySequence, SerializedSequence
 
 FIELDS_THAT_MAY_BE_EMPTY = frozenset({"street2"})
 """Fields in which an empty string is a value (legacy interface, section 2, address)."""
@@ -93,6 +93,8 @@ def compile_body_parser(shape: Any) -> NestedParser:
         problems.has_unknown_fields |= not value.keys() <= names
         fields: dict[str, Any] = {}
         for name, parse, is_nested, is_nullable, is_required in parsers:
+            if name not in value and not is_required:
+                continue
             item = value.get(name, "")
             try:
                 # Clients send "" for a field that they leave out.
@@ -154,7 +156,7 @@ def _compile_list_parser(hint: Any) -> NestedParser:
         if not isinstance(value, list | LazySequence):
             raise build_invalid_field_error("must be a list")
         items = parse_items(value, place, problems)
-        return CompressedSequence(items) if isinstance(value, LazySequence) else [*items]
+        return SerializedSequence(items) if isinstance(value, LazySequence) else [*items]
 
     return parse_list
 

@@ -28,7 +28,7 @@ from gateway.storage.tables import text_chunks
 from gateway.writes import reconciler
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
-from mappings.lazy_sequences import CompressedSequence
+from mappings.lazy_sequences import SerializedSequence
 from tests.bench import large_batch_bodies
 from tests.bench.large_batch_service import LargeBatchConnection
 from tests.gateway.compare.fake_services import open_fake_service as open_service
@@ -367,13 +367,13 @@ def state(request: pytest.FixtureRequest) -> State:
 @pytest.fixture
 def record_unpack_threads(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Records the threads in which slices are unpacked."""
-    unpack, threads = CompressedSequence.read_numbered_slice, set[int]()
+    unpack, threads = SerializedSequence.read_numbered_slice, set[int]()
 
-    def record_thread(self: CompressedSequence, number: int) -> list[Any]:
+    def record_thread(self: SerializedSequence, number: int) -> list[Any]:
         threads.add(threading.get_ident())
         return unpack(self, number)
 
-    monkeypatch.setattr(CompressedSequence, "read_numbered_slice", record_thread)
+    monkeypatch.setattr(SerializedSequence, "read_numbered_slice", record_thread)
     return threads
 
 
@@ -404,9 +404,9 @@ async def test_large_change_is_computed_outside_of_transactions(
     state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transactions, unpacked_in = list[str](), list[str]()
-    real_apply, unpack = ObjectStateStore.apply_changes, CompressedSequence.read_numbered_slice
+    real_apply, unpack = ObjectStateStore.apply_changes, SerializedSequence.read_numbered_slice
 
-    def record_unpack(self: CompressedSequence, number: int) -> list[Any]:
+    def record_unpack(self: SerializedSequence, number: int) -> list[Any]:
         unpacked_in.extend(transactions)
         return unpack(self, number)
 
@@ -421,7 +421,7 @@ async def test_large_change_is_computed_outside_of_transactions(
         open_gateway(tmp_path, url, state=state_section) as gateway,
     ):
         path, ids = await create_and_read(gateway)
-        monkeypatch.setattr(CompressedSequence, "read_numbered_slice", record_unpack)
+        monkeypatch.setattr(SerializedSequence, "read_numbered_slice", record_unpack)
         monkeypatch.setattr(ObjectStateStore, "apply_changes", record_apply)
         response = await gateway.request(
             "PATCH", path, data=large_batch_bodies.build_updates(ids, "alike")

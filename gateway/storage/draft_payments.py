@@ -14,7 +14,7 @@ from gateway.storage.encryption import EncryptionContext
 from gateway.storage.sql import Parameters, Statement, build_upsert_statement
 from gateway.storage.state_tables import draft_payments
 from gateway.storage.tenants import Tenant
-from mappings.lazy_sequences import SLICE_SIZE, CompressedSequence
+from mappings.lazy_sequences import SLICE_SIZE, SerializedSequence
 
 if TYPE_CHECKING:
     from gateway.storage.store import Store
@@ -65,7 +65,7 @@ class DraftPaymentRows:
         Then they were changed since their number was read, or rows are missing.
         """
         values, after = {**_build_key(owner, batch_id), "after": 0}, 0
-        entries: Any = CompressedSequence() if count > SLICE_SIZE else []
+        entries: Any = SerializedSequence() if count > SLICE_SIZE else []
         while rows := await tx.fetch(_SELECT_NEXT, {**values, "after": after}):
             is_long = len(rows) > FEW
             entries.extend(await tx.compute(is_long, self._decrypt_rows, owner, batch_id, rows))

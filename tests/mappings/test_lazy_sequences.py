@@ -10,8 +10,8 @@ from gateway.payloads.json_codec import ExactDecimal
 from mappings.failures import Problem
 from mappings.lazy_sequences import (
     SLICE_SIZE,
-    CompressedSequence,
     MappedSequence,
+    SerializedSequence,
     filter_rows,
     iterate_chunks,
     map_rows,
@@ -28,7 +28,7 @@ def build_rows(count: int) -> list[dict[str, object]]:
 @pytest.mark.parametrize("count", ROW_COUNTS)
 def test_packed_rows_equal_their_list(count: int) -> None:
     plain_rows = build_rows(count)
-    packed_rows = CompressedSequence(iter(plain_rows))
+    packed_rows = SerializedSequence(iter(plain_rows))
     assert (len(packed_rows), bool(packed_rows), [*packed_rows]) == (
         count,
         bool(plain_rows),
@@ -62,12 +62,12 @@ def test_any_row_round_trips() -> None:
     ]
     for row in (plain_row, *other_rows):
         for mixed_rows in ([row], [plain_row, row, plain_row]):
-            (*rows_read,) = CompressedSequence(mixed_rows)
+            (*rows_read,) = SerializedSequence(mixed_rows)
             assert [(repr(row_value), type(row_value)) for row_value in rows_read] == [
                 (repr(row_value), type(row_value)) for row_value in mixed_rows
             ]
             assert rows_read == mixed_rows
-    (rows_read,) = CompressedSequence([number])
+    (rows_read,) = SerializedSequence([number])
     assert str(rows_read) == "1.10"
 
 
@@ -76,20 +76,20 @@ def test_map_rows_gives_equal_results_for_packed_rows_and_lists(count: int) -> N
     rows, numbers = build_rows(count), range(count)
     expected_results = map_rows(lambda number, row: (number, row["id"]), numbers, rows)
     mapped_sequence = map_rows(
-        lambda number, row: (number, row["id"]), numbers, CompressedSequence(rows)
+        lambda number, row: (number, row["id"]), numbers, SerializedSequence(rows)
     )
     assert isinstance(expected_results, list)
     assert isinstance(mapped_sequence, MappedSequence)
     assert mapped_sequence == expected_results
     assert materialize_rows(mapped_sequence) == expected_results
     assert materialize_rows(expected_results) is expected_results
-    assert isinstance(materialize_rows(mapped_sequence), CompressedSequence)
+    assert isinstance(materialize_rows(mapped_sequence), SerializedSequence)
     assert mapped_sequence[-1:] == expected_results[-1:]
 
 
 def test_rows_are_mapped_one_chunk_at_a_time() -> None:
     mapped_rows: list[int] = []
-    mapped_sequence = map_rows(mapped_rows.append, CompressedSequence(range(2 * SLICE_SIZE)))
+    mapped_sequence = map_rows(mapped_rows.append, SerializedSequence(range(2 * SLICE_SIZE)))
     iterator = iter(mapped_sequence)
     next(iterator)
     assert mapped_rows == [*range(SLICE_SIZE)]
@@ -99,17 +99,17 @@ def test_sources_of_unequal_length_are_an_error() -> None:
     with pytest.raises(ValueError, match="shorter"):
         [
             *map_rows(
-                lambda *both: both, CompressedSequence(range(SLICE_SIZE)), range(SLICE_SIZE - 1)
+                lambda *both: both, SerializedSequence(range(SLICE_SIZE)), range(SLICE_SIZE - 1)
             )
         ]
 
 
 def test_filtered_rows_are_packed() -> None:
     packed_rows = filter_rows(
-        CompressedSequence(range(3 * SLICE_SIZE)), lambda number: number % 2 == 0
+        SerializedSequence(range(3 * SLICE_SIZE)), lambda number: number % 2 == 0
     )
     assert packed_rows == [*range(0, 3 * SLICE_SIZE, 2)]
-    assert isinstance(packed_rows, CompressedSequence)
+    assert isinstance(packed_rows, SerializedSequence)
     assert filter_rows([1, 2], lambda number: number > 1) == [2]
 
 

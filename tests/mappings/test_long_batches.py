@@ -10,7 +10,7 @@ import pytest
 from mappings import batch_bodies, errors, legacy, matching, request_bodies
 from mappings.batch_bodies import collect_sent_payments
 from mappings.failures import Invalid, Problem, Refused
-from mappings.lazy_sequences import SLICE_SIZE, CompressedSequence, MappedSequence
+from mappings.lazy_sequences import SLICE_SIZE, MappedSequence, SerializedSequence
 from mappings.matching import match_payments_with_entries
 from mappings.payment_bodies import (
     FieldNames,
@@ -61,17 +61,17 @@ def test_long_list_is_validated_like_a_short_one(
     for number, row in invalid_rows.items():
         rows[number] = row
     lazy_result = parse_body(
-        legacy.BatchBody, {**other_fields, "payments": CompressedSequence(rows)}
+        legacy.BatchBody, {**other_fields, "payments": SerializedSequence(rows)}
     )
     assert lazy_result == parse_body(legacy.BatchBody, {**other_fields, "payments": rows})
     is_refused_at_once = len(invalid_rows) > errors.MAX_ERRORS
-    assert is_refused_at_once or isinstance(lazy_result[0]["payments"], CompressedSequence)
+    assert is_refused_at_once or isinstance(lazy_result[0]["payments"], SerializedSequence)
 
 
 def test_errors_of_long_change_lists_are_in_field_order() -> None:
     mixed_rows: list[Any] = [{"id": []}, *build_payment_bodies()]
     lists = {"remove_payments": mixed_rows, "payments": mixed_rows, "update_payments": mixed_rows}
-    packed_lists = {name: CompressedSequence(rows) for name, rows in lists.items()}
+    packed_lists = {name: SerializedSequence(rows) for name, rows in lists.items()}
     results = [
         parse_body(legacy.BatchChangeBody, change_lists) for change_lists in (packed_lists, lists)
     ]
@@ -84,10 +84,10 @@ def test_errors_of_long_change_lists_are_in_field_order() -> None:
 def test_misplaced_long_list_is_ignored_or_refused_like_a_short_one() -> None:
     rows = build_payment_bodies()
     for body_type in (legacy.RecipientBody, legacy.PayoutBody, legacy.RecipientIdsBody):
-        assert parse_body(body_type, {"payments": CompressedSequence(rows)}) == parse_body(
+        assert parse_body(body_type, {"payments": SerializedSequence(rows)}) == parse_body(
             body_type, {"payments": rows}
         )
-    assert parse_body(legacy.BatchBody, {"sourceCurrency": CompressedSequence(rows)}) == parse_body(
+    assert parse_body(legacy.BatchBody, {"sourceCurrency": SerializedSequence(rows)}) == parse_body(
         legacy.BatchBody, {"sourceCurrency": rows}
     )
 
@@ -112,7 +112,7 @@ def test_field_names_of_long_batch_equal_those_of_short_one() -> None:
 
 
 def test_refusal_names_fields_of_long_batch() -> None:
-    payments = collect_sent_payments(CompressedSequence(build_payment_bodies(1500)))
+    payments = collect_sent_payments(SerializedSequence(build_payment_bodies(1500)))
     names = FieldNames(
         {"currency": "sourceCurrency"}, {"payments": payments}, map_payment_field_names_to_client
     )
@@ -150,8 +150,8 @@ def build_entries(*, has_ids: bool = False, count: int = PAYMENT_COUNT) -> list[
 @pytest.mark.parametrize("has_ids", [True, False])
 def test_payments_in_entry_order_are_matched_lazily(has_ids: bool) -> None:
     pairs = match_payments_with_entries(
-        CompressedSequence(build_service_payments()),
-        CompressedSequence(build_entries(has_ids=has_ids)),
+        SerializedSequence(build_service_payments()),
+        SerializedSequence(build_entries(has_ids=has_ids)),
         "USD",
     )
     assert isinstance(pairs, MappedSequence)
@@ -194,7 +194,7 @@ def test_reordered_payments_match_the_same_entries_as_short_lists(
 ) -> None:
     assert [
         *match_payments_with_entries(
-            CompressedSequence(payments), CompressedSequence(sent_entries), "USD"
+            SerializedSequence(payments), SerializedSequence(sent_entries), "USD"
         )
     ] == match_payments_with_entries(payments, sent_entries, "USD")
 
@@ -205,7 +205,7 @@ def test_duplicate_payments_are_matched_in_order() -> None:
         {**entry, "memo": position} for entry in build_entries() for position in ("first", "second")
     ]
     pairs = match_payments_with_entries(
-        CompressedSequence(duplicate_payments), CompressedSequence(sent_payments), "USD"
+        SerializedSequence(duplicate_payments), SerializedSequence(sent_payments), "USD"
     )
     assert isinstance(pairs, MappedSequence)
     assert pairs == matching.match_payments_with_entries(duplicate_payments, sent_payments, "USD")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mappings.lazy_sequences import CompressedSequence
+from mappings.lazy_sequences import SerializedSequence
 from mappings.matching import match_payments_with_entries
 
 RECIPIENT = {"recipient": {"id": "R-1"}}
@@ -36,12 +36,12 @@ def match_memos(payments: Sequence[Any], entries: Sequence[Any]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("kind", [list, CompressedSequence])
+@pytest.mark.parametrize("kind", [list, SerializedSequence])
 def test_position_decides_between_equal_candidates(kind: SequenceFactory) -> None:
     assert match_memos(kind(PAYMENTS), ENTRIES) == [entry["memo"] for entry in ENTRIES]
 
 
-@pytest.mark.parametrize("kind", [list, CompressedSequence])
+@pytest.mark.parametrize("kind", [list, SerializedSequence])
 def test_reordered_payment_is_matched_by_its_content(kind: SequenceFactory) -> None:
     changed_entries = [{**entry, "sourceAmount": "5.00"} for entry in ENTRIES]
     listed_payments = [
@@ -55,7 +55,7 @@ def test_reordered_payment_is_matched_by_its_content(kind: SequenceFactory) -> N
     ]
 
 
-@pytest.mark.parametrize("kind", [list, CompressedSequence])
+@pytest.mark.parametrize("kind", [list, SerializedSequence])
 def test_unrequested_payment_has_no_entry(kind: SequenceFactory) -> None:
     assert match_memos(kind(PAYMENTS), []) == [None, None]
     assert match_memos(kind([]), []) == []

@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.payloads.json_codec.json_levels import LISTS, iterate_dicts, list_nested_items
 from gateway.payloads.json_codec.text_decoding import MAX_DEPTH, ExactDecimal
-from mappings.lazy_sequences import CompressedSequence, LazySequence, MappedSequence
+from mappings.lazy_sequences import LazySequence, MappedSequence, SerializedSequence
 
 
 def dumps(value: Any) -> bytes:
@@ -112,7 +112,7 @@ def _encode_custom_value(value: Any) -> msgspec.Raw:
 _DECIMALS = {Decimal, ExactDecimal}
 _TEXT = {str}
 _SIMPLE = {str, int, bool, type(None)}
-_PLAIN = _SIMPLE | {CompressedSequence, MappedSequence}
+_PLAIN = _SIMPLE | {SerializedSequence, MappedSequence}
 """Types that need no check before they are encoded."""
 _NESTS = {dict, *LISTS}
 _SHORT = _SIMPLE | _DECIMALS | {list, tuple}

@@ -17,7 +17,7 @@ from gateway.payloads.json_codec.text_decoding import (
     WHITESPACE,
     decode_with_refusal_reason,
 )
-from mappings.lazy_sequences import SLICE_SIZE, CompressedSequence, iterate_chunks
+from mappings.lazy_sequences import SLICE_SIZE, SerializedSequence, iterate_chunks
 
 LARGE_BYTES = 256 * 1024
 """Larger texts are decoded in slices, and processed in a thread instead of the event loop."""
@@ -53,10 +53,12 @@ def estimate_memory_bytes(data: bytes) -> int:
     Every value but the first follows a comma or opens an array or object, so that counting these
     bytes gives an upper bound. A hostile body is refused before it is parsed.
     """
-    starts = range(0, len(data), _COUNTED_BYTES)
-    return VALUE_BYTES * sum(
-        data.count(byte, start, start + _COUNTED_BYTES) for start in starts for byte in b",[{"
-    )
+    size = 0
+    for start in range(0, len(data), _COUNTED_BYTES):
+        part = data[start : start + _COUNTED_BYTES]
+        # Removing these bytes is faster than counting each of them.
+        size += len(part) - len(part.translate(None, b",[{"))
+    return VALUE_BYTES * size
 
 
 def _decode_object(text: bytes, packed_lists: Collection[str], depth: int) -> dict[str, Any]:
@@ -64,7 +66,7 @@ def _decode_object(text: bytes, packed_lists: Collection[str], depth: int) -> di
     for name, value in _split_object(text).items():
         is_list = bytes(memoryview(value)[:1]) == b"["
         if is_list and name in packed_lists:
-            rows = CompressedSequence(_iter_rows(value, depth))
+            rows = SerializedSequence(_iter_rows(value, depth))
             # Most lists are short; as plain lists they take the simple path everywhere.
             fields[name] = rows if len(rows) > SLICE_SIZE else [*rows]
         elif len(memoryview(value)) > LARGE_BYTES and not is_list and depth < _MAX_LIST_DEPTH:

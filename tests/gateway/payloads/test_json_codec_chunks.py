@@ -12,7 +12,7 @@ import pytest
 
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.json_codec import LARGE_BYTES, LONG_LISTS, MAX_DEPTH, JsonError
-from mappings.lazy_sequences import SLICE_SIZE, CompressedSequence
+from mappings.lazy_sequences import SLICE_SIZE, SerializedSequence
 
 PAYMENT_ROW = {
     "recipient": {"id": "R-1"},
@@ -56,7 +56,7 @@ def test_chunked_decoding_round_trips_byte_for_byte() -> None:
         json.loads(dump_batch(build_rows())), separators=(",", ":"), ensure_ascii=False
     )
     decoded_batch = json_codec.loads(data.encode(), LONG_LISTS)
-    assert isinstance(decoded_batch["payments"], CompressedSequence)
+    assert isinstance(decoded_batch["payments"], SerializedSequence)
     assert json_codec.dumps(decoded_batch) == data.encode()
     assert b"".join(json_codec.dumps_chunks(decoded_batch)) == data.encode()
     assert len(json_codec.dumps_chunks(decoded_batch)) > ROW_COUNT / SLICE_SIZE
@@ -73,7 +73,7 @@ def test_only_long_named_lists_in_large_texts_are_packed() -> None:
     nested_decoded = json_codec.loads(
         json.dumps({"ok": True, "batch": {"payments": build_rows()}}).encode(), LONG_LISTS
     )
-    assert isinstance(nested_decoded["batch"]["payments"], CompressedSequence)
+    assert isinstance(nested_decoded["batch"]["payments"], SerializedSequence)
     assert isinstance(json_codec.loads(dump_batch(build_rows()))["payments"], list)
 
 
@@ -114,7 +114,7 @@ def test_truncated_text_is_refused_as_without_chunks(missing_bytes: int) -> None
 def test_formatted_text_is_packed(separators: tuple[str, str]) -> None:
     batch = {"ok": True, "batch": {"id": "B-1", "payments": build_rows()}}
     decoded_batch = json_codec.loads(json.dumps(batch, separators=separators).encode(), LONG_LISTS)
-    assert isinstance(decoded_batch["batch"]["payments"], CompressedSequence)
+    assert isinstance(decoded_batch["batch"]["payments"], SerializedSequence)
     assert decoded_batch == batch
 
 
@@ -152,11 +152,11 @@ def encode_legacy_packed(value: Any) -> str:
 
 @pytest.mark.parametrize("text_of", [stored_json.encode_value, encode_legacy_packed])
 def test_long_stored_text_round_trips(text_of: Callable[[Any], stored_json.StoredText]) -> None:
-    text = text_of({"entries": CompressedSequence(build_rows()), "other": [1, "é"]})
+    text = text_of({"entries": SerializedSequence(build_rows()), "other": [1, "é"]})
     assert stored_json.is_large(text)
     decoded_value = stored_json.decode_value(text)
     assert decoded_value == {"entries": build_rows(), "other": [1, "é"]}
-    assert isinstance(decoded_value["entries"], CompressedSequence)
+    assert isinstance(decoded_value["entries"], SerializedSequence)
 
 
 def test_short_stored_text_is_plain_json() -> None:

@@ -17,7 +17,7 @@ from gateway.storage.state_tables import batch_payments
 from gateway.storage.tables import text_chunks
 from gateway.storage.tenants import Tenant
 from mappings.failures import Conflict
-from mappings.lazy_sequences import CompressedSequence, map_rows
+from mappings.lazy_sequences import SerializedSequence, map_rows
 from tests.state import execute, fetch
 
 TENANT = Tenant("demo", "sandbox")
@@ -32,10 +32,10 @@ async def test_many_entries_round_trip(state: State) -> None:
     async with open_store(state) as store:
         state_store = ObjectStateStore(store)
         await state_store.compare_and_set(
-            TENANT, "payments", "B-1", {"entries": CompressedSequence(ENTRIES)}
+            TENANT, "payments", "B-1", {"entries": SerializedSequence(ENTRIES)}
         )
         loaded_entries = (await state_store.load(TENANT, "payments", "B-1"))["entries"]
-        assert isinstance(loaded_entries, CompressedSequence)
+        assert isinstance(loaded_entries, SerializedSequence)
         assert loaded_entries == ENTRIES
         ((stored_text,),) = await fetch(store, select(batch_payments.c.sealed))
         assert "für Ada" not in stored_text
@@ -48,7 +48,7 @@ async def test_many_entries_are_updated_only_if_unchanged(
     async with open_store(state) as store:
         state_store = ObjectStateStore(store)
         await state_store.compare_and_set(
-            TENANT, "payments", "B-1", {"entries": CompressedSequence(ENTRIES)}
+            TENANT, "payments", "B-1", {"entries": SerializedSequence(ENTRIES)}
         )
         loaded_entries = (await state_store.load(TENANT, "payments", "B-1"))["entries"]
         reduced_entries = map_rows(lambda entry: {"recipient": entry["recipient"]}, loaded_entries)
@@ -82,14 +82,14 @@ async def test_replacing_many_entries_deletes_their_old_chunks(
     async with open_store(state) as store:
         state_store = ObjectStateStore(store)
         await state_store.compare_and_set(
-            TENANT, "payments", "B-1", {"entries": CompressedSequence(ENTRIES * 2)}
+            TENANT, "payments", "B-1", {"entries": SerializedSequence(ENTRIES * 2)}
         )
         (chunk_count_before,) = (await count_chunks_by_holder(store)).values()
         await state_store.compare_and_set(
-            TENANT, "payments", "B-2", {"entries": CompressedSequence(ENTRIES)}
+            TENANT, "payments", "B-2", {"entries": SerializedSequence(ENTRIES)}
         )
         await state_store.compare_and_set(
-            TENANT, "payments", "B-1", {"entries": CompressedSequence(ENTRIES)}
+            TENANT, "payments", "B-1", {"entries": SerializedSequence(ENTRIES)}
         )
         assert chunk_count_before > 2
         assert len(await count_chunks_by_holder(store)) == 2
@@ -108,7 +108,7 @@ async def test_chunks_are_bounded_and_encrypted(
     random_entries = [{"memo": os.urandom(100).hex()} for _ in range(30_000)]
     async with open_store(state) as store:
         await ObjectStateStore(store).compare_and_set(
-            TENANT, "payments", "B-1", {"entries": CompressedSequence(random_entries)}
+            TENANT, "payments", "B-1", {"entries": SerializedSequence(random_entries)}
         )
         ciphertexts = [
             row.ciphertext for row in await fetch(store, select(text_chunks.c.ciphertext))
@@ -128,7 +128,7 @@ async def test_tampered_or_moved_chunks_are_rejected(state: State, damage: str) 
         state_store = ObjectStateStore(store)
         for id_ in ("B-1", "B-2"):
             await state_store.compare_and_set(
-                TENANT, "payments", id_, {"entries": CompressedSequence(ENTRIES)}
+                TENANT, "payments", id_, {"entries": SerializedSequence(ENTRIES)}
             )
         chunk_query = (
             select(text_chunks)

@@ -14,7 +14,7 @@ from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant, o
 from gateway.storage.state_tables import batch_payments, draft_payments
 from gateway.storage.tables import text_chunks
 from mappings.effects import LoadFacts
-from mappings.lazy_sequences import CompressedSequence
+from mappings.lazy_sequences import SerializedSequence
 from tests.state import execute, fetch
 
 TENANT = Tenant("demo", "sandbox")
@@ -46,7 +46,7 @@ async def test_changed_payments_keep_their_order(state: State, count: int, is_ol
     entries = build_entries(count)
     async with open_store(state) as store:
         if is_older:
-            value = CompressedSequence(entries) if count > 1000 else entries
+            value = SerializedSequence(entries) if count > 1000 else entries
             await ObjectStateStore(store).compare_and_set(
                 TENANT, "payments", "B-1", {"entries": value}
             )
