@@ -57,37 +57,28 @@ class UTCDateTime(TypeDecorator[datetime]):
     impl = DateTime(timezone=True)
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError("a time without a zone")
-        moment = value.astimezone(UTC)
-        # SQLite has no such type: text without a zone, so that text order is time order.
-        return moment.replace(tzinfo=None) if dialect.name == "sqlite" else moment
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if dialect.name == "sqlite" else value.astimezone(UTC)
-
     def bind_processor(self, dialect: Dialect) -> Any:
-        return _format_moment if dialect.name == "sqlite" else super().bind_processor(dialect)
+        return _format_moment if dialect.name == "sqlite" else _convert_to_utc
 
-    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
-        if dialect.name == "sqlite":
-            return _parse_moment
-        return super().result_processor(dialect, coltype)
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:  # noqa: ARG002 - as its base
+        return _parse_moment if dialect.name == "sqlite" else None
+
+
+def _convert_to_utc(value: datetime | None) -> datetime | None:
+    if value is None or value.tzinfo is UTC:
+        return value
+    if value.tzinfo is None:
+        raise ValueError("a time without a zone")
+    return value.astimezone(UTC)
 
 
 def _format_moment(value: datetime | None) -> str | None:
-    """Formats a time as SQLAlchemy does on SQLite, in a fraction of the time."""
-    if value is None:
+    """Formats a time as SQLAlchemy does on SQLite, in a fraction of the time.
+
+    Without a zone, so that text order is time order.
+    """
+    if (value := _convert_to_utc(value)) is None:
         return None
-    if value.tzinfo is None:
-        raise ValueError("a time without a zone")
-    if value.tzinfo is not UTC:
-        value = value.astimezone(UTC)
     # Faster than ``isoformat``, which it equals apart from the separator.
     text: str = msgspec.to_builtins(value)
     if value.microsecond:
@@ -99,11 +90,12 @@ def _parse_moment(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
+def _build_text_columns(*names: str) -> list[Column[Any]]:
+    return [Column(name, Text, nullable=False) for name in names]
+
+
 def _build_tenant_columns() -> list[Column[Any]]:
-    return [
-        Column("merchant", Text, nullable=False),
-        Column("environment", Text, nullable=False),
-    ]
+    return _build_text_columns("merchant", "environment")
 
 
 _IS_ENVIRONMENT = "environment in ('live', 'sandbox')"
@@ -168,8 +160,7 @@ api_keys = Table(
 capabilities = Table(
     "capabilities",
     metadata,
-    Column("environment", Text, nullable=False),
-    Column("name", Text, nullable=False),
+    *_build_text_columns("environment", "name"),
     Column("value", Text, nullable=False),  # JSON
     Column("learned_at", UTCDateTime, nullable=False),
     PrimaryKeyConstraint("environment", "name"),
@@ -180,9 +171,7 @@ legacy_ids = Table(
     # object may have two: an alias, and one that was imported later.
     "legacy_ids",
     metadata,
-    *_build_tenant_columns(),
-    Column("legacy_id", Text, nullable=False),
-    Column("current_id", Text, nullable=False),
+    *_build_text_columns("merchant", "environment", "legacy_id", "current_id"),
     Column("imported", Boolean, nullable=False),
     Column("created_at", UTCDateTime, nullable=False),
     PrimaryKeyConstraint("merchant", "environment", "legacy_id"),
@@ -204,11 +193,9 @@ operations = Table(
         primary_key=True,
     ),
     Column("id", Text, nullable=False, unique=True),
-    *_build_tenant_columns(),
-    Column("key_id", Text, nullable=False),
-    Column("key_name", Text, nullable=False),
-    Column("operation", Text, nullable=False),
-    Column("request_id", Text, nullable=False),
+    *_build_text_columns(
+        "merchant", "environment", "key_id", "key_name", "operation", "request_id"
+    ),
     Column("fingerprint", Text, nullable=False),  # keyed digest of operation, ids and body
     Column("idempotency", Text),  # keyed digest of the client's Idempotency-Key
     Column("state", Text, nullable=False),  # see operation_states.py
@@ -223,14 +210,20 @@ operations = Table(
     Column("started_at", UTCDateTime, nullable=False),
     Column("ended_at", UTCDateTime),
 )
+
+
+def _build_condition_options(condition: str) -> dict[str, Any]:
+    """Returns the options of an index of the rows that meet a condition."""
+    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
+
+
 # Not with IN, for which SQLite would build a table with each row that it inserts or updates.
 IS_OPEN = "state <> 'answered' AND state <> 'undone'"
 Index(
     "ix_operations_open",
     operations.c.merchant,
     operations.c.environment,
-    sqlite_where=text(IS_OPEN),
-    postgresql_where=text(IS_OPEN),
+    **_build_condition_options(IS_OPEN),
 )
 HAS_IDEMPOTENCY_KEY_CONDITION = "idempotency IS NOT NULL"
 Index(
@@ -239,30 +232,26 @@ Index(
     operations.c.idempotency,
     operations.c.key_id,
     unique=True,
-    sqlite_where=text(HAS_IDEMPOTENCY_KEY_CONDITION),
-    postgresql_where=text(HAS_IDEMPOTENCY_KEY_CONDITION),
+    **_build_condition_options(HAS_IDEMPOTENCY_KEY_CONDITION),
 )
 Index(
     # Operations with an Idempotency-Key, until it is deleted.
     "ix_operations_named",
     operations.c.started_at,
-    sqlite_where=text(HAS_IDEMPOTENCY_KEY_CONDITION),
-    postgresql_where=text(HAS_IDEMPOTENCY_KEY_CONDITION),
+    **_build_condition_options(HAS_IDEMPOTENCY_KEY_CONDITION),
 )
 Index(
     # The same, by their requests.
     "ix_operations_named_requests",
     operations.c.fingerprint,
-    sqlite_where=text(HAS_IDEMPOTENCY_KEY_CONDITION),
-    postgresql_where=text(HAS_IDEMPOTENCY_KEY_CONDITION),
+    **_build_condition_options(HAS_IDEMPOTENCY_KEY_CONDITION),
 )
 UNREAD_ANSWER_CONDITION = "response IS NOT NULL AND idempotency IS NULL AND state = 'answered'"
 Index(
     # Responses that are kept in case their connection is reset.
     "ix_operations_answered",
     operations.c.fingerprint,
-    sqlite_where=text(UNREAD_ANSWER_CONDITION),
-    postgresql_where=text(UNREAD_ANSWER_CONDITION),
+    **_build_condition_options(UNREAD_ANSWER_CONDITION),
 )
 
 operation_objects = Table(
@@ -270,9 +259,7 @@ operation_objects = Table(
     # and `trace` finds operations by them.
     "operation_objects",
     metadata,
-    *_build_tenant_columns(),
-    Column("object_id", Text, nullable=False),
-    Column("operation_id", Text, nullable=False),
+    *_build_text_columns("merchant", "environment", "object_id", "operation_id"),
     PrimaryKeyConstraint("merchant", "environment", "object_id", "operation_id"),
     Index(None, "operation_id"),
     **KEY_ORDERED,
@@ -307,9 +294,7 @@ upstream_writes = Table(
     metadata,
     Column("operation_id", Text, nullable=False),
     Column("number", Integer, nullable=False),  # of the step
-    *_build_tenant_columns(),
-    Column("method", Text, nullable=False),
-    Column("path", Text, nullable=False),
+    *_build_text_columns("merchant", "environment", "method", "path"),
     Column("call_digest", Text, nullable=False),  # keyed digest of method, path and body
     Column("state", Text, nullable=False),  # see operation_states.py
     Column("status", Integer),
@@ -328,8 +313,7 @@ Index(
     # Batches that the service may have created and does not list.
     "ix_upstream_writes_may_exist",
     upstream_writes.c.recorded_at,
-    sqlite_where=text(UNSEEN_BATCH_CONDITION),
-    postgresql_where=text(UNSEEN_BATCH_CONDITION),
+    **_build_condition_options(UNSEEN_BATCH_CONDITION),
 )
 
 audit_events = Table(
@@ -394,8 +378,7 @@ brownouts = Table(
     Column("id", Text, primary_key=True),
     Column("begins_at", UTCDateTime, nullable=False),
     Column("ends_at", UTCDateTime, nullable=False),
-    Column("merchant", Text, nullable=False),
-    Column("key", Text, nullable=False),
+    *_build_text_columns("merchant", "key"),
     Column("operations", JSON, nullable=False),
     # False: it only counts the requests that it would refuse.
     Column("refuses", Boolean, nullable=False),
@@ -406,9 +389,7 @@ brownout_hits = Table(
     "brownout_hits",
     metadata,
     Column("brownout", Text, nullable=False),
-    *_build_tenant_columns(),
-    Column("key", Text, nullable=False),
-    Column("operation", Text, nullable=False),
+    *_build_text_columns("merchant", "environment", "key", "operation"),
     Column("requests", BigInteger, nullable=False),
     PrimaryKeyConstraint("brownout", "merchant", "environment", "key", "operation"),
 )
@@ -430,9 +411,7 @@ comparisons = Table(
     # Counters of answers that were compared with those of the other service.
     "comparisons",
     metadata,
-    *_build_tenant_columns(),
-    Column("key", Text, nullable=False),
-    Column("operation", Text, nullable=False),
+    *_build_text_columns("merchant", "environment", "key", "operation"),
     Column("compared", BigInteger, nullable=False),
     Column("different", BigInteger, nullable=False),
     Column("failed", BigInteger, nullable=False),  # no answer from the other service
@@ -446,10 +425,7 @@ found_differences = Table(
     # Where the answers of the two services differ, and in how many, with masked values of one.
     "found_differences",
     metadata,
-    *_build_tenant_columns(),
-    Column("key", Text, nullable=False),
-    Column("operation", Text, nullable=False),
-    Column("kind", Text, nullable=False),
+    *_build_text_columns("merchant", "environment", "key", "operation", "kind"),
     Column("place", Text, nullable=False),  # without indexes: payments[].sourceAmount
     Column("answers", BigInteger, nullable=False),
     Column("first_at", UTCDateTime, nullable=False),
