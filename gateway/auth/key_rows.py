@@ -167,7 +167,7 @@ async def load_tenants_with_active_keys(store: Store) -> set[Tenant]:
 
 async def load_credentials(store: Store, tenant: Tenant) -> Credentials:
     """Loads the credentials of a tenant, which must exist; raises StoreUnavailable."""
-    query = select(tenant_credentials).where(_build_tenant_condition(tenant))
+    query = select(tenant_credentials).filter_by(**tenant._asdict())
     (row,) = await store.read(lambda tx: tx.fetch(query))
     return decrypt_credentials(row, tenant, store.encryption)
 
@@ -192,29 +192,16 @@ async def replace_credentials(store: Store, tenant: Tenant, credentials: Credent
 
     async def replace(tx: Transaction) -> None:
         change = await increment_key_change_count(tx)
-        await tx.execute(
-            update(tenant_credentials).where(_build_tenant_condition(tenant)).values(new)
-        )
+        await tx.execute(update(tenant_credentials).filter_by(**tenant._asdict()).values(new))
         await record_audit_event(store, tx, REPLACED_EVENT, tenant)
         # Gateways cache credentials with each key, so the poll must see the keys as changed.
-        await tx.execute(
-            update(api_keys)
-            .where(
-                api_keys.c.merchant == tenant.merchant, api_keys.c.environment == tenant.environment
-            )
-            .values(changed=change)
-        )
+        await tx.execute(update(api_keys).filter_by(**tenant._asdict()).values(changed=change))
 
     try:
         await store.write(replace)
     # The row exists, so only the uniqueness of the access key can be violated.
     except UniqueViolation:
         raise AccessKeyTaken from None
-
-
-def _build_tenant_condition(tenant: Tenant) -> ColumnElement[bool]:
-    table = tenant_credentials.c
-    return and_(table.merchant == tenant.merchant, table.environment == tenant.environment)
 
 
 # Queries of ApiKeyStore

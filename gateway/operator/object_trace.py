@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, and_, or_, select
+from sqlalchemy import ColumnElement, Table, or_, select
 
 from gateway.operator.in_doubt_writes import format_write_id
 from gateway.storage import ObjectStateStore, Store, Tenant
@@ -213,12 +213,8 @@ async def _find_related_ids(
 
 
 async def _load_legacy_and_service_ids(store: Store, owner: Tenant, id_: str) -> list[KnownId]:
-    is_of_tenant = and_(
-        legacy_ids.c.merchant == owner.merchant, legacy_ids.c.environment == owner.environment
-    )
-    query = select(legacy_ids).where(
-        is_of_tenant, or_(legacy_ids.c.legacy_id == id_, legacy_ids.c.current_id == id_)
-    )
+    is_id = or_(legacy_ids.c.legacy_id == id_, legacy_ids.c.current_id == id_)
+    query = select(legacy_ids).filter_by(**owner._asdict()).where(is_id)
     known_ids: list[KnownId] = []
     for row in await store.read(lambda tx: tx.fetch(query)):
         description = "the legacy id, imported" if row.imported else "the legacy id"

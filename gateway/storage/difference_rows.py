@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, and_, delete, select
+from sqlalchemy import Table, delete, select
 
 from gateway.storage.audit_log import record_audit_event
 from gateway.storage.database import Transaction
@@ -148,16 +148,9 @@ async def delete_comparison_tallies_of_key(store: Store, tenant: Tenant, key: st
     """Deletes the tallies of a key, so that counting starts again from zero."""
 
     async def delete_rows(tx: Transaction) -> None:
-        await tx.execute(delete(comparisons).where(_build_key_condition(comparisons, tenant, key)))
-        is_of_key = _build_key_condition(found_differences, tenant, key)
-        await tx.execute(delete(found_differences).where(is_of_key))
+        columns = {**tenant._asdict(), "key": key}
+        await tx.execute(delete(comparisons).filter_by(**columns))
+        await tx.execute(delete(found_differences).filter_by(**columns))
         await record_audit_event(store, tx, f"{TALLIES_RESET} of key {key}", tenant)
 
     await store.write(delete_rows)
-
-
-def _build_key_condition(table: Table, tenant: Tenant, key: str) -> ColumnElement[bool]:
-    is_of_tenant = and_(
-        table.c.merchant == tenant.merchant, table.c.environment == tenant.environment
-    )
-    return and_(is_of_tenant, table.c.key == key)

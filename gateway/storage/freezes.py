@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from sqlalchemy import ColumnElement, and_, delete, insert, select, text
+from sqlalchemy import delete, insert, select, text
 
 from gateway.storage.audit_log import record_audit_event
 from gateway.storage.tables import freezes
@@ -35,7 +35,7 @@ async def freeze_writes(store: Store, scope: Tenant) -> bool:
         # write that starts after it sees the freeze.
         if tx.dialect == "postgresql":
             await tx.execute(text("LOCK TABLE freezes IN ACCESS EXCLUSIVE MODE"))
-        if await tx.fetch(select(freezes).where(_build_scope_condition(scope))):
+        if await tx.fetch(select(freezes).filter_by(**scope._asdict())):
             return False
         await tx.execute(insert(freezes).values(**scope._asdict(), since=store.clock()))
         await record_audit_event(store, tx, WRITES_FROZEN, scope)
@@ -48,7 +48,7 @@ async def unfreeze_writes(store: Store, scope: Tenant) -> bool:
     """Ends the freeze of exactly this scope; False if there is none. Wider freezes stay."""
 
     async def delete_freeze(tx: Transaction) -> bool:
-        is_ended = bool(await tx.execute(delete(freezes).where(_build_scope_condition(scope))))
+        is_ended = bool(await tx.execute(delete(freezes).filter_by(**scope._asdict())))
         if is_ended:
             await record_audit_event(store, tx, WRITES_UNFROZEN, scope)
         return is_ended
@@ -61,7 +61,3 @@ async def list_freezes(store: Store) -> list[Freeze]:
     query = select(freezes).order_by(freezes.c.merchant, freezes.c.environment)
     rows = await store.read(lambda tx: tx.fetch(query))
     return [Freeze(Tenant(row.merchant, row.environment), row.since) for row in rows]
-
-
-def _build_scope_condition(scope: Tenant) -> ColumnElement[bool]:
-    return and_(freezes.c.merchant == scope.merchant, freezes.c.environment == scope.environment)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
-from sqlalchemy import and_, delete, select
+from sqlalchemy import delete, select
 
 from gateway.storage.audit_log import record_audit_event
 from gateway.storage.change_poller import increment_change_count
@@ -83,15 +83,9 @@ _UPSERT_MODE = build_upsert_statement(modes, ("mode", "since"))
 async def _delete_modes_of_single_keys(
     tx: Transaction, tenant: Tenant, groups: Iterable[Group]
 ) -> list[str]:
-    is_displaced = and_(
-        modes.c.merchant == tenant.merchant,
-        modes.c.environment == tenant.environment,
-        modes.c.part.in_(list(groups)),
-        modes.c.key != "",
-    )
-    rows = await tx.fetch(select(modes.c.key).where(is_displaced).distinct())
-    await tx.execute(delete(modes).where(is_displaced))
-    return sorted(row.key for row in rows)
+    is_displaced = modes.c.part.in_(list(groups)), modes.c.key != ""
+    statement = delete(modes).filter_by(**tenant._asdict()).where(*is_displaced)
+    return sorted({row.key for row in await tx.fetch(statement.returning(modes.c.key))})
 
 
 async def copy_modes(tx: Transaction, tenant: Tenant, key: str, new_name: str) -> None:
@@ -99,11 +93,8 @@ async def copy_modes(tx: Transaction, tenant: Tenant, key: str, new_name: str) -
 
     The old name keeps its modes, because a running gateway may learn the new name later.
     """
-    query = select(modes.c.part, modes.c.mode, modes.c.since).where(
-        modes.c.merchant == tenant.merchant,
-        modes.c.environment == tenant.environment,
-        modes.c.key == key,
-    )
+    query = select(modes.c.part, modes.c.mode, modes.c.since)
+    query = query.filter_by(**tenant._asdict(), key=key)
     await increment_change_count(tx, CHANGES)
     for row in await tx.fetch(query):
         await tx.execute(_UPSERT_MODE, {**tenant._asdict(), "key": new_name, **row._asdict()})
