@@ -40,6 +40,10 @@ _NO_SPAN: AbstractContextManager[None] = nullcontext()
 active_tracer: Tracer | None = None
 """None if tracing is off; then nothing in this module is called for a request."""
 
+_otel: Any = None
+_propagator: Any = None
+"""``opentelemetry.trace`` and its propagator, an extra that is slow to load: with the first tracer."""
+
 
 @asynccontextmanager
 async def open_tracing(settings: Traces) -> AsyncIterator[None]:
@@ -73,15 +77,20 @@ def export_spans_to(
     exporter: SpanExporter, ratio: float = 1.0, *, batched: bool = False
 ) -> Iterator[TracerProvider]:
     """Exports the spans of this process until the context ends."""
-    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - an extra
+    from opentelemetry import trace  # noqa: PLC0415 - an extra
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
     from opentelemetry.sdk.trace.export import (  # noqa: PLC0415
         BatchSpanProcessor,
         SimpleSpanProcessor,
     )
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased  # noqa: PLC0415
+    from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
+        TraceContextTextMapPropagator,
+    )
 
-    global active_tracer  # noqa: PLW0603 - one for the process, like a logger
+    global active_tracer, _otel, _propagator  # noqa: PLW0603 - one for the process, like a logger
+    _otel, _propagator = trace, TraceContextTextMapPropagator()
     ratio_sampler = TraceIdRatioBased(ratio)
     # The client's sampled flag is ignored: otherwise clients could decide how much is exported.
     sampler = ParentBased(ratio_sampler, remote_parent_sampled=ratio_sampler)
@@ -108,18 +117,13 @@ def start_request_span(method: str, traceparent: str) -> AbstractContextManager[
 
 @contextmanager
 def _open_request_span(tracer: Tracer, method: str, traceparent: str) -> Iterator[None]:
-    from opentelemetry.trace import SpanKind  # noqa: PLC0415
-    from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
-        TraceContextTextMapPropagator,
-    )
-
     # The client's tracestate is dropped, because it can contain anything.
-    parent = TraceContextTextMapPropagator().extract({"traceparent": traceparent})
+    parent = _propagator.extract({"traceparent": traceparent})
     method = _normalize_method(method)
     with tracer.start_as_current_span(
         method,
         parent,
-        SpanKind.SERVER,
+        _otel.SpanKind.SERVER,
         {"http.request.method": method},
         # Texts of exceptions may contain personal data.
         record_exception=False,
@@ -134,9 +138,7 @@ def set_request_span_attributes(
     """Sets the attributes of the current request span, once the request is answered."""
     if active_tracer is None:
         return
-    from opentelemetry.trace import StatusCode, get_current_span  # noqa: PLC0415
-
-    span, route = get_current_span(), ROUTES_BY_OPERATION.get(operation or "")
+    span, route = _otel.get_current_span(), ROUTES_BY_OPERATION.get(operation or "")
     span.update_name(f"{_normalize_method(method)} {route or api}")
     attributes = {
         "http.route": route,
@@ -149,7 +151,7 @@ def set_request_span_attributes(
     span.set_attributes({name: value for name, value in attributes.items() if value})
     # By OpenTelemetry's conventions a 4xx is an error of a client span, not of a server span.
     if status >= 500:
-        span.set_status(StatusCode.ERROR)
+        span.set_status(_otel.StatusCode.ERROR)
 
 
 class CallSpan:
@@ -161,14 +163,12 @@ class CallSpan:
     def record_outcome(self, outcome: str, status: int | None = None) -> None:
         if self._span is None:
             return
-        from opentelemetry.trace import StatusCode  # noqa: PLC0415
-
         self._span.set_attribute("payout_gateway.outcome", outcome)
         if status is not None:
             self._span.set_attribute("http.response.status_code", status)
         if status is None or status >= 400:
             self._span.set_attribute("error.type", outcome)
-            self._span.set_status(StatusCode.ERROR)
+            self._span.set_status(_otel.StatusCode.ERROR)
 
 
 _NO_CALL_SPAN = nullcontext(CallSpan())
@@ -189,8 +189,6 @@ def start_call_span(
 def _open_call_span(
     tracer: Tracer, method: str, path: str, environment: str, service: str
 ) -> Iterator[CallSpan]:
-    from opentelemetry.trace import SpanKind  # noqa: PLC0415
-
     method = _normalize_method(method)
     attributes = {
         "http.request.method": method,
@@ -199,7 +197,7 @@ def _open_call_span(
     }
     with tracer.start_as_current_span(
         f"{method} /v1{path}" if path else f"{method} other",
-        kind=SpanKind.CLIENT,
+        kind=_otel.SpanKind.CLIENT,
         attributes=attributes | ({"url.template": f"/v1{path}"} if path else {}),
         record_exception=False,
         set_status_on_exception=False,
@@ -211,12 +209,8 @@ def build_trace_headers() -> Mapping[str, str]:
     """Returns the trace context headers of the current span, to be sent to the service."""
     if active_tracer is None:
         return {}
-    from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
-        TraceContextTextMapPropagator,
-    )
-
     carrier: dict[str, str] = {}
-    TraceContextTextMapPropagator().inject(carrier)
+    _propagator.inject(carrier)
     return carrier
 
 
@@ -224,10 +218,8 @@ def get_trace_id() -> str | None:
     """Returns the trace id of the current span, for the access log."""
     if active_tracer is None:
         return None
-    from opentelemetry.trace import format_trace_id, get_current_span  # noqa: PLC0415
-
-    context = get_current_span().get_span_context()
-    return format_trace_id(context.trace_id) if context.is_valid else None
+    context = _otel.get_current_span().get_span_context()
+    return _otel.format_trace_id(context.trace_id) if context.is_valid else None
 
 
 def _normalize_method(method: str) -> str:
