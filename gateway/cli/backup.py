@@ -23,7 +23,7 @@ from gateway.observability.plurals import pluralize
 from gateway.operator.retention import ErasureCounts, erase_recipient
 from gateway.storage import Store, Tenant, open_store
 from gateway.storage.backups import mark_as_restored, restore_backup, save_backup
-from gateway.storage.migrations import find_newest_revision
+from gateway.storage.migrate import find_newest_revision
 from gateway.storage.store import load_schema_revision
 
 

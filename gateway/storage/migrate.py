@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from gateway.storage.errors import StoreUnavailable, describe_database_error
-from gateway.storage.migrations import find_newest_revision
 from gateway.storage.tables import counters, metadata
+
+# alembic takes long to load, and most starts and commands do not need it.
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+_SCRIPTS = Path(__file__).parent / "migrations"
+
+
+@cache
+def list_revisions() -> list[str]:
+    """Lists the revisions, oldest first, with which the names of their scripts begin."""
+    return sorted(file.name.partition("_")[0] for file in _SCRIPTS.glob("versions/*.py"))
+
+
+def find_newest_revision() -> str:
+    return list_revisions()[-1]
 
 
 def migrate(connection: Connection, where: str) -> None:
@@ -17,10 +36,7 @@ def migrate(connection: Connection, where: str) -> None:
         if revision is None:
             _create_schema(connection)
         elif revision != find_newest_revision():
-            # alembic takes long to load, and most starts and commands do not need it.
-            from gateway.storage.schema_upgrade import upgrade_schema  # noqa: PLC0415
-
-            upgrade_schema(connection, where)
+            _upgrade_schema(connection, where, revision)
     except DBAPIError as error:
         raise StoreUnavailable(
             f"the tables of the database at {where} cannot be brought up to date "
@@ -52,3 +68,31 @@ def find_schema_revision(connection: Connection) -> str | None:
         return None
     revision: str | None = connection.scalar(text("SELECT version_num FROM alembic_version"))
     return revision
+
+
+def _upgrade_schema(connection: Connection, location: str, revision: str) -> None:
+    """Runs the missing migrations; raises StoreUnavailable if the tables are too old or too new."""
+    if revision not in list_revisions():
+        is_old = revision < list_revisions()[0]
+        raise StoreUnavailable(
+            f"the database at {location} is at revision {revision}, unknown to this version",
+            means="a development version of before 24 November 2026 has created it"
+            if is_old
+            else "a newer version of the gateway has upgraded it",
+            do="start a version of 24 November 2026 once, which upgrades it, and then this one"
+            if is_old
+            else "run that version, or restore a backup from before the upgrade",
+        )
+    from alembic import command  # noqa: PLC0415
+
+    command.upgrade(build_alembic_config(connection), "head")
+
+
+def build_alembic_config(connection: Connection | None = None) -> Config:
+    """Builds the alembic configuration, in place of an ``alembic.ini``."""
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config

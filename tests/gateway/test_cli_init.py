@@ -13,7 +13,7 @@ from gateway.cli import gateway
 from gateway.config.settings import load_settings
 from gateway.operator.preflight import check_settings_are_runnable
 from gateway.storage.key_file import read_key_file
-from gateway.storage.migrations import find_newest_revision
+from gateway.storage.migrate import find_newest_revision
 
 URL = "https://payouts.service.example"
 

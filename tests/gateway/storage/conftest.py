@@ -27,7 +27,7 @@ from gateway.storage.engine import (
     run_in_sqlalchemy_transaction,
 )
 from gateway.storage.key_file import create_key_file
-from gateway.storage.schema_upgrade import build_alembic_config
+from gateway.storage.migrate import build_alembic_config
 from gateway.storage.store import Store, utc_now
 from tests.state import create_database
 

@@ -37,9 +37,8 @@ from gateway.storage.database import Transaction
 from gateway.storage.encryption import EncryptionContext, build_key_line
 from gateway.storage.engine import parse_state_url, run_in_sqlalchemy_transaction
 from gateway.storage.key_file import add_encryption_key, create_key_file, read_key_file
-from gateway.storage.migrations import find_newest_revision
+from gateway.storage.migrate import build_alembic_config, find_newest_revision
 from gateway.storage.operations import OperationRepository
-from gateway.storage.schema_upgrade import build_alembic_config
 from gateway.storage.sqlite_driver import JOURNAL_MODE, sqlite3
 from gateway.storage.tables import (
     UTCDateTime,
