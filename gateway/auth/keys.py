@@ -1,4 +1,4 @@
-"""API keys: cached lookup, and checks of the credentials that they stand for.
+"""API keys: cached lookup.
 
 A cached key needs no query. Changed keys are loaded again, so that a key that another process
 revokes, imports or rotates takes effect here within about two seconds.
@@ -9,15 +9,12 @@ key could have been revoked too long ago. Other keys raise StoreUnavailable.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ipaddress
-import json
 import time
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, Self
-from uuid import uuid4
+from typing import TYPE_CHECKING, Protocol, Self
 
 from cachetools import TTLCache
 
@@ -27,18 +24,16 @@ from gateway.auth.key_rows import (
     fetch_active_key_and_change_count,
     fetch_key_change_count,
     fetch_keys_changed_since,
-    load_credentials,
 )
 from gateway.auth.signing import Credentials
 from gateway.auth.single_flight import SingleFlight
 from gateway.storage import StoreUnavailable
 from gateway.storage.tenants import Tenant
-from mappings.failures import CircuitOpen, Unknown, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from gateway.auth.key_rows import AnyRow, ListedKey
+    from gateway.auth.key_rows import AnyRow
     from gateway.observability.request_series import RequestSource
     from gateway.storage import Store
     from gateway.storage.change_poller import ChangeCounts
@@ -50,9 +45,6 @@ MAX_KEY_CHARACTERS = 512
 _MAX_KNOWN_KEYS = 10_000
 _MAX_UNKNOWN_KEYS = 10_000
 _UNKNOWN_TTL_SECONDS = 5.0
-
-_MAX_CONCURRENT_CHECKS = 8
-"""Limits the load on a service."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -279,182 +271,3 @@ class ApiKeyStore:
             requests_per_hour=row.requests_per_hour,
             allowed_ips=tuple(map(parse_network, row.allowed_ips)),
         )
-
-
-# Checks of which account credentials open; these only send reads.
-
-OLDEST_RECIPIENTS_TARGET = "/v1/recipients?orderBy=createdAt&sortBy=asc&page=1&pageSize=10"
-"""The oldest recipients, which identify an account: new recipients do not change this page."""
-
-
-FORBIDDEN_ADVICE = (
-    "grant the access key its permissions, or add this machine's address to the service's "
-    "allow-list"
-)
-"""What to do about a 403 of the service, which has accepted the signature."""
-
-
-class SignedClient(Protocol):
-    """The part of ``gateway.upstream.client.UpstreamClient`` that the checks use."""
-
-    async def send(
-        self,
-        environment: str,
-        credentials: Credentials,
-        method: str,
-        target: str,
-        body: bytes | None,
-        *,
-        request_id: str,
-        write: bool,
-    ) -> SignedReply: ...
-
-
-class SignedReply(Protocol):
-    @property
-    def status(self) -> int: ...
-
-    @property
-    def body(self) -> bytes: ...
-
-
-@dataclass(frozen=True, slots=True)
-class AccountProbe:
-    """The account that credentials open, by the ids of its oldest recipients, or why none opens."""
-
-    result: Literal["accepted", "refused", "unreachable"]
-    recipients: tuple[str, ...] = ()
-    reason: str = ""
-
-    @property
-    def description(self) -> str:
-        if self.result == "accepted" and not self.recipients:
-            return "accepted; the account has no recipients, so it cannot be identified"
-        return f"{self.result}, {self.reason}" if self.reason else self.result
-
-
-async def probe_account(
-    upstream: SignedClient, environment: str, credentials: Credentials
-) -> AccountProbe:
-    """Fetches the account's oldest recipients."""
-    try:
-        reply = await upstream.send(
-            environment,
-            credentials,
-            "GET",
-            OLDEST_RECIPIENTS_TARGET,
-            None,
-            request_id=uuid4().hex,
-            write=False,
-        )
-    except CircuitOpen:
-        return AccountProbe("unreachable", reason="not tried after a call without an answer")
-    except (Unreachable, Unknown) as error:
-        return AccountProbe("unreachable", reason=f"GET /v1/recipients: {error}")
-    if reply.status == 403:
-        return AccountProbe("refused", reason=f"the service answered 403: {FORBIDDEN_ADVICE}")
-    if reply.status == 401:
-        cause = (
-            "access_key and secret_key look swapped"
-            if credentials.look_swapped
-            else "wrong credentials, base_url, clock or vocabulary"
-        )
-        return AccountProbe("refused", reason=f"the service answered 401: {cause}")
-    if reply.status != 200:
-        return AccountProbe("unreachable", reason=f"the service answered {reply.status}")
-    try:
-        recipient_ids = [
-            str(recipient["id"]) for recipient in json.loads(bytes(reply.body))["recipients"]
-        ]
-    except (ValueError, KeyError, TypeError):
-        return AccountProbe("unreachable", reason="the response cannot be parsed")
-    return AccountProbe("accepted", tuple(recipient_ids))
-
-
-def find_tenant_pairs_sharing_account(
-    probes: Mapping[Tenant, AccountProbe],
-) -> list[tuple[Tenant, Tenant]]:
-    """Finds pairs of tenants in one environment that open the same account."""
-    tenant_by_recipient: dict[tuple[str, str], Tenant] = {}
-    shared_accounts: dict[tuple[Tenant, Tenant], None] = {}
-    for tenant, probe in probes.items():
-        for recipient in probe.recipients:
-            first_tenant = tenant_by_recipient.setdefault((tenant.environment, recipient), tenant)
-            if first_tenant != tenant:
-                shared_accounts[first_tenant, tenant] = None
-    return list(shared_accounts)
-
-
-def find_credentials_replacement_problem(
-    old_probe: AccountProbe, new_probe: AccountProbe
-) -> str | None:
-    """Returns why new credentials must not replace the old ones; None if they may.
-
-    Both must open the same account, or payments would leave the wrong one.
-    """
-    if new_probe.result == "refused":
-        return "the service refuses the new credentials"
-    if old_probe.result == "refused":
-        return "the service refuses the stored credentials, so the accounts cannot be compared"
-    if "unreachable" in (new_probe.result, old_probe.result):
-        return f"the accounts could not be compared: {new_probe.description}"
-    # An empty stored account proves nothing about the identity of a filled one.
-    if not old_probe.recipients and new_probe.recipients:
-        return "the new credentials' account has recipients, but the stored credentials' has none"
-    if not set(old_probe.recipients) <= set(new_probe.recipients):
-        return (
-            "the new credentials' account lacks the stored one's oldest recipients: another account"
-        )
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class CredentialCheck:
-    """The checked credentials of a tenant, with the names of its keys."""
-
-    tenant: Tenant
-    access_key_prefix: str
-    key_names: tuple[str, ...]
-    probe: AccountProbe
-
-
-async def probe_tenant_credentials(
-    store: Store, upstream: SignedClient, listed_keys: Iterable[ListedKey]
-) -> list[CredentialCheck]:
-    """Checks the credentials of each key's tenant once, concurrently; raises StoreUnavailable."""
-    key_names: dict[Tenant, list[str]] = {}
-    for key in listed_keys:
-        key_names.setdefault(key.tenant, []).append(key.name)
-    # By environment, so that one that hangs does not delay the checks of the other.
-    semaphores: defaultdict[str, asyncio.Semaphore] = defaultdict(
-        lambda: asyncio.Semaphore(_MAX_CONCURRENT_CHECKS)
-    )
-
-    async def check(tenant: Tenant) -> CredentialCheck:
-        async with semaphores[tenant.environment]:
-            credentials = await load_credentials(store, tenant)
-            probe = await probe_account(upstream, tenant.environment, credentials)
-        return CredentialCheck(
-            tenant,
-            credentials.access_key_prefix,
-            tuple(key_names[tenant]),
-            probe,
-        )
-
-    return await asyncio.gather(*map(check, key_names))
-
-
-def describe_credential_problems(checks: Sequence[CredentialCheck]) -> list[str]:
-    """Describes the problems for operators, one line each."""
-    problems = [
-        f"{check.tenant}: {check.probe.description}"
-        for check in checks
-        if check.probe.result != "accepted"
-    ]
-    shared_accounts = find_tenant_pairs_sharing_account(
-        {check.tenant: check.probe for check in checks}
-    )
-    return problems + [
-        f"same account under two merchant names: {first_tenant} and {second_tenant}"
-        for first_tenant, second_tenant in shared_accounts
-    ]

@@ -21,13 +21,6 @@ from gateway.auth.key_rows import (
     replace_credentials,
     revoke_key,
 )
-from gateway.auth.keys import (
-    CredentialCheck,
-    describe_credential_problems,
-    find_credentials_replacement_problem,
-    probe_account,
-    probe_tenant_credentials,
-)
 from gateway.auth.signing import Credentials, extract_displayable_key_prefix, shorten_key
 from gateway.cli import CommandError
 from gateway.cli.options import (
@@ -40,6 +33,13 @@ from gateway.cli.options import (
 from gateway.cli.output import print_table, run_to_completion, run_with_store
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
+from gateway.operator.account_checks import (
+    CredentialCheck,
+    describe_credential_problems,
+    find_credentials_replacement_problem,
+    probe_account,
+    probe_tenant_credentials,
+)
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.key_file import add_encryption_key, create_key_file
 from gateway.upstream.client import open_upstream_client

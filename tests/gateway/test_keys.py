@@ -7,21 +7,20 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from gateway.auth.key_rows import load_listed_keys, revoke_key
-from gateway.auth.keys import (
+from gateway.auth.keys import ApiKey, ApiKeyStore
+from gateway.auth.signing import Credentials
+from gateway.config.settings import State
+from gateway.operator.account_checks import (
     FORBIDDEN_ADVICE,
     AccountProbe,
-    ApiKey,
-    ApiKeyStore,
     find_credentials_replacement_problem,
     probe_account,
 )
-from gateway.auth.signing import Credentials
-from gateway.config.settings import State
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.change_poller import POLL_SECONDS, ChangePoller
 from gateway.storage.key_file import add_encryption_key
@@ -413,9 +412,10 @@ async def test_answer_of_service_about_credentials_is_reported(
     reply: PlannedReply, expected: str
 ) -> None:
     service = FakeUpstream(mine=reply)
-    probe = await probe_account(service, "live", Credentials("mine", "a secret"))
+    upstream = cast("Any", service)
+    probe = await probe_account(upstream, "live", Credentials("mine", "a secret"))
     assert probe.description == expected
-    probe = await probe_account(service, "live", Credentials("none", "a secret"))
+    probe = await probe_account(upstream, "live", Credentials("none", "a secret"))
     assert probe.description == "unreachable, GET /v1/recipients: connection refused"
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.auth.keys import FORBIDDEN_ADVICE
 from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
+from gateway.operator.account_checks import FORBIDDEN_ADVICE
 from gateway.operator.doctor.findings import Finding, State, advise_on_unreachable_address
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.http_connection import Reply

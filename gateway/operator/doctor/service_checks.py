@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from urllib.parse import urlencode
 
 from gateway.auth.key_rows import ListedKey, load_credentials, load_listed_keys
-from gateway.auth.keys import probe_tenant_credentials
 from gateway.config.settings import Settings
+from gateway.operator.account_checks import probe_tenant_credentials
 from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding
 from gateway.operator.doctor.remote_checks import ServiceProbe, is_accepted
 from gateway.operator.doctor.stored_findings import (
