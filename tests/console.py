@@ -197,8 +197,6 @@ async def _add_history(store: Store) -> None:
                         requests,
                         int(requests * rng.uniform(0, 0.06)),
                         int(requests * error_share * rng.random() * 2),
-                        service + requests * rng.randint(2, 5),
-                        service,
                         rng.randint(200, 900),
                         began_at,
                         began_at,
@@ -241,8 +239,6 @@ def _build_usage(
                     requests,
                     requests // 40,
                     requests // 900,
-                    requests * 90,
-                    requests * 85,
                     first_at=recorded_at,
                     last_at=recorded_at,
                 )

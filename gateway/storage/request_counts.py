@@ -44,7 +44,7 @@ BUCKET_BOUNDS_MS = tuple(
 Part = Literal["gateway", "service"]
 """A measured part of a request: the time in the gateway itself, or at the service."""
 
-_SUMS = ("requests", "refused", "failed", "ms", "service_ms")
+_SUMS = ("requests", "refused", "failed")
 _BUCKET_NAMES = [name for names in BUCKET_COLUMNS.values() for name in names]
 
 
@@ -56,16 +56,14 @@ def _build_empty_histogram() -> list[int]:
 class RequestCounts:
     """Counts of requests.
 
-    ``refused`` were answered 4xx and ``failed`` 5xx. ``ms`` is the total time, ``service_ms`` the
-    part of it at the service. ``gateway`` and ``service`` are histograms: the time in the gateway
-    itself, of every request, and the time at the service, of requests that called it.
+    ``refused`` were answered 4xx and ``failed`` 5xx. ``gateway`` and ``service`` are histograms: the
+    time in the gateway itself, of every request, and the time at the service, of requests that
+    called it.
     """
 
     requests: int = 0
     refused: int = 0
     failed: int = 0
-    ms: int = 0
-    service_ms: int = 0
     slowest_ms: int = 0
     first_at: datetime | None = None
     last_at: datetime | None = None
@@ -191,8 +189,6 @@ def count_requests(requests: Sequence[RequestRecord]) -> RequestCounts:
         len(requests),
         refused=sum(400 <= status < 500 for status in statuses),
         failed=sum(status >= 500 for status in statuses),
-        ms=round(sum(ms)),
-        service_ms=round(sum(service_ms)),
         # Rounded up, so that no percentile is above it.
         slowest_ms=math.ceil(max(ms)),
         # The clock may be set back meanwhile.

@@ -358,7 +358,7 @@ request_counts = Table(
     Column("operation", Text, nullable=False),
     *(
         Column(name, BigInteger, nullable=False)
-        for name in ("requests", "refused", "failed", "ms", "service_ms", "slowest_ms")
+        for name in ("requests", "refused", "failed", "slowest_ms")
     ),
     Column("first_at", UTCDateTime, nullable=False),
     Column("last_at", UTCDateTime, nullable=False),

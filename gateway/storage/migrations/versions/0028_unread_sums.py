@@ -1,0 +1,15 @@
+"""Drops two sums of durations, which nothing has read since there are histograms."""
+
+from __future__ import annotations
+
+from alembic import op
+
+revision = "0028"
+down_revision = "0027"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    for name in ("ms", "service_ms"):
+        op.drop_column("request_counts", name)
