@@ -14,7 +14,7 @@ import ipaddress
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from cachetools import TTLCache
 
@@ -105,11 +105,6 @@ def is_address_allowed(networks: Sequence[Network], address: str | Address | Non
     return any(client in network for network in networks)
 
 
-class KeyChangeListener(Protocol):
-    def __call__(self, changed_rows: Sequence[AnyRow] | None, /) -> None:
-        """Receives the changed keys with their credentials; None if any key may have changed."""
-
-
 class ApiKeyStore:
     """Finds API keys; an async context manager.
 
@@ -134,7 +129,7 @@ class ApiKeyStore:
             _MAX_UNKNOWN_KEYS, _UNKNOWN_TTL_SECONDS, clock
         )
         self._lookups: SingleFlight[ApiKey | None] = SingleFlight()
-        self._listeners: list[KeyChangeListener] = []
+        self._listeners: list[Callable[[Sequence[AnyRow] | None], None]] = []
         self._refresh_hooks: list[Callable[[], Awaitable[None]]] = []
         self._change_count = -1
         self._confirmed_at = clock()
@@ -159,8 +154,8 @@ class ApiKeyStore:
         """The change count up to which listeners have been called."""
         return self._change_count
 
-    def add_key_change_listener(self, listener: KeyChangeListener) -> None:
-        """Calls the listener with every change from now on."""
+    def add_key_change_listener(self, listener: Callable[[Sequence[AnyRow] | None], None]) -> None:
+        """Calls the listener with the rows of every change; with None if any key may have changed."""
         self._listeners.append(listener)
 
     def add_refresh_hook(self, hook: Callable[[], Awaitable[None]]) -> None:

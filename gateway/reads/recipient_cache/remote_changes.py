@@ -43,12 +43,9 @@ class RemoteChanges:
         # Overlaps with the last query, because rows may become visible late; reported ones are
         # skipped.
         earliest = (self._last_query_at or now) - MAX_WRITE_DELAY
-        query = select(*_COLUMNS).where(
-            upstream_writes.c.merchant == self._tenant.merchant,
-            upstream_writes.c.environment == self._tenant.environment,
-            upstream_writes.c.recorded_at >= earliest,
-            upstream_writes.c.path.startswith("/recipients/"),
-        )
+        is_recent = upstream_writes.c.recorded_at >= earliest
+        query = select(*_COLUMNS).filter_by(**self._tenant._asdict())
+        query = query.where(is_recent, upstream_writes.c.path.startswith("/recipients/"))
         rows = await self._store.read(lambda tx: tx.fetch(query))
         reported, self._last_query_at = self._reported_writes, now
         # A write without an answer may be executed at any moment, so it is reported again.
