@@ -23,11 +23,10 @@ from gateway.operator.legacy_reads import (
     ReadBudget,
 )
 from gateway.operator.mode_switches import IMPORT_RECORD
-from gateway.operator.standalone_executor import create_flow_executor
+from gateway.operator.standalone_executor import open_flow_executor
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.id_rows import IdCollisionError, load_current_ids_by_legacy_id, save_legacy_ids
-from gateway.upstream.capability_cache import load_capabilities
-from gateway.upstream.client import create_circuit_breakers, open_upstream_client
+from gateway.upstream.client import create_circuit_breakers
 from gateway.upstream.passthrough import open_passthrough_client
 from gateway.writes.batch_routing import is_unchanged_import
 from gateway.writes.caller import Caller
@@ -369,16 +368,13 @@ async def open_cutover(
     options: ImportOptions,
 ) -> AsyncIterator[CutoverImport]:
     """Opens an import run; a gateway may be running."""
-    ledger, owner = ObjectStateStore(store), key.tenant
-    environments = settings.environments.map_configured_environments_by_name()
-    origins = {owner.environment: environments[owner.environment].legacy_base_url}
-    capabilities = await load_capabilities(ledger, environments)
+    environment = settings.environments.map_configured_environments_by_name()[key.environment]
+    origins = {key.environment: environment.legacy_base_url}
     async with (
-        open_upstream_client(settings, capabilities=capabilities) as upstream,
+        open_flow_executor(settings, store) as executor,
         open_passthrough_client(
             settings, origins, create_circuit_breakers(settings)
         ) as passthrough,
     ):
-        executor = create_flow_executor(settings, store, ledger, upstream, capabilities)
-        reads = LegacyReader(passthrough, owner.environment, api_key, ReadBudget(per_hour))
+        reads = LegacyReader(passthrough, key.environment, api_key, ReadBudget(per_hour))
         yield CutoverImport(store, executor, reads, key, options)

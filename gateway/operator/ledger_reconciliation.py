@@ -19,14 +19,12 @@ from gateway.auth.key_rows import (
 from gateway.auth.keys import ApiKey
 from gateway.config.settings import Settings
 from gateway.observability import logs
-from gateway.operator.standalone_executor import create_flow_executor
+from gateway.operator.standalone_executor import open_flow_executor
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.id_rows import load_legacy_ids
 from gateway.storage.operation_states import IN_DOUBT, RUNNING
 from gateway.storage.operations import OperationRepository
-from gateway.upstream.capability_cache import load_capabilities
-from gateway.upstream.client import open_upstream_client
 from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
 from mappings import consistency_checks
@@ -423,10 +421,7 @@ async def _log_started_batches(reconciler: Reconciler, seconds: float) -> None:
 @asynccontextmanager
 async def open_reconciler(settings: Settings, store: Store) -> AsyncIterator[Reconciler]:
     """Opens a reconciler with its own connections; a gateway may be running."""
-    ledger = ObjectStateStore(store)
     environments = settings.environments.map_configured_environments_by_name()
-    capabilities = await load_capabilities(ledger, environments)
-    async with open_upstream_client(settings, capabilities=capabilities) as upstream:
-        executor = create_flow_executor(settings, store, ledger, upstream, capabilities)
+    async with open_flow_executor(settings, store) as executor:
         ids = AliasIds(store, settings.legacy.stand_ins)
-        yield Reconciler(store, ledger, executor, ids, environments)
+        yield Reconciler(store, ObjectStateStore(store), executor, ids, environments)
