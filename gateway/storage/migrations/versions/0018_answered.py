@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
 from alembic import op
 
 revision = "0018"
@@ -12,19 +11,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    is_kept = sa.text("answer IS NOT NULL AND idempotency IS NULL AND state = 'answered'")
-    op.create_index(
-        "ix_journal_answered",
-        "journal",
-        ["ended_at"],
-        sqlite_where=is_kept,
-        postgresql_where=is_kept,
+    op.execute(
+        "CREATE INDEX ix_journal_answered ON journal (ended_at)"
+        " WHERE answer IS NOT NULL AND idempotency IS NULL AND state = 'answered'"
     )
-    may_exist = sa.text("state = 'may exist'")
-    op.create_index(
-        "ix_writes_may_exist",
-        "writes",
-        ["entered_at"],
-        sqlite_where=may_exist,
-        postgresql_where=may_exist,
-    )
+    op.execute("CREATE INDEX ix_writes_may_exist ON writes (entered_at) WHERE state = 'may exist'")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
 from alembic import op
 
 revision = "0019"
@@ -12,20 +11,12 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.drop_index("ix_journal_answered", "journal")
-    is_kept = sa.text("answer IS NOT NULL AND idempotency IS NULL AND state = 'answered'")
-    op.create_index(
-        "ix_journal_answered",
-        "journal",
-        ["fingerprint"],
-        sqlite_where=is_kept,
-        postgresql_where=is_kept,
+    op.execute("DROP INDEX ix_journal_answered")
+    op.execute(
+        "CREATE INDEX ix_journal_answered ON journal (fingerprint)"
+        " WHERE answer IS NOT NULL AND idempotency IS NULL AND state = 'answered'"
     )
-    has_key = sa.text("idempotency IS NOT NULL")
-    op.create_index(
-        "ix_journal_named_requests",
-        "journal",
-        ["fingerprint"],
-        sqlite_where=has_key,
-        postgresql_where=has_key,
+    op.execute(
+        "CREATE INDEX ix_journal_named_requests ON journal (fingerprint)"
+        " WHERE idempotency IS NOT NULL"
     )

@@ -54,49 +54,25 @@ def upgrade() -> None:
         op.drop_constraint("uq_journal_key_id_idempotency", "operations")
         op.create_primary_key("pk_operations", "operations", ["number"])
         op.create_unique_constraint("uq_operations_id", "operations", ["id"])
-    is_open, has_key = sa.text(IS_OPEN), sa.text(HAS_KEY)
-    op.create_index(
-        "ix_operations_open",
-        "operations",
-        ["merchant", "environment"],
-        sqlite_where=is_open,
-        postgresql_where=is_open,
+    op.execute(
+        f"CREATE INDEX ix_operations_open ON operations (merchant, environment) WHERE {IS_OPEN}"
     )
-    op.create_index(
-        "ix_operations_idempotency_key_id",
-        "operations",
-        ["idempotency", "key_id"],
-        unique=True,
-        sqlite_where=has_key,
-        postgresql_where=has_key,
+    op.execute(
+        "CREATE UNIQUE INDEX ix_operations_idempotency_key_id ON operations (idempotency, key_id)"
+        f" WHERE {HAS_KEY}"
     )
 
 
 def _copy_operations() -> None:
     op.rename_table("operations", "old_operations")
-    op.create_table(
-        "operations",
-        sa.Column("number", sa.Integer, nullable=False),
-        sa.Column("id", sa.Text, nullable=False),
-        sa.Column("merchant", sa.Text, nullable=False),
-        sa.Column("environment", sa.Text, nullable=False),
-        sa.Column("key_id", sa.Text, nullable=False),
-        sa.Column("key_name", sa.Text, nullable=False),
-        sa.Column("operation", sa.Text, nullable=False),
-        sa.Column("request_id", sa.Text, nullable=False),
-        sa.Column("fingerprint", sa.Text, nullable=False),
-        sa.Column("idempotency", sa.Text),
-        sa.Column("state", sa.Text, nullable=False),
-        sa.Column("reason", sa.Text),
-        sa.Column("instance", sa.Text, nullable=False),
-        sa.Column("fence", sa.Integer, nullable=False),
-        sa.Column("is_client_disconnected", sa.Boolean, nullable=False),
-        sa.Column("request", sa.Text),
-        sa.Column("response", sa.Text),
-        sa.Column("started_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("ended_at", sa.DateTime(timezone=True)),
-        sa.PrimaryKeyConstraint("number", name="pk_operations"),
-        sa.UniqueConstraint("id", name="uq_operations_id"),
+    op.execute(
+        "CREATE TABLE operations (number INTEGER NOT NULL, id TEXT NOT NULL,"
+        " merchant TEXT NOT NULL, environment TEXT NOT NULL, key_id TEXT NOT NULL,"
+        " key_name TEXT NOT NULL, operation TEXT NOT NULL, request_id TEXT NOT NULL,"
+        " fingerprint TEXT NOT NULL, idempotency TEXT, state TEXT NOT NULL, reason TEXT,"
+        " instance TEXT NOT NULL, fence INTEGER NOT NULL, is_client_disconnected BOOLEAN NOT NULL,"
+        " request TEXT, response TEXT, started_at DATETIME NOT NULL, ended_at DATETIME,"
+        " CONSTRAINT pk_operations PRIMARY KEY (number), CONSTRAINT uq_operations_id UNIQUE (id))"
     )
     columns = (
         "number, id, merchant, environment, key_id, key_name, operation, request_id, fingerprint,"
