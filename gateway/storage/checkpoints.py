@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -76,52 +75,78 @@ class CheckpointWriter:
         StoreUnavailable.
         """
         locks = frozenset[str]()
-        if checkpoint.object_changes:
-            locks = self._object_states.list_lock_names(record.tenant, checkpoint.object_changes)
+        if changes := checkpoint.object_changes:
+            locks = self._object_states.list_lock_names(record.tenant, changes)
+            # Before the transaction, because it holds locks that others wait for.
+            encoded = await encode_long_changes(changes)
+            checkpoint = structs.replace(checkpoint, object_changes=encoded)
+        claims = [
+            write
+            for write in checkpoint.resolved_writes
+            if write.state == CONFIRMED and write.object_id is not None
+        ]
         # Two writes that look for their objects at the same time must not claim the same one.
-        if any(map(_is_object_claim, checkpoint.resolved_writes)):
+        if claims:
             locks |= {f"claims {record.tenant}"}
         # Two processes that begin the same request: one must see the other's row.
         if checkpoint.is_first and checkpoint.unrelated_ids is not None:
             locks |= {f"begins {record.tenant} {record.key_id} {record.fingerprint}"}
-        # Before the transaction, because it holds locks that others wait for.
-        if checkpoint.object_changes:
-            encoded = await encode_long_changes(checkpoint.object_changes)
-            checkpoint = structs.replace(checkpoint, object_changes=encoded)
+        deliveries, is_saved = checkpoint.deliveries, False
+        # Taken when the transaction is queued: a reset that follows is saved after it.
+        delivered_ids = () if deliveries is None else deliveries.take_unsaved()
 
         async def save_rows(tx: Transaction) -> None:
             if locks:
                 await tx.lock(*locks)
-            await self._check_and_save(tx, record, checkpoint)
-            if delivered_ids:
-                await close_operations(tx, delivered_ids, self._store.database_clock.now())
+            await self._check_and_save(tx, record, checkpoint, delivered_ids)
+            # After the fence: only the owner may claim.
+            for write in claims:
+                await self._check_object_not_claimed(tx, record, write)
+            if is_long or checkpoint.new_aliases:
+                await self._save_other_rows(tx, record, checkpoint)
 
-        take_deliveries = checkpoint.take_deliveries
-        # Taken when the transaction is queued: a reset that follows is saved after it.
-        with take_deliveries() if take_deliveries else nullcontext(()) as delivered_ids:
-            await self._store.write(save_rows, is_brief=_is_brief(record, checkpoint))
+        is_long = bool(changes) or checkpoint.has_chunks or checkpoint.deletes_routing_marks
+        is_brief = (
+            not is_long
+            and len(record.object_ids) <= FEW
+            and len(checkpoint.new_aliases) <= FEW
+            and not isinstance(checkpoint.column_values.get("response"), CompressedBuffer)
+        )
+        try:
+            await self._store.write(save_rows, is_brief=is_brief)
+            is_saved = True
+        finally:
+            if deliveries is not None:
+                deliveries.end_saving(delivered_ids, is_saved=is_saved)
 
     async def _check_and_save(
-        self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
+        self,
+        tx: Transaction,
+        record: OperationRecord,
+        checkpoint: Checkpoint,
+        delivered_ids: Sequence[str],
     ) -> None:
         if checkpoint.refuses_if_restored and await is_restored(tx):
             raise RestoreUncheckedError
-        if checkpoint.is_first:
+        if checkpoint.is_first and checkpoint.unrelated_ids is not None:
             await _check_no_identical_operation(tx, record, checkpoint.unrelated_ids)
-            change = await self._build_insert(tx, record, checkpoint)
-        else:
-            change = await self._build_update(tx, record, checkpoint)
-        row_changes = await self._build_row_changes(tx, record, checkpoint)
-        is_owned, *_ = await tx.execute_all([change, *row_changes])
+        changes = await self._build_changes(tx, record, checkpoint)
+        if delivered_ids:
+            closing = {"ids": delivered_ids, "closed_at": self._store.database_clock.now()}
+            changes.append((statements.CLOSE_WITHOUT_REQUEST, closing))
+        is_owned, *counts = await tx.execute_all(changes)
         if not is_owned:
             if checkpoint.refuses_if_frozen and await is_frozen(tx, record.tenant):
                 raise WritesFrozenError
             raise DuplicateOperationError if checkpoint.is_first else OwnershipLostError
-        # After the fence: only the owner may claim.
-        for write in filter(_is_object_claim, checkpoint.resolved_writes):
-            await self._check_object_not_claimed(tx, record, write)
-        if changes := checkpoint.object_changes:
-            await self._object_states.apply_changes(tx, record.tenant, changes)
+        if delivered_ids and counts[-1] != len(delivered_ids):
+            await _close_with_requests(tx, closing)
+
+    async def _save_other_rows(
+        self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
+    ) -> None:
+        if object_changes := checkpoint.object_changes:
+            await self._object_states.apply_changes(tx, record.tenant, object_changes)
         if checkpoint.deletes_routing_marks:
             values = {**record.tenant._asdict(), "operation_id": record.id}
             await tx.execute(statements.DELETE_ROUTING_MARKS, values)
@@ -130,31 +155,38 @@ class CheckpointWriter:
         if aliases := checkpoint.new_aliases:
             await insert_legacy_ids(tx, record.tenant, aliases, self._store.clock())
 
-    async def _build_row_changes(
+    async def _build_changes(
         self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
     ) -> list[Change]:
-        """Builds the changes besides that of the operation: step results, writes, object ids."""
-        operation = {"operation_id": record.id}
-        changes: list[Change] = []
-        if checkpoint.drops_payload and checkpoint.has_step_rows:
-            changes.append((statements.DELETE_STEPS, operation))
-        elif checkpoint.step_results is not None:
+        """Builds the changes of the operation, which checks the fence, and of the rows below it."""
+        common = {"operation_id": record.id, **record.tenant._asdict()}
+        new_write, drops_payload = checkpoint.new_write, checkpoint.drops_payload
+        changes = [
+            await self._build_insert(tx, record, checkpoint, common)
+            if checkpoint.is_first
+            else await self._build_update(tx, record, checkpoint, common)
+        ]
+        if drops_payload and checkpoint.has_step_rows:
+            changes.append((statements.DELETE_STEPS, common))
+        elif not drops_payload and checkpoint.step_results is not None:
             number, text = checkpoint.step_results
             encrypted = await self._texts.encrypt(tx, record, "results", text)
-            steps = {**operation, "number": number, "results": encrypted}
+            steps = {**common, "number": number, "results": encrypted}
             changes.append((statements.UPSERT_STEPS, steps))
-        new_write = checkpoint.new_write
         changes += [
-            (statements.UPDATE_WRITE, structs.asdict(write) | operation)
+            (statements.UPDATE_WRITE, common | structs.asdict(write))
             for write in checkpoint.resolved_writes
             # PostgreSQL refuses to change a row twice in one statement.
             if new_write is None or write.number != new_write.number
         ]
-        if new_write:
+        # The objects that the operation names or created, and did not name before.
+        ids = [*(record.object_ids if checkpoint.is_first else ()), *checkpoint.object_ids]
+        if new_write is not None:
             # In place of an earlier attempt without effect.
-            write_row = structs.asdict(new_write) | operation | record.tenant._asdict()
-            changes.append((statements.UPSERT_WRITE, write_row))
-        object_rows = _build_operation_object_id_rows(record, checkpoint)
+            changes.append((statements.UPSERT_WRITE, common | structs.asdict(new_write)))
+            path_ids = _PATH_IDS.findall(new_write.path)
+            ids += [id_ for id_ in path_ids if id_ not in record.object_ids]
+        object_rows = [{**common, "object_id": id_} for id_ in dict.fromkeys(ids)]
         if len(object_rows) > MAX_COMBINED_OBJECTS:
             await tx.execute(statements.INSERT_OBJECTS, *object_rows)
         else:
@@ -186,9 +218,9 @@ class CheckpointWriter:
             raise AlreadyClaimedError
 
     async def _build_insert(
-        self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
+        self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint, common: Parameters
     ) -> Change:
-        row = structs.asdict(record) | record.tenant._asdict()
+        row = {**structs.asdict(record), **common}
         if record.request is not None:
             row["request"] = await self._texts.encrypt(tx, record, "request", record.request)
         # It inserts no row only if another operation has the Idempotency-Key, or during a freeze.
@@ -197,7 +229,7 @@ class CheckpointWriter:
         return statements.INSERT_OPERATION, row
 
     async def _build_update(
-        self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
+        self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint, common: Parameters
     ) -> Change:
         # An update is needed even if nothing changes, because it checks the fence.
         values = dict(checkpoint.column_values) or {"fence": record.fence}
@@ -212,10 +244,9 @@ class CheckpointWriter:
         update = statements.build_fenced_update(
             tuple(sorted(values)), values.get("state"), checkpoint.refuses_if_frozen
         )
-        fence = {"operation_id": record.id, "expected_fence": record.fence}
         # It changes no row, of this id, fence and state, only if another instance has taken over,
         # or during a freeze.
-        return update, {**values, **fence, **record.tenant._asdict()}
+        return update, {**values, **common, "expected_fence": record.fence}
 
 
 async def close_operations(tx: Transaction, ids: Sequence[str], closed_at: datetime) -> None:
@@ -225,11 +256,15 @@ async def close_operations(tx: Transaction, ids: Sequence[str], closed_at: datet
     """
     parameters = {"ids": ids, "closed_at": closed_at}
     # Nearly all have a stored response, and so lost their other texts when they were done.
-    if await tx.execute(statements.CLOSE_WITHOUT_REQUEST, parameters) == len(ids):
-        return
+    if await tx.execute(statements.CLOSE_WITHOUT_REQUEST, parameters) != len(ids):
+        await _close_with_requests(tx, parameters)
+
+
+async def _close_with_requests(tx: Transaction, parameters: Parameters) -> None:
+    """Closes those of the operations that are still done, as they have a stored request."""
     rows = await tx.fetch(statements.SELECT_DONE, parameters)
     if done_ids := [id_ for (id_,) in rows]:
-        await tx.execute(statements.CLOSE, {"ids": done_ids, "closed_at": closed_at})
+        await tx.execute(statements.CLOSE, {**parameters, "ids": done_ids})
         await tx.execute(statements.DELETE_STEPS, *({"operation_id": id_} for id_ in done_ids))
         await chunks.delete_chunks(tx, *done_ids)
 
@@ -247,11 +282,9 @@ async def is_restored(tx: Transaction) -> bool:
 
 
 async def _check_no_identical_operation(
-    tx: Transaction, record: OperationRecord, unrelated_ids: frozenset[str] | None
+    tx: Transaction, record: OperationRecord, unrelated_ids: frozenset[str]
 ) -> None:
     """Raises DuplicateOperationError if another process has begun the same request meanwhile."""
-    if unrelated_ids is None:
-        return
     common = {
         **record.tenant._asdict(),
         "key_id": record.key_id,
@@ -262,28 +295,3 @@ async def _check_no_identical_operation(
         # Two different Idempotency-Keys mean two requests.
         if id_ not in unrelated_ids and None in (idempotency, record.idempotency):
             raise DuplicateOperationError
-
-
-def _build_operation_object_id_rows(
-    record: OperationRecord, checkpoint: Checkpoint
-) -> list[Parameters]:
-    """Builds rows of the objects that the operation names or created, and did not name before."""
-    ids = [*(record.object_ids if checkpoint.is_first else ()), *checkpoint.object_ids]
-    if checkpoint.new_write:
-        path_ids = _PATH_IDS.findall(checkpoint.new_write.path)
-        ids += [id_ for id_ in path_ids if id_ not in record.object_ids]
-    common = {"operation_id": record.id, **record.tenant._asdict()}
-    return [{**common, "object_id": id_} for id_ in dict.fromkeys(ids)]
-
-
-def _is_brief(record: OperationRecord, checkpoint: Checkpoint) -> bool:
-    """Whether a checkpoint is saved with a few short statements; see ``Database.write``."""
-    return (
-        not (checkpoint.object_changes or checkpoint.has_chunks or checkpoint.deletes_routing_marks)
-        and not isinstance(checkpoint.column_values.get("response"), CompressedBuffer)
-        and max(len(record.object_ids), len(checkpoint.new_aliases)) <= FEW
-    )
-
-
-def _is_object_claim(write: Write) -> bool:
-    return write.state == CONFIRMED and write.object_id is not None

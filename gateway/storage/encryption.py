@@ -54,6 +54,8 @@ class EncryptionKeys:
     def __init__(self, keys: Mapping[str, bytes]) -> None:
         self._keys = dict(keys)
         self.ids = tuple(self._keys)
+        self.newest_key_id = self.ids[-1]
+        """The id of the key that encrypts."""
         self.oldest = self.ids[0]
         """The id of the key that was used first, at any position in the file."""
         self._ciphers = {
@@ -64,11 +66,6 @@ class EncryptionKeys:
 
     def __repr__(self) -> str:
         return f"EncryptionKeys({', '.join(self.ids)})"
-
-    @property
-    def newest_key_id(self) -> str:
-        """The id of the key that encrypts."""
-        return self.ids[-1]
 
     def derive_keys_by_id(self, purpose: str) -> dict[str, bytes]:
         """Derives 32 bytes for a purpose from each key, by key id, in file order."""

@@ -11,10 +11,9 @@ An *operation* is a request that writes, from its first change until its client 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -113,6 +112,16 @@ class Write(msgspec.Struct, frozen=True):
     resolved_at: datetime | None = None
 
 
+class UnsavedDeliveries(Protocol):
+    """The operations whose clients have the responses, until that is saved."""
+
+    def take_unsaved(self) -> Sequence[str]:
+        """Takes the ids to save, each for one transaction at a time; ``end_saving`` must follow."""
+
+    def end_saving(self, ids: Sequence[str], *, is_saved: bool) -> None:
+        """Ends what ``take_unsaved`` began, also if the transaction failed."""
+
+
 class Checkpoint(msgspec.Struct, frozen=True):
     """The changes of an operation that one transaction saves."""
 
@@ -141,7 +150,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """Whether any of these may be stored in chunks."""
     new_aliases: Mapping[str, str] = {}
     """New legacy ids of objects: legacy id to current id."""
-    take_deliveries: Callable[[], AbstractContextManager[Sequence[str]]] | None = None
-    """Returns the operations whose responses were delivered, for the transaction to close them."""
+    deliveries: UnsavedDeliveries | None = None
+    """The deliveries of responses to earlier requests, which the transaction saves too."""
     audit_action: str = ""
     """The action for the audit log, if an operator makes the change."""

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gateway.storage.operation_records import OperationRecord
@@ -102,26 +101,30 @@ class Deliveries:
         self.event.clear()
         # One at a time: a delivery that is saved late must not undo the reset that followed it.
         async with self._lock:
-            with self.take_unsaved() as ids:
+            ids, is_saved = self.take_unsaved(), False
+            try:
                 await self.operations.mark_answered(ids)
+                is_saved = True
+            finally:
+                self.end_saving(ids, is_saved=is_saved)
             for id_ in list(self.reset_ids):
                 await self.operations.reopen(id_)
                 self.reset_ids.pop(id_, None)
 
-    @contextmanager
-    def take_unsaved(self) -> Iterator[list[str]]:
-        """Gives the deliveries to save, each to one transaction at a time; it may fail."""
+    def take_unsaved(self) -> Sequence[str]:
+        """Takes the deliveries to save, each for one transaction at a time."""
         ids = sorted(self.delivered_ids.keys() - self._saving_ids)
         self._saving_ids.update(ids)
-        try:
-            yield ids
-            for id_ in ids:
-                self.delivered_ids.pop(id_, None)
-        except BaseException:
+        return ids
+
+    def end_saving(self, ids: Sequence[str], *, is_saved: bool) -> None:
+        """Ends what ``take_unsaved`` began; after a failure they are saved again."""
+        self._saving_ids.difference_update(ids)
+        if not is_saved:
             self.event.set()
-            raise
-        finally:
-            self._saving_ids.difference_update(ids)
+            return
+        for id_ in ids:
+            self.delivered_ids.pop(id_, None)
 
     async def save_resets_so_far(self) -> None:
         """Saves every reset that had reached this machine before the call."""

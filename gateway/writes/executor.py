@@ -158,30 +158,34 @@ class FlowExecutor:
             if execution is None:
                 raise TypeError("a write needs an execution, which records it in the journal")
         if execution is not None:
-            return self._perform_or_replay_step(step, caller, execution)
+            execution.is_long = caller.is_long
+            if execution.is_replaying:
+                return self._replay_step(step, caller, execution)
+            if isinstance(step, Call) and not step.is_read:
+                return self._perform_write(step, caller, execution)
+            if isinstance(step, CompareAndSet):
+                return execution.compare_and_set(step)
+            return self._perform_and_record_read(step, caller, execution)
         if isinstance(step, LoadFacts) and step.id is not None:
             facts = self._object_state.load_now(caller.key.tenant, step.kind, step.id)
             if facts is not None:
                 return facts
         return self._perform_step(step, caller)
 
-    async def _perform_or_replay_step(
+    async def _replay_step(self, step: Step, caller: Caller, execution: OperationExecution) -> Any:
+        """Returns the recorded result of a step, or raises its failure."""
+        outcome = await run_in_thread_if(caller.is_long, execution.replay_step, step)
+        caller.is_long = caller.is_long or _is_long_value(outcome)
+        if isinstance(outcome, Failure):
+            raise outcome
+        return outcome
+
+    async def _perform_and_record_read(
         self, step: Step, caller: Caller, execution: OperationExecution
     ) -> Any:
-        """Performs a step, or returns the recorded result while the execution is replaying."""
-        execution.is_long = caller.is_long
-        if execution.is_replaying:
-            outcome = await run_in_thread_if(caller.is_long, execution.replay_step, step)
-            caller.is_long = caller.is_long or _is_long_value(outcome)
-            if isinstance(outcome, Failure):
-                raise outcome
-            return outcome
-        if isinstance(step, Call) and not step.is_read:
-            return await self._perform_write(step, caller, execution)
-        if isinstance(step, CompareAndSet):
-            return await execution.compare_and_set(step)
         # A read must see the changes that the flow made before it.
-        await execution.save_pending_changes()
+        if execution.has_pending_changes:
+            await execution.save_pending_changes()
         try:
             result = await self._perform_step(step, caller)
         except Failure as failure:

@@ -376,7 +376,8 @@ class IdempotencyGuard:
         while True:
             read_at = self._journal.monotonic()
             rows = await self._journal.operations.list_related_open(record)
-            await self._reconciler.load_leases_of_operations(rows)
+            if rows:
+                await self._reconciler.load_leases_of_operations(rows)
             own_rows = filter(self._reconciler.is_own, rows)
             unhandled_ids = {
                 row.id for row in own_rows if not self._journal.is_handled_by_this_process(row)

@@ -227,16 +227,16 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
 
         By both clocks: while a machine is suspended, one of them usually stops.
         """
-        readings = zip(self.journal.read_clocks(), self.fenced_at, strict=True)
-        return all(
-            abs(now - earlier) < self.journal.fence_after_seconds for now, earlier in readings
-        )
+        return self._is_recent(self.fenced_at, self.journal.fence_after_seconds)
 
     @property
     def is_batch_start_in_time(self) -> bool:
         """Whether the start was requested at most ``START_DEADLINE_SECONDS`` ago."""
-        readings = zip(self.journal.read_clocks(), self.received_at, strict=True)
-        return all(abs(now - earlier) < START_DEADLINE_SECONDS for now, earlier in readings)
+        return self._is_recent(self.received_at, START_DEADLINE_SECONDS)
+
+    def _is_recent(self, earlier: tuple[float, float], seconds: float) -> bool:
+        monotonic, wall = self.journal.read_clocks()
+        return abs(monotonic - earlier[0]) < seconds and abs(wall - earlier[1]) < seconds
 
     async def verify_fence(self) -> None:
         """Checks before a write leaves that it may still be sent.
@@ -276,8 +276,11 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
 
     async def save_pending_changes(self) -> None:
         """Saves pending changes, before a step that must see them."""
-        if self._pending_changes:
-            await self._save_checkpoint()
+        await self._save_checkpoint()
+
+    @property
+    def has_pending_changes(self) -> bool:
+        return bool(self._pending_changes)
 
     @property
     def _routing_changes_if_first(self) -> Sequence[CompareAndSet]:
@@ -348,7 +351,9 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
     @property
     def has_executed_write(self) -> bool:
         """Whether any of its writes was executed."""
-        return any(write.state in (ANSWERED, CONFIRMED) for write in self.writes.values())
+        return bool(self.writes) and any(
+            write.state in (ANSWERED, CONFIRMED) for write in self.writes.values()
+        )
 
     # Ends
 
@@ -453,10 +458,13 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
             has_chunks=self.has_chunks,
             unrelated_ids=self.unrelated_ids,
             # The acknowledgement of an earlier response needs no commit of its own then.
-            take_deliveries=self.journal.take_deliveries if is_first else None,
+            deliveries=self.journal.deliveries_to_combine if is_first else None,
             **parts,
         )
-        await self._write_checkpoint(record, checkpoint)
+        try:
+            await self.journal.operations.save_checkpoint(record, checkpoint)
+        except _SAVE_ERRORS as error:
+            raise self._translate_save_error(record, error) from None
         self.is_saved = True
         self.fenced_at = started_at
         self.is_sending = is_sending or checkpoint.new_write is not None
@@ -476,23 +484,26 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         self.has_chunks = self.has_chunks or isinstance(encoded, CompressedBuffer)
         return encoded
 
-    async def _write_checkpoint(self, record: OperationRecord, checkpoint: Checkpoint) -> None:
-        """Saves a checkpoint; raises a failure for the flow if the transaction refuses it."""
-        try:
-            await self.journal.operations.save_checkpoint(record, checkpoint)
-        except WritesFrozenError:
-            raise Halted(
-                errors.WRITES_FROZEN, retry_after=errors.FREEZE_RETRY_AFTER_SECONDS
-            ) from None
-        except RestoreUncheckedError:
-            raise Halted(errors.RESTORE_CHECK_PENDING) from None
-        except Conflict as conflict:
-            if str(conflict) == ROUTING_KIND or record.is_forwarded:
-                raise BatchRoutedElsewhereError from None
-            raise
-        except (StoreUnavailable, OwnershipLostError) as error:
-            # The next owner can read the outcome of a translated write, but not of a forwarded one.
-            is_known_only_here = record.is_forwarded or isinstance(error, StoreUnavailable)
-            if is_known_only_here and self.is_saved and self._unsaved_outcomes:
-                self.journal.unsaved_executions[record.id] = self
-            raise
+    def _translate_save_error(self, record: OperationRecord, error: Exception) -> Exception:
+        """Returns the failure for the flow if the transaction was refused."""
+        if isinstance(error, WritesFrozenError):
+            return Halted(errors.WRITES_FROZEN, retry_after=errors.FREEZE_RETRY_AFTER_SECONDS)
+        if isinstance(error, RestoreUncheckedError):
+            return Halted(errors.RESTORE_CHECK_PENDING)
+        if isinstance(error, Conflict):
+            is_routed = str(error) == ROUTING_KIND or record.is_forwarded
+            return BatchRoutedElsewhereError() if is_routed else error
+        # The next owner can read the outcome of a translated write, but not of a forwarded one.
+        is_known_only_here = record.is_forwarded or isinstance(error, StoreUnavailable)
+        if is_known_only_here and self.is_saved and self._unsaved_outcomes:
+            self.journal.unsaved_executions[record.id] = self
+        return error
+
+
+_SAVE_ERRORS = (
+    WritesFrozenError,
+    RestoreUncheckedError,
+    Conflict,
+    StoreUnavailable,
+    OwnershipLostError,
+)

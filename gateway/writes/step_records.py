@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+from msgspec import structs
+
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.stored_json import StoredText
 from mappings.effects import (
@@ -46,7 +48,6 @@ Outcome = Any
 def encode_request(
     request: Request, results: Sequence[tuple[Step | str, Outcome]] = ()
 ) -> StoredText:
-    options = {name: getattr(request.options, name) for name in LegacyOptions.__struct_fields__}
     encoded = {
         "now": request.now.isoformat(),
         # A replay must derive the same ids, so the seed is stored; like the body, it is encrypted.
@@ -55,7 +56,7 @@ def encode_request(
         "query": dict(request.query),
         "body": request.body,
         # Named as by older versions, whose requests may still have to be replayed.
-        "manners": options,
+        "manners": structs.asdict(request.options),
         "steps": _list_encodable_steps(results),
     }
     return stored_json.encode_value(encoded)

@@ -93,7 +93,7 @@ def _lost_fence_is_ignored() -> Iterator[tuple[Any, str, Any]]:
     of_operation = operations.c.id == bindparam("operation_id")
     unfenced = Statement(lambda _kind: update(operations).where(of_operation).values(reason=None))
 
-    async def build_unfenced_update(_writer: Any, _tx: Any, record: Any, _checkpoint: Any) -> Any:
+    async def build_unfenced_update(_writer: Any, _tx: Any, record: Any, *_: Any) -> Any:
         return unfenced, {"operation_id": record.id}
 
     yield CheckpointWriter, "_build_update", build_unfenced_update
