@@ -7,7 +7,7 @@ A mistyped name would silently send nothing; with this check the program does no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_type_hints
 
@@ -101,18 +101,16 @@ class FieldTable:
 
     def translate_to_current(self, fields: Mapping[str, JSON]) -> dict[str, JSON]:
         """Renames the fields that are sent, without changing values."""
-        return dict(self._iterate_current_fields(fields))
-
-    def _iterate_current_fields(self, fields: Mapping[str, JSON]) -> Iterator[tuple[str, JSON]]:
+        current_fields = {}
         for name, value in fields.items():
             row = self._by_legacy[name]
             # Read-only fields are dropped, not refused: clients send whole objects back.
             if not row.is_sent or row.current_name is None:
                 continue
             if row.nested_table and isinstance(value, dict):
-                yield row.current_name, row.nested_table.translate_to_current(value)
-            else:
-                yield row.current_name, value
+                value = row.nested_table.translate_to_current(value)  # noqa: PLW2901
+            current_fields[row.current_name] = value
+        return current_fields
 
     def map_field_names_to_client(self, prefix: str = "") -> dict[str, str]:
         """Maps current field paths to the client's own, for ``Call.field_map``."""

@@ -410,9 +410,9 @@ async def test_large_change_is_computed_outside_of_transactions(
         unpacked_in.extend(transactions)
         return unpack(self, number)
 
-    async def record_apply(self: ObjectStateStore, *arguments: Any) -> None:
+    async def record_apply(self: ObjectStateStore, *arguments: Any, **options: Any) -> None:
         transactions.append("a transaction")
-        await real_apply(self, *arguments)
+        await real_apply(self, *arguments, **options)
         transactions.pop()
 
     state_section = {"url": state.url, "encryption_key_file": state.encryption_key_file}

@@ -79,8 +79,14 @@ def parse_path_parts(target: str) -> list[str]:
 
 def extract_recipient_id(path: str) -> str:
     """Returns the recipient id in a path below /v1; empty if the path names none."""
+    if plain := _PLAIN_RECIPIENT_PATH.fullmatch(path):
+        return plain[1]
     parts = parse_path_parts(f"/v1{path}")
     return parts[1] if parts[:1] == ["recipients"] and len(parts) > 1 else ""
+
+
+_PLAIN_RECIPIENT_PATH = re.compile(rf"/recipients/({ID_PATTERN})(?:/[A-Za-z0-9/-]*)?")
+"""A path that every service reads in the same way, as those of the gateway's own calls."""
 
 
 class PathTemplates:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from gateway.payloads.compressed_buffer import CompressedBuffer
-from gateway.storage import chunks
+from gateway.storage import chunks, state_changes
 from gateway.storage import operation_statements as statements
 from gateway.storage.audit_log import build_event_row
 from gateway.storage.database import FEW
@@ -32,7 +32,6 @@ from gateway.storage.operation_records import (
 )
 from gateway.storage.operation_states import CONFIRMED, IN_DOUBT, RUNNING
 from gateway.storage.operation_texts import OperationTexts
-from gateway.storage.state_changes import encode_long_changes
 from mappings.current import ID_PATTERN
 
 if TYPE_CHECKING:
@@ -74,23 +73,16 @@ class CheckpointWriter:
         DuplicateOperationError, AlreadyClaimedError, Conflict, IdCollisionError or
         StoreUnavailable.
         """
-        locks = frozenset[str]()
-        if changes := checkpoint.object_changes:
-            locks = self._object_states.list_lock_names(record.tenant, changes)
-            # Before the transaction, because it holds locks that others wait for.
-            encoded = await encode_long_changes(changes)
-            checkpoint = structs.replace(checkpoint, object_changes=encoded)
+        changes = checkpoint.object_changes
+        # Before the transaction, because it holds locks that others wait for.
+        if has_long_changes := state_changes.has_long_changes(changes):
+            changes = await state_changes.encode_long_changes(changes)
         claims = [
             write
             for write in checkpoint.resolved_writes
             if write.state == CONFIRMED and write.object_id is not None
         ]
-        # Two writes that look for their objects at the same time must not claim the same one.
-        if claims:
-            locks |= {f"claims {record.tenant}"}
-        # Two processes that begin the same request: one must see the other's row.
-        if checkpoint.is_first and checkpoint.unrelated_ids is not None:
-            locks |= {f"begins {record.tenant} {record.key_id} {record.fingerprint}"}
+        locks = self._list_lock_names(record, checkpoint, has_claims=bool(claims))
         deliveries, is_saved = checkpoint.deliveries, False
         # Taken when the transaction is queued: a reset that follows is saved after it.
         delivered_ids = () if deliveries is None else deliveries.take_unsaved()
@@ -99,15 +91,20 @@ class CheckpointWriter:
             if locks:
                 await tx.lock(*locks)
             await self._check_and_save(tx, record, checkpoint, delivered_ids)
+            if changes:
+                await self._object_states.apply_changes(
+                    tx, record.tenant, changes, is_long=has_long_changes
+                )
             # After the fence: only the owner may claim.
             for write in claims:
                 await self._check_object_not_claimed(tx, record, write)
             if is_long or checkpoint.new_aliases:
                 await self._save_other_rows(tx, record, checkpoint)
 
-        is_long = bool(changes) or checkpoint.has_chunks or checkpoint.deletes_routing_marks
+        is_long = checkpoint.has_chunks or checkpoint.deletes_routing_marks
         is_brief = (
-            not is_long
+            not (is_long or has_long_changes)
+            and len(changes) <= FEW
             and len(record.object_ids) <= FEW
             and len(checkpoint.new_aliases) <= FEW
             and not isinstance(checkpoint.column_values.get("response"), CompressedBuffer)
@@ -118,6 +115,21 @@ class CheckpointWriter:
         finally:
             if deliveries is not None:
                 deliveries.end_saving(delivered_ids, is_saved=is_saved)
+
+    def _list_lock_names(
+        self, record: OperationRecord, checkpoint: Checkpoint, *, has_claims: bool
+    ) -> frozenset[str]:
+        # SQLite has one writer at a time.
+        if self._store.is_of_one_process:
+            return frozenset()
+        locks = self._object_states.list_lock_names(record.tenant, checkpoint.object_changes)
+        # Two writes that look for their objects at the same time must not claim the same one.
+        if has_claims:
+            locks |= {f"claims {record.tenant}"}
+        # Two processes that begin the same request: one must see the other's row.
+        if checkpoint.is_first and checkpoint.unrelated_ids is not None:
+            locks |= {f"begins {record.tenant} {record.key_id} {record.fingerprint}"}
+        return locks
 
     async def _check_and_save(
         self,
@@ -145,8 +157,6 @@ class CheckpointWriter:
     async def _save_other_rows(
         self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
     ) -> None:
-        if object_changes := checkpoint.object_changes:
-            await self._object_states.apply_changes(tx, record.tenant, object_changes)
         if checkpoint.deletes_routing_marks:
             values = {**record.tenant._asdict(), "operation_id": record.id}
             await tx.execute(statements.DELETE_ROUTING_MARKS, values)

@@ -82,7 +82,13 @@ class Transaction(ABC):
     async def compute(
         self, is_long: bool, function: Callable[..., Result], *arguments: Any
     ) -> Result:
-        """Calls a function, outside the event loop's thread if it takes long."""
+        """Calls a function, outside the event loop's thread if it takes long.
+
+        The body runs again if it runs in that thread, as after ``leave_event_loop``.
+        """
+
+    async def leave_event_loop(self) -> None:  # noqa: B027 - SQLite's
+        """Call before statements that take long: a brief body then runs again, in a thread."""
 
     def _compile(self, statement: Any, parameter_sets: Sequence[Parameters]) -> CompiledStatement:
         if isinstance(statement, Statement):

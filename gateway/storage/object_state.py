@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from functools import partial
 from itertools import chain
@@ -174,11 +175,13 @@ class ObjectStateStore:
     async def compare_and_set_all(self, owner: Tenant, records: Sequence[CompareAndSet]) -> None:
         """Changes the facts of several objects in one transaction; raises Conflict."""
         locks = self.list_lock_names(owner, records)
-        records = await encode_long_changes(records)
+        is_long = has_long_changes(records)
+        if is_long:
+            records = await encode_long_changes(records)
 
         async def apply_all(tx: Transaction) -> None:
             await tx.lock(*locks)
-            await self.apply_changes(tx, owner, records)
+            await self.apply_changes(tx, owner, records, is_long=is_long)
 
         await self._store.write(apply_all)
 
@@ -190,24 +193,28 @@ class ObjectStateStore:
         return frozenset(chain.from_iterable(_iterate_lock_names(owner, each) for each in records))
 
     async def apply_changes(
-        self, tx: Transaction, owner: Tenant, records: Sequence[CompareAndSet]
+        self, tx: Transaction, owner: Tenant, records: Sequence[CompareAndSet], *, is_long: bool
     ) -> None:
-        """Merges facts in a transaction that holds ``list_lock_names``; raises Conflict."""
-        slices = iterate_chunks(
-            chain.from_iterable(record.members for record in records), SLICE_SIZE
-        )
-        is_long = has_long_changes(records)
+        """Merges facts in a transaction that holds ``list_lock_names``; raises Conflict.
+
+        ``is_long`` is the result of ``has_long_changes``.
+        """
+        members = chain.from_iterable(record.members for record in records)
+        if not is_long:
+            await self._merge_facts_slice(tx, owner, list(members), is_long=False)
+            return
+        slices = iterate_chunks(members, SLICE_SIZE)
         # ``next`` decompresses a slice of a long list of records.
         while some_records := await tx.compute(is_long, next, slices, ()):
-            await self._merge_facts_slice(tx, owner, some_records)
+            is_slice_long = has_long_changes(some_records)
+            await self._merge_facts_slice(tx, owner, some_records, is_long=is_slice_long)
 
     async def _merge_facts_slice(
-        self, tx: Transaction, owner: Tenant, records: Sequence[CompareAndSet]
+        self, tx: Transaction, owner: Tenant, records: Sequence[CompareAndSet], *, is_long: bool
     ) -> None:
         records_by_kind: dict[str, list[CompareAndSet]] = {}
         for record in records:
             records_by_kind.setdefault(record.kind, []).append(record)
-        is_long = has_long_changes(records)
         for kind, records_of_kind in records_by_kind.items():
             if kind == DRAFT_PAYMENTS:
                 await self._change_draft_payments(tx, owner, records_of_kind)
@@ -222,40 +229,59 @@ class ObjectStateStore:
         records: Sequence[CompareAndSet],
         is_long: bool,
     ) -> None:
-        table = STATE_TABLES[kind]
-        keys = {record.id: {**owner._asdict(), "id": record.id} for record in records}
-        rows = {row[0]: row for row in await tx.fetch(table.select_one, *keys.values())}
-        merged_ids = {record.id for record in records if not is_full_replacement(record)}
-        texts = {
-            id_: await self._decrypt_others(tx, owner, kind, id_, others)
-            for id_, row in rows.items()
-            if id_ in merged_ids and (others := table.select_stored_others(row)) is not None
+        table, tenant = STATE_TABLES[kind], owner._asdict()
+        keys = {record.id: {**tenant, "id": record.id} for record in records}
+        replaced_ids = keys.keys() - {
+            record.id for record in records if not is_full_replacement(record)
         }
-        old_facts = {
-            id_: table.decode_columns(row) for id_, row in rows.items() if id_ in merged_ids
-        }
+        old_facts, texts = await self._load_old_facts(tx, owner, kind, keys, replaced_ids)
         is_long = is_long or any(len(text) > _MAX_INLINE_LENGTH for text in texts.values())
         new_facts = await tx.compute(is_long, compute_new_facts, old_facts, texts, records)
-        for id_ in rows.keys() - merged_ids:
-            if PAYMENT_COUNT in table.decode_columns(rows[id_]):
-                await self._draft_payments.delete_all(tx, owner, id_)
-        # Chunks are never changed: those of the old facts are deleted, new ones are inserted.
-        if holders := [
-            _build_lock_name(*owner, kind, id_)
-            for id_, row in rows.items()
-            if chunks.is_chunked_text_head(table.select_stored_others(row) or "")
-        ]:
-            await chunks.delete_chunks(tx, *holders)
         now, upserts, deletions = self._store.clock(), list[Parameters](), list[Parameters]()
         for id_, key in keys.items():
             if facts := new_facts[id_]:
-                columns = await self._encode_row(tx, owner, kind, id_, facts)
-                upserts.append({**key, **columns, "updated_at": now})
+                stored = await self._encode_row(tx, owner, kind, id_, facts)
+                upserts.append({**key, **stored, "updated_at": now})
             else:
                 deletions.append(key)
-        for statement, parameter_sets in ((table.upsert, upserts), (table.delete, deletions)):
-            if parameter_sets:
-                await tx.execute(statement, *parameter_sets)
+        if upserts:
+            await tx.execute(table.upsert, *upserts)
+        if deletions:
+            await tx.execute(table.delete, *deletions)
+
+    async def _load_old_facts(
+        self,
+        tx: Transaction,
+        owner: Tenant,
+        kind: str,
+        keys: Mapping[str, Parameters],
+        replaced_ids: AbstractSet[str],
+    ) -> tuple[dict[str, dict[str, Any]], dict[str, StoredText]]:
+        """Loads the facts that remain, those with columns and the others, by id.
+
+        Chunks are never changed: those of the old facts are deleted, and so are replaced rows.
+        """
+        table = STATE_TABLES[kind]
+        old_facts, texts, holders = dict[str, Any](), dict[str, StoredText](), list[str]()
+        for row in await tx.fetch(table.select_one, *keys.values()):
+            id_, columns, others = (
+                row[0],
+                table.decode_columns(row),
+                table.select_stored_others(row),
+            )
+            if others is not None and chunks.is_chunked_text_head(others):
+                holders.append(_build_lock_name(*owner, kind, id_))
+            if id_ not in replaced_ids:
+                old_facts[id_] = columns
+                if others is not None:
+                    texts[id_] = await self._decrypt_others(tx, owner, kind, id_, others)
+            elif PAYMENT_COUNT in columns:
+                await tx.leave_event_loop()
+                await self._draft_payments.delete_all(tx, owner, id_)
+        if holders:
+            await tx.leave_event_loop()
+            await chunks.delete_chunks(tx, *holders)
+        return old_facts, texts
 
     async def _change_draft_payments(
         self, tx: Transaction, owner: Tenant, records: Sequence[CompareAndSet]

@@ -58,19 +58,26 @@ MAX_CLOCK_TICK_NS = 50_000_000
 class SqliteTransaction(Transaction):
     dialect = "sqlite"
 
-    def __init__(self, cursor: sqlite3.Cursor) -> None:
+    def __init__(self, cursor: sqlite3.Cursor, *, is_in_event_loop: bool = False) -> None:
         self._cursor = cursor
+        self._is_in_event_loop = is_in_event_loop
 
     async def lock(self, *names: str) -> None:
         """Does nothing: SQLite has one writer at a time."""
 
     async def compute(
         self,
-        is_long: bool,  # noqa: ARG002 - PostgreSQL's
+        is_long: bool,
         function: Callable[..., Result],
         *arguments: Any,
     ) -> Result:
-        return function(*arguments)  # a transaction that writes is in a thread already
+        if is_long and self._is_in_event_loop:
+            raise _NotBrief
+        return function(*arguments)
+
+    async def leave_event_loop(self) -> None:
+        if self._is_in_event_loop:
+            raise _NotBrief
 
     async def fetch(self, statement: Any, *parameter_sets: Parameters) -> list[Any]:
         compiled, rows = self._compile(statement, parameter_sets), list[Any]()
@@ -275,12 +282,12 @@ class SqliteDatabase(Database):
         """
         cursor = self._cursor
         # A commit to a rollback journal waits for readers, for which no time limit is set here.
-        if cursor is None or JOURNAL_MODE != "WAL" or not all(job.is_brief for job in jobs):
+        if cursor is None or JOURNAL_MODE != "WAL" or False in [job.is_brief for job in jobs]:
             return False
         try:
             cursor.execute(BEGIN_WRITE)
             self._check_files_in_place()
-            transaction = SqliteTransaction(cursor)
+            transaction = SqliteTransaction(cursor, is_in_event_loop=True)
             for job in jobs:
                 job.result = job.context.run(run_coroutine_without_waiting, job.body(transaction))
         except Exception:  # noqa: BLE001 - raised again in the thread, unless it was the lock
@@ -446,6 +453,10 @@ def _try_lock(location: str, name: str) -> int | None:
         os.close(lock_file)
         return None
     return lock_file
+
+
+class _NotBrief(Exception):
+    """A body that was expected to be brief is not: it runs again in the thread."""
 
 
 class _FileLocked(Exception):

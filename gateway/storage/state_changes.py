@@ -30,7 +30,9 @@ def compute_new_facts(
     }
     for record in records:
         facts = facts_by_id.get(record.id, {})
-        if any(facts.get(name) != fact for name, fact in record.expected.items()):
+        if record.expected and any(
+            facts.get(name) != fact for name, fact in record.expected.items()
+        ):
             raise Conflict(record.kind)
         facts_by_id[record.id] = _merge_facts(facts, record)
     return facts_by_id
@@ -56,7 +58,7 @@ class EncodedFacts(dict[str, Any]):
 
 async def encode_long_changes(records: Sequence[CompareAndSet]) -> Sequence[CompareAndSet]:
     """Encodes long facts before the transaction, because others wait for its end."""
-    return await run_in_thread(_encode_changes, records) if has_long_changes(records) else records
+    return await run_in_thread(_encode_changes, records)
 
 
 def _encode_changes(records: Sequence[CompareAndSet]) -> Sequence[CompareAndSet]:

@@ -108,6 +108,7 @@ class StateTable:
     ) -> None:
         self.others, self.is_encrypted = others, is_encrypted
         self._facts = facts
+        self._missing = {column.name: column.encode(None) for column in facts.values()}
         columns = [column.name for column in facts.values()] + ([others] if others else [])
         self.table = table = Table(
             name,
@@ -132,7 +133,11 @@ class StateTable:
         self.upsert = build_upsert_statement(table, (*columns, "updated_at"))
 
     def encode_columns(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        return {column.name: column.encode(facts.get(fact)) for fact, column in self._facts.items()}
+        columns = dict(self._missing)
+        for name, fact in facts.items():
+            if (column := self._facts.get(name)) is not None:
+                columns[column.name] = column.encode(fact)
+        return columns
 
     def select_other_facts(self, facts: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the facts that have no column; raises TypeError if the table has no place."""

@@ -246,7 +246,7 @@ class CallSender:
     async def _encode_body(self, call: Call, endpoint: Endpoint, caller: Caller) -> bytes:
         current_body = self._translator.translate_from_neutral(endpoint.body_shape, call.body)
         if not caller.is_long:
-            return json_codec.dumps(current_body)
+            return json_codec.dumps_trusted(current_body)
         body = await run_in_thread(json_codec.dumps, current_body)
         _log_progress(caller, "calling_service", call, body)
         return body

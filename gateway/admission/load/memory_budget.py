@@ -15,12 +15,9 @@ SMALL_BODY_BYTES = 64 * 1024
 class MemoryBudget:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
+        self.max_bytes_per_merchant = max_bytes // 2
         self._bytes_by_merchant: Counter[str] = Counter()
         self.reserved_bytes = 0
-
-    @property
-    def max_bytes_per_merchant(self) -> int:
-        return self._max_bytes // 2
 
     def try_reserve(self, merchant: str, size: int, reserved: int = 0) -> bool:
         """Reserves ``size`` bytes for a body that already has ``reserved``; False without room."""
