@@ -17,7 +17,7 @@ from gateway.admission.load import AdmissionSlot
 from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
 from gateway.http.request import BodyIncomplete, HttpRequest
 from gateway.payloads import json_codec
-from gateway.payloads.worker_thread import run_in_thread_if
+from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from mappings.effects import JSON
 from mappings.errors import BODY_TOO_LARGE, ErrorAnswer
 from mappings.failures import Invalid, Problem
@@ -170,19 +170,20 @@ async def decode_json_body(
     text and for the memory of its values.
     """
     try:
-        text = await decompress_body(body, encoding, max_bytes, slot.reserve_bytes)
-        text = await run_in_thread_if(
-            len(text) > json_codec.LARGE_BYTES, transcode_to_utf8, text, *charsets
-        )
-        memory_bytes = await run_in_thread_if(
-            len(text) > json_codec.LARGE_BYTES, json_codec.estimate_memory_bytes, text
-        )
+        text = body
+        if encoding:
+            text = await decompress_body(body, encoding, max_bytes, slot.reserve_bytes)
+        is_long = len(text) > json_codec.LARGE_BYTES
+        if is_long or not text.isascii():
+            text = await run_in_thread_if(is_long, transcode_to_utf8, text, *charsets)
+        estimate = json_codec.estimate_memory_bytes
+        memory_bytes = await run_in_thread(estimate, text) if is_long else estimate(text)
         # Estimated before parsing: a small text of nested values can need many times its size.
         if len(text) + memory_bytes <= slot.max_bytes:
             slot.reserve_bytes(memory_bytes)
-            return await run_in_thread_if(
-                len(text) > json_codec.LARGE_BYTES, json_codec.loads, text, json_codec.LONG_LISTS
-            )
+            if is_long:
+                return await run_in_thread(json_codec.loads, text, json_codec.LONG_LISTS)
+            return json_codec.loads(text)
     except json_codec.JsonError as unreadable:
         message = f"The body must be a JSON object: {unreadable}."
         raise Invalid(Problem("invalid_field", message)) from None

@@ -75,14 +75,18 @@ class CheckpointWriter:
         """
         changes = checkpoint.object_changes
         # Before the transaction, because it holds locks that others wait for.
-        if has_long_changes := state_changes.has_long_changes(changes):
+        has_long_changes = bool(changes) and state_changes.has_long_changes(changes)
+        if has_long_changes:
             changes = await state_changes.encode_long_changes(changes)
         claims = [
             write
             for write in checkpoint.resolved_writes
             if write.state == CONFIRMED and write.object_id is not None
         ]
-        locks = self._list_lock_names(record, checkpoint, has_claims=bool(claims))
+        locks = frozenset[str]()
+        # SQLite has one writer at a time.
+        if not self._store.is_of_one_process:
+            locks = self._list_lock_names(record, checkpoint, has_claims=bool(claims))
         deliveries, is_saved = checkpoint.deliveries, False
         # Taken when the transaction is queued: a reset that follows is saved after it.
         delivered_ids = () if deliveries is None else deliveries.take_unsaved()
@@ -119,9 +123,6 @@ class CheckpointWriter:
     def _list_lock_names(
         self, record: OperationRecord, checkpoint: Checkpoint, *, has_claims: bool
     ) -> frozenset[str]:
-        # SQLite has one writer at a time.
-        if self._store.is_of_one_process:
-            return frozenset()
         locks = self._object_states.list_lock_names(record.tenant, checkpoint.object_changes)
         # Two writes that look for their objects at the same time must not claim the same one.
         if has_claims:
@@ -190,17 +191,22 @@ class CheckpointWriter:
             if new_write is None or write.number != new_write.number
         ]
         # The objects that the operation names or created, and did not name before.
-        ids = [*(record.object_ids if checkpoint.is_first else ()), *checkpoint.object_ids]
+        ids = dict.fromkeys(checkpoint.object_ids)
         if new_write is not None:
             # In place of an earlier attempt without effect.
             changes.append((statements.UPSERT_WRITE, common | structs.asdict(new_write)))
-            path_ids = _PATH_IDS.findall(new_write.path)
-            ids += [id_ for id_ in path_ids if id_ not in record.object_ids]
-        object_rows = [{**common, "object_id": id_} for id_ in dict.fromkeys(ids)]
+            ids |= dict.fromkeys(_PATH_IDS.findall(new_write.path))
+        if checkpoint.is_first:
+            ids = dict.fromkeys(record.object_ids) | ids
+        object_rows = [
+            (statements.INSERT_OBJECTS, {**common, "object_id": id_})
+            for id_ in ids
+            if checkpoint.is_first or id_ not in record.object_ids
+        ]
         if len(object_rows) > MAX_COMBINED_OBJECTS:
-            await tx.execute(statements.INSERT_OBJECTS, *object_rows)
+            await tx.execute(statements.INSERT_OBJECTS, *(row for _, row in object_rows))
         else:
-            changes += [(statements.INSERT_OBJECTS, row) for row in object_rows]
+            changes += object_rows
         if action := checkpoint.audit_action:
             event_row = build_event_row(self._store, action, record.tenant, operation_id=record.id)
             changes.append((statements.INSERT_AUDIT_EVENT, event_row))

@@ -159,7 +159,7 @@ class FlowExecutor:
                 raise TypeError("a write needs an execution, which records it in the journal")
         if execution is not None:
             execution.is_long = caller.is_long
-            if execution.is_replaying:
+            if execution.recorded_steps and execution.is_replaying:
                 return self._replay_step(step, caller, execution)
             if isinstance(step, Call) and not step.is_read:
                 return self._perform_write(step, caller, execution)

@@ -161,11 +161,11 @@ class IdempotencyGuard:
         render_failure: RenderFailure,
     ) -> LegacyResponse | None:
         """Runs the flow; returns None if a resumed first attempt turns out not to be executed."""
-        key_digest = self._journal.digest_idempotency_key(write_request.idempotency_key)
-        write_request.caller.execution, has_key = (
-            execution,
-            (key_digest or execution.operation_record.idempotency) is not None,
-        )
+        key, key_digest = write_request.idempotency_key, None
+        if key is not None:
+            key_digest = self._journal.digest_idempotency_key(key)
+        write_request.caller.execution = execution
+        has_key = (key_digest or execution.operation_record.idempotency) is not None
         execution.is_client_disconnected = (
             execution.is_client_disconnected or write_request.caller.is_disconnected
         )

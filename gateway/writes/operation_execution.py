@@ -17,7 +17,7 @@ from msgspec import structs
 from gateway.http.responses import LegacyResponse
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.stored_json import StoredText
-from gateway.payloads.worker_thread import run_in_thread_if
+from gateway.payloads.worker_thread import run_in_thread
 from gateway.storage import StoreUnavailable
 from gateway.storage.operation_records import (
     AlreadyClaimedError,
@@ -206,7 +206,8 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
 
     async def save_write(self, call: Call, stamped_at: datetime | None = None) -> None:
         """Saves a write before it is sent; a client's ``stamped_at`` may be ahead of our clock."""
-        call_digest = await run_in_thread_if(self.is_long, self.journal.digest_call, call)
+        digest = self.journal.digest_call
+        call_digest = await run_in_thread(digest, call) if self.is_long else digest(call)
         now = self.journal.service_time(self.operation_record.tenant.environment)
         now = max(now, stamped_at or now)
         write = Write(self._position, call.method, call.path, call_digest, now)
@@ -480,7 +481,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
                 await self.journal.deliveries.record_disconnect(self)
 
     async def _encode(self, encode: Callable[..., StoredText], *values: Any) -> StoredText:
-        encoded = await run_in_thread_if(self.is_long, encode, *values)
+        encoded = await run_in_thread(encode, *values) if self.is_long else encode(*values)
         self.has_chunks = self.has_chunks or isinstance(encoded, CompressedBuffer)
         return encoded
 
