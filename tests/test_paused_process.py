@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.simulator import Service
-from gateway.writes import operation_execution
+from gateway.writes import call_sender
 from tests.payouts import create_batch, create_recipient, open_gateway_and_service
 from tests.running_gateway import KEY
 from tests.sockets import open_connection
@@ -24,7 +24,7 @@ async def test_start_is_not_sent_if_its_request_came_before_a_long_pause(
     *,
     is_new: bool,
 ) -> None:
-    monkeypatch.setattr(operation_execution, "START_DEADLINE_SECONDS", 2.0)
+    monkeypatch.setattr(call_sender, "START_DEADLINE_SECONDS", 2.0)
     service = Service(seed=1)
     async with open_gateway_and_service(tmp_path, service) as (gateway, _):
         batch = await create_batch(gateway, await create_recipient(gateway), "5.00")

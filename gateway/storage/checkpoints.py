@@ -32,7 +32,9 @@ from gateway.storage.operation_records import (
 )
 from gateway.storage.operation_states import CONFIRMED, IN_DOUBT, RUNNING
 from gateway.storage.operation_texts import OperationTexts
+from gateway.storage.state_tables import RECIPIENT_LOCK_KIND
 from mappings.current import ID_PATTERN
+from mappings.effects import CompareAndSet
 
 if TYPE_CHECKING:
     from gateway.storage.database import Change, Transaction
@@ -66,8 +68,8 @@ class CheckpointWriter:
         self._texts = texts
         self._may_be_sending = may_be_sending
 
-    async def save_checkpoint(self, record: OperationRecord, checkpoint: Checkpoint) -> None:
-        """Commits a checkpoint.
+    async def save_checkpoint(self, record: OperationRecord, checkpoint: Checkpoint) -> bool:
+        """Commits a checkpoint; returns whether it took ``recipient_lock``.
 
         Raises OwnershipLostError, WritesFrozenError, RestoreUncheckedError,
         DuplicateOperationError, AlreadyClaimedError, Conflict, IdCollisionError or
@@ -91,10 +93,10 @@ class CheckpointWriter:
         # Taken when the transaction is queued: a reset that follows is saved after it.
         delivered_ids = () if deliveries is None else deliveries.take_unsaved()
 
-        async def save_rows(tx: Transaction) -> None:
+        async def save_rows(tx: Transaction) -> bool:
             if locks:
                 await tx.lock(*locks)
-            await self._check_and_save(tx, record, checkpoint, delivered_ids)
+            has_lock = await self._check_and_save(tx, record, checkpoint, delivered_ids)
             if changes:
                 await self._object_states.apply_changes(
                     tx, record.tenant, changes, is_long=has_long_changes
@@ -104,6 +106,7 @@ class CheckpointWriter:
                 await self._check_object_not_claimed(tx, record, write)
             if is_long or checkpoint.new_aliases:
                 await self._save_other_rows(tx, record, checkpoint)
+            return has_lock
 
         is_long = checkpoint.has_chunks or checkpoint.deletes_routing_marks
         is_brief = (
@@ -114,16 +117,20 @@ class CheckpointWriter:
             and not isinstance(checkpoint.column_values.get("response"), CompressedBuffer)
         )
         try:
-            await self._store.write(save_rows, is_brief=is_brief)
+            has_lock = await self._store.write(save_rows, is_brief=is_brief)
             is_saved = True
         finally:
             if deliveries is not None:
                 deliveries.end_saving(delivered_ids, is_saved=is_saved)
+        return has_lock
 
     def _list_lock_names(
         self, record: OperationRecord, checkpoint: Checkpoint, *, has_claims: bool
     ) -> frozenset[str]:
-        locks = self._object_states.list_lock_names(record.tenant, checkpoint.object_changes)
+        changes = [*checkpoint.object_changes]
+        if checkpoint.recipient_lock is not None:
+            changes.append(CompareAndSet(RECIPIENT_LOCK_KIND, checkpoint.recipient_lock, {}))
+        locks = self._object_states.list_lock_names(record.tenant, changes)
         # Two writes that look for their objects at the same time must not claim the same one.
         if has_claims:
             locks |= {f"claims {record.tenant}"}
@@ -138,7 +145,7 @@ class CheckpointWriter:
         record: OperationRecord,
         checkpoint: Checkpoint,
         delivered_ids: Sequence[str],
-    ) -> None:
+    ) -> bool:
         if checkpoint.refuses_if_restored and await is_restored(tx):
             raise RestoreUncheckedError
         if checkpoint.is_first and checkpoint.unrelated_ids is not None:
@@ -152,8 +159,10 @@ class CheckpointWriter:
             if checkpoint.refuses_if_frozen and await is_frozen(tx, record.tenant):
                 raise WritesFrozenError
             raise DuplicateOperationError if checkpoint.is_first else OwnershipLostError
+        # One process takes no locks, and several combine no deliveries.
         if delivered_ids and counts[-1] != len(delivered_ids):
             await _close_with_requests(tx, closing)
+        return checkpoint.recipient_lock is not None and counts[-1] == 1
 
     async def _save_other_rows(
         self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
@@ -210,6 +219,9 @@ class CheckpointWriter:
         if action := checkpoint.audit_action:
             event_row = build_event_row(self._store, action, record.tenant, operation_id=record.id)
             changes.append((statements.INSERT_AUDIT_EVENT, event_row))
+        if checkpoint.recipient_lock is not None:
+            lock = {"id": checkpoint.recipient_lock, "updated_at": self._store.clock()}
+            changes.append((statements.TAKE_RECIPIENT_LOCK, common | lock))
         return changes
 
     async def _check_object_not_claimed(

@@ -152,5 +152,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """New legacy ids of objects: legacy id to current id."""
     deliveries: UnsavedDeliveries | None = None
     """The deliveries of responses to earlier requests, which the transaction saves too."""
+    recipient_lock: str | None = None
+    """The recipient whose lock the operation takes, unless an unfinished one holds it."""
     audit_action: str = ""
     """The action for the audit log, if an operator makes the change."""

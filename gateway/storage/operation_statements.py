@@ -30,7 +30,7 @@ from gateway.storage.sql import (
     build_insert_if_absent_statement,
     build_upsert_statement,
 )
-from gateway.storage.state_tables import STATE_TABLES
+from gateway.storage.state_tables import RECIPIENT_LOCK_KIND, STATE_TABLES
 from gateway.storage.tables import (
     HAS_IDEMPOTENCY_KEY_CONDITION,
     IS_OPEN,
@@ -349,6 +349,32 @@ DELETE_ROUTING_MARKS = Statement(
         ),
         _batch_services.c.operation_id == bindparam("operation_id"),
     )
+)
+_recipient_locks = STATE_TABLES[RECIPIENT_LOCK_KIND].table
+
+
+def _build_recipient_lock_upsert(kind: Any) -> Any:
+    """Builds a statement that takes the lock of a recipient, unless its holder is unfinished.
+
+    Of a closed or deleted holder the row is left over.
+    """
+    insert, holder = kind.insert(_recipient_locks), operations.alias()
+    is_held = exists().where(
+        holder.c.id == literal_column(f"{_recipient_locks.name}.operation_id"),
+        or_(
+            *(
+                holder.c.state == literal_column(f"'{each}'")
+                for each in (states.RUNNING, states.IN_DOUBT)
+            )
+        ),
+    )
+    new_values = {name: insert.excluded[name] for name in ("operation_id", "updated_at")}
+    key = [column.name for column in _recipient_locks.primary_key]
+    return insert.on_conflict_do_update(index_elements=key, set_=new_values, where=~is_held)
+
+
+TAKE_RECIPIENT_LOCK = Statement(
+    _build_recipient_lock_upsert, (*TENANT_COLUMNS, "id", "operation_id", "updated_at")
 )
 INSERT_AUDIT_EVENT = Statement(
     lambda kind: kind.insert(audit_events), tuple(column.name for column in audit_events.c)

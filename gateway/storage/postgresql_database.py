@@ -228,7 +228,7 @@ class PostgresqlDatabase(Database):
 
     async def _take_responding_connection(self, *, writes: bool) -> Any:
         """Takes a connection that responds: a restart of the database must not cost a write."""
-        pool = await self._open_pool()
+        pool = self._pool or await self._open_pool()
         for _ in range(POOL_SIZE + 1):
             connection = await pool.acquire()
             try:

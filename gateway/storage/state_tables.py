@@ -163,6 +163,9 @@ class StateTable:
         return row[-1] if self.others else None
 
 
+RECIPIENT_LOCK_KIND = "payout turn"
+"""The kind of object state that holds the lock on a recipient: the id of the operation."""
+
 PAYMENT_COUNT = "payment count"
 """The fact that a batch's payments have rows of their own, and how many there are."""
 
@@ -205,7 +208,9 @@ STATE_TABLES: Mapping[str, StateTable] = {
         },
     ),
     # The operation that changes the payout methods of a recipient.
-    "payout turn": StateTable("recipient_locks", {"holder": _build_text_column("operation_id")}),
+    RECIPIENT_LOCK_KIND: StateTable(
+        "recipient_locks", {"holder": _build_text_column("operation_id")}
+    ),
     # Batches that went through the legacy service, by legacy id.
     "begun": StateTable(
         "batch_services",

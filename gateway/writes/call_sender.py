@@ -59,6 +59,10 @@ STATUS_CLASSES = tuple(f"{hundreds}xx" for hundreds in range(10))
 """Outcomes of answered calls, by the first digit of the status."""
 
 
+START_DEADLINE_SECONDS = 25.0
+"""Seconds after its request was received within which a start is sent (contract, section 7)."""
+
+
 @dataclass(frozen=True, slots=True)
 class StartFence:
     """The fence of a batch start; it also refuses a start that is late or whose client is gone."""
@@ -69,7 +73,8 @@ class StartFence:
     @property
     def _can_be_sent(self) -> bool:
         is_disconnected = self.caller.is_disconnected or self.caller.is_connection_closed()
-        return self.execution.is_batch_start_in_time and not is_disconnected
+        is_in_time = self.execution.is_recent(self.execution.received_at, START_DEADLINE_SECONDS)
+        return is_in_time and not is_disconnected
 
     @property
     def is_fence_recent(self) -> bool:

@@ -184,7 +184,7 @@ class FlowExecutor:
         self, step: Step, caller: Caller, execution: OperationExecution
     ) -> Any:
         # A read must see the changes that the flow made before it.
-        if execution.has_pending_changes:
+        if execution.pending_changes:
             await execution.save_pending_changes()
         try:
             result = await self._perform_step(step, caller)

@@ -429,7 +429,7 @@ class IdempotencyGuard:
     async def _save_before_first_step(
         self, execution: OperationExecution, write_request: WriteRequest
     ) -> None:
-        await execution.save_before_first_step()
+        await execution.save_before_first_step(self._recipient_locks.find_lock_to_take(execution))
         try:
             # The client may have retried at another instance before that could see this operation.
             write_request.caller.check_connected()

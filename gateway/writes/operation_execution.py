@@ -74,9 +74,6 @@ from mappings.forwarded_writes import ROUTING_KIND
 if TYPE_CHECKING:
     from gateway.writes.journal import Journal
 
-START_DEADLINE_SECONDS = 25.0
-"""Seconds after its request was received within which a start is sent (contract, section 7)."""
-
 
 class OperationExecution(msgspec.Struct, eq=False, weakref=True):
     """An operation that this process executes, with its unsaved steps, changes and outcomes."""
@@ -121,11 +118,13 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
     """New aliases in the response, legacy to current id; saved when the operation is finished."""
     is_long: bool = False
     """Whether its values are so long that they are encoded in a worker thread."""
+    has_recipient_lock: bool = False
+    """Whether it took the lock of its recipient when it was saved."""
     has_step_rows: bool = False
     """Whether there may be rows of step results."""
     has_chunks: bool = False
     """Whether any of its stored texts may be in chunks."""
-    _pending_changes: list[CompareAndSet] = []
+    pending_changes: list[CompareAndSet] = []
     """Changes of object state to save with the next checkpoint."""
     _position: int = 0
     _saved_step_count: int = 0
@@ -188,7 +187,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         self._unsaved_steps = previous._unsaved_steps
         self._unsaved_outcomes = previous._unsaved_outcomes
         self._unsaved_change_end = previous._unsaved_change_end
-        self._pending_changes = previous._pending_changes
+        self.pending_changes = previous.pending_changes
         if self._unsaved_outcomes and self._unsaved_outcomes[-1].state == CONFIRMED:
             # That outcome comes from reads, so it is read again: another write may have claimed
             # the object since.
@@ -217,7 +216,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         guards = build_batch_not_superseded_checks(call)
         await self._save_checkpoint(
             new_write=write,
-            object_changes=[*self._routing_changes_if_first, *guards],
+            object_changes=[*(self.routing_changes if self.has_changed_nothing else ()), *guards],
             **self._build_freeze_and_restore_checks(is_first_change) | {"refuses_if_frozen": True},
         )
         self.writes[write.number] = write
@@ -228,14 +227,10 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
 
         By both clocks: while a machine is suspended, one of them usually stops.
         """
-        return self._is_recent(self.fenced_at, self.journal.fence_after_seconds)
+        return self.is_recent(self.fenced_at, self.journal.fence_after_seconds)
 
-    @property
-    def is_batch_start_in_time(self) -> bool:
-        """Whether the start was requested at most ``START_DEADLINE_SECONDS`` ago."""
-        return self._is_recent(self.received_at, START_DEADLINE_SECONDS)
-
-    def _is_recent(self, earlier: tuple[float, float], seconds: float) -> bool:
+    def is_recent(self, earlier: tuple[float, float], seconds: float) -> bool:
+        """Whether a reading of both clocks is at most so many seconds old."""
         monotonic, wall = self.journal.read_clocks()
         return abs(monotonic - earlier[0]) < seconds and abs(wall - earlier[1]) < seconds
 
@@ -255,14 +250,14 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         """
         # One commit less per request: no other request can see the difference until then.
         if self.is_saved and not (self.has_changed_nothing or has_preconditions(step)):
-            self._pending_changes.append(step)
+            self.pending_changes.append(step)
             self._append_changing_step(step, None)
             return
         self._unsaved_steps.append((step, None))
         has_checks = self.operation.method != "GET" and self.has_changed_nothing
         try:
             await self._save_checkpoint(
-                object_changes=[*self._routing_changes_if_first, step],
+                object_changes=[*(self.routing_changes if self.has_changed_nothing else ()), step],
                 **self._build_freeze_and_restore_checks(has_checks),
             )
         # The refusal is the result of the step: a replay must take the same way.
@@ -278,14 +273,6 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
     async def save_pending_changes(self) -> None:
         """Saves pending changes, before a step that must see them."""
         await self._save_checkpoint()
-
-    @property
-    def has_pending_changes(self) -> bool:
-        return bool(self._pending_changes)
-
-    @property
-    def _routing_changes_if_first(self) -> Sequence[CompareAndSet]:
-        return self.routing_changes if self.has_changed_nothing else ()
 
     def _build_freeze_and_restore_checks(self, is_first_change: bool) -> dict[str, Any]:
         """Builds the checks of a first change; of later ones, only writes are refused, by a freeze."""
@@ -358,9 +345,9 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
 
     # Ends
 
-    async def save_before_first_step(self) -> None:
-        """Saves the operation before its first step, so that other processes see that it runs."""
-        await self._save_checkpoint()
+    async def save_before_first_step(self, recipient_lock: str | None = None) -> None:
+        """Saves the operation, with the recipient's lock if it is free, for other processes to see."""
+        await self._save_checkpoint(recipient_lock=recipient_lock)
 
     async def finish(self, answer: StoredText | None = None, key_digest: str | None = None) -> None:
         """Marks the operation as done, before its response is sent.
@@ -434,7 +421,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         # Read before the transaction, so that the fence never seems to be held for too long.
         started_at = self.journal.read_clocks()
         saved_steps, outcomes = self._unsaved_steps[:], self._unsaved_outcomes[:]
-        pending_changes = self._pending_changes[:]
+        pending_changes = self.pending_changes[:]
         is_first, step_results, record = not self.is_saved, None, self.operation_record
         if is_first:
             encoded_request = await self._encode(
@@ -463,7 +450,8 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
             **parts,
         )
         try:
-            await self.journal.operations.save_checkpoint(record, checkpoint)
+            if await self.journal.operations.save_checkpoint(record, checkpoint):
+                self.has_recipient_lock = True
         except _SAVE_ERRORS as error:
             raise self._translate_save_error(record, error) from None
         self.is_saved = True
@@ -474,7 +462,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         self._unsaved_change_end = 0
         del self._unsaved_steps[: len(saved_steps)]
         del self._unsaved_outcomes[: len(outcomes)]
-        del self._pending_changes[: len(pending_changes)]
+        del self.pending_changes[: len(pending_changes)]
         # It has disconnected while the transaction ran.
         if is_first and self.is_client_disconnected and not record.is_client_disconnected:
             with suppress(StoreUnavailable):

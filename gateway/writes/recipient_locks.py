@@ -9,6 +9,7 @@ import asyncio
 from contextlib import suppress
 
 from gateway.storage.operation_states import IN_DOUBT, RUNNING, UNDONE
+from gateway.storage.state_tables import RECIPIENT_LOCK_KIND
 from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
@@ -26,9 +27,6 @@ SERIALIZED_OPERATIONS = frozenset(
     {"create_payout_method", "update_payout_method", "update_recipient"}
 )
 """Operations that may read and then write one recipient's accounts."""
-
-_RECIPIENT_LOCK_KIND = "payout turn"
-"""The kind of object state that holds the lock on a recipient: the id of the operation."""
 
 _POLL_SECONDS = 0.2
 """Seconds between two attempts to take a lock."""
@@ -50,6 +48,7 @@ class RecipientLocks:
         if (
             # It held the lock when it was interrupted, and holds it until it is closed.
             execution.is_resumed
+            or execution.has_recipient_lock
             or execution.operation.name not in SERIALIZED_OPERATIONS
             or recipient is None
         ):
@@ -72,6 +71,19 @@ class RecipientLocks:
         except Failure:
             await execution.close(UNDONE)
             raise
+
+    def find_lock_to_take(self, execution: OperationExecution) -> str | None:
+        """Returns the recipient whose lock an operation takes when it is saved.
+
+        None if it needs no lock, or has to wait for it.
+        """
+        is_needed = (
+            self._reconciler.has_other_instances
+            and execution.operation.name in SERIALIZED_OPERATIONS
+        )
+        if not is_needed or self._find_earlier_execution(execution):
+            return None
+        return execution.request.ids.get("id")
 
     def _find_earlier_execution(self, execution: OperationExecution) -> OperationExecution | None:
         """Returns an earlier execution in this process that writes to the same recipient."""
@@ -104,7 +116,7 @@ class RecipientLocks:
     ) -> bool:
         """Tries to take the lock, which is free once the operation that holds it is closed."""
         record, object_state = execution.operation_record, self._journal.object_state
-        holder = (await object_state.load(record.tenant, _RECIPIENT_LOCK_KIND, recipient)).get(
+        holder = (await object_state.load(record.tenant, RECIPIENT_LOCK_KIND, recipient)).get(
             "holder"
         )
         # A closed or deleted holder has left its lock behind, which is free.
@@ -112,7 +124,7 @@ class RecipientLocks:
             return False
         # Of several that saw the same holder, one can replace it.
         acquire = CompareAndSet(
-            _RECIPIENT_LOCK_KIND, recipient, {"holder": record.id}, expected={"holder": holder}
+            RECIPIENT_LOCK_KIND, recipient, {"holder": record.id}, expected={"holder": holder}
         )
         try:
             await object_state.compare_and_set_all(record.tenant, [acquire])
