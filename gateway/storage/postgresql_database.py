@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from itertools import chain
@@ -35,6 +35,8 @@ INSTANCE_LOCKS = 0x7061796E
 """The class of the locks that processes hold while they run: "payn"."""
 
 POOL_SIZE = 10
+IDLE_SECONDS = 300
+"""Seconds after which an unused connection is not used again: a firewall may have forgotten it."""
 CLOSE_SECONDS = 30
 BEGIN_SECONDS = 5
 """BEGIN and ROLLBACK wait for no lock: a server that takes longer does not respond."""
@@ -138,7 +140,10 @@ _LOCK = "SELECT pg_advisory_xact_lock($1, hashtext(name)) FROM unnest($2::text[]
 
 
 class PostgresqlDatabase(Database):
-    """A pool of asyncpg's connections, which are opened when they are needed."""
+    """Connections that are opened when they are needed, and kept for the next transactions.
+
+    Not asyncpg's pool, which makes a task and some sixty calls of each use of a connection.
+    """
 
     dialect = "postgresql"
 
@@ -146,10 +151,9 @@ class PostgresqlDatabase(Database):
         super().__init__(location)
         self._dsn = dsn
         self._options = options
-        self._pool: Any = None
+        self._idle: list[tuple[float, Any]] = []
+        """Connections, each with the time of its last use; the last one is used first."""
         self._lock_connection: Any = None
-        self._opening = asyncio.Lock()
-        # The pool's own queue gives up after a time limit, also if the database is only busy.
         self._slots = asyncio.Semaphore(POOL_SIZE)
         self._failure: tuple[float, str] | None = None
         """When a transaction last failed after more than ``patience_seconds``, and the reason."""
@@ -177,8 +181,7 @@ class PostgresqlDatabase(Database):
     async def _run_with_retries(self, body: Body[Result], *, writes: bool) -> Result:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
-                async with self._acquire_connection(writes=writes) as connection:
-                    return await _run_transaction_on_connection(connection, body, writes=writes)
+                return await self._run_on_connection(body, writes=writes)
             except asyncpg.UniqueViolationError:
                 raise UniqueViolation from None
             except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError) as error:
@@ -197,9 +200,8 @@ class PostgresqlDatabase(Database):
                     raise
         raise AssertionError
 
-    @asynccontextmanager
-    async def _acquire_connection(self, *, writes: bool) -> AsyncIterator[Any]:
-        """Yields a connection, in a transaction if the body writes.
+    async def _run_on_connection(self, body: Body[Result], *, writes: bool) -> Result:
+        """Runs a body, and commits if it writes.
 
         A caller that waited while the database failed slowly is refused, because each would
         otherwise wait for the same timeout in turn. It must never get an error of another body: the
@@ -213,11 +215,15 @@ class PostgresqlDatabase(Database):
             try:
                 connection = await self._take_responding_connection(writes=writes)
                 try:
-                    yield connection
+                    result = await body(PostgresqlTransaction(connection))
+                    if writes:
+                        await _commit(connection)
+                except BaseException as error:
+                    await _roll_back_or_terminate(connection, error)
+                    raise
                 finally:
-                    # Never an error here, because the transaction may have been committed.
-                    with suppress(*_UNUSABLE):
-                        await self._pool.release(connection, timeout=BEGIN_SECONDS)
+                    if not connection.is_closed():
+                        self._idle.append((time.monotonic(), connection))
             except _ABORTED:
                 raise
             except _UNAVAILABLE as error:
@@ -225,39 +231,29 @@ class PostgresqlDatabase(Database):
                 if now - started_at > self.patience_seconds:
                     self._failure = now, describe_database_error(error)
                 raise
+            return result
 
     async def _take_responding_connection(self, *, writes: bool) -> Any:
         """Takes a connection that responds: a restart of the database must not cost a write."""
-        pool = self._pool or await self._open_pool()
         for _ in range(POOL_SIZE + 1):
-            connection = await pool.acquire()
+            used_at, connection = self._idle.pop() if self._idle else (time.monotonic(), None)
+            if connection is None:
+                connection = await asyncpg.connect(self._dsn, **self._options)
             try:
-                if writes:
-                    await connection.execute("BEGIN", timeout=BEGIN_SECONDS)
-                if not connection.is_closed():
+                if time.monotonic() - used_at < IDLE_SECONDS and not connection.is_closed():
+                    if writes:
+                        await connection.execute("BEGIN", timeout=BEGIN_SECONDS)
                     return connection
             except TimeoutError:
-                await _close_and_release_connection(pool, connection)
+                connection.terminate()
                 raise  # the others would not respond either
             except _UNUSABLE:
                 pass
             except BaseException:
-                await _close_and_release_connection(pool, connection)
+                connection.terminate()
                 raise
-            await _close_and_release_connection(pool, connection)
+            connection.terminate()
         raise asyncpg.InterfaceError("no usable connection")
-
-    async def _open_pool(self) -> Any:
-        async with self._opening:
-            if self._pool is None:
-                self._pool = await asyncpg.create_pool(
-                    self._dsn,
-                    min_size=0,
-                    max_size=POOL_SIZE,
-                    reset=_skip_session_reset,
-                    **self._options,
-                )
-        return self._pool
 
     async def hold_instance_lock(self, key: int) -> None:
         await self._try_lock("$2", INSTANCE_LOCKS, key)
@@ -292,35 +288,15 @@ class PostgresqlDatabase(Database):
             self._lock_connection.terminate()
         if self._writing:
             await asyncio.wait(self._writing, timeout=CLOSE_SECONDS)
-        if self._pool is not None:
-            if self._writing:
-                self._pool.terminate()
-            else:
-                await self._pool.close()
-            self._pool = None
-
-
-async def _skip_session_reset(_connection: Any) -> None:
-    """Replaces the pool's reset, a round trip: a transaction changes no setting of its session."""
-
-
-async def _close_and_release_connection(pool: Any, connection: Any) -> None:
-    connection.terminate()
-    await pool.release(connection)
-
-
-async def _run_transaction_on_connection(
-    connection: Any, body: Body[Result], *, writes: bool
-) -> Result:
-    """Runs a body, and commits if it writes."""
-    try:
-        result = await body(PostgresqlTransaction(connection))
-        if writes:
-            await _commit(connection)
-    except BaseException as error:
-        await _roll_back_or_terminate(connection, error)
-        raise
-    return result
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                for _ in range(POOL_SIZE):  # until no read uses a connection
+                    await self._slots.acquire()
+        self._slots = asyncio.Semaphore(POOL_SIZE)
+        while self._idle:
+            _, connection = self._idle.pop()
+            with suppress(*_UNUSABLE):
+                await connection.close(timeout=BEGIN_SECONDS)
 
 
 async def _commit(connection: Any) -> None:
@@ -336,6 +312,5 @@ async def _roll_back_or_terminate(connection: Any, error: BaseException) -> None
             if connection.is_in_transaction():
                 await connection.execute("ROLLBACK", timeout=BEGIN_SECONDS)
             return
-    # Also if ROLLBACK failed: the pool must not get a connection in a transaction, with its locks.
-    with suppress(asyncpg.InterfaceError):  # the pool has closed it
-        connection.terminate()
+    # Also if ROLLBACK failed: no other body may get a connection in a transaction, with its locks.
+    connection.terminate()
