@@ -70,8 +70,7 @@ format: $(VENV)/ready-dev
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/ready
-	$(BIN)/python -m gateway.docgen.reference
-	$(BIN)/python -m gateway.cli.command_reference
+	$(BIN)/python -m tests.reference_pages
 
 # Needs `payout-gateway serve --demo --traffic` in another shell, for a minute or longer.
 pictures: $(VENV)/ready-dev

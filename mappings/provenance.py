@@ -104,14 +104,6 @@ def explain_unsent_params(
             yield name, reason if name in known_params else "not a parameter of this request"
 
 
-TABLES_BY_MODULE: Mapping[str, tuple[FieldTable, ...]] = {
-    "recipients": (RECIPIENT, ADDRESS),
-    "payout_methods": (BANK, WALLET),
-    "batches": (BATCH,),
-    "payments": (PAYMENT,),
-}
-"""Module of an operation to the tables of its answers."""
-
 _TABLE_BY_NAME: Mapping[str, FieldTable] = {
     "recipient": RECIPIENT,
     "recipients": RECIPIENT,

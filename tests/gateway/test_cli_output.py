@@ -22,7 +22,6 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.cli import COMMAND_GROUPS, gateway, main
-from gateway.cli.command_reference import PAGE, render_commands_page
 from tests.processes import (
     COMMAND,
     build_command,
@@ -403,10 +402,6 @@ def find_usage_error(arguments: list[str]) -> str | None:
     except click.UsageError as error:
         return error.format_message()
     return None
-
-
-def test_commands_page_is_up_to_date() -> None:
-    assert PAGE.read_text("utf-8") == render_commands_page(), "run `make docs`"
 
 
 def test_help_groups_commands_by_task() -> None:
