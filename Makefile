@@ -30,10 +30,10 @@ BIN := $(VENV)/bin
 # Unit tests that start no process and hardly wait, and the transcripts without sockets.
 QUICK := tests/test_cases_in_process.py tests/test_suite_imports.py tests/mappings tests/gateway/simulator \
   --ignore tests/gateway/simulator/test_command.py tests/gateway/http tests/gateway/admission/load \
-  --ignore tests/gateway/admission/load/test_file_descriptors.py tests/gateway/test_curl.py tests/gateway/payloads/test_compressed_buffer.py \
+  --ignore tests/gateway/admission/load/test_file_descriptors.py tests/gateway/test_curl.py \
   tests/gateway/storage/test_ttl_cache.py \
   tests/gateway/test_reference.py tests/gateway/test_routes.py tests/gateway/http/test_request_paths.py \
-  tests/gateway/http/test_request_ids.py tests/gateway/payloads/test_json_codec.py tests/gateway/http/test_timeouts.py \
+  tests/gateway/http/test_request_ids.py tests/gateway/payloads/test_json_codec.py \
   tests/gateway/reads/test_listing.py tests/gateway/signed_api/test_credentials.py tests/gateway/storage/test_encryption.py \
   tests/gateway/upstream/test_circuit_breaker.py tests/gateway/upstream/test_clock.py
 # Three for each core, because tests often wait.
