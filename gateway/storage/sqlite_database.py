@@ -410,12 +410,16 @@ class SqliteDatabase(Database):
             cursor.execute("RELEASE job")
 
     async def acquire_lock(self, name: str) -> bool:
+        suffix = f".{hashlib.sha256(name.encode()).hexdigest()[:8]}" if name else ""
+        # The file is never deleted: two processes could otherwise lock two files of that name.
+        lock_file = os.open(f"{self.location}{suffix}.lock", os.O_CREAT | os.O_RDWR, 0o600)
         # Several attempts, because a command has the lock for a moment while it looks.
         for attempt in range(LOCK_ATTEMPTS):
-            if (lock_file := _try_lock(self.location, name)) is not None:
+            if _try_lock(lock_file, fcntl.LOCK_EX):
                 self._lock_files.append(lock_file)
                 return True
             await asyncio.sleep(attempt / 10)
+        os.close(lock_file)
         return False
 
     async def close(self) -> None:
@@ -438,21 +442,23 @@ class SqliteDatabase(Database):
 
 def is_served(location: str) -> bool:
     """Whether a gateway, perhaps this process, serves a file."""
-    if (lock_file := _try_lock(location, PROCESS_LOCK)) is not None:
-        os.close(lock_file)
-    return lock_file is None
-
-
-def _try_lock(location: str, name: str) -> int | None:
-    suffix = f".{hashlib.sha256(name.encode()).hexdigest()[:8]}" if name else ""
-    # The file is never deleted: two processes could otherwise lock two files of that name.
-    lock_file = os.open(f"{location}{suffix}.lock", os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        # Not created here: a gateway of another user could not open it.
+        lock_file = os.open(f"{location}.lock", os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _try_lock(lock_file, fcntl.LOCK_SH)
+    finally:
         os.close(lock_file)
-        return None
-    return lock_file
+
+
+def _try_lock(lock_file: int, kind: int) -> bool:
+    try:
+        fcntl.flock(lock_file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class _NotBrief(Exception):
