@@ -141,6 +141,9 @@ class LegacyHandler:
             if context.pending_delivery:
                 # Also after errors and cancellation, so that a repeated request is a retry.
                 self._idempotency_guard.deliveries.end(context.pending_delivery)
+            if context.caller:
+                # It has the request's body, and the connection refers to the context for a while.
+                context.caller.execution = None
         if inbound := context.shadow_request:
             # Queued, so that the client does not wait for the other service.
             caller = Caller(inbound.caller.key, context.request_id)
