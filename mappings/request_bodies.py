@@ -80,39 +80,44 @@ class _ValueParser(NamedTuple):
 @cache
 def compile_body_parser(shape: Any) -> NestedParser:
     """Compiles the parser of an object; those of all operations are compiled at import."""
-    parsers = [
-        (name, *_compile_value_parser(hint), name in shape.__required_keys__)
-        for name, hint in get_type_hints(shape, include_extras=True).items()
+    hints = get_type_hints(shape, include_extras=True)
+    # Statements instead of a loop over the fields: a body may have a hundred thousand objects.
+    lines = [
+        "def parse_object(value, place, problems):",
+        " if not isinstance(value, dict): raise build_invalid_field_error('must be an object')",
+        " if not value.keys() <= hints.keys(): problems.has_unknown_fields = True",
+        " fields = {}",
     ]
-
-    names = {name for name, *_ in parsers}
-
-    def parse_object(value: Any, place: Place, problems: BodyProblems) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise build_invalid_field_error("must be an object")
-        problems.has_unknown_fields |= not value.keys() <= names
-        fields: dict[str, Any] = {}
-        for name, parse, is_nested, is_nullable, is_required in parsers:
-            if name not in value and not is_required:
-                continue
-            item = value.get(name, "")
-            try:
-                # Clients send "" for a field that they leave out.
-                if item == "" and not (name in FIELDS_THAT_MAY_BE_EMPTY and name in value):
-                    if is_required:
-                        raise build_missing_error()
-                elif item is None and is_nullable:
-                    fields[name] = None
-                elif is_nested:
-                    fields[name] = parse(item, (*place, name), problems)
-                else:
-                    fields[name] = parse(item)
-            except InvalidValue as error:
-                problems.add_problem((*place, name), error)
-                problems.is_body_unusable |= is_required
-        return fields
-
-    return parse_object
+    bound: dict[str, Any] = {
+        "hints": hints,
+        "InvalidValue": InvalidValue,
+        "build_invalid_field_error": build_invalid_field_error,
+        "build_missing_error": build_missing_error,
+    }
+    for number, (name, hint) in enumerate(hints.items()):
+        parser, is_required = _compile_value_parser(hint), name in shape.__required_keys__
+        bound[f"parse_{number}"] = parser.parse
+        more_arguments = f", (*place, {name!r}), problems" if parser.is_nested else ""
+        statements = [("", f"fields[{name!r}] = parse_{number}(item{more_arguments})")]
+        if parser.is_nullable:
+            statements.insert(0, ("item is None", f"fields[{name!r}] = None"))
+        # Clients send "" for a field that they leave out.
+        if is_required or name not in FIELDS_THAT_MAY_BE_EMPTY:
+            missing_statement = "raise build_missing_error()" if is_required else "pass"
+            statements.insert(0, ("item == ''", missing_statement))
+        lines += [
+            " if True:" if is_required else f" if {name!r} in value:",
+            f"  item = value.get({name!r}, '')",
+            "  try:",
+            "   if False: pass",
+            *(f"   {f'elif {check}' if check else 'else'}: {text}" for check, text in statements),
+            "  except InvalidValue as error:",
+            f"   problems.add_problem((*place, {name!r}), error)",
+            f"   problems.is_body_unusable |= {is_required}",
+        ]
+    exec("\n".join([*lines, " return fields"]), bound)  # noqa: S102 - made of shapes only
+    parser_of_shape: NestedParser = bound["parse_object"]
+    return parser_of_shape
 
 
 def _compile_value_parser(hint: Any) -> _ValueParser:
