@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from mappings import money, objects, paging
 from mappings.batch_views import BATCH, Batch, drop_nulls
 from mappings.effects import JSON
-from mappings.lazy_sequences import map_rows, materialize_rows
+from mappings.lazy_sequences import iterate_field, map_rows, materialize_rows
 from mappings.matching import Payment
 from mappings.objects import build_legacy_payment, format_payout_method_display
 
@@ -81,7 +81,7 @@ def build_payment_list_item(
 
 def iterate_recipient_ids(payments: Sequence[Payment]) -> Iterator[str]:
     """Iterates over the recipient ids of the payments that show one."""
-    recipients = (payment.get("recipient") or {} for payment in payments)
+    recipients = (recipient or {} for recipient in iterate_field(payments, "recipient"))
     return (str(recipient["id"]) for recipient in recipients if recipient.get("id"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from mappings import money, paging
@@ -138,24 +139,36 @@ def drop_malformed_amounts(payment: SentPayment) -> tuple[SentPayment, list[Prob
     return payment._replace(body=body, refused_fields=refused_fields), problems
 
 
+class NamedRecipients:
+    """The recipients that payments name: the id of each, or else its address."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.addresses: dict[str, None] = {}
+
+    def add_recipient(self, payment: SentPayment) -> None:
+        recipient = payment.recipient
+        if id_ := recipient.get("id"):
+            self.ids.append(id_)
+        elif (address := recipient.get("email")) and len(self.addresses) <= MAX_ADDRESSES:
+            self.addresses[address] = None
+
+
 def validate_payments(
     payments: Iterable[SentPayment],
+    recipients: NamedRecipients,
     validate: Callable[[SentPayment], Iterable[Problem]] = validate_payment,
 ) -> Iterator[Problem]:
-    """Validates payments, and that they name no more addresses than one request may look up."""
-    addresses: set[str] = set()
+    """Validates payments, and that they name no more addresses than one request may look up.
+
+    Collects their ``recipients`` on the way.
+    """
     excess_payment: SentPayment | None = None
     for payment in payments:
         yield from validate(payment)
-        recipient = payment.recipient
-        if (
-            excess_payment is None
-            and not recipient.get("id")
-            and (address := recipient.get("email"))
-        ):
-            addresses.add(address)
-            if len(addresses) > MAX_ADDRESSES:
-                excess_payment = payment
+        recipients.add_recipient(payment)
+        if excess_payment is None and len(recipients.addresses) > MAX_ADDRESSES:
+            excess_payment = payment
     if excess_payment is not None:
         fault = f"is one address more than the {MAX_ADDRESSES:,} that a request may name"
         yield build_invalid_field_problem(
@@ -209,22 +222,22 @@ def validate_added_payment(payment: SentPayment, currency: JSON) -> Iterator[Pro
         )
 
 
-def resolve_recipients(payments: Iterable[SentPayment], batch_currency: JSON) -> SubFlow:
+def resolve_recipients(
+    payments: Iterable[SentPayment], batch_currency: JSON, named: NamedRecipients | None = None
+) -> SubFlow:
     """Looks up recipients: GET /recipients?email= once for each distinct address, in parallel.
 
     Returns a function that returns the recipient of a payment's body, with at least its id. Raises
     Invalid for an address of no recipient or of several, and for a recipient who cannot be paid.
+    ``named`` are the recipients of the payments, if they are collected already.
     """
-    addresses: dict[str, None] = {}
-    ids: list[str] = []
-    for payment in payments:
-        if id_ := payment.recipient.get("id"):
-            ids.append(id_)
-        else:
-            addresses[payment.recipient["email"]] = None
-    rows_by_address = yield from _find_recipients_by_email(list(addresses))
-    ids += (row["id"] for matches in rows_by_address.values() for row in matches)
-    facts_by_id = yield from load_recipient_facts(ids)
+    if named is None:
+        named = NamedRecipients()
+        for payment in payments:
+            named.add_recipient(payment)
+    rows_by_address = yield from _find_recipients_by_email(list(named.addresses))
+    found_ids = (row["id"] for matches in rows_by_address.values() for row in matches)
+    facts_by_id = yield from load_recipient_facts(chain(named.ids, found_ids))
     # Malformed values hide state problems: they have to be corrected in any case.
     value_problems, states = ProblemList(), ProblemList()
     # A recipient can be checked only against looked-up rows or stored facts.

@@ -12,7 +12,7 @@ from mappings.current import BALANCE_PATH, SUMMARY_PATH
 from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Parallel, SubFlow
 from mappings.errors import NOT_FOUND, is_transient
 from mappings.failures import Conflict, Failure, Invalid, Problem, Refused, Unreachable
-from mappings.lazy_sequences import filter_rows, map_rows, materialize_rows
+from mappings.lazy_sequences import filter_rows, iterate_field, map_rows, materialize_rows
 from mappings.matching import Entry, Payment, extract_recipient_id, match_payments_with_entries
 from mappings.payloads import extract_batch, find_payments
 
@@ -156,7 +156,7 @@ def _build_loaded_batch(stored_batch: StoredBatch, summary: JSON) -> SubFlow:
     if (
         stored_batch.facts.get("is_new")
         and payments is not None
-        and all(payment.get("id") for payment in payments)
+        and all(iterate_field(payments, "id"))
     ):
         entries = yield from _store_upstream_payment_ids(stored_batch, payments)
     return build_batch(

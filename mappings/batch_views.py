@@ -23,7 +23,7 @@ from typing import NamedTuple
 from mappings import current, legacy, money
 from mappings.effects import JSON, CompareAndSet
 from mappings.fields import FieldTable, declare_field_set_in_code, declare_read_only_fields
-from mappings.lazy_sequences import map_rows, materialize_rows
+from mappings.lazy_sequences import iterate_field, map_rows, materialize_rows
 from mappings.matching import Entry, Payment, match_payments_with_entries
 
 Facts = Mapping[str, JSON]
@@ -251,7 +251,7 @@ class MergedPayments:
 
 
 def _sum_source_amounts(payments: Sequence[Payment]) -> Decimal | None:
-    return money.sum_amounts(payment.get("sourceAmount") for payment in payments)
+    return money.sum_amounts(iterate_field(payments, "sourceAmount"))
 
 
 _NO_PAYMENTS = MergedPayments((), (), _SharedBatchFields(None, {}))
@@ -286,10 +286,7 @@ def build_batch(
 
 def _find_latest_processed_time(payments: Sequence[Payment]) -> JSON:
     """Returns the latest ``processedAt`` of the payments, as the service wrote it, or None."""
-    times = (
-        (_parse_moment(payment.get("processedAt")), payment.get("processedAt"))
-        for payment in payments
-    )
+    times = ((_parse_moment(text), text) for text in iterate_field(payments, "processedAt"))
     known_times = ((moment, text) for moment, text in times if moment is not None)
     return max(known_times, key=lambda known_time: known_time[0], default=(None, None))[1]
 
@@ -324,9 +321,7 @@ def _is_recreated(facts: Facts) -> bool:
 
 def _derive_source_currency(payments: Sequence[Payment]) -> JSON:
     """Returns the source currency of the payments if they agree on one, else None."""
-    currencies = {
-        payment["sourceCurrency"] for payment in payments if payment.get("sourceCurrency")
-    }
+    currencies = {currency for currency in iterate_field(payments, "sourceCurrency") if currency}
     return currencies.pop() if len(currencies) == 1 else None
 
 

@@ -86,14 +86,17 @@ def create_batch(request: Request) -> Flow:
     """
     body = request.body
     sent_payments = collect_sent_payments(body.get("payments"), problems=request.problems)
+    named_recipients = batch_bodies.NamedRecipients()
     request.raise_if_invalid(
         chain(
             batch_bodies.validate_source_currency(body, request.problems),
-            batch_bodies.validate_payments(sent_payments),
+            batch_bodies.validate_payments(sent_payments, named_recipients),
         )
     )
     currency = str(batch_bodies.derive_batch_currency(body))
-    find_recipient = yield from batch_bodies.resolve_recipients(sent_payments, currency)
+    find_recipient = yield from batch_bodies.resolve_recipients(
+        sent_payments, currency, named_recipients
+    )
     build_entry = partial(batch_bodies.build_entry_from_body, find_recipient)
     entries = materialize_rows(map_rows(build_entry, body.get("payments") or []))
     memo, description = request.options.send_memo, body.get("description")
@@ -203,7 +206,10 @@ def update_batch(request: Request) -> Flow:
     """
     payments = collect_sent_payments(request.body.get("payments"), problems=request.problems)
     added_payments = (payment for payment in payments if not payment.body.get("id"))
-    if problems := [*batch_bodies.validate_payments(added_payments, lambda _payment: ())]:
+    recipients = batch_bodies.NamedRecipients()
+    if problems := [
+        *batch_bodies.validate_payments(added_payments, recipients, lambda _payment: ())
+    ]:
         request.raise_if_invalid(problems)
     yield from change_batch(
         request,

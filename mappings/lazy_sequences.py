@@ -8,12 +8,13 @@ lists stay plain lists: the functions of this module accept both.
 
 from __future__ import annotations
 
-import marshal
 import pickle
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice, pairwise, starmap
-from typing import Any, TypeVar, overload
+from itertools import chain, islice, starmap
+from typing import Any, Self, TypeVar, overload
+
+from mappings.exact_json import compile_field_decoder, encode_plain_value, loads_trusted
 
 T = TypeVar("T")
 
@@ -23,11 +24,6 @@ SLICE_SIZE = 200
 UNSERIALIZED_BYTES = 256 * 1024
 """Size, if they were serialized, of the rows of a sequence that are not: reading rows again and
 again costs more than all else that is done with them, but as objects they take ten times as much.
-"""
-
-BLOCK_BYTES = 256 * 1024
-"""Minimum size of an allocation: many small ones would fragment the heap, and the process could not
-return the memory.
 """
 
 
@@ -45,6 +41,10 @@ class LazySequence(Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         for rows in self.iterate_slices():
             yield from rows
+
+    def iterate_field(self, name: str) -> Iterator[Any]:
+        """Iterates over a field of rows that are objects; None if one lacks it."""
+        return (row.get(name) for row in self)
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -67,40 +67,37 @@ class LazySequence(Sequence[Any]):
 
 
 class SerializedSequence(LazySequence):
-    """Rows of which the first are held as they are, and all others serialized."""
+    """Rows of which the first may be held as they are; all others are stored as compact JSON."""
 
     def __init__(self, rows: Iterable[Any] = ()) -> None:
-        self._slices: list[list[Any] | memoryview] = []
+        self._slices: list[list[Any] | bytes] = []
         self._count = 0
         self._unserialized_count = -1
-        self.row_types: set[type] = set()
-        """The types of the rows."""
+        self.row_types: set[type] | None = None
+        """The types of the rows, if they are known."""
         # A cache of one slice suffices, because rows are mostly read in order.
         self._cached_slice: tuple[int, list[Any]] = (-1, [])
         self.extend(rows)
 
+    @classmethod
+    def from_texts(cls, slices: Iterable[tuple[list[Any], bytes]]) -> Self:
+        """Creates a sequence from slices of its rows and their compact JSON, which it stores."""
+        sequence = cls()
+        sequence.row_types = set()
+        for rows, text in slices:
+            sequence._slices.append(text)
+            sequence._count += len(rows)
+            sequence.row_types.update(map(type, rows))
+        return sequence
+
     def extend(self, rows: Iterable[Any]) -> None:
         """Appends rows to a sequence of full slices, before it is read."""
-        block, ends = bytearray(), [0]
         for chunk in iterate_slices(rows):
             self._count += len(chunk)
-            self.row_types.update(map(type, chunk))
             if self._unserialized_count < 0:
                 self._unserialized_count = UNSERIALIZED_BYTES // len(_serialize(chunk))
-            if len(self._slices) < self._unserialized_count:
-                self._slices.append(chunk)
-                continue
-            block += _serialize(chunk)
-            ends.append(len(block))
-            # Slices share large allocations; see BLOCK_BYTES.
-            if len(block) >= BLOCK_BYTES:
-                self._append_block(block, ends)
-                block, ends = bytearray(), [0]
-        self._append_block(block, ends)
-
-    def _append_block(self, block: bytearray, ends: Sequence[int]) -> None:
-        view = memoryview(bytes(block))
-        self._slices += [view[start:end] for start, end in pairwise(ends)]
+            is_serialized = len(self._slices) >= self._unserialized_count
+            self._slices.append(_serialize(chunk) if is_serialized else chunk)
 
     def __len__(self) -> int:
         return self._count
@@ -111,9 +108,25 @@ class SerializedSequence(LazySequence):
             return stored_slice
         cached_number, rows = self._cached_slice
         if number != cached_number:
-            rows = _deserialize(stored_slice)
+            if _is_json(stored_slice):
+                rows = loads_trusted(stored_slice)
+            else:
+                rows = pickle.loads(stored_slice)  # noqa: S301 - our own data
             self._cached_slice = number, rows
         return rows
+
+    def iterate_texts(self) -> Iterator[bytes]:
+        """Iterates over the compact JSON of slices of the rows."""
+        for number, stored_slice in enumerate(self._slices):
+            if isinstance(stored_slice, bytes) and _is_json(stored_slice):
+                yield stored_slice
+            else:
+                yield encode_plain_value(self.read_numbered_slice(number))
+
+    def iterate_field(self, name: str) -> Iterator[Any]:
+        # The other fields are only skipped, in a fraction of the time.
+        decode = compile_field_decoder(name)
+        return (row.value for text in self.iterate_texts() for row in decode(text))
 
 
 class MappedSequence(LazySequence):
@@ -144,18 +157,13 @@ class MappedSequence(LazySequence):
         return rows
 
 
-def _serialize(values: list[Any]) -> bytes:
-    """Serializes values for use within this process; they take less memory than as JSON."""
-    try:
-        return marshal.dumps(values)  # Three times faster than pickle, but only for plain values.
-    except ValueError:
-        return pickle.dumps(values)
+def _serialize(rows: list[Any]) -> bytes:
+    """Serializes rows for use within this process: objects, which have only JSON values, as JSON."""
+    return encode_plain_value(rows) if {*map(type, rows)} == {dict} else pickle.dumps(rows)
 
 
-def _deserialize(serialized: memoryview) -> list[Any]:
-    if serialized[0] == pickle.PROTO[0]:
-        return pickle.loads(serialized)  # type: ignore[no-any-return] # noqa: S301 - our own data
-    return marshal.loads(serialized)  # type: ignore[no-any-return] # noqa: S302 - our own data
+def _is_json(stored_slice: bytes) -> bool:
+    return not stored_slice.startswith(pickle.PROTO)
 
 
 def _map_eagerly(function: Callable[..., Any], sources: Sequence[Sequence[Any]]) -> list[Any]:
@@ -223,5 +231,12 @@ def chain_rows(*sequences: Sequence[Any]) -> Sequence[Any]:
 
 def has_only_type(rows: Sequence[Any], row_type: type) -> bool:
     """Whether all rows are exactly of this type, not of a subclass."""
-    found_types = rows.row_types if isinstance(rows, SerializedSequence) else set(map(type, rows))
-    return found_types <= {row_type}
+    found_types = rows.row_types if isinstance(rows, SerializedSequence) else None
+    return (set(map(type, rows)) if found_types is None else found_types) <= {row_type}
+
+
+def iterate_field(rows: Sequence[Any], name: str) -> Iterator[Any]:
+    """Iterates over a field of rows that are objects; None if one lacks it."""
+    if isinstance(rows, LazySequence):
+        return rows.iterate_field(name)
+    return (row.get(name) for row in rows)

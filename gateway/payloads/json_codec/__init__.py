@@ -27,12 +27,8 @@ from gateway.payloads.json_codec.slice_decoding import (
     estimate_memory_bytes,
     loads_in_slices,
 )
-from gateway.payloads.json_codec.text_decoding import (
-    MAX_DEPTH,
-    MAX_DIGITS,
-    ExactDecimal,
-    loads_trusted,
-)
+from gateway.payloads.json_codec.text_decoding import MAX_DEPTH
+from mappings.exact_json import MAX_DIGITS, ExactDecimal, loads_trusted
 
 __all__ = [
     "LARGE_BYTES",

@@ -40,7 +40,7 @@ def loads(
             return loads_in_slices(data, packed_lists)
     if max_memory_bytes is not None and estimate_memory_bytes(data) > max_memory_bytes:
         raise JsonError("too many values")
-    reason, value = decode_with_refusal_reason(data)
+    reason, (value, _) = decode_with_refusal_reason(data)
     if reason:  # raised outside an except block, because a cause's text would hold the input
         raise JsonError(reason)
     return value

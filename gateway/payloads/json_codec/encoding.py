@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from itertools import chain
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from gateway.payloads.json_codec.json_levels import LISTS, iterate_dicts, list_nested_items
-from gateway.payloads.json_codec.text_decoding import MAX_DEPTH, ExactDecimal
+from gateway.payloads.json_codec.text_decoding import MAX_DEPTH
+from mappings.exact_json import ExactDecimal
 from mappings.lazy_sequences import LazySequence, MappedSequence, SerializedSequence
 
 
@@ -62,9 +63,12 @@ def _iter_encoded_slices(value: Any, encoder: msgspec.json.Encoder) -> Iterator[
     if isinstance(value, LazySequence):
         comma = b""
         yield b"["
-        for rows in value.iterate_slices():
+        texts: Iterable[bytes] = map(encoder.encode, value.iterate_slices())
+        if isinstance(value, SerializedSequence) and encoder is _ENCODER:
+            texts = value.iterate_texts()
+        for text in texts:
             # Without the brackets, so that the slices together form one list.
-            yield comma + encoder.encode(rows)[1:-1]
+            yield comma + text[1:-1]
             comma = b","
         yield b"]"
     elif isinstance(value, dict):

@@ -66,13 +66,13 @@ def _decode_object(text: bytes, packed_lists: Collection[str], depth: int) -> di
     for name, value in _split_object(text).items():
         is_list = bytes(memoryview(value)[:1]) == b"["
         if is_list and name in packed_lists:
-            rows = SerializedSequence(_iter_rows(value, depth))
+            rows = SerializedSequence.from_texts(_iter_slices(value, depth))
             # Most lists are short; as plain lists they take the simple path everywhere.
             fields[name] = rows if len(rows) > SLICE_SIZE else [*rows]
         elif len(memoryview(value)) > LARGE_BYTES and not is_list and depth < _MAX_LIST_DEPTH:
             fields[name] = _decode_object(value, packed_lists, depth + 1)
         else:
-            fields[name] = _decode_value(bytes(value), MAX_DEPTH - depth)
+            fields[name], _ = _decode_value(bytes(value), MAX_DEPTH - depth)
     return fields
 
 
@@ -97,23 +97,24 @@ def _count_whitespace(text: bytes) -> int:
     return sum(map(data.count, WHITESPACE))
 
 
-def _iter_rows(text: bytes, depth: int) -> Iterator[Any]:
-    """Yields the rows of a list in an object at a depth; raises NotSliceableError."""
+def _iter_slices(text: bytes, depth: int) -> Iterator[tuple[list[Any], bytes]]:
+    """Yields slices of a list in an object at a depth, and their texts; raises NotSliceableError."""
     try:
         rows = _LIST_DECODER.decode(text)
     except (ValueError, RecursionError):
         raise NotSliceableError from None
     for some_rows in iterate_chunks(rows, SLICE_SIZE):
-        yield from _decode_value(b"[%b]" % b",".join(some_rows), MAX_DEPTH - depth)
+        yield _decode_value(b"[%b]" % b",".join(some_rows), MAX_DEPTH - depth)
 
 
-def _decode_value(data: bytes, max_depth: int) -> Any:
+def _decode_value(data: bytes, max_depth: int) -> tuple[Any, bytes]:
+    """Decodes a value; returns it with its compact text. Raises NotSliceableError."""
     if len(data) > LARGE_BYTES and estimate_memory_bytes(data) > SLICE_BYTES:
         raise NotSliceableError
-    reason, value = decode_with_refusal_reason(data, max_depth)
+    reason, decoded = decode_with_refusal_reason(data, max_depth)
     if reason:
         raise NotSliceableError
-    return value
+    return decoded
 
 
 _OBJECT_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -3,48 +3,19 @@
 from __future__ import annotations
 
 from codecs import BOM_UTF8
-from decimal import Decimal
-from typing import Any, Self, Union
+from typing import Any, Union
 
 import msgspec
 import simplejson
 
 from gateway.payloads.json_codec.json_levels import list_nested_items
+from mappings.exact_json import MAX_DIGITS, encode_plain_value, loads_trusted, parse_number
 
 MAX_DEPTH = 64
 """Maximum nesting of objects and arrays; the documents' deepest body has five levels."""
 
 _SHALLOW_DEPTH = 8
 """Nesting of nearly all texts."""
-
-MAX_DIGITS = 4300
-"""Maximum digits of a number when written out: Python's own limit for ``int``."""
-
-
-class ExactDecimal(Decimal):
-    """A ``Decimal`` that is written with the text it was read from."""
-
-    __slots__ = ("_text",)
-    _text: str
-
-    def __new__(cls, text: str) -> Self:
-        number = super().__new__(cls, text)
-        number._text = text
-        return number
-
-    def __str__(self) -> str:
-        return self._text
-
-    # ``Decimal`` copies and pickles by value, which would lose the text.
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
-
-    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
-        return type(self), (self._text,)
-
 
 WHITESPACE = b" \t\n\r"
 
@@ -53,39 +24,36 @@ class NeedsStrictDecode(Exception):
     """The text is invalid, or may be, and needs the strict decoder."""
 
 
-def loads_trusted(text: str | bytes) -> Any:
-    """Like ``loads``, but without checks, for a text that ``dumps`` or ``dumps_trusted`` made."""
-    return _FAST_DECODER.decode(text)
-
-
-def decode_with_refusal_reason(data: bytes, max_depth: int = MAX_DEPTH) -> tuple[str, Any]:
-    """Decodes a text; returns the reason for a refusal, or an empty string and its value."""
+def decode_with_refusal_reason(
+    data: bytes, max_depth: int = MAX_DEPTH
+) -> tuple[str, tuple[Any, bytes]]:
+    """Decodes a text; returns the reason for a refusal, or "" and the value with its compact text."""
     try:
         return "", _decode_if_lossless(data, max_depth)
     except NeedsStrictDecode:
         reason, value = _decode_strictly_with_refusal_reason(data)
     if not reason and _is_nested_deeper_than(value, max_depth):
         reason = f"nested deeper than {MAX_DEPTH}"
-    return reason, value
+    return reason, (value, b"" if reason else encode_plain_value(value))
 
 
-def _decode_if_lossless(data: bytes, max_depth: int) -> Any:
+def _decode_if_lossless(data: bytes, max_depth: int) -> tuple[Any, bytes]:
     """Decodes a text whose value would be encoded to the same text; raises NeedsStrictDecode."""
     try:
         try:
             value = _SHALLOW_DECODER.decode(data)
         except msgspec.ValidationError:
-            value = _FAST_DECODER.decode(data)
+            value = loads_trusted(data)
             if _is_nested_deeper_than(value, max_depth):
                 raise NeedsStrictDecode from None
-        written = _ENCODER.encode(value)
+        written = encode_plain_value(value)
     except (ValueError, ArithmeticError, RecursionError):  # a DecodeError is a ValueError, too
         raise NeedsStrictDecode from None
     # Duplicate keys and every other loss make the encoded text shorter, and nothing makes it
     # longer. So removing whitespace inside of strings too cannot hide a difference.
     if written != data and written.translate(None, WHITESPACE) != data.translate(None, WHITESPACE):
         raise NeedsStrictDecode
-    return value
+    return value, written
 
 
 def _decode_strictly_with_refusal_reason(data: bytes) -> tuple[str, Any]:
@@ -96,7 +64,7 @@ def _decode_strictly_with_refusal_reason(data: bytes) -> tuple[str, Any]:
         value = _STRICT_DECODER.decode(text)
         # simplejson accepts half of a surrogate pair, which cannot be encoded as UTF-8 again.
         if b"\\ud" in data or b"\\uD" in data:
-            _ENCODER.encode(value)
+            encode_plain_value(value)
     except UnicodeDecodeError:
         return "not UTF-8", None
     except UnicodeEncodeError:
@@ -105,7 +73,7 @@ def _decode_strictly_with_refusal_reason(data: bytes) -> tuple[str, Any]:
         return f"not JSON: line {error.lineno} column {error.colno}", None
     except RecursionError:
         return f"nested deeper than {MAX_DEPTH}", None
-    except (ValueError, ArithmeticError):  # from ``_parse_number`` and from ``int``
+    except (ValueError, ArithmeticError):  # from ``parse_number`` and from ``int``
         return f"a number of more than {MAX_DIGITS} digits", None
     except _DuplicateKeyError as error:
         # Shortened, because the key is the client's and may be as long as the body.
@@ -141,23 +109,7 @@ def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _parse_number(text: str) -> Decimal:
-    number = Decimal(text)
-    # 1E999999999 is short to send, but a gigabyte when it is written out.
-    if len(text) > MAX_DIGITS or abs(number.adjusted()) > MAX_DIGITS:
-        raise ValueError
-    # A plain ``Decimal`` where possible: it needs no custom hook when it is encoded.
-    return number if str(number) == text else ExactDecimal(text)
-
-
-def _encode_exact_decimal(value: Any) -> msgspec.Raw:
-    if isinstance(value, ExactDecimal):
-        return msgspec.Raw(str(value).encode())
-    raise TypeError(f"not a decoded value: {type(value).__name__}")
-
-
-_STRICT_DECODER = simplejson.JSONDecoder(object_pairs_hook=_build_object, parse_float=_parse_number)
-_FAST_DECODER = msgspec.json.Decoder(float_hook=_parse_number)
+_STRICT_DECODER = simplejson.JSONDecoder(object_pairs_hook=_build_object, parse_float=parse_number)
 _SHALLOW_TYPE: Any = None | bool | int | str
 for _ in range(_SHALLOW_DEPTH):
     _SHALLOW_TYPE = Union[None, bool, int, str, dict[str, _SHALLOW_TYPE], list[_SHALLOW_TYPE]]  # noqa: UP007
@@ -166,5 +118,4 @@ _SHALLOW_DECODER = msgspec.json.Decoder(_SHALLOW_TYPE)
 
 It refuses numbers with a point or an exponent, for which there is no exact type.
 """
-_ENCODER = msgspec.json.Encoder(decimal_format="number", enc_hook=_encode_exact_decimal)
 _NESTS = {dict, list}

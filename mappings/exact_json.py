@@ -1,0 +1,77 @@
+"""JSON values with exact numbers, which are written as they were read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from functools import cache
+from typing import Any, Self
+
+import msgspec
+
+MAX_DIGITS = 4300
+"""Maximum digits of a number when written out: Python's own limit for ``int``."""
+
+
+class ExactDecimal(Decimal):
+    """A ``Decimal`` that is written with the text it was read from."""
+
+    __slots__ = ("_text",)
+    _text: str
+
+    def __new__(cls, text: str) -> Self:
+        number = super().__new__(cls, text)
+        number._text = text
+        return number
+
+    def __str__(self) -> str:
+        return self._text
+
+    # ``Decimal`` copies and pickles by value, which would lose the text.
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+        return type(self), (self._text,)
+
+
+def parse_number(text: str) -> Decimal:
+    number = Decimal(text)
+    # 1E999999999 is short to send, but a gigabyte when it is written out.
+    if len(text) > MAX_DIGITS or abs(number.adjusted()) > MAX_DIGITS:
+        raise ValueError
+    # A plain ``Decimal`` where possible: it needs no custom hook when it is encoded.
+    return number if str(number) == text else ExactDecimal(text)
+
+
+def _encode_exact_decimal(value: Any) -> msgspec.Raw:
+    if isinstance(value, ExactDecimal):
+        return msgspec.Raw(str(value).encode())
+    raise TypeError(f"not a decoded value: {type(value).__name__}")
+
+
+def loads_trusted(text: str | bytes) -> Any:
+    """Decodes a text of this program, without checks."""
+    return _DECODER.decode(text)
+
+
+def encode_plain_value(value: Any) -> bytes:
+    """Encodes a value that was decoded, or consists of the same types."""
+    return _ENCODER.encode(value)
+
+
+@cache
+def compile_field_decoder(name: str) -> Callable[[bytes], list[Any]]:
+    """Compiles a decoder like ``loads_trusted`` of one field of the objects in a list.
+
+    Each is in the field ``value`` of a result, and None in an object without the field.
+    """
+    row = msgspec.defstruct("Row", [("value", Any, None)], rename={"value": name})
+    return msgspec.json.Decoder(list[row], float_hook=parse_number).decode  # type: ignore[valid-type]
+
+
+_DECODER = msgspec.json.Decoder(float_hook=parse_number)
+_ENCODER = msgspec.json.Encoder(decimal_format="number", enc_hook=_encode_exact_decimal)
