@@ -9,6 +9,7 @@ lists stay plain lists: the functions of this module accept both.
 from __future__ import annotations
 
 import pickle
+import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, starmap
@@ -25,6 +26,13 @@ UNSERIALIZED_BYTES = 256 * 1024
 """Size, if they were serialized, of the rows of a sequence that are not: reading rows again and
 again costs more than all else that is done with them, but as objects they take ten times as much.
 """
+
+
+UNCOMPRESSED_BYTES = 2 * 1024 * 1024
+"""Size of the serialized rows of a sequence that are not compressed: more than of most batches."""
+
+_ZLIB_LEVEL = 1
+"""The fastest level: rows still shrink to a fifth."""
 
 
 class LazySequence(Sequence[Any]):
@@ -73,6 +81,7 @@ class SerializedSequence(LazySequence):
         self._slices: list[list[Any] | bytes] = []
         self._count = 0
         self._unserialized_count = -1
+        self._serialized_bytes = 0
         self.row_types: set[type] | None = None
         """The types of the rows, if they are known."""
         # A cache of one slice suffices, because rows are mostly read in order.
@@ -85,7 +94,7 @@ class SerializedSequence(LazySequence):
         sequence = cls()
         sequence.row_types = set()
         for rows, text in slices:
-            sequence._slices.append(text)
+            sequence._append_serialized_slice(text)
             sequence._count += len(rows)
             sequence.row_types.update(map(type, rows))
         return sequence
@@ -96,8 +105,15 @@ class SerializedSequence(LazySequence):
             self._count += len(chunk)
             if self._unserialized_count < 0:
                 self._unserialized_count = UNSERIALIZED_BYTES // len(_serialize(chunk))
-            is_serialized = len(self._slices) >= self._unserialized_count
-            self._slices.append(_serialize(chunk) if is_serialized else chunk)
+            if len(self._slices) < self._unserialized_count:
+                self._slices.append(chunk)
+            else:
+                self._append_serialized_slice(_serialize(chunk))
+
+    def _append_serialized_slice(self, serialized: bytes) -> None:
+        self._serialized_bytes += len(serialized)
+        is_compressed = self._serialized_bytes > UNCOMPRESSED_BYTES
+        self._slices.append(zlib.compress(serialized, _ZLIB_LEVEL) if is_compressed else serialized)
 
     def __len__(self) -> int:
         return self._count
@@ -108,20 +124,16 @@ class SerializedSequence(LazySequence):
             return stored_slice
         cached_number, rows = self._cached_slice
         if number != cached_number:
-            if _is_json(stored_slice):
-                rows = loads_trusted(stored_slice)
-            else:
-                rows = pickle.loads(stored_slice)  # noqa: S301 - our own data
+            rows = _deserialize(_decompress(stored_slice))
             self._cached_slice = number, rows
         return rows
 
     def iterate_texts(self) -> Iterator[bytes]:
         """Iterates over the compact JSON of slices of the rows."""
         for number, stored_slice in enumerate(self._slices):
-            if isinstance(stored_slice, bytes) and _is_json(stored_slice):
-                yield stored_slice
-            else:
-                yield encode_plain_value(self.read_numbered_slice(number))
+            text = b"" if isinstance(stored_slice, list) else _decompress(stored_slice)
+            is_text = text and _is_json(text)
+            yield text if is_text else encode_plain_value(self.read_numbered_slice(number))
 
     def iterate_field(self, name: str) -> Iterator[Any]:
         # The other fields are only skipped, in a fraction of the time.
@@ -162,8 +174,19 @@ def _serialize(rows: list[Any]) -> bytes:
     return encode_plain_value(rows) if {*map(type, rows)} == {dict} else pickle.dumps(rows)
 
 
-def _is_json(stored_slice: bytes) -> bool:
-    return not stored_slice.startswith(pickle.PROTO)
+def _deserialize(serialized: bytes) -> list[Any]:
+    if _is_json(serialized):
+        return loads_trusted(serialized)  # type: ignore[no-any-return]
+    return pickle.loads(serialized)  # type: ignore[no-any-return] # noqa: S301 - our own data
+
+
+def _is_json(serialized: bytes) -> bool:
+    return not serialized.startswith(pickle.PROTO)
+
+
+def _decompress(stored_slice: bytes) -> bytes:
+    # The first byte of zlib's format, in which neither JSON of a list nor a pickle begins.
+    return zlib.decompress(stored_slice) if stored_slice.startswith(b"x") else stored_slice
 
 
 def _map_eagerly(function: Callable[..., Any], sources: Sequence[Sequence[Any]]) -> list[Any]:

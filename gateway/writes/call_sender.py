@@ -173,6 +173,7 @@ class CallSender:
             caller.service_seconds += seconds
             name = key.environment, call.method, endpoint.path
             metrics.pending_calls.append((name, outcome, seconds))
+        del data, sending  # the body may be large, and so may the response
         body: JSON
         if caller.is_long or len(reply.body) > json_codec.LARGE_BYTES:
             body = await self._decode_long_response(call, caller, reply.body)
