@@ -52,18 +52,13 @@ async def _load_id_pairs(
     store: Store, owner: Tenant, statements: _IdPairStatements, wanted: Iterable[str]
 ) -> Sequence[Any]:
     """Loads rows of legacy and current id; imported ones come last."""
-    if not (names := sorted(set(wanted))):
+    if not (names := tuple(sorted(set(wanted)))):
         return ()
-    rows: Sequence[Any] | None = None
+    statement, values = statements.select_some, {**owner._asdict(), "names": names}
     if len(names) == 1:
-        values = {**owner._asdict(), "name": names[0]}
-        rows = store.database.fetch_now(statements.select_one, values)
-    if rows is None:
-        some = {**owner._asdict(), "names": names}
-        rows = await store.read(
-            lambda tx: tx.fetch(statements.select_some, some), is_brief=len(names) <= FEW
-        )
-    return rows
+        statement, values = statements.select_one, {**owner._asdict(), "name": names[0]}
+    rows = store.database.fetch_now(statement, values) if len(names) <= FEW else None
+    return await store.read(lambda tx: tx.fetch(statement, values)) if rows is None else rows
 
 
 _IS_TENANT = and_(*(legacy_ids.c[name] == bindparam(name) for name in ("merchant", "environment")))

@@ -123,11 +123,14 @@ class ObjectStateStore:
             )
             if rows is None or len(rows) > FEW:
                 rows = await self._store.read(lambda tx: tx.fetch(table.select_all, values))
-        elif ids := sorted(set(among)):
-            is_brief = len(ids) <= FEW
-            rows = await self._store.read(
-                lambda tx: tx.fetch(table.select_some, {**values, "ids": ids}), is_brief=is_brief
-            )
+        elif ids := tuple(sorted(set(among))):
+            values["ids"], is_brief, rows = ids, len(ids) <= FEW, None
+            if is_brief and not table.is_encrypted:
+                rows = self._store.database.fetch_now(table.select_some, values)
+            if rows is None:
+                rows = await self._store.read(
+                    lambda tx: tx.fetch(table.select_some, values), is_brief=is_brief
+                )
         else:
             return {}
         return await self._decode_facts_by_id(owner, kind, rows)
