@@ -89,7 +89,7 @@ class Journal:
         self.deliveries = Deliveries(self.operations, self.unsaved_executions, self.monotonic)
         self.replay_seconds = replay_seconds
         """Seconds after a delivered response for which an identical request is still a retry."""
-        # With several processes, the others see a delivery sooner if it does not wait for a checkpoint.
+        # Where commits run in order: a reset that follows a delivery must not be saved before it.
         self.deliveries_to_combine = self.deliveries if store.is_of_one_process else None
         self._hmac = KeyedHmac(store.encryption.derive_key_from_oldest("journal"))
 
