@@ -30,7 +30,7 @@ from gateway.operator.interruptions import (
     load_usage_affected_by_windows,
     resolve_window_key,
 )
-from gateway.storage import Store
+from gateway.storage import Store, Tenant
 from gateway.storage.brownout_rows import (
     Brownout,
     BrownoutHit,
@@ -173,9 +173,8 @@ def print_brownouts(*, as_json: bool, settings: Settings) -> None:
         click.echo(f"{window.id}  {span}  {effect}: {describe_window_scope(window)}")
         click.echo(f"    {describe_window_state(window, now)}")
         for hit, count in hits.get(window.id, {}).items():
-            click.echo(
-                f"    {hit.tenant} {hit.key}  {hit.operation}: {pluralize(count, 'request')}"
-            )
+            tenant = Tenant(hit.merchant, hit.environment)
+            click.echo(f"    {tenant} {hit.key}  {hit.operation}: {pluralize(count, 'request')}")
 
 
 def _build_window_json(
@@ -191,7 +190,7 @@ def _build_window_json(
         "refuses": window.refuses,
         "state": state,
         "hits": [
-            {**hit.tenant._asdict(), "key": hit.key, "operation": hit.operation, "requests": count}
+            {name: getattr(hit, name) for name in BrownoutHit._fields[1:]} | {"requests": count}
             for hit, count in hits.items()
         ],
     }

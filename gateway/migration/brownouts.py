@@ -66,7 +66,7 @@ class Brownouts:
             if brownout.is_match(key.merchant, key.name, operation, now)
         ]
         for brownout in matching:
-            self._hits[BrownoutHit(brownout.id, key.tenant, key.name, operation)] += 1
+            self._hits[BrownoutHit(brownout.id, *key.tenant, key.name, operation)] += 1
         # The other brownouts only count, to preview their effect.
         ends = [brownout.ends_at for brownout in matching if brownout.refuses]
         return _build_interruption(max(ends), now) if ends else None

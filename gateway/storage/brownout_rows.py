@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import and_, bindparam, insert, select, update
 
@@ -47,12 +47,12 @@ class Brownout:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class BrownoutHit:
-    """The key by which affected requests are counted."""
+class BrownoutHit(NamedTuple):
+    """What affected requests are counted by: the primary key of ``brownout_hits``."""
 
     brownout: str
-    tenant: Tenant
+    merchant: str
+    environment: str
     key: str
     operation: str
 
@@ -119,7 +119,7 @@ async def end_brownouts(store: Store, now: datetime, id_: str | None = None) -> 
 async def increment_brownout_hit_counts(store: Store, hits: Mapping[BrownoutHit, int]) -> None:
     if hits:
         # Always in the same order: two instances that update the same rows must not deadlock.
-        rows = sorted((_build_hit_row(hit, count) for hit, count in hits.items()), key=str)
+        rows = [{**hit._asdict(), "requests": hits[hit]} for hit in sorted(hits)]
         await store.write(lambda tx: tx.execute(_UPSERT_HITS, *rows))
 
 
@@ -131,16 +131,9 @@ async def load_hit_counts_by_brownout_id(store: Store) -> dict[str, dict[Brownou
     """Loads the counters by brownout id."""
     hits: dict[str, dict[BrownoutHit, int]] = {}
     for row in await store.read(lambda tx: tx.fetch(select(brownout_hits))):
-        hit = BrownoutHit(
-            row.brownout, Tenant(row.merchant, row.environment), row.key, row.operation
-        )
-        hits.setdefault(row.brownout, {})[hit] = row.requests
+        *key, requests = row
+        hits.setdefault(row.brownout, {})[BrownoutHit(*key)] = requests
     return hits
-
-
-def _build_hit_row(hit: BrownoutHit, count: int) -> dict[str, Any]:
-    columns = {"brownout": hit.brownout, "key": hit.key, "operation": hit.operation}
-    return {**columns, **hit.tenant._asdict(), "requests": count}
 
 
 def _parse_brownout(row: Any) -> Brownout:
