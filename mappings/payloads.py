@@ -6,6 +6,7 @@ document shows payloads of that kind. Every shape that a service may use for the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from mappings.effects import JSON
@@ -31,17 +32,32 @@ def extract_payments(body: JSON) -> Sequence[dict[str, JSON]]:
 def find_payments(body: JSON) -> Sequence[dict[str, JSON]] | None:
     """Finds the payments of a response, beside the batch or inside it, as a list or with ``meta``.
 
-    None means that the response has no list of payments, which is not an empty list.
+    None means that the response has no list of all payments, which is not an empty list.
     """
     for holder in (extract_batch(body), body):
-        payments = holder.get("payments")
+        payments, meta = holder.get("payments"), holder.get("meta")
         if isinstance(payments, dict):
-            payments = payments.get("payments")
+            meta, payments = payments.get("meta"), payments.get("payments")
         if isinstance(payments, list | LazySequence):
+            # A payment of another page would seem not to exist, and be made again.
+            if _is_page_of_longer_list(meta, len(payments)):
+                return None
             if has_only_type(payments, dict):
                 return payments
             return filter_rows(payments, lambda payment: isinstance(payment, dict))
     return None
+
+
+def _is_page_of_longer_list(meta: JSON, length: int) -> bool:
+    """Whether ``meta`` says that there are more rows, by their number, else by that of pages."""
+    if not isinstance(meta, dict):
+        return False
+    counts = {
+        name: int(text)
+        for name in ("records", "pages")
+        if re.fullmatch("[0-9]{1,18}", text := str(meta.get(name)))
+    }
+    return counts["records"] > length if "records" in counts else counts.get("pages", 1) > 1
 
 
 def extract_payment(body: JSON) -> dict[str, JSON]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +232,24 @@ async def test_add_waits_for_others_no_longer_than_for_one_call(tmp_path: Path) 
         }
         assert max(elapsed for *_, elapsed in responses) < 3 * seconds
         assert len(await day.load_amounts()) == 1 + added_count
+
+
+@pytest.mark.parametrize("meta", [{"page": 1, "pages": 2}, {"records": "2"}])
+async def test_add_on_another_page_of_the_summary_is_not_sent_again(
+    meta: dict[str, Any], tmp_path: Path
+) -> None:
+    async with open_operated_gateway(tmp_path) as setup:
+        day = await BatchInDoubt.create(setup)
+        await day.lose_add("11.00", "after")
+        (batch,) = setup.service.find_or_create_tenant().batches.values()
+        (first, _) = batch.payments.values()
+        shown = {"id": first.id, "recipient": {"id": first.recipient.id}, "amount": "10.00"}
+        summary = {"status": "open", "payments": {"payments": [shown], "meta": meta}}
+        body = json.dumps({"ok": True, "batchSummary": {"id": batch.id, **summary}}).encode()
+        setup.add_fault("GET", "/v1/batch/*/summary", status=200, body=body, times=100)
+        await setup.age_sent_writes()
+        assert (await day.add_payment("11.00")).status == 500
+        assert len(batch.payments) == 2
+        setup.service.faults.clear()
+        assert (await day.add_payment("11.00")).status == 200
+        assert len(batch.payments) == 2
