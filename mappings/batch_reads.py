@@ -156,6 +156,7 @@ def _build_loaded_batch(stored_batch: StoredBatch, summary: JSON) -> SubFlow:
     if (
         stored_batch.facts.get("is_new")
         and payments is not None
+        and len(payments) >= len(entries)
         and all(iterate_field(payments, "id"))
     ):
         entries = yield from _store_upstream_payment_ids(stored_batch, payments)

@@ -48,7 +48,7 @@ from mappings.batch_views import (
     restore_original_batch_fields,
 )
 from mappings.current import BALANCE_PATH
-from mappings.drafts import format_timestamp, submit_draft
+from mappings.drafts import format_timestamp, require_not_started, submit_draft
 from mappings.effects import (
     Answer,
     Call,
@@ -378,6 +378,7 @@ def _delete_batch(batch: Batch, request: Request, request_id: str | None = None)
             yield from call_service_under_batch_lock(batch, call)
         except NoSuchOperation:
             # The service keeps the batch, but a superseded one is never started.
+            yield from require_not_started(batch)
             superseded_ids.append(batch.upstream_id)
     redirects = tuple(
         CompareAndSet("alias", upstream, {"abandoned": True}) for upstream in superseded_ids

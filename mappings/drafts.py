@@ -10,7 +10,7 @@ import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
 from msgspec import structs
@@ -28,14 +28,14 @@ from mappings.batch_locks import (
     release_batch_lock,
     retry_on_conflict,
 )
-from mappings.batch_reads import add_recipient_details, load_batch_by_given_facts
+from mappings.batch_reads import WRONG_STATUS, add_recipient_details, load_batch_by_given_facts
 from mappings.batch_views import Batch, build_batch_record
 from mappings.effects import JSON, Call, CompareAndSet, Request, SubFlow
 from mappings.errors import (
     convert_not_found_if_field_named,
     convert_not_found_to_invalid_field,
 )
-from mappings.failures import Invalid, NoSuchOperation, Problem, Refused
+from mappings.failures import Failure, Halted, Invalid, NoSuchOperation, Problem, Refused
 from mappings.ids import derive_deterministic_id
 from mappings.lazy_sequences import chain_rows, filter_rows, map_rows
 from mappings.matching import Entry, Payment
@@ -49,6 +49,13 @@ CURRENCY_UNKNOWN = Problem(
 PAYEE_UNKNOWN = Problem(
     "invalid_status", "The batch cannot be changed: nothing tells whom all of its payments pay."
 )
+
+NOT_SHOWN_YET = Problem(
+    "internal_server_error",
+    "The service does not show all payments of this batch yet; nothing was done. Try again later.",
+)
+MAX_SUMMARY_LAG = timedelta(minutes=1)
+"""Time for which a summary may lack payments. Later they count as removed at the service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +149,7 @@ def edit_batch(
     )
     call = build_call(reconcile=outcome_rule)
     if "currency" in edit.facts:
+        yield from _require_up_to_date_summary(batch, request)
         yield from _recreate_in_currency(batch, request, call, edit)
         return
     try:
@@ -167,6 +175,7 @@ def edit_batch(
         }
         yield CompareAndSet("batch", batch.id, {**facts, "updatedAt": now})
         return
+    yield from _require_up_to_date_summary(batch, request)
     if batch.currency is None:
         # Such a draft could never be submitted.
         yield from release_batch_lock(batch)
@@ -181,6 +190,43 @@ def edit_batch(
     yield from _save_draft(
         batch, request, entries, edit.removed_ids, batch.upstream_id, facts=edit.facts
     )
+
+
+def _require_up_to_date_summary(batch: Batch, request: Request) -> SubFlow:
+    """Releases the lock and raises if a draft made of the batch's summary would lack payments.
+
+    A service may show a payment later than it confirms it.
+    """
+    yield from require_not_started(batch)
+    failure: Failure
+    if not batch.has_known_payments:
+        failure = Invalid(PAYEE_UNKNOWN)
+    elif len(batch.payments) < len(batch.entries) and _is_recent(batch, request.now):
+        failure = Halted(NOT_SHOWN_YET, retry_after=5)
+    else:
+        return
+    yield from release_batch_lock(batch)
+    raise failure
+
+
+def require_not_started(batch: Batch) -> SubFlow:
+    """Releases the lock and raises if the batch is started, although the service shows it as open.
+
+    Its client would be told that a batch is changed or deleted that is being paid.
+    """
+    if batch.facts.get("started"):
+        yield from release_batch_lock(batch)
+        raise Invalid(WRONG_STATUS)
+
+
+def _is_recent(batch: Batch, now: datetime) -> bool:
+    """Whether a payment may have been added so recently that the summary need not show it."""
+    try:
+        age = now - datetime.fromisoformat(str(batch.facts.get("updatedAt")))
+    # Without a date or a zone it may be.
+    except (ValueError, TypeError):
+        return True
+    return age < MAX_SUMMARY_LAG
 
 
 def _recreate_in_currency(batch: Batch, request: Request, edit_call: Call, edit: Edit) -> SubFlow:

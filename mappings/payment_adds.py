@@ -22,7 +22,7 @@ from mappings.batch_locks import (
 )
 from mappings.batch_reads import WRONG_STATUS
 from mappings.batch_views import SIGNED_ADDS, Batch, build_batch_record
-from mappings.drafts import build_entries_from_batch
+from mappings.drafts import build_entries_from_batch, format_timestamp
 from mappings.effects import JSON, AwaitFacts, CompareAndSet, LoadFacts, Request, Step, SubFlow
 from mappings.errors import OTHER_IN_DOUBT
 from mappings.failures import Conflict, Halted, Invalid, Unknown
@@ -42,6 +42,7 @@ class Add:
     body: Mapping[str, JSON]
     since: str
     """Identifies the lock: another value means that the batch was unlocked since."""
+    requested_at: str
 
     def load_bodies_of_other_adds(self) -> Generator[Step, Any, list[JSON]]:
         """Loads the bodies of other adds: under way, in doubt, or answered without an id.
@@ -83,12 +84,13 @@ def lock_batch_for_add(batch: Batch, request: Request, body: Mapping[str, JSON])
         raise Conflict("batch")
     # Recorded with the lock and before the call, so that no add is missed after a crash.
     new_facts = {ADDS: {**adds, request.seed: body}}
+    requested_at = format_timestamp(request.now)
     if batch.has_lock:
         yield CompareAndSet("batch", batch.id, new_facts)
-        return Add(batch, request.seed, body, str(batch.facts.get("since")))
+        return Add(batch, request.seed, body, str(batch.facts.get("since")), requested_at)
     since = f"{request.now.isoformat()} {request.seed}"
     yield build_batch_lock_acquisition(batch, {"phase": "editing", "since": since, **new_facts})
-    return Add(batch, request.seed, body, since)
+    return Add(batch, request.seed, body, since, requested_at)
 
 
 def store_added_payment_and_unlock(add: Add, entry: Entry) -> SubFlow:
@@ -106,7 +108,7 @@ def store_added_payment_and_unlock(add: Add, entry: Entry) -> SubFlow:
         remaining_adds.pop(add.name, None)
     yield build_batch_record(
         add.batch.id,
-        _build_facts_after_add(facts, remaining_adds),
+        {**_build_facts_after_add(facts, remaining_adds), "updatedAt": add.requested_at},
         chain_rows(other_entries, [entry]),
     )
 

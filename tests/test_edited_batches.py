@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from time import time
 from typing import Any
+
+import pytest
 
 from gateway.simulator import Fault, Service, ServiceOptions
 from tests.payouts import (
@@ -17,6 +20,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import GatewayUnderTest
+from tests.signed_requests import SigningClient, send_raw
 from tests.state import record_statements
 
 
@@ -257,3 +261,85 @@ async def test_an_edit_changes_nothing_that_payments_show_except_the_edited_term
             ("9.00", "1"),
             ("7.61", "1"),
         ]
+
+
+async def load_service_summary(gateway: GatewayUnderTest, service: Service) -> dict[str, Any]:
+    """Returns the body with which the service shows its only batch."""
+    (batch,) = service.find_or_create_tenant().batches
+    request = SigningClient().build_request(target=f"/v1/batch/{batch}/summary", stamp=int(time()))
+    body: dict[str, Any] = json.loads((await send_raw(gateway, request)).body)
+    return body
+
+
+def show_summary(service: Service, summary: dict[str, Any]) -> None:
+    """Lets the service show this summary until its faults are cleared."""
+    body = json.dumps(summary).encode()
+    service.faults.append(Fault("GET", "/v1/batch/*/summary", status=200, body=body, times=100))
+
+
+@pytest.mark.parametrize("has_added", [False, True], ids=["created", "added"])
+async def test_edit_loses_no_payment_that_the_summary_does_not_show_yet(
+    has_added: bool, tmp_path: Path
+) -> None:
+    service = Service(seed=1, options=ServiceOptions(inferred=False))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        amounts = ["10.00"] if has_added else ["10.00", "20.00"]
+        batch = await create_batch(gateway, recipient, *amounts)
+        payment = (await load_payment_ids(gateway, batch))[0]
+        summary = await load_service_summary(gateway, service)
+        if has_added:
+            added = {"recipient": {"id": recipient}, "sourceAmount": "20.00"}
+            await request_successfully(gateway, "POST", f"/batches/{batch}/payments", added)
+        else:
+            del summary["batchSummary"]["payments"][1]
+        show_summary(service, summary)
+        path, change = f"/batches/{batch}/payments/{payment}", {"sourceAmount": "11.00"}
+        response = await gateway.request("PATCH", f"/v1{path}", change)
+        assert response.status == 500
+        assert int(response.headers["Retry-After"]) > 0
+        assert "nothing was done" in response.body["errors"][0]["message"]
+        service.faults.clear()
+        await request_successfully(gateway, "PATCH", path, change)
+        await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
+        (start,) = service.batch_starts
+        payments = service.require_batch(start.batch_id).payments.values()
+        assert sorted(str(payment.amount) for payment in payments) == ["11.00", "20.00"]
+
+
+@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
+async def test_started_batch_is_not_superseded_although_the_summary_shows_it_as_open(
+    method: str, tmp_path: Path
+) -> None:
+    service = Service(seed=1, options=ServiceOptions(inferred=False))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "10.00")
+        summary = await load_service_summary(gateway, service)
+        await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
+        show_summary(service, summary)
+        payment = summary["batchSummary"]["payments"][0]["id"]
+        body = {"remove_payments": [{"id": payment}]} if method == "PATCH" else None
+        response = await gateway.request(method, f"/v1/batches/{batch}", body)
+        assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_status")
+        service.faults.clear()
+        assert len(await load_payment_ids(gateway, batch)) == 1
+
+
+async def test_batch_with_payments_that_nothing_shows_is_not_superseded(tmp_path: Path) -> None:
+    options = ServiceOptions(inferred=False, deviations=frozenset({"summary"}))
+    service = Service(seed=1, options=options)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        (current_recipient,) = service.find_or_create_tenant().recipients
+        payment = {"recipient": {"id": current_recipient}, "amount": "10.00", "currency": "USD"}
+        body = json.dumps({"currency": "USD", "payments": [payment]}).encode()
+        header = "Content-Type: application/json"
+        request = SigningClient().build_request(
+            "POST", "/v1/batches", body, header, stamp=int(time())
+        )
+        batch = (await send_raw(gateway, request)).parse_json["batch"]["id"]
+        added = {"payments": [{"recipient": {"id": recipient}, "sourceAmount": "5.00"}]}
+        response = await gateway.request("PATCH", f"/v1/batches/{batch}", added)
+        assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_status")
+        await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
+        assert [start.batch_id for start in service.batch_starts] == [batch]
