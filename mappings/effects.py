@@ -354,12 +354,14 @@ class Absent(msgspec.Struct, frozen=True):
 
 
 class MayExist(Absent, frozen=True):
-    """A batch may have been created, but the service lists no batches, so nobody can find it.
+    """A batch may have been created, but the service lists none, or too many: nobody can find it.
 
     Or a write was made that its client itself looks for.
 
     It pays nobody unless it is started, so the client may safely create another.
     """
+
+    reason: str = "the service lists no batches"
 
 
 class Inconclusive(msgspec.Struct, frozen=True):

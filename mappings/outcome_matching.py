@@ -25,18 +25,20 @@ def fetch_whole_list(
     path: str, rows_key: str, query: Mapping[str, str], witness: tuple[str, ...] | None = None
 ) -> Generator[Step, Any, list[dict[str, JSON]] | None]:
     """Fetches every row of a list; None if it is too long. Raises Unreachable without a list."""
-    found_rows: list[dict[str, JSON]] = []
+    rows: dict[str, dict[str, JSON]] = {}
     for number in range(1, MAX_LIST_PAGES + 1):
         params = {**query, "page": str(number), "pageSize": "100"}
         body = yield Call("GET", path, query=params, probe_ids=witness)
         # A missing list does not prove that the object is absent.
         if rows_key not in body:
             raise Unreachable(f"the response has no {rows_key}")
-        page_rows = [row for row in body[rows_key] or [] if isinstance(row, dict)]
-        found_rows += page_rows
-        pages = paging.parse_count_or_default((body.get("meta") or {}).get("pages"), 1)
-        if number >= pages or not page_rows:
-            return found_rows
+        previous_count = len(rows)
+        page_rows = (row for row in body[rows_key] or [] if isinstance(row, dict))
+        rows |= {str(row.get("id")): row for row in page_rows}
+        # Without ``meta`` only a page without a new row is known to be past the end.
+        is_new = len(rows) > previous_count
+        if number >= paging.compute_last_page_to_read(body, number, is_new=is_new):
+            return [*rows.values()]
     return None
 
 

@@ -66,7 +66,7 @@ def build_batch_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
             # create another one.
             return MayExist()
         if rows is None:
-            return Inconclusive("the service lists too many batches")
+            return MayExist(reason="the service lists too many batches")
         candidates = [
             row
             for row in rows

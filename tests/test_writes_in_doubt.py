@@ -20,6 +20,7 @@ from gateway.http.delivery import wait_for_tcp_acknowledgement
 from gateway.legacy_api import response_delivery
 from gateway.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from gateway.writes import step_records
+from mappings.outcome_matching import MAX_LIST_PAGES
 from tests.operator_commands import (
     AdjustableClock,
     OperatedGateway,
@@ -515,6 +516,38 @@ async def test_batch_create_in_doubt_is_found_in_the_list(tmp_path: Path) -> Non
         assert retry_response.status == 200, retry_response.text
         assert retry_response.body["batch"]["amount"] == "10.00"
         assert setup.service.creation_counts["batch"] == 2
+
+
+async def test_batch_create_in_doubt_is_found_behind_the_first_page_of_a_list_without_meta(
+    tmp_path: Path,
+) -> None:
+    options: dict[str, Any] = {"max_page_size": 1, "deviations": frozenset({"list-totals"})}
+    async with open_gateway_with_faults(tmp_path, **options) as setup:
+        recipient = await create_recipient(setup.gateway)
+        setup.add_fault("POST", "/v1/batches", close="after")
+        payment = {"recipient": {"id": recipient}, "sourceAmount": "10.00"}
+        body = {"sourceCurrency": "USD", "payments": [payment]}
+        assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
+        await create_batch(setup.gateway, recipient, "11.00")
+        setup.let_calls_expire()
+        assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 200
+        assert setup.service.creation_counts["batch"] == 2
+
+
+async def test_lost_batch_create_can_be_repeated_although_there_are_too_many_batches_to_search(
+    tmp_path: Path,
+) -> None:
+    async with open_gateway_with_faults(tmp_path, max_page_size=1) as setup:
+        recipient = await create_recipient(setup.gateway)
+        for amount in range(1, MAX_LIST_PAGES + 2):
+            await create_batch(setup.gateway, recipient, f"{amount}.00")
+        payment = {"recipient": {"id": recipient}, "sourceAmount": "99.00"}
+        body = {"sourceCurrency": "USD", "payments": [payment]}
+        setup.add_fault("POST", "/v1/batches", close="before")
+        assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
+        setup.let_calls_expire()
+        response = await setup.gateway.request("POST", "/v1/batches", body)
+        assert (response.status, response.body["batch"]["amount"]) == (200, "99.00")
 
 
 @pytest.mark.parametrize(

@@ -238,10 +238,6 @@ class OutcomePolicy:
         if wait := max(
             seconds_too_early, self.seconds_until_conclusive(execution.operation_record)
         ):
-            observation = (
-                "the service lists no batches"
-                if isinstance(outcome, MayExist)
-                else _NOT_SEEN_REASON
-            )
+            observation = outcome.reason if isinstance(outcome, MayExist) else _NOT_SEEN_REASON
             reason = f"{observation}; it may still be carried out"
             raise Unknown(reason, retry_after=wait)
