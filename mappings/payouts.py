@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import msgspec
 from msgspec import structs
@@ -363,9 +363,9 @@ def add_accounts_and_delete_replaced(
                     recipient, new_accounts[-1], plan.wallet_currency, field_map
                 )
     # Nothing is undone after Unknown: the account may exist, and reconciliation decides that first.
-    except Refused:
+    except Refused as refusal:
         if not is_undone_by_caller:
-            yield from _undo_account_additions(original, new_accounts)
+            yield from _undo_account_additions(original, new_accounts, refusal)
         raise
     visible = map_shown_accounts_by_type(original)
     old_accounts = [
@@ -395,16 +395,21 @@ def _set_wallet_currency(
     return {**fields, **_extract_account(response)}
 
 
-def _undo_account_additions(recipient: Recipient, new_accounts: list[dict[str, JSON]]) -> SubFlow:
-    """Deletes the accounts just added and makes the previous primary account primary again."""
+def _undo_account_additions(
+    recipient: Recipient, new_accounts: list[dict[str, JSON]], refusal: Refused
+) -> SubFlow:
+    """Makes the previous primary account primary again, and deletes the accounts just added."""
+    previous_primary = find_primary_account(recipient)
+    # Repeated until the service confirms it, or payments would go to an account whose client was
+    # told that it was refused.
+    if previous_primary and any(account["primary"] for account in new_accounts):
+        build_call = partial(_build_set_primary_account_call, refusal=refusal)
+        yield from _call_with_current_id(recipient, new_accounts, previous_primary, build_call)
     # Best effort: the client gets the error that caused the undo, not one of the undo itself.
-    with suppress(Failure):
-        for account in new_accounts:
-            yield _build_account_deletion(recipient["id"], account)
-        previous_primary = find_primary_account(recipient)
-        if previous_primary and any(account["primary"] for account in new_accounts):
+    for account in new_accounts:
+        with suppress(Failure):
             yield from _call_with_current_id(
-                recipient, new_accounts, previous_primary, _build_set_primary_account_call
+                recipient, new_accounts, account, _build_account_deletion
             )
 
 
@@ -445,10 +450,15 @@ def _drop_account_id_and_primary_flag(account: Mapping[str, JSON]) -> dict[str, 
     return {name: value for name, value in account.items() if name not in volatile}
 
 
-def _build_set_primary_account_call(recipient_id: str, account: Mapping[str, JSON]) -> Call:
+def _build_set_primary_account_call(
+    recipient_id: str, account: Mapping[str, JSON], refusal: Refused
+) -> Call:
+    """Builds the call that makes an account primary again, to undo a change that was refused."""
     fields = {"primary": True}
+    account = {**account, "primary": False}
     reconcile = recipient_outcomes.build_account_change_outcome_rule(recipient_id, account, fields)
-    return Call("PATCH", build_account_path(recipient_id, account), fields, reconcile=reconcile)
+    path = build_account_path(recipient_id, account)
+    return Call("PATCH", path, fields, reconcile=reconcile, undo_of=refusal)
 
 
 def _build_account_deletion(recipient_id: str, account: Mapping[str, JSON]) -> Call:

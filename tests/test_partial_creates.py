@@ -144,6 +144,40 @@ async def test_undo_of_a_refused_create_is_repeated_until_confirmed(
         await wait_until_async(lambda: _is_nothing_in_doubt(setup), 20)
 
 
+@pytest.mark.parametrize("undo_fault", ["503 empty", "429", "hang before"])
+async def test_refused_payout_method_does_not_stay_primary(undo_fault: str, tmp_path: Path) -> None:
+    async with open_setup(tmp_path) as setup:
+        recipient = (await setup.create()).body["recipient"]["id"]
+        setup.recorder.add_fault("429", "POST", ACCOUNTS, text="other@example.com")
+        for method in ("PATCH", "DELETE"):
+            setup.recorder.add_fault(
+                undo_fault, method, f"{ACCOUNTS}/*", executes=False, times=1000
+            )
+        bank = {"country": "US", "accountNum": "1234567", "routing": "021000021"}
+        payout = {
+            "primary": {"method": "bank", "currency": "USD"},
+            "accounts": {"bank": bank, "wallet": {"address": "other@example.com"}},
+        }
+        path = f"/v1/recipients/{recipient}/payout-methods"
+        assert (await setup.gateway.request("POST", path, payout)).status == 429
+        (paid,) = setup.list_recipients()
+
+        def list_primary_types() -> list[str]:
+            return [account.type for account in paid.accounts if account.is_primary]
+
+        assert list_primary_types() == ["bank-transfer"]
+        setup.recorder.faults.clear()
+
+        async def is_undone() -> bool:
+            setup.clock.ahead_seconds += 30
+            return list_primary_types() == ["wallet"]
+
+        await wait_until_async(is_undone, 40)
+        await wait_until_async(lambda: _is_nothing_in_doubt(setup), 20)
+        assert (await setup.gateway.request("POST", path, payout)).status == 200
+        assert list_primary_types() == ["bank-transfer"]
+
+
 async def test_rest_of_a_bulk_deletion_is_left_to_the_retry(tmp_path: Path) -> None:
     async with open_setup(tmp_path) as setup:
         body = {"sourceCurrency": "USD", "payments": []}
