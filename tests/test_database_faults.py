@@ -89,11 +89,12 @@ FAULTS: tuple[DatabaseFault, ...] = (lock_database, fill_disk, move_database, co
 
 
 def is_refused(response: GatewayResponse) -> bool:
-    """Whether the error has the legacy form and does not mention databases."""
+    """Whether the error has the legacy form, asks for a retry, and does not mention databases."""
     code = response.body["errors"][0]["code"]
     is_error = (response.status, code) == (500, "internal_server_error")
     return (
         is_error
+        and int(response.headers.get("Retry-After", 0)) > 0
         and response.text.startswith('{"ok":false,"errors":[')
         and "sqlite" not in response.text
     )

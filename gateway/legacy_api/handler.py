@@ -44,13 +44,13 @@ from gateway.storage.request_counts import UsageCounter
 from gateway.upstream import header_filter
 from gateway.writes.batch_routing import BatchRoutedElsewhereError
 from gateway.writes.caller import Caller
-from gateway.writes.executor import FlowExecutor
+from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, FlowExecutor
 from gateway.writes.idempotency import IdempotencyGuard
 from gateway.writes.write_request import LoadRoutingChecks, WriteRequest
 from mappings import errors
 from mappings.effects import JSON, Operation, Request
 from mappings.errors import ErrorAnswer
-from mappings.failures import Failure, Invalid, Problem, Unknown, Unreachable
+from mappings.failures import Failure, Halted, Invalid, Problem, Unknown, Unreachable
 
 MAX_ROUTING_ATTEMPTS = 5
 """Attempts to select the service of a request while other requests change where its batches are."""
@@ -172,13 +172,14 @@ class LegacyHandler:
                 "error.type": metrics.DATABASE_UNAVAILABLE,
                 "reason": str(error),
             }
-        else:
-            context.log_fields |= logs.describe_exception(error)
-            if context.caller and context.caller.execution and context.caller.execution.writes:
-                # It may have been executed: the client must not read 500 as "not executed".
-                return responses.build_error_response(
-                    errors.translate_failure(Unknown(type(error).__name__))
-                )
+            halted = Halted(errors.INTERNAL_ERROR, retry_after=MIN_RETRY_AFTER_SECONDS)
+            return responses.build_error_response(errors.translate_failure(halted))
+        context.log_fields |= logs.describe_exception(error)
+        if context.caller and context.caller.execution and context.caller.execution.writes:
+            # It may have been executed: the client must not read 500 as "not executed".
+            return responses.build_error_response(
+                errors.translate_failure(Unknown(type(error).__name__))
+            )
         return responses.build_error_response(errors.build_legacy_error(errors.INTERNAL_ERROR))
 
     async def _admit_and_answer_request(

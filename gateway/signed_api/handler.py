@@ -58,12 +58,14 @@ from gateway.upstream import header_filter, instrumentation
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest, PassthroughResponse
 from gateway.upstream.send_attempt import Fence
 from gateway.upstream.spool import Spool
+from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS
 from mappings import errors
 from mappings.effects import JSON
 from mappings.failures import (
     CircuitOpen,
     ClientDisconnected,
     Failure,
+    Halted,
     Invalid,
     Problem,
     Unknown,
@@ -177,9 +179,8 @@ class SignedHandler:
                 "error.type": metrics.DATABASE_UNAVAILABLE,
                 "reason": str(unavailable),
             }
-            error_response = responses.build_error_response(
-                errors.build_legacy_error(errors.INTERNAL_ERROR)
-            )
+            halted = Halted(errors.INTERNAL_ERROR, retry_after=MIN_RETRY_AFTER_SECONDS)
+            error_response = responses.build_error_response(errors.translate_failure(halted))
         except Exception as error:  # noqa: BLE001 - no client may see a traceback, and no log a text
             context.log_fields |= logs.describe_exception(error)
             # An error after a write was sent must not look like "not executed".

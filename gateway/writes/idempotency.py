@@ -135,7 +135,9 @@ class IdempotencyGuard:
                     if not execution.writes:
                         raise
                     log.error("database_unavailable", reason=str(unavailable))
-                    raise Unknown("the database cannot be used") from None
+                    raise Unknown(
+                        "the database cannot be used", retry_after=MIN_RETRY_AFTER_SECONDS
+                    ) from None
                 finally:
                     self._journal.release(execution)
                 if response is not None:
