@@ -72,7 +72,13 @@ def load_created_batch(facts: Facts, entries: Sequence[Entry], response: JSON) -
 def load_batch_by_given_facts(batch: Batch, facts: Facts) -> SubFlow:
     """Loads the batch that ``facts`` name (GET /batch/:id/summary), ignoring later stored state."""
     stored_batch = StoredBatch(batch.id, {**batch.facts, **facts}, batch.entries)
-    return (yield from _build_loaded_batch(stored_batch, (yield stored_batch.summary_call)))
+    try:
+        summary = yield stored_batch.summary_call
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        summary = {}  # just created, so that the service does not show it yet
+    return (yield from _build_loaded_batch(stored_batch, summary))
 
 
 def load_batches(batch_ids: Sequence[str]) -> SubFlow:

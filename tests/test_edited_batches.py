@@ -343,3 +343,21 @@ async def test_batch_with_payments_that_nothing_shows_is_not_superseded(tmp_path
         assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_status")
         await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
         assert [start.batch_id for start in service.batch_starts] == [batch]
+
+
+async def test_draft_is_started_although_the_service_does_not_show_its_new_batch_yet(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1, options=ServiceOptions(inferred=False))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "10.00", "20.00")
+        (payment, _) = await load_payment_ids(gateway, batch)
+        path = f"/batches/{batch}/payments/{payment}"
+        await request_successfully(gateway, "PATCH", path, {"sourceAmount": "11.00"})
+        refusal = b'{"ok":false,"errors":[{"code":"not_found","message":"Not found."}]}'
+        service.faults.append(Fault("GET", "/v1/batch/*/summary", status=404, body=refusal))
+        await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
+        assert service.faults == []
+        (start,) = service.batch_starts
+        payments = service.require_batch(start.batch_id).payments.values()
+        assert sorted(str(payment.amount) for payment in payments) == ["11.00", "20.00"]
