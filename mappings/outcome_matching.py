@@ -9,6 +9,7 @@ from typing import Any
 from mappings import paging
 from mappings.effects import JSON, Absent, Call, Confirmed, Inconclusive, InDoubtWrite, Step
 from mappings.failures import Unreachable
+from mappings.matching import extract_recipient_id
 from mappings.payloads import extract_payments
 
 MAX_LIST_PAGES = 20
@@ -60,7 +61,7 @@ def has_payment_ids(summary: JSON) -> bool:
 
 
 def has_recipient(payment: JSONObject) -> bool:
-    return bool(payment.get("recipient") or payment.get("recipientId"))
+    return bool(extract_recipient_id(payment) or payment.get("recipientId"))
 
 
 def select_created_object(

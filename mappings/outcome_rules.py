@@ -224,10 +224,11 @@ def _compare_payments(payment: JSONObject, row: JSONObject, batch_currency: JSON
     if _extract_recipient_id_of_sent_or_shown_payment(row) != extract_recipient_id(payment):
         return False
     comparisons = [
-        money.parse_amount(row[name]) == money.parse_amount(amount)
+        shown_amount == money.parse_amount(amount)
         for side, amount, currency in _list_possible_sides_and_amounts(payment, batch_currency)
         for name, currency_name in ((f"{side}Amount", f"{side}Currency"), ("amount", "currency"))
-        if row.get(name) is not None and row.get(currency_name) in (None, currency)
+        if (shown_amount := money.parse_amount(row.get(name))) is not None
+        and row.get(currency_name) in (None, currency)
     ]
     return any(comparisons) if comparisons else None
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gateway.simulator.state import Payment
 from tests.operator_commands import OperatedGateway, open_operated_gateway, wait_until_async
 from tests.payouts import create_batch, create_recipient, load_payment_ids, request_successfully
 from tests.running_gateway import GatewayResponse
@@ -234,19 +235,39 @@ async def test_add_waits_for_others_no_longer_than_for_one_call(tmp_path: Path) 
         assert len(await day.load_amounts()) == 1 + added_count
 
 
-@pytest.mark.parametrize("meta", [{"page": 1, "pages": 2}, {"records": "2"}])
-async def test_add_on_another_page_of_the_summary_is_not_sent_again(
-    meta: dict[str, Any], tmp_path: Path
+def build_summary(payment: Payment, *rows: dict[str, Any], meta: Any = None) -> bytes:
+    """Builds a summary that shows a payment completely, and further rows."""
+    recipient = {"id": payment.recipient.id}
+    shown = {"id": payment.id, "recipient": recipient, "amount": str(payment.amount)}
+    payments = {"payments": [shown, *rows], "meta": meta}
+    batch = {"id": payment.batch.id, "status": "open", "payments": payments}
+    return json.dumps({"ok": True, "batchSummary": batch}).encode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "meta"),
+    [
+        (None, {"page": 1, "pages": 2}),
+        (None, {"records": "2"}),
+        ({"recipient": {"email": "ada@example.com"}, "amount": "11.00"}, None),
+        ({"recipientId": "", "amount": "11.00"}, None),
+        ({"amount": "being computed"}, None),
+    ],
+)
+async def test_add_that_the_summary_does_not_show_completely_is_not_sent_again(
+    fields: dict[str, Any] | None, meta: Any, tmp_path: Path
 ) -> None:
     async with open_operated_gateway(tmp_path) as setup:
         day = await BatchInDoubt.create(setup)
         await day.lose_add("11.00", "after")
         (batch,) = setup.service.find_or_create_tenant().batches.values()
-        (first, _) = batch.payments.values()
-        shown = {"id": first.id, "recipient": {"id": first.recipient.id}, "amount": "10.00"}
-        summary = {"status": "open", "payments": {"payments": [shown], "meta": meta}}
-        body = json.dumps({"ok": True, "batchSummary": {"id": batch.id, **summary}}).encode()
-        setup.add_fault("GET", "/v1/batch/*/summary", status=200, body=body, times=100)
+        first, added = batch.payments.values()
+        default_fields = {"id": added.id, "recipient": {"id": added.recipient.id}}
+        if fields and "recipientId" in fields:
+            del default_fields["recipient"]
+        rows = [] if fields is None else [{**default_fields, **fields}]
+        summary = build_summary(first, *rows, meta=meta)
+        setup.add_fault("GET", "/v1/batch/*/summary", status=200, body=summary, times=100)
         await setup.age_sent_writes()
         assert (await day.add_payment("11.00")).status == 500
         assert len(batch.payments) == 2
