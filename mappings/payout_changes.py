@@ -112,11 +112,13 @@ class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
         methods = [*self.payout.methods]
         if self.new_primary_method and (self.payout.method or self.payout.currency):
             methods.append(self.new_primary_method)
-        return [
+        methods = [
             method
             for method in dict.fromkeys(methods)
             if self.find_account(method) and not self.is_new_account_needed(method)
         ]
+        # The primary one last: if another one is refused, payments still go where they did.
+        return sorted(methods, key=lambda method: method == self.new_primary_method)
 
     @cached_property
     def methods_to_create(self) -> list[str]:

@@ -178,6 +178,26 @@ async def test_refused_payout_method_does_not_stay_primary(undo_fault: str, tmp_
         assert list_primary_types() == ["bank-transfer"]
 
 
+async def test_refused_change_of_one_payout_method_leaves_the_primary_one(tmp_path: Path) -> None:
+    async with open_setup(tmp_path) as setup:
+        recipient = (await setup.create()).body["recipient"]["id"]
+        path = f"/v1/recipients/{recipient}/payout-methods"
+        payout = {
+            "primary": {"method": "bank", "currency": "USD"},
+            "accounts": {
+                "bank": {"country": "US", "accountNum": "1234567", "routing": "021000021"}
+            },
+        }
+        assert (await setup.gateway.request("POST", path, payout)).status == 200
+        setup.recorder.add_fault("429", "PATCH", f"{ACCOUNTS}/*", text="other@example.com")
+        accounts = {"bank": {"accountNum": "7654321"}, "wallet": {"address": "other@example.com"}}
+        response = await setup.gateway.request("PATCH", path, {"accounts": accounts})
+        assert response.status == 429
+        (paid,) = setup.list_recipients()
+        (bank,) = (account for account in paid.accounts if account.is_primary)
+        assert bank.fields["accountNum"] == "1234567"
+
+
 async def test_rest_of_a_bulk_deletion_is_left_to_the_retry(tmp_path: Path) -> None:
     async with open_setup(tmp_path) as setup:
         body = {"sourceCurrency": "USD", "payments": []}
