@@ -154,8 +154,6 @@ def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Sett
             "the key."
         )
     if erased.answers:
-        click.echo(
-            f"{erased.answers} answers are still stored, encrypted, for retried requests; they "
-            "expire in a day."
-        )
+        responses = pluralize(erased.answers, "encrypted response")
+        click.echo(f"Stored for another day, for retries of requests: {responses}.")
     click.echo(NOT_ERASED_NOTE)
