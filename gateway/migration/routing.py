@@ -138,13 +138,21 @@ class ServiceRouter:
         if find_mode_group(inbound.operation) != "batches" or not (batches := inbound.batches):
             return is_forwarded
         # The client has the response of a forwarded create, also if its commit failed.
-        await self._idempotency_guard.save_unsaved_forwarded_outcomes(key.tenant)
+        await self._idempotency_guard.reconciler.save_unsaved_forwarded_outcomes(key.tenant)
+        recorded_services = {
+            await self._batch_routing.find_backend(key.tenant, batch) for batch in batches
+        }
+        # The mode was just switched: another process may know the batch from a response that it has
+        # sent to its client, and not saved.
+        if (
+            not is_forwarded
+            and None in recorded_services
+            and await self._idempotency_guard.reconciler.is_batch_being_forwarded(key.tenant)
+        ):
+            raise Unreachable("the service of the batch is not recorded yet", retry_after=1)
         # A batch without a recorded service is at the one that the mode selects.
         default_service = "legacy" if is_forwarded else "current"
-        services = {
-            await self._batch_routing.find_backend(key.tenant, batch) or default_service
-            for batch in batches
-        }
+        services = {service or default_service for service in recorded_services}
         if len(services) > 1:
             # One request cannot be split: a failure of one part could not be reported.
             raise Invalid(BATCHES_AT_BOTH_SERVICES)

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from msgspec import structs
-from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, text, update
 
 from gateway.payloads.stored_json import StoredText
 from gateway.storage import checkpoints, chunks
@@ -36,7 +36,13 @@ from gateway.storage.operation_states import (
 from gateway.storage.operation_texts import OperationTexts
 from gateway.storage.sql import AnyOf
 from gateway.storage.store import Store
-from gateway.storage.tables import operation_objects, operation_steps, operations, upstream_writes
+from gateway.storage.tables import (
+    IS_OPEN,
+    operation_objects,
+    operation_steps,
+    operations,
+    upstream_writes,
+)
 from gateway.storage.tenants import Tenant
 
 
@@ -205,6 +211,17 @@ class OperationRepository(checkpoints.CheckpointWriter):
         """Like ``list_unfinished``, but without requests and object ids."""
         rows = await self._store.read(lambda tx: tx.fetch(statements.SELECT_UNFINISHED))
         return [await self._decrypt_record_response(_parse_record(row, {})) for row in rows]
+
+    async def is_running_elsewhere(self, tenant: Tenant, operation: str, instance: str) -> bool:
+        """Whether another process than ``instance`` executes a request of this operation."""
+        query = select(operations.c.id).where(
+            _build_tenant_condition(operations, tenant),
+            text(IS_OPEN),
+            operations.c.state == RUNNING,
+            operations.c.operation == operation,
+            operations.c.instance != instance,
+        )
+        return bool(await self._store.read(lambda tx: tx.fetch(query.limit(1))))
 
     async def list_by_object(
         self, tenant: Tenant | None, ids: Iterable[str]

@@ -24,7 +24,7 @@ from msgspec import structs
 from gateway.http.request_reader import generate_hex_id
 from gateway.http.responses import LegacyResponse
 from gateway.payloads.worker_thread import run_in_thread
-from gateway.storage import StoreUnavailable, Tenant
+from gateway.storage import StoreUnavailable
 from gateway.storage.operation_records import (
     DuplicateOperationError,
     OperationRecord,
@@ -96,7 +96,7 @@ class IdempotencyGuard:
         self._journal = journal
         self.deliveries = journal.deliveries
         self._executor = executor
-        self._reconciler = reconciler
+        self.reconciler = reconciler
         self._wait_seconds = wait_seconds
 
     async def answer(
@@ -143,7 +143,7 @@ class IdempotencyGuard:
                 if response is not None:
                     return response, execution.operation_record if execution.is_saved else None
                 if execution.operation_record.is_forwarded:
-                    await self._reconciler.save_unsaved_forwarded_outcomes(
+                    await self.reconciler.save_unsaved_forwarded_outcomes(
                         execution.operation_record.tenant
                     )
                 wait_state.first_attempt = execution.operation_record
@@ -281,10 +281,6 @@ class IdempotencyGuard:
             # Its state stays running although nothing executes it; the sweep reconciles that too.
             log.error("database_unavailable", reason=str(unavailable))
 
-    async def save_unsaved_forwarded_outcomes(self, tenant: Tenant) -> None:
-        """Saves outcomes whose commits failed; raises StoreUnavailable if they still do."""
-        await self._reconciler.save_unsaved_forwarded_outcomes(tenant)
-
     # Retry or new operation
 
     async def _find_or_start_execution(
@@ -329,7 +325,7 @@ class IdempotencyGuard:
                     first_attempt, _WaitState(wait_state.deadline, wait_state.received_at)
                 )
                 continue
-            is_executing = self._reconciler.is_operation_executing(first_attempt)
+            is_executing = self.reconciler.is_operation_executing(first_attempt)
             # What the legacy service executes can only be waited for.
             if not (is_executing and first_attempt.is_forwarded) and (
                 response := await stored_responses.load_first_attempt_response(
@@ -342,9 +338,7 @@ class IdempotencyGuard:
                 return stored_responses.add_replayed_header(response), first_attempt
             wait_state.first_attempt = first_attempt
             if not is_executing and (
-                execution := await self._reconciler.take_over(
-                    first_attempt, write_request.operation
-                )
+                execution := await self.reconciler.take_over(first_attempt, write_request.operation)
             ):
                 execution.received_at = wait_state.received_at
                 return execution
@@ -367,7 +361,7 @@ class IdempotencyGuard:
         )
         record = await run_in_thread(build_record) if caller.is_long else build_record()
         if write_request.operation.method != "GET":
-            await self._reconciler.wait_for_saved_connection_resets(record, wait_state.deadline)
+            await self.reconciler.wait_for_saved_connection_resets(record, wait_state.deadline)
         return record
 
     async def _load_related_records(self, record: OperationRecord) -> list[OperationRecord]:
@@ -379,8 +373,8 @@ class IdempotencyGuard:
             read_at = self._journal.monotonic()
             rows = await self._journal.operations.list_related_open(record)
             if rows:
-                await self._reconciler.load_leases_of_operations(rows)
-            own_rows = filter(self._reconciler.is_own, rows)
+                await self.reconciler.load_leases_of_operations(rows)
+            own_rows = filter(self.reconciler.is_own, rows)
             unhandled_ids = {
                 row.id for row in own_rows if not self._journal.is_handled_by_this_process(row)
             }
@@ -391,7 +385,7 @@ class IdempotencyGuard:
             # A row may have been closed, or inserted and closed, while it was read.
             checked_ids = unhandled_ids
         return sorted(
-            rows, key=self._reconciler.is_operation_executing
+            rows, key=self.reconciler.is_operation_executing
         ) + self._journal.list_identical_running_records(record, rows)
 
     async def _start_execution(
@@ -409,7 +403,7 @@ class IdempotencyGuard:
             write_request.forwarded_request or write_request.request,
         )
         execution.received_at = wait_state.received_at
-        may_be_duplicate = self._joins_running and self._reconciler.has_other_instances
+        may_be_duplicate = self._joins_running and self.reconciler.has_other_instances
         if may_be_duplicate and write_request.operation.method != "GET":
             execution.unrelated_ids = frozenset(row.id for row in rows)
         # If the first attempt was not executed, this is the second, and other retries join it.
@@ -418,7 +412,7 @@ class IdempotencyGuard:
             if write_request.routing_checks is not None:
                 execution.routing_changes = await write_request.routing_checks(record.id)
             # With several processes the start is saved at once, so that the others see it.
-            if write_request.idempotency_key or self._reconciler.has_other_instances:
+            if write_request.idempotency_key or self.reconciler.has_other_instances:
                 await self._save_before_first_step(execution, write_request)
         except BaseException as error:
             self._journal.release(execution)
@@ -487,12 +481,12 @@ class IdempotencyGuard:
         for row in rows:
             if not is_blocking(row, record):
                 continue
-            if not self._reconciler.is_operation_executing(row):
-                await self._reconciler.reconcile_blocking_write(row)
+            if not self.reconciler.is_operation_executing(row):
+                await self.reconciler.reconcile_blocking_write(row)
                 return True
             if row.state != RUNNING or row.fence or self._retries.is_resumed(row):
                 if self._journal.monotonic() > wait_state.deadline:
-                    raise self._reconciler.build_in_doubt_error(row)
+                    raise self.reconciler.build_in_doubt_error(row)
                 await self._wait_for_first_attempt(
                     row, _WaitState(wait_state.deadline, wait_state.received_at)
                 )

@@ -37,6 +37,7 @@ from mappings import FORWARDED, OPERATIONS, SIGNED, UNLISTED
 from mappings.effects import Operation
 from mappings.errors import OTHER_IN_DOUBT
 from mappings.failures import Failure, Halted, Unknown
+from mappings.forwarded_writes import FORWARDED_PREFIX
 
 SWEEP_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 60.0
@@ -186,6 +187,12 @@ class WriteReconciler:
                 await self.reconcile(row)
             if execution := self._journal.executions.get(id_):  # the sweep ends it
                 await execution.ended.wait()
+
+    async def is_batch_being_forwarded(self, tenant: Tenant) -> bool:
+        """Whether another process forwards a ``POST /batches``, or has not saved its response."""
+        return await self._journal.operations.is_running_elsewhere(
+            tenant, f"{FORWARDED_PREFIX}create_batch", self._journal.instance
+        )
 
     async def _has_news_of_forwarded(self, record: OperationRecord) -> bool:
         """Whether a forwarded write may end now: reads of the gateway would find out nothing."""
