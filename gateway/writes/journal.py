@@ -45,9 +45,8 @@ MAX_REMEMBERED_ENDS, ENDS_REMEMBERED_SECONDS = 20_000, 90.0
 
 def _generate_operation_id() -> str:
     # Rows of the same time have ids next to each other, so that one commit changes few pages of the
-    # indexes. The time repeats after 194 days: operators name an operation by 12 digits, of which
-    # the others must be random.
-    return f"{int(time.time()) & 0xFFFFFF:06x}{os.urandom(13).hex()}"
+    # indexes. Operators name an operation by 12 digits, most of which are random.
+    return f"{int(time.time()) >> 4 & 0xFFFF:04x}{os.urandom(14).hex()}"
 
 
 class Journal:
