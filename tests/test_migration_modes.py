@@ -1006,3 +1006,23 @@ async def test_write_abandoned_while_waiting_for_a_connection_is_not_sent(
         assert "unknown" in response.body["errors"][0]["message"]
         assert await holding_request
         assert len(setup.legacy.find_or_create_tenant().batches) == 1
+
+
+async def test_batch_of_an_unrecorded_response_is_asked_for_at_the_legacy_service(
+    tmp_path: Path,
+) -> None:
+    """The client may have the response of a create that the gateway has lost, or not yet saved."""
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
+        await setup.set_mode("forward")
+        setup.add_legacy_fault("POST", "/v1/batches", close="after")
+        create = await setup.gateway.request("POST", "/v1/batches", {"sourceCurrency": "USD"})
+        assert create.status == 500
+        (batch,) = setup.legacy.find_or_create_tenant().batches
+        await setup.set_mode("translate")
+        for unknown in ("B-1", "../recipients"):
+            response = await setup.gateway.request("DELETE", "/v1/batches", {"ids": [unknown]})
+            assert response.status == 404, unknown
+        setup.add_legacy_fault("GET", f"/v1/batches/{batch}", status=503, body=b"<html>")
+        assert (await setup.gateway.request("DELETE", f"/v1/batches/{batch}")).status == 500
+        assert (await setup.gateway.request("DELETE", f"/v1/batches/{batch}")).status == 200
+        assert not setup.legacy.find_or_create_tenant().batches

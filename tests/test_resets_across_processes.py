@@ -400,33 +400,3 @@ async def test_signed_start_that_another_process_confirmed_is_not_refused(
     assert response is not None
     assert response.status in (200, 500), response
     assert len(instances.service.batch_starts) == 1
-
-
-@pytest.mark.parametrize("instances", ["forward"], indirect=True)
-async def test_unknown_batch_may_be_one_that_another_process_just_forwarded(
-    instances: Instances,
-) -> None:
-    """The client has the response before it is saved, and the mode may be switched meanwhile."""
-    fault = Fault("POST", "/v1/batches", interface="legacy", answer_delay=3)
-    instances.service.faults.append(fault)
-    creation = asyncio.create_task(
-        instances.first.request("POST", "/v1/batches", {"sourceCurrency": "USD"})
-    )
-
-    async def is_running() -> bool:
-        return (await count_operations_by_state(instances.settings))["running"] == 1
-
-    await wait_until_async(is_running)
-    async with open_store(instances.settings.state) as store:
-        tenant = Tenant(KEY["merchant"], KEY["environment"])
-        await set_mode(store, tenant, "", ["batches"], "translate")
-    statuses = []
-    while not creation.done():
-        start = await instances.second.request("POST", "/v1/batches/B-1/start-processing")
-        statuses.append((start.status, start.headers.get("Retry-After")))
-    # Before the process has read the new mode, it asks the legacy service.
-    assert (500, "1") in statuses
-    batch = (await creation).body["batch"]["id"]
-    start = await instances.second.request("POST", "/v1/batches/B-1/start-processing")
-    assert start.status == 404
-    assert (await instances.second.request("GET", f"/v1/batches/{batch}")).status == 200

@@ -72,6 +72,16 @@ class LegacySender:
             call_recorder.record_status(response.status)
             return response
 
+    async def read(self, inbound: InboundRequest, target: str) -> PassedResponse:
+        """Reads an object with the key of a request; raises Unreachable."""
+        headers: CIMultiDict[str] = CIMultiDict(
+            (name, inbound.headers[name]) for name in _READ_HEADERS if name in inbound.headers
+        )
+        operation = replace(inbound.operation, method="GET")
+        return await self.forward(
+            replace(inbound, operation=operation, target=target, headers=headers, body=b"")
+        )
+
     async def _send_once(self, inbound: InboundRequest, fence: Fence | None) -> PassedResponse:
         caller, started_at = inbound.caller, perf_counter()
         caller.call_count += 1
@@ -221,25 +231,15 @@ class ForwardedWrite:
         is_creation = operation.name.removeprefix("create_") in _CREATED_OBJECTS
         if is_creation:
             path += f"/{answer.body.get('id')}"
-        read = replace(
-            inbound,
-            operation=replace(operation, method="GET"),
-            target=path.removesuffix("/start-processing").removesuffix("/generate-quote"),
-            headers=CIMultiDict(
-                (name, inbound.headers[name]) for name in _READ_HEADERS if name in inbound.headers
-            ),
-            body=b"",
-        )
+        target = path.removesuffix("/start-processing").removesuffix("/generate-quote")
         try:
-            response = await self._sender.forward(read)
+            response = await self._sender.read(inbound, target)
         except Failure as failure:
             reason = f"the legacy service cannot be read: {failure}"
         else:
             if response.status == 200:
                 return response
-            if is_creation and NOT_FOUND.code in [
-                problem.code for problem in parse_problems(response.body)
-            ]:
+            if is_creation and is_not_found(response):
                 raise ObjectNotShownError(
                     f"the legacy service has no {answer.body.get('id')}, which was recorded as made",
                     retry_after=FORWARDED_RETRY_AFTER_SECONDS,
@@ -265,6 +265,11 @@ def _build_passed_response(response: LegacyResponse) -> PassedResponse:
     headers: CIMultiDict[str] = CIMultiDict(response.headers)
     headers.setdefault("Content-Type", "application/json; charset=utf-8")
     return PassedResponse(response.status, headers, response.body_bytes)
+
+
+def is_not_found(response: PassedResponse) -> bool:
+    """Whether the service itself says that it has no such object, and not a proxy."""
+    return NOT_FOUND.code in [problem.code for problem in parse_problems(response.body)]
 
 
 def parse_problems(body: bytes) -> list[Problem]:

@@ -6,6 +6,7 @@ service, are forwarded unchanged to ``legacy_base_url`` with the client's own AP
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from gateway.auth.keys import ApiKey
@@ -15,6 +16,7 @@ from gateway.migration.forwarding import (
     ForwardedAnswer,
     ForwardedWrite,
     LegacySender,
+    is_not_found,
     parse_problems,
 )
 from gateway.migration.inbound_request import InboundRequest, parse_fields
@@ -26,6 +28,7 @@ from gateway.storage.mode_rows import COMPARE, FORWARD, TRANSLATE
 from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting
 from gateway.writes.idempotency import IdempotencyGuard
 from mappings import errors
+from mappings.current import ID_PATTERN
 from mappings.effects import CompareAndSet, Operation
 from mappings.failures import Failure, Invalid, Problem, Unreachable
 
@@ -139,24 +142,39 @@ class ServiceRouter:
             return is_forwarded
         # The client has the response of a forwarded create, also if its commit failed.
         await self._idempotency_guard.reconciler.save_unsaved_forwarded_outcomes(key.tenant)
-        recorded_services = {
-            await self._batch_routing.find_backend(key.tenant, batch) for batch in batches
+        services = {
+            await self._batch_routing.find_backend(key.tenant, batch)
+            # A batch without a recorded service is at the one that the mode selects.
+            or (
+                "legacy"
+                if is_forwarded or await self._is_unrecorded_at_legacy(inbound, batch)
+                else "current"
+            )
+            for batch in batches
         }
-        # The mode was just switched: another process may know the batch from a response that it has
-        # sent to its client, and not saved.
-        if (
-            not is_forwarded
-            and None in recorded_services
-            and await self._idempotency_guard.reconciler.is_batch_being_forwarded(key.tenant)
-        ):
-            raise Unreachable("the service of the batch is not recorded yet", retry_after=1)
-        # A batch without a recorded service is at the one that the mode selects.
-        default_service = "legacy" if is_forwarded else "current"
-        services = {service or default_service for service in recorded_services}
         if len(services) > 1:
             # One request cannot be split: a failure of one part could not be reported.
             raise Invalid(BATCHES_AT_BOTH_SERVICES)
         return services == {"legacy"}
+
+    async def _is_unrecorded_at_legacy(self, inbound: InboundRequest, batch: str) -> bool:
+        """Whether the legacy service has a batch that another process has not recorded.
+
+        A client has the response of a forwarded create before it is saved, and the mode may be
+        switched then; a response may also be lost.
+        """
+        tenant, reconciler = inbound.caller.key.tenant, self._idempotency_guard.reconciler
+        if not (
+            self._sender.has_environment(tenant.environment)
+            # The body of a bulk deletion may name anything.
+            and re.fullmatch(ID_PATTERN, batch)
+            and await reconciler.may_have_forwarded_unrecorded_batch(tenant)
+        ):
+            return False
+        response = await self._sender.read(inbound, f"/v1/batches/{batch}")
+        if response.status != 200 and not is_not_found(response):
+            raise Unreachable("the legacy service does not say whether it has the batch")
+        return response.status == 200
 
     # Comparing
 

@@ -212,14 +212,13 @@ class OperationRepository(checkpoints.CheckpointWriter):
         rows = await self._store.read(lambda tx: tx.fetch(statements.SELECT_UNFINISHED))
         return [await self._decrypt_record_response(_parse_record(row, {})) for row in rows]
 
-    async def is_running_elsewhere(self, tenant: Tenant, operation: str, instance: str) -> bool:
-        """Whether another process than ``instance`` executes a request of this operation."""
+    async def is_any_unfinished(self, tenant: Tenant, operation: str) -> bool:
+        """Whether a request of this operation is executed or in doubt."""
         query = select(operations.c.id).where(
             _build_tenant_condition(operations, tenant),
             text(IS_OPEN),
-            operations.c.state == RUNNING,
+            operations.c.state.in_((RUNNING, IN_DOUBT)),
             operations.c.operation == operation,
-            operations.c.instance != instance,
         )
         return bool(await self._store.read(lambda tx: tx.fetch(query.limit(1))))
 

@@ -188,10 +188,10 @@ class WriteReconciler:
             if execution := self._journal.executions.get(id_):  # the sweep ends it
                 await execution.ended.wait()
 
-    async def is_batch_being_forwarded(self, tenant: Tenant) -> bool:
-        """Whether another process forwards a ``POST /batches``, or has not saved its response."""
-        return await self._journal.operations.is_running_elsewhere(
-            tenant, f"{FORWARDED_PREFIX}create_batch", self._journal.instance
+    async def may_have_forwarded_unrecorded_batch(self, tenant: Tenant) -> bool:
+        """Whether a process forwards a ``POST /batches``, or one has no recorded response."""
+        return await self._journal.operations.is_any_unfinished(
+            tenant, f"{FORWARDED_PREFIX}create_batch"
         )
 
     async def _has_news_of_forwarded(self, record: OperationRecord) -> bool:
