@@ -42,7 +42,6 @@ LOCK_ATTEMPTS = 4
 MAX_GROUP_SIZE = 64
 """Maximum transactions in one commit; none is acknowledged before it has ended."""
 
-
 BEGIN_WRITE = "BEGIN IMMEDIATE"
 """IMMEDIATE, because a read that becomes a write may not get the lock."""
 
