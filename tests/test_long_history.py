@@ -278,7 +278,7 @@ async def test_metrics_queries_do_not_scan_finished_rows(tmp_path: Path) -> None
     async with open_store(build_settings(tmp_path, "http://127.0.0.1:1").state) as store:
         with record_statements() as queries:
             await load_state_gauges(store)
-        assert len(queries) == 9
+        assert len(queries) == 6
         with closing(sqlite3.connect(tmp_path / "gateway.db")) as connection:
             for query, values in queries:
                 explain = f"EXPLAIN QUERY PLAN {query}"
