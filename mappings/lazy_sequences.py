@@ -22,7 +22,13 @@ T = TypeVar("T")
 SLICE_SIZE = 200
 """Number of rows decoded at a time."""
 
-UNCOMPRESSED_BYTES = 1024 * 1024
+UNSERIALIZED_BYTES = 256 * 1024
+"""Size, if they were serialized, of the rows of a sequence that are not: reading rows again and
+again costs more than all else that is done with them, but as objects they take ten times as much.
+"""
+
+
+UNCOMPRESSED_BYTES = 2 * 1024 * 1024
 """Size of the serialized rows of a sequence that are not compressed: more than of most batches."""
 
 _ZLIB_LEVEL = 1
@@ -69,11 +75,12 @@ class LazySequence(Sequence[Any]):
 
 
 class SerializedSequence(LazySequence):
-    """Rows that are stored as compact JSON; those of a long sequence compressed."""
+    """Rows of which the first may be held as they are; all others are stored as compact JSON."""
 
     def __init__(self, rows: Iterable[Any] = ()) -> None:
-        self._slices: list[bytes] = []
+        self._slices: list[list[Any] | bytes] = []
         self._count = 0
+        self._unserialized_count = -1
         self._serialized_bytes = 0
         self.row_types: set[type] | None = None
         """The types of the rows, if they are known."""
@@ -96,7 +103,12 @@ class SerializedSequence(LazySequence):
         """Appends rows to a sequence of full slices, before it is read."""
         for chunk in iterate_slices(rows):
             self._count += len(chunk)
-            self._append_serialized_slice(_serialize(chunk))
+            if self._unserialized_count < 0:
+                self._unserialized_count = UNSERIALIZED_BYTES // len(_serialize(chunk))
+            if len(self._slices) < self._unserialized_count:
+                self._slices.append(chunk)
+            else:
+                self._append_serialized_slice(_serialize(chunk))
 
     def _append_serialized_slice(self, serialized: bytes) -> None:
         self._serialized_bytes += len(serialized)
@@ -107,17 +119,21 @@ class SerializedSequence(LazySequence):
         return self._count
 
     def read_numbered_slice(self, number: int) -> list[Any]:
+        stored_slice = self._slices[number]
+        if isinstance(stored_slice, list):
+            return stored_slice
         cached_number, rows = self._cached_slice
         if number != cached_number:
-            rows = _deserialize(_decompress(self._slices[number]))
+            rows = _deserialize(_decompress(stored_slice))
             self._cached_slice = number, rows
         return rows
 
     def iterate_texts(self) -> Iterator[bytes]:
         """Iterates over the compact JSON of slices of the rows."""
         for number, stored_slice in enumerate(self._slices):
-            text = _decompress(stored_slice)
-            yield text if _is_json(text) else encode_plain_value(self.read_numbered_slice(number))
+            text = b"" if isinstance(stored_slice, list) else _decompress(stored_slice)
+            is_text = text and _is_json(text)
+            yield text if is_text else encode_plain_value(self.read_numbered_slice(number))
 
     def iterate_field(self, name: str) -> Iterator[Any]:
         # The other fields are only skipped, in a fraction of the time.
