@@ -358,16 +358,9 @@ def _build_recipient_lock_upsert(kind: Any) -> Any:
 
     Of a closed or deleted holder the row is left over.
     """
-    insert, holder = kind.insert(_recipient_locks), operations.alias()
-    is_held = exists().where(
-        holder.c.id == literal_column(f"{_recipient_locks.name}.operation_id"),
-        or_(
-            *(
-                holder.c.state == literal_column(f"'{each}'")
-                for each in (states.RUNNING, states.IN_DOUBT)
-            )
-        ),
-    )
+    insert = kind.insert(_recipient_locks)
+    holder: ColumnElement[str] = literal_column(f"{_recipient_locks.name}.operation_id")
+    is_held = exists().where(operations.c.id == holder, UNFINISHED)
     new_values = {name: insert.excluded[name] for name in ("operation_id", "updated_at")}
     key = [column.name for column in _recipient_locks.primary_key]
     return insert.on_conflict_do_update(index_elements=key, set_=new_values, where=~is_held)

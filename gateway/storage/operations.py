@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from msgspec import structs
-from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, text, update
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, update
 
 from gateway.payloads.stored_json import StoredText
 from gateway.storage import checkpoints, chunks
@@ -36,13 +36,7 @@ from gateway.storage.operation_states import (
 from gateway.storage.operation_texts import OperationTexts
 from gateway.storage.sql import AnyOf
 from gateway.storage.store import Store
-from gateway.storage.tables import (
-    IS_OPEN,
-    operation_objects,
-    operation_steps,
-    operations,
-    upstream_writes,
-)
+from gateway.storage.tables import operation_objects, operation_steps, operations, upstream_writes
 from gateway.storage.tenants import Tenant
 
 
@@ -216,8 +210,7 @@ class OperationRepository(checkpoints.CheckpointWriter):
         """Whether a request of this operation is executed or in doubt."""
         query = select(operations.c.id).where(
             _build_tenant_condition(operations, tenant),
-            text(IS_OPEN),
-            operations.c.state.in_((RUNNING, IN_DOUBT)),
+            statements.UNFINISHED,
             operations.c.operation == operation,
         )
         return bool(await self._store.read(lambda tx: tx.fetch(query.limit(1))))
