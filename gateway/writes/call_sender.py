@@ -232,9 +232,7 @@ class CallSender:
         # reserved; but not of lists of very short items, which are split all at once.
         if cost <= MAX_SLICED_MEMORY * len(data):
             with suppress(json_codec.NotSliceableError):
-                return _discard_non_object(
-                    await run_in_thread(json_codec.loads_in_slices, data, json_codec.LONG_LISTS)
-                )
+                return await run_in_thread(json_codec.loads_in_slices, data, json_codec.LONG_LISTS)
         admission_slot = AdmissionSlot(self._load, caller.key.tenant_name)
         try:
             if cost > admission_slot.max_bytes:
@@ -337,10 +335,6 @@ def _decode_json_object(data: bytes) -> dict[str, JSON] | None:
         body = json_codec.loads(data)
     except json_codec.JsonError:
         return None
-    return body if isinstance(body, dict) else None
-
-
-def _discard_non_object(body: JSON) -> dict[str, JSON] | None:
     return body if isinstance(body, dict) else None
 
 

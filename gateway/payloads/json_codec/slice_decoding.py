@@ -39,8 +39,8 @@ class NotSliceableError(Exception):
     """The text must be decoded at once: it is invalid, or too much of it is in no long list."""
 
 
-def loads_in_slices(data: bytes, packed_lists: Collection[str]) -> Any:
-    """Like ``loads``, but never holds more than ``SLICE_BYTES`` of values at once.
+def loads_in_slices(data: bytes, packed_lists: Collection[str]) -> dict[str, Any]:
+    """Like ``loads`` of an object, but never holds more than ``SLICE_BYTES`` of values at once.
 
     Raises NotSliceableError.
     """
