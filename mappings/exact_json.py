@@ -53,14 +53,13 @@ def _encode_exact_decimal(value: Any) -> msgspec.Raw:
     raise TypeError(f"not a decoded value: {type(value).__name__}")
 
 
-def loads_trusted(text: str | bytes) -> Any:
-    """Decodes a text of this program, without checks."""
-    return _DECODER.decode(text)
+loads_trusted: Callable[[str | bytes], Any] = msgspec.json.Decoder(float_hook=parse_number).decode
+"""Decodes a text of this program, without checks."""
 
-
-def encode_plain_value(value: Any) -> bytes:
-    """Encodes a value that was decoded, or consists of the same types."""
-    return _ENCODER.encode(value)
+encode_plain_value: Callable[[Any], bytes] = msgspec.json.Encoder(
+    decimal_format="number", enc_hook=_encode_exact_decimal
+).encode
+"""Encodes a value that was decoded, or consists of the same types."""
 
 
 @cache
@@ -71,7 +70,3 @@ def compile_field_decoder(name: str) -> Callable[[bytes], list[Any]]:
     """
     row = msgspec.defstruct("Row", [("value", Any, None)], rename={"value": name})
     return msgspec.json.Decoder(list[row], float_hook=parse_number).decode  # type: ignore[valid-type]
-
-
-_DECODER = msgspec.json.Decoder(float_hook=parse_number)
-_ENCODER = msgspec.json.Encoder(decimal_format="number", enc_hook=_encode_exact_decimal)

@@ -297,8 +297,7 @@ def build_legacy_payout(
     method = METHOD_BY_ACCOUNT_TYPE.get(type_, type_)
     code = primary.get("currency") or recipient.get("primaryCurrency")
     return {
-        "autoswitch": build_legacy_payout_hold(facts, "autoswitch"),
-        "holdup": build_legacy_payout_hold(facts, "holdup"),
+        **build_legacy_payout_holds(facts),
         "primary": {"method": method, "currency": build_legacy_currency(code, options)},
         "method": method,
         "methodDisplay": format_payout_method_display(type_),
@@ -306,8 +305,11 @@ def build_legacy_payout(
     }
 
 
-def build_legacy_payout_hold(facts: Facts, name: str) -> dict[str, JSON]:
-    return {**DEFAULT_HOLD, **(facts.get(name) or {})}
+def build_legacy_payout_holds(facts: Facts) -> dict[str, dict[str, JSON]]:
+    return {
+        "autoswitch": {**DEFAULT_HOLD, **(facts.get("autoswitch") or {})},
+        "holdup": {**DEFAULT_HOLD, **(facts.get("holdup") or {})},
+    }
 
 
 def build_legacy_accounts(recipient: Mapping[str, JSON]) -> dict[str, JSON]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from mappings.banking import build_invalid_field_problem
 from mappings.effects import JSON, LegacyOptions
 from mappings.failures import Problem
-from mappings.objects import Facts, build_legacy_payout_hold
+from mappings.objects import Facts, build_legacy_payout_holds
 from mappings.payouts import Payout
 
 
@@ -15,7 +15,7 @@ def collect_changed_payout_holds(payout: Payout, facts: Facts) -> dict[str, JSON
     """Collects the holds to store: those that the client changed."""
     holds: dict[str, JSON] = {}
     for name, hold in payout.holds.items():
-        previous = build_legacy_payout_hold(facts, name)
+        previous = build_legacy_payout_holds(facts)[name]
         # A client that sends a whole object back, without changing the hold, did not request one.
         if {**previous, **hold} != previous:
             holds[name] = {**previous, **hold}

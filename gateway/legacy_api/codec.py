@@ -119,7 +119,8 @@ class LegacyCodec:
                 body = await run_in_thread(_materialize_lists, body)
         return Request(
             now=self._clock(),
-            seed=generate_hex_id(),  # not the request id, which a client may use for two requests
+            # Not the request id, which a client may use for two requests.
+            seed=generate_hex_id() if operation.is_write else "",
             ids={name: current_ids.get(id_, id_) for name, id_ in ids.items()}
             if current_ids
             else ids,
@@ -182,8 +183,7 @@ class LegacyCodec:
         tenant = caller.key.tenant
         sent_ids: Collection[str]
         if not body and not query:
-            # Of the path's names only countries are no ids.
-            sent_ids = [id_ for id_ in path_ids.values() if "-" in id_]
+            sent_ids = list(filter(ID_PATTERN.fullmatch, path_ids.values()))
         else:
             operation = context.operation
             assert operation is not None  # noqa: S101 - a request without one has no flow
@@ -199,9 +199,11 @@ class LegacyCodec:
         current_ids = self._ids.find_cached_current_ids(tenant, sent_ids)
         if current_ids is None:
             current_ids = await self._ids.map_legacy_to_current_ids(tenant, sent_ids)
-        context.client_ids = {current_ids.get(id_, id_): id_ for id_ in sent_ids}
         if current_ids:
+            context.client_ids = {current_ids.get(id_, id_): id_ for id_ in sent_ids}
             context.has_only_current_ids = False
+        else:
+            context.client_ids = dict(zip(sent_ids, sent_ids, strict=True))
         return current_ids
 
     async def _map_ids_in_large_request_to_current_ids(

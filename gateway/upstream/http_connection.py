@@ -125,7 +125,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._deadline = deadline
         if self._timer is None or deadline.ends_at < self._timer_at:
             self._start_timer()
-        self.header_lines = []
+        self.header_lines, self.fields = [], {}
         wakeup = self._wakeup = self._loop.create_future()
         transport.write(data)
         return wakeup
@@ -334,12 +334,12 @@ class UpstreamConnection(asyncio.Protocol):
         # After the head come only trailers, which are never headers, and unsolicited responses.
         if not self._has_headers:
             self.header_lines.append((name, value))
+            self.fields[name.lower()] = value
 
     def on_headers_complete(self) -> None:
         if self.is_complete:
             return
         self.status, self._has_headers = self._parser.get_status_code(), True
-        self.fields = {name.lower(): value for name, value in self.header_lines}
         if self._streamed_method == "HEAD" and self.status >= 200:
             # The parser cannot be told that no body follows, and is not used again.
             self.is_complete = self._is_damaged = True
@@ -352,7 +352,7 @@ class UpstreamConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         # Informational responses precede the final one.
         if 100 <= self.status <= 199 and self.status != 101:
-            self._has_headers, self.header_lines = False, []
+            self._has_headers, self.header_lines, self.fields = False, [], {}
         else:
             # Asked here, because the parser forgets it when the message has ended.
             self.is_complete, self._can_keep_alive = True, self._parser.should_keep_alive()

@@ -8,11 +8,19 @@ keeps the last of two equal keys and reads ``-0`` as 0. So the decoded value is 
 compared with the input (``text_decoding``). If they differ by more than whitespace, simplejson
 decodes the text, and its result counts.
 
-In a large text, long lists become lazy sequences (``slice_decoding``): they are decoded and encoded
+In a large text, long lists become lazy sequences (``decoding``): they are decoded and encoded
 one slice at a time. The values and bytes are the same.
 """
 
-from gateway.payloads.json_codec.decoding import LONG_LISTS, JsonError, loads
+from gateway.payloads.json_codec.decoding import (
+    LARGE_BYTES,
+    LONG_LISTS,
+    JsonError,
+    NotSliceableError,
+    estimate_memory_bytes,
+    loads,
+    loads_in_slices,
+)
 from gateway.payloads.json_codec.encoding import (
     dumps,
     dumps_chunks,
@@ -20,12 +28,6 @@ from gateway.payloads.json_codec.encoding import (
     has_rows,
     iterdumps,
     iterdumps_canonical,
-)
-from gateway.payloads.json_codec.slice_decoding import (
-    LARGE_BYTES,
-    NotSliceableError,
-    estimate_memory_bytes,
-    loads_in_slices,
 )
 from gateway.payloads.json_codec.text_decoding import MAX_DEPTH
 from mappings.exact_json import MAX_DIGITS, ExactDecimal, loads_trusted

@@ -10,8 +10,12 @@ from typing import Any
 
 import msgspec
 
-from gateway.payloads.json_codec.json_levels import LISTS, iterate_dicts, list_nested_items
-from gateway.payloads.json_codec.text_decoding import MAX_DEPTH
+from gateway.payloads.json_codec.text_decoding import (
+    LISTS,
+    MAX_DEPTH,
+    iterate_dicts,
+    list_nested_items,
+)
 from mappings.exact_json import ExactDecimal
 from mappings.lazy_sequences import LazySequence, MappedSequence, SerializedSequence
 

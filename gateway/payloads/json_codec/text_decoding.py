@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from codecs import BOM_UTF8
+from collections.abc import Iterator, Sequence
+from itertools import chain, compress, repeat
+from operator import is_
 from typing import Any, Union
 
 import msgspec
 import simplejson
 
-from gateway.payloads.json_codec.json_levels import list_nested_items
 from mappings.exact_json import MAX_DIGITS, encode_plain_value, loads_trusted, parse_number
 
 MAX_DEPTH = 64
@@ -20,40 +22,37 @@ _SHALLOW_DEPTH = 8
 WHITESPACE = b" \t\n\r"
 
 
-class NeedsStrictDecode(Exception):
-    """The text is invalid, or may be, and needs the strict decoder."""
+def decode_if_lossless(data: bytes, max_depth: int = MAX_DEPTH) -> tuple[Any, bytes] | None:
+    """Decodes a text whose value would be encoded to the same text.
 
-
-def decode_with_refusal_reason(
-    data: bytes, max_depth: int = MAX_DEPTH
-) -> tuple[str, tuple[Any, bytes]]:
-    """Decodes a text; returns the reason for a refusal, or "" and the value with its compact text."""
-    try:
-        return "", _decode_if_lossless(data, max_depth)
-    except NeedsStrictDecode:
-        reason, value = _decode_strictly_with_refusal_reason(data)
-    if not reason and _is_nested_deeper_than(value, max_depth):
-        reason = f"nested deeper than {MAX_DEPTH}"
-    return reason, (value, b"" if reason else encode_plain_value(value))
-
-
-def _decode_if_lossless(data: bytes, max_depth: int) -> tuple[Any, bytes]:
-    """Decodes a text whose value would be encoded to the same text; raises NeedsStrictDecode."""
+    Returns the value and its compact text; None if the text is invalid, or may be.
+    """
     try:
         try:
             value = _SHALLOW_DECODER.decode(data)
         except msgspec.ValidationError:
             value = loads_trusted(data)
             if _is_nested_deeper_than(value, max_depth):
-                raise NeedsStrictDecode from None
+                return None
         written = encode_plain_value(value)
     except (ValueError, ArithmeticError, RecursionError):  # a DecodeError is a ValueError, too
-        raise NeedsStrictDecode from None
+        return None
     # Duplicate keys and every other loss make the encoded text shorter, and nothing makes it
     # longer. So removing whitespace inside of strings too cannot hide a difference.
     if written != data and written.translate(None, WHITESPACE) != data.translate(None, WHITESPACE):
-        raise NeedsStrictDecode
+        return None
     return value, written
+
+
+def decode_strictly(data: bytes, max_depth: int = MAX_DEPTH) -> tuple[str, tuple[Any, bytes]]:
+    """Decodes a text that ``decode_if_lossless`` does not.
+
+    Returns the reason for a refusal, or "" and the value with its compact text.
+    """
+    reason, value = _decode_strictly_with_refusal_reason(data)
+    if not reason and _is_nested_deeper_than(value, max_depth):
+        reason = f"nested deeper than {MAX_DEPTH}"
+    return reason, (value, b"" if reason else encode_plain_value(value))
 
 
 def _decode_strictly_with_refusal_reason(data: bytes) -> tuple[str, Any]:
@@ -79,6 +78,22 @@ def _decode_strictly_with_refusal_reason(data: bytes) -> tuple[str, Any]:
         # Shortened, because the key is the client's and may be as long as the body.
         return f"the key {error.key[:60]!r} twice in one object", None
     return "", value
+
+
+# Values, level by level, with functions that run in C for all items at once
+
+LISTS = {list, tuple}
+
+
+def iterate_dicts(level: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    return compress(level, map(is_, map(type, level), repeat(dict)))
+
+
+def list_nested_items(level: Sequence[Any]) -> list[Any]:
+    """Lists what the dicts and lists of a level contain."""
+    lists = compress(level, map(LISTS.__contains__, map(type, level)))
+    fields = map(dict.values, iterate_dicts(level))
+    return [*chain.from_iterable(fields), *chain.from_iterable(lists)]
 
 
 def _is_nested_deeper_than(value: Any, max_depth: int) -> bool:
