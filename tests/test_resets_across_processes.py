@@ -27,6 +27,7 @@ from gateway.simulator.options import ServiceCredentials
 from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.mode_rows import set_mode
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS, REPORT_SECONDS
+from gateway.writes.reconciler import SWEEP_SECONDS
 from mappings.forwarded_writes import LEGACY_MARK, ROUTING_KIND
 from tests.gateway.storage.conftest import database, postgres  # noqa: F401 - fixtures
 from tests.gateway_processes import (
@@ -400,3 +401,21 @@ async def test_signed_start_that_another_process_confirmed_is_not_refused(
     assert response is not None
     assert response.status in (200, 500), response
     assert len(instances.service.batch_starts) == 1
+
+
+async def test_clock_of_another_process_does_not_expire_a_response(
+    instances: Instances, tmp_path: Path
+) -> None:
+    """It deletes old responses for all; one that was just delivered may yet turn out to be unread."""
+    connection = await instances.send_and_wait_for_delivery("/v1/recipients", recipient_body(1))
+    ahead = Instance(
+        await instances.first.process.forker.start(
+            instances.settings, tmp_path, skew_seconds=300.0
+        ),
+        instances.first.session,
+    )
+    await asyncio.sleep(SWEEP_SECONDS * 2)
+    connection.close()
+    retried = await ahead.request("POST", "/v1/recipients", recipient_body(1))
+    assert (retried.status, retried.headers.get("Idempotent-Replayed")) == (200, "true")
+    assert instances.service.creation_counts["recipient"] == 1

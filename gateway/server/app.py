@@ -126,12 +126,12 @@ async def run_gateway(
     # Loads the regions of all countries, which takes 0.1 s, before there are requests to stall.
     build_country("US")
     clocks = Clocks(clock or ServiceClock(), monotonic, lease_seconds)
-    current_time = clocks.read_current_time
     # Entered in the order of their dependencies, so that a shutdown closes the ports first and the
     # database last.
     async with AsyncExitStack() as stack:
         backends = await open_backends(stack, settings, clocks, create_client)
         runtime = await open_flow_runtime(stack, settings, backends, clocks)
+        current_time = backends.store.clock
         usage = await stack.enter_async_context(UsageCounter(backends.store, clocks.service.wall))
         interface_router = InterfaceRouter(
             settings.vocabulary.current,

@@ -300,7 +300,7 @@ async def open_signed_handler(
             backends.object_states,
             runtime.journal.operations,
             runtime.idempotency_guard,
-            clocks.read_current_time,
+            backends.store.clock,
         ),
         recent_reads=runtime.recent_reads,
         usage=usage,

@@ -152,7 +152,7 @@ class CheckpointWriter:
             await _check_no_identical_operation(tx, record, checkpoint.unrelated_ids)
         changes = await self._build_changes(tx, record, checkpoint)
         if delivered_ids:
-            closing = {"ids": delivered_ids, "closed_at": self._store.database_clock.now()}
+            closing = {"ids": delivered_ids, "closed_at": self._store.clock()}
             changes.append((statements.CLOSE_WITHOUT_REQUEST, closing))
         is_owned, *counts = await tx.execute_all(changes)
         if not is_owned:
@@ -268,7 +268,7 @@ class CheckpointWriter:
                 tx, record, "response", values["response"]
             )
         if values.get("state") not in (None, RUNNING, IN_DOUBT):
-            values.setdefault("ended_at", self._store.database_clock.now())
+            values.setdefault("ended_at", self._store.clock())
         update = statements.build_fenced_update(
             tuple(sorted(values)), values.get("state"), checkpoint.refuses_if_frozen
         )

@@ -80,7 +80,7 @@ class OperationRepository(checkpoints.CheckpointWriter):
         """Closes operations whose clients have the responses; see ``close_operations``."""
         if not ids:
             return
-        closed_at = self._store.database_clock.now()
+        closed_at = self._store.clock()
         await self._store.write(lambda tx: checkpoints.close_operations(tx, sorted(ids), closed_at))
 
     async def reopen(self, id_: str) -> None:
@@ -90,7 +90,7 @@ class OperationRepository(checkpoints.CheckpointWriter):
 
     async def record_replay(self, id_: str) -> None:
         """Sets the end of an operation to now, when its stored response is about to be sent."""
-        values = {"operation_id": id_, "ended_at": self._store.database_clock.now()}
+        values = {"operation_id": id_, "ended_at": self._store.clock()}
         await self._store.write(
             lambda tx: tx.execute(statements.RECORD_REPLAY, values), is_brief=True
         )

@@ -37,9 +37,16 @@ class Store:
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self.database = database
-        self.clock = clock
         self.database_clock = DatabaseClock(database, clock)
         self.encryption: EncryptionKeys
+
+    def clock(self) -> datetime:
+        """Returns the current time by the clock of the database.
+
+        Every time that is stored comes from it, because other machines, whose clocks differ, compare
+        it with the current time.
+        """
+        return self.database_clock.now()
 
     @property
     def where(self) -> str:

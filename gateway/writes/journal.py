@@ -77,7 +77,6 @@ class Journal:
         self.fence_after_seconds = lease_ttl_seconds / 2
         """Seconds after a fence check for which a write may be sent without another one."""
         self.clock = store.clock
-        self._database_clock = store.database_clock
         self._service_clock = service_clock
         self.monotonic = service_clock.monotonic
         self.ended_at: TtlCache[str, float] = TtlCache(
@@ -109,7 +108,7 @@ class Journal:
         """
         # Both clocks at once, and this one first: after a pause in between, or later, the request
         # would seem to be newer than an identical one that was answered meanwhile.
-        started_at = self._database_clock.now()
+        started_at = self.clock()
         if received_at is not None:
             started_at -= timedelta(seconds=self.monotonic() - received_at)
         ids, body = request.ids, request.body

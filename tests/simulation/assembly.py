@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
 
@@ -365,7 +364,7 @@ class Gateway:
             object_states,
             self._journal.operations,
             self._idempotency_guard,
-            lambda: datetime.fromtimestamp(process.wall(), UTC),
+            store.clock,
         )
         await self._reconciler.__aenter__()
         self.is_open = True
@@ -485,7 +484,7 @@ class Gateway:
         if operation.body_shape is not None:
             body, problems = request_bodies.parse_body(operation.body_shape, legacy_request.body)
         request = Request(
-            now=datetime.fromtimestamp(self.process.wall(), UTC),
+            now=self.state.clock(),
             seed=f"{self._ids.getrandbits(96):024x}",
             ids=legacy_request.ids,
             body=body,

@@ -113,8 +113,8 @@ class SimulatedStore(Store):
 
     def __init__(self, process: Process, connection: Connection, *, shared: bool) -> None:
         self.memory_database = MemoryDatabase(process, connection)
-        super().__init__(self.memory_database, lambda: datetime.fromtimestamp(process.wall(), UTC))
-        self.database_clock = DatabaseClock(self.memory_database, self.clock, process.monotonic)
+        super().__init__(self.memory_database, process.now)
+        self.database_clock = DatabaseClock(self.memory_database, process.now, process.monotonic)
         self.encryption = ENCRYPTION_KEYS
         self.shared = shared
 

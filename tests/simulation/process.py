@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import random
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from typing import Any
 
 EPOCH = 1_800_000_000.0
@@ -44,6 +45,9 @@ class Process:
 
     def wall(self) -> float:
         return EPOCH + self.monotonic() + self.clock_offset_seconds
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.wall(), UTC)
 
     def add_task(self, task: asyncio.Task[Any]) -> None:
         self._tasks[task] = None
