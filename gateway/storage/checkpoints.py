@@ -152,16 +152,23 @@ class CheckpointWriter:
             await _check_no_identical_operation(tx, record, checkpoint.unrelated_ids)
         changes = await self._build_changes(tx, record, checkpoint)
         if delivered_ids:
-            closing = {"ids": delivered_ids, "closed_at": self._store.clock()}
-            changes.append((statements.CLOSE_WITHOUT_REQUEST, closing))
+            closed_at = self._store.clock()
+            # Most are alone: for a list, SQLite would build a table each time.
+            changes += [
+                (
+                    statements.CLOSE_ONE_WITHOUT_REQUEST,
+                    {"operation_id": id_, "closed_at": closed_at},
+                )
+                for id_ in delivered_ids
+            ]
         is_owned, *counts = await tx.execute_all(changes)
         if not is_owned:
             if checkpoint.refuses_if_frozen and await is_frozen(tx, record.tenant):
                 raise WritesFrozenError
             raise DuplicateOperationError if checkpoint.is_first else OwnershipLostError
         # One process takes no locks, and several combine no deliveries.
-        if delivered_ids and counts[-1] != len(delivered_ids):
-            await _close_with_requests(tx, closing)
+        if delivered_ids and sum(counts[-len(delivered_ids) :]) != len(delivered_ids):
+            await _close_with_requests(tx, {"ids": delivered_ids, "closed_at": closed_at})
         return checkpoint.recipient_lock is not None and counts[-1] == 1
 
     async def _save_other_rows(

@@ -82,15 +82,15 @@ HAS_IDEMPOTENCY_KEY = and_(
 HAS_FINGERPRINT = operations.c.fingerprint == bindparam("fingerprint")
 
 
-def _build_related_operations_query() -> Any:
-    """Builds a query for the operations that matter to a new one, which may name ``objects``.
+def _build_related_operations_query(names_object: ColumnElement[bool]) -> Any:
+    """Builds a query for the operations that matter to a new one, which may name objects.
 
     They are open ones with the same request, unfinished ones that name one of its objects, and one
     with its Idempotency-Key; some more than once.
     """
     named = select(operation_objects.c.operation_id).where(
         build_tenant_condition(operation_objects),
-        AnyOf(operation_objects.c.object_id, "objects"),
+        names_object,
         operation_objects.c.operation_id == operations.c.id,
     )
     concerns = or_(HAS_FINGERPRINT, and_(UNFINISHED, named.exists()))
@@ -114,7 +114,15 @@ def _build_overlap_conditions() -> tuple[ColumnElement[bool], ColumnElement[bool
     return and_(IS_UNREAD_ANSWER, has_overlapped), and_(HAS_ANY_IDEMPOTENCY_KEY, has_overlapped)
 
 
-SELECT_RELATED = Statement(lambda _kind: _build_related_operations_query())
+SELECT_RELATED = Statement(
+    lambda _kind: _build_related_operations_query(AnyOf(operation_objects.c.object_id, "objects"))
+)
+SELECT_RELATED_BY_ONE_OBJECT = Statement(
+    lambda _kind: _build_related_operations_query(
+        operation_objects.c.object_id == bindparam("object_id")
+    )
+)
+"""For a list of objects, SQLite builds a table each time."""
 
 SELECT_IDENTICAL = Statement(
     lambda _kind: select(operations.c.id, operations.c.idempotency).where(
@@ -176,9 +184,11 @@ _INSERTED_COLUMNS = (
     *("state", "instance", "fence", "is_client_disconnected", "started_at", "request"),
 )
 _IS_NOT_FROZEN = ~exists().where(
+    # An empty name stands for all. Not with OR, for which SQLite would build a table each time.
     *(
-        or_(column == literal_column("''"), column == bindparam(column.name))
+        func.coalesce(func.nullif(column, literal_column("''")), name) == name
         for column in (freezes.c.merchant, freezes.c.environment)
+        for name in (bindparam(column.name, type_=column.type),)
     )
 )
 """In the statement that records a write, so that none is recorded after a freeze was confirmed."""
@@ -225,12 +235,13 @@ DELETE_STEPS = Statement(
 ANSWER_HOLDER_PREFIX = "answer "
 """Prefix of the holder of a response's chunks, which may be stored longer than other texts."""
 _ARE_DONE = and_(AnyOf(operations.c.id, "ids"), IS_DONE)
+_HAS_NO_REQUEST = operations.c.request.is_(None)
 
 
 def _build_closing_update(*conditions: ColumnElement[bool]) -> Any:
     return (
         update(operations)
-        .where(_ARE_DONE, *conditions)
+        .where(*conditions)
         .values(
             state=states.ANSWERED,
             request=None,
@@ -242,8 +253,11 @@ def _build_closing_update(*conditions: ColumnElement[bool]) -> Any:
     )
 
 
-CLOSE_WITHOUT_REQUEST = Statement(
-    lambda _kind: _build_closing_update(operations.c.request.is_(None))
+CLOSE_WITHOUT_REQUEST = Statement(lambda _kind: _build_closing_update(_ARE_DONE, _HAS_NO_REQUEST))
+CLOSE_ONE_WITHOUT_REQUEST = Statement(
+    lambda _kind: _build_closing_update(
+        operations.c.id == bindparam("operation_id"), IS_DONE, _HAS_NO_REQUEST
+    )
 )
 SELECT_DONE = Statement(
     # Locked: one that is taken over before it is closed needs its texts.
@@ -251,7 +265,7 @@ SELECT_DONE = Statement(
         select(operations.c.id).where(_ARE_DONE).order_by(operations.c.id).with_for_update()
     )
 )
-CLOSE = Statement(lambda _kind: _build_closing_update())
+CLOSE = Statement(lambda _kind: _build_closing_update(_ARE_DONE))
 """The response stays for a while, because a connection reset may yet show that its client has not
 read it."""
 

@@ -138,20 +138,25 @@ class OperationRepository(checkpoints.CheckpointWriter):
             "key_id": record.key_id,
             "idempotency": record.idempotency,
             "repeats_since": record.repeats_since,
-            "objects": tuple(sorted(record.object_ids)),
         }
-        parameters = [{**values, "fingerprint": each} for each in record.fingerprints]
         is_brief = len(record.object_ids) <= FEW
+        if len(record.object_ids) <= 1:
+            statement = statements.SELECT_RELATED_BY_ONE_OBJECT
+            values["object_id"] = next(iter(record.object_ids), "")
+        else:
+            statement = statements.SELECT_RELATED
+        values["objects"] = tuple(sorted(record.object_ids))
+        parameters = [{**values, "fingerprint": each} for each in record.fingerprints]
         # Nearly always there are none, and that is known at once.
         if (
             is_brief
             and len(parameters) == 1
-            and self._store.database.fetch_now(statements.SELECT_RELATED, *parameters) == []
+            and self._store.database.fetch_now(statement, *parameters) == []
         ):
             return []
 
         async def load(tx: Transaction) -> tuple[Sequence[Any], Sequence[Any]]:
-            found = await tx.fetch(statements.SELECT_RELATED, *parameters)
+            found = await tx.fetch(statement, *parameters)
             rows = sorted({row.id: row for row in found}.values(), key=_get_start)
             if not (rows and record.object_ids):
                 return rows, ()
