@@ -103,17 +103,28 @@ def drop_unchanged_fields(change: SentPayment, payment: Payment | None) -> SentP
     if payment is None:
         return change
     body, target_currency = dict(change.body), payment.get("targetCurrency")
-    if _is_same_amount(body.get("sourceAmount"), payment.get("sourceAmount")):
+    if _is_unchanged_amount("source", body, payment):
         del body["sourceAmount"]
-    is_same = _is_same_amount(body.get("targetAmount"), payment.get("targetAmount"))
     # The same number in another currency is a change.
-    if is_same and body.get("targetCurrency") in (None, target_currency):
+    if _is_unchanged_amount("target", body, payment) and body.get("targetCurrency") in (
+        None,
+        target_currency,
+    ):
         del body["targetAmount"]
     if not body.get("targetAmount") and body.get("targetCurrency") == target_currency:
         body.pop("targetCurrency", None)
     if (body.get("memo") or None) == (payment.get("memo") or None):
         body.pop("memo", None)
     return change._replace(body=body)
+
+
+def _is_unchanged_amount(side: str, body: Mapping[str, JSON], payment: Payment) -> bool:
+    """Whether an amount is the one that the service shows, and that was last requested."""
+    amount = body.get(f"{side}Amount")
+    # A change that the service does not show yet is set back by the amount that it still shows.
+    return _is_same_amount(amount, payment.get(f"{side}Amount")) and (
+        payment.get("asked_side") != side or _is_same_amount(amount, payment.get("asked_amount"))
+    )
 
 
 def _is_same_amount(amount: JSON, shown_amount: JSON) -> bool:

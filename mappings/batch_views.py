@@ -339,7 +339,9 @@ def _merge_payment_with_request(
     # The first id that the client got, even if the payment was submitted again since.
     merged["id"] = requested.get("id") or payment.get("id")
     merged["upstream"] = payment.get("id") or requested.get("upstream")
-    merged["asked_side"] = _derive_fixed_side(requested)
+    merged["asked_side"] = side = _derive_fixed_side(requested)
+    # The service may not show the last change yet.
+    merged["asked_amount"] = requested.get(f"{side}Amount")
     # Field by field: summaries often show no more of a recipient than the id.
     merged["recipient"] = {**(requested.get("recipient") or {}), **(payment.get("recipient") or {})}
     _set_source_or_target_amount(merged, requested, batch)

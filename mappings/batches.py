@@ -119,6 +119,7 @@ def create_batch(request: Request) -> Flow:
         "description": description,
         "createdAt": created.get("createdAt") or format_timestamp(request.now),
         "updatedAt": created.get("updatedAt") or format_timestamp(request.now),
+        "changed_at": format_timestamp(request.now),
     }
     yield build_batch_record(created["id"], facts, entries)
     batch = yield from load_created_batch(facts, entries, response)

@@ -10,7 +10,7 @@ import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 
 from msgspec import structs
@@ -29,8 +29,8 @@ from mappings.batch_locks import (
     retry_on_conflict,
 )
 from mappings.batch_reads import WRONG_STATUS, add_recipient_details, load_batch_by_given_facts
-from mappings.batch_views import Batch, build_batch_record
-from mappings.effects import JSON, Call, CompareAndSet, Request, SubFlow
+from mappings.batch_views import SIGNED_ADDS, Batch, build_batch_record
+from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Request, SubFlow
 from mappings.errors import (
     convert_not_found_if_field_named,
     convert_not_found_to_invalid_field,
@@ -38,10 +38,11 @@ from mappings.errors import (
 from mappings.failures import Failure, Halted, Invalid, NoSuchOperation, Problem, Refused
 from mappings.ids import derive_deterministic_id
 from mappings.lazy_sequences import chain_rows, filter_rows, map_rows
-from mappings.matching import Entry, Payment
+from mappings.matching import Entry, Payment, extract_recipient_id
 from mappings.objects import AMOUNT_FIELDS, RATE_FIELDS
 from mappings.payloads import extract_batch
 from mappings.payment_bodies import build_batch_body
+from mappings.summary_lag import has_last_changes
 
 CURRENCY_UNKNOWN = Problem(
     "invalid_status", "The batch cannot be changed: nothing tells in which currency it is."
@@ -52,10 +53,8 @@ PAYEE_UNKNOWN = Problem(
 
 NOT_SHOWN_YET = Problem(
     "internal_server_error",
-    "The service does not show all payments of this batch yet; nothing was done. Try again later.",
+    "The service does not show the last changes of this batch yet; nothing was done. Try again later.",
 )
-MAX_SUMMARY_LAG = timedelta(minutes=1)
-"""Time for which a summary may lack payments. Later they count as removed at the service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +157,7 @@ def edit_batch(
         pass
     else:
         facts = {**build_finished_change_facts(batch.facts, "sent"), **edit.facts}
+        facts |= {"changed_at": now} | ({"removed_at": now} if edit.removed_ids else {})
         facts |= {"description_was": None} if edit.facts else {}
         yield build_batch_record(
             batch.id, facts, edit.build_entries_after_upstream_edit(build_entries_from_batch(batch))
@@ -182,10 +182,6 @@ def edit_batch(
         raise Invalid(CURRENCY_UNKNOWN)
     # Stored now, because a later edit loads, and stores, only the payments that it names.
     entries_before = yield from add_recipient_details(_build_draft_entries(batch, request))
-    # A draft is submitted as new payments, each of which needs the id of its recipient.
-    if not all(entry["recipient"].get("id") for entry in entries_before):
-        yield from release_batch_lock(batch)
-        raise Invalid(PAYEE_UNKNOWN)
     entries = edit.build_entries_after_draft_edit(entries_before, now)
     yield from _save_draft(
         batch, request, entries, edit.removed_ids, batch.upstream_id, facts=edit.facts
@@ -193,15 +189,17 @@ def edit_batch(
 
 
 def _require_up_to_date_summary(batch: Batch, request: Request) -> SubFlow:
-    """Releases the lock and raises if a draft made of the batch's summary would lack payments.
+    """Releases the lock and raises if a draft made of the batch's summary may lack changes.
 
-    A service may show a payment later than it confirms it.
+    A service may show a change later than it confirms it.
     """
     yield from require_not_started(batch)
+    signed_adds = yield LoadFacts(SIGNED_ADDS, batch.id)
     failure: Failure
-    if not batch.has_known_payments:
+    # A draft is submitted as new payments, each of which needs the id of its recipient.
+    if not (batch.has_known_payments and all(map(extract_recipient_id, batch.payments))):
         failure = Invalid(PAYEE_UNKNOWN)
-    elif len(batch.payments) < len(batch.entries) and _is_recent(batch, request.now):
+    elif not has_last_changes(batch, [*signed_adds.values()], request.now):
         failure = Halted(NOT_SHOWN_YET, retry_after=5)
     else:
         return
@@ -217,16 +215,6 @@ def require_not_started(batch: Batch) -> SubFlow:
     if batch.facts.get("started"):
         yield from release_batch_lock(batch)
         raise Invalid(WRONG_STATUS)
-
-
-def _is_recent(batch: Batch, now: datetime) -> bool:
-    """Whether a payment may have been added so recently that the summary need not show it."""
-    try:
-        age = now - datetime.fromisoformat(str(batch.facts.get("updatedAt")))
-    # Without a date or a zone it may be.
-    except (ValueError, TypeError):
-        return True
-    return age < MAX_SUMMARY_LAG
 
 
 def _recreate_in_currency(batch: Batch, request: Request, edit_call: Call, edit: Edit) -> SubFlow:
@@ -458,6 +446,7 @@ def _create_upstream_batch(batch: Batch, request: Request) -> SubFlow:
         **build_finished_change_facts(batch.facts, "sent"),
         "upstream": upstream_id,
         "is_new": True,
+        "changed_at": format_timestamp(request.now),
     }
     redirect = _build_batch_id_redirect(batch.id, batch.facts, upstream_id)
     yield CompareAndSet("batch", batch.id, facts, linked=(redirect,))

@@ -106,9 +106,10 @@ def store_added_payment_and_unlock(add: Add, entry: Entry) -> SubFlow:
         remaining_adds[add.name] = {**add.body, _IS_ADDED: True}
     else:
         remaining_adds.pop(add.name, None)
+    times = {"updatedAt": add.requested_at, "changed_at": add.requested_at}
     yield build_batch_record(
         add.batch.id,
-        {**_build_facts_after_add(facts, remaining_adds), "updatedAt": add.requested_at},
+        {**_build_facts_after_add(facts, remaining_adds), **times},
         chain_rows(other_entries, [entry]),
     )
 

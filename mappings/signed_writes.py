@@ -159,7 +159,8 @@ def change_signed_batch(request: Request) -> Flow:
         raise
     for batch_id in registered:
         # Recorded, so that the check before a start does not report the payment as a stranger's.
-        added = [CompareAndSet(SIGNED_ADDS, batch_id, {name: payment})] if payment else []
+        facts = {name: {**payment, "changed_at": format_timestamp(request.now)}} if payment else {}
+        added = [CompareAndSet(SIGNED_ADDS, batch_id, facts)] if facts else []
         yield CompareAndSet(SIGNED_CHANGES_KIND, batch_id, {name: None}, linked=added)
     return Answer({})
 

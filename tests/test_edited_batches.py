@@ -361,3 +361,88 @@ async def test_draft_is_started_although_the_service_does_not_show_its_new_batch
         (start,) = service.batch_starts
         payments = service.require_batch(start.batch_id).payments.values()
         assert sorted(str(payment.amount) for payment in payments) == ["11.00", "20.00"]
+
+
+@pytest.mark.parametrize("is_of_batch", [False, True], ids=["payment", "batch"])
+async def test_amount_is_set_back_although_the_service_does_not_show_the_change_yet(
+    is_of_batch: bool, tmp_path: Path
+) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "10.00")
+        (payment,) = await load_payment_ids(gateway, batch)
+        show_summary(service, await load_service_summary(gateway, service))
+        for amount in ("90.00", "10.00"):
+            change = {"sourceAmount": amount}
+            path, body = (
+                (f"/batches/{batch}", {"update_payments": [{"id": payment, **change}]})
+                if is_of_batch
+                else (f"/batches/{batch}/payments/{payment}", change)
+            )
+            await request_successfully(gateway, "PATCH", path, body)
+        service.faults.clear()
+        await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
+        (start,) = service.batch_starts
+        (paid,) = service.require_batch(start.batch_id).payments.values()
+        assert str(paid.amount) == "10.00"
+
+
+@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
+async def test_draft_has_the_payments_as_they_were_last_changed(
+    method: str, tmp_path: Path
+) -> None:
+    """The service can change payments but no batch, and does not show the last change yet."""
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "10.00", "20.00")
+        payment = (await load_payment_ids(gateway, batch))[0]
+        summary = await load_service_summary(gateway, service)
+        change = {"sourceAmount": "11.00"} if method == "PATCH" else None
+        await request_successfully(gateway, method, f"/batches/{batch}/payments/{payment}", change)
+        show_summary(service, summary)
+        service.faults.append(Fault("PATCH", "/v1/batches/*", status=404, times=100))
+        added = {"payments": [{"recipient": {"id": recipient}, "sourceAmount": "30.00"}]}
+        response = await gateway.request("PATCH", f"/v1/batches/{batch}", added)
+        assert response.status == 500
+        assert "nothing was done" in response.body["errors"][0]["message"]
+        service.faults = [fault for fault in service.faults if fault.method == "PATCH"]
+        await request_successfully(gateway, "PATCH", f"/batches/{batch}", added)
+        await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
+        (start,) = service.batch_starts
+        payments = service.require_batch(start.batch_id).payments.values()
+        expected = ["11.00", "20.00", "30.00"] if method == "PATCH" else ["20.00", "30.00"]
+        assert sorted(str(payment.amount) for payment in payments) == expected
+
+
+async def test_edit_loses_no_signed_addition_that_the_summary_does_not_show_yet(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1, options=ServiceOptions(inferred=False))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "10.00")
+        (payment,) = await load_payment_ids(gateway, batch)
+        summary = await load_service_summary(gateway, service)
+        tenant = service.find_or_create_tenant()
+        ((upstream_batch,), (upstream_recipient,)) = tenant.batches, tenant.recipients
+        added = {"recipient": {"id": upstream_recipient}, "amount": "20.00", "currency": "USD"}
+        header = "Content-Type: application/json"
+        request = SigningClient().build_request(
+            "POST",
+            f"/v1/batches/{upstream_batch}/payments",
+            json.dumps(added).encode(),
+            header,
+            stamp=int(time()),
+        )
+        assert (await send_raw(gateway, request)).status == 200
+        show_summary(service, summary)
+        path, change = f"/batches/{batch}/payments/{payment}", {"sourceAmount": "11.00"}
+        response = await gateway.request("PATCH", f"/v1{path}", change)
+        assert response.status == 500
+        assert "nothing was done" in response.body["errors"][0]["message"]
+        service.faults.clear()
+        await request_successfully(gateway, "PATCH", path, change)
+        await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
+        (start,) = service.batch_starts
+        payments = service.require_batch(start.batch_id).payments.values()
+        assert sorted(str(payment.amount) for payment in payments) == ["11.00", "20.00"]

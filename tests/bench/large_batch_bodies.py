@@ -60,16 +60,11 @@ def build_additions(count: int, memos: Memos) -> bytes:
 
 
 def build_updates(ids: Sequence[str], memos: Memos) -> bytes:
-    """A different amount and memo for each payment."""
+    """A different memo for each payment: the service shows no change of an amount."""
     new = build_payments(len(ids) + 1, memos)[1:]
     both = zip(ids, new, strict=True)
     return _encode(
-        {
-            "update_payments": [
-                {"id": id_, "sourceAmount": number["sourceAmount"], "memo": number["memo"]}
-                for id_, number in both
-            ]
-        }
+        {"update_payments": [{"id": id_, "memo": number["memo"]} for id_, number in both]}
     )
 
 

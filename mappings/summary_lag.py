@@ -1,0 +1,58 @@
+"""Whether a summary shows the last changes of its batch.
+
+A service may show a change later than it confirms it. What a draft is made of must not lack a payment
+that was just added, nor have one that was just removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+
+from mappings import money, outcome_rules
+from mappings.batch_views import Batch
+from mappings.effects import JSON
+from mappings.matching import Payment
+
+MAX_SUMMARY_LAG = timedelta(minutes=1)
+"""Time for which a summary may lack changes. Later, what it shows was changed at the service."""
+
+
+def has_last_changes(
+    batch: Batch, signed_adds: Sequence[Mapping[str, JSON]], now: datetime
+) -> bool:
+    """Whether the summary shows the changes that were made so recently that it may lack them."""
+    # Payments that were not requested as legacy ones.
+    others = [payment for payment in batch.payments if payment["asked_side"] is None]
+    if _is_recent(batch.facts.get("changed_at") or batch.facts.get("updatedAt"), now) and not (
+        len(batch.payments) - len(others) >= len(batch.entries)
+        and all(map(_has_requested_amount, batch.payments))
+    ):
+        return False
+    if _is_recent(batch.facts.get("removed_at"), now) and len(others) > len(signed_adds):
+        return False
+    for added in signed_adds:
+        if _is_recent(added.get("changed_at"), now):
+            is_same = partial(
+                outcome_rules.is_payment_of_add, sent=added, batch_currency=batch.currency
+            )
+            if (payment := next(filter(is_same, others), None)) is None:
+                return False
+            others.remove(payment)
+    return True
+
+
+def _has_requested_amount(payment: Payment) -> bool:
+    side = payment["asked_side"]
+    return side is None or (
+        money.parse_amount(payment[f"{side}Amount"]) == money.parse_amount(payment["asked_amount"])
+    )
+
+
+def _is_recent(time: JSON, now: datetime) -> bool:
+    """Whether a change was made so recently that the summary need not show it."""
+    try:
+        return now - datetime.fromisoformat(str(time)) < MAX_SUMMARY_LAG
+    except (ValueError, TypeError):  # of a batch that was never changed through the gateway
+        return False
