@@ -166,3 +166,29 @@ async def test_date_header_of_a_proxy_does_not_refuse_signed_requests(
                     "GET", "/v1/recipients", stamp=int(time.time())
                 )
                 assert (await send_raw(gateway, data)).status == 200
+
+
+async def test_clock_that_is_set_a_day_ahead_makes_no_write_in_doubt_old(tmp_path: Path) -> None:
+    """A machine often starts with a wrong date, and gets the right one a little later."""
+    async with open_gateway_with_clocks(tmp_path) as setup:
+        due = asyncio.Event()
+        setup.recorder.add_fault("late", "POST", "/v1/recipients", text="late", due_event=due)
+        response = await setup.gateway.request("POST", "/v1/recipients", build_person("late"))
+        assert response.status == 500
+        setup.wall_clock.offset_seconds = 25 * 3600
+        due.set()
+        await wait_until(lambda: setup.recorder.is_idle)
+        response = await setup.gateway.request("POST", "/v1/recipients", build_person("late"))
+        assert (response.status, response.headers.get("Idempotent-Replayed")) == (200, "true")
+        assert setup.count_created("late") == 1
+
+
+async def test_clock_that_was_set_back_before_a_restart_makes_no_retry(tmp_path: Path) -> None:
+    async with open_gateway_with_clocks(tmp_path) as setup:
+        setup.wall_clock.offset_seconds = 3600
+        response = await setup.gateway.request("POST", "/v1/recipients", build_person("twice"))
+        assert response.status == 200
+    async with open_gateway_with_clocks(tmp_path) as setup:
+        response = await setup.gateway.request("POST", "/v1/recipients", build_person("twice"))
+        assert (response.status, response.headers.get("Idempotent-Replayed")) == (200, None)
+        assert setup.count_created("twice") == 1

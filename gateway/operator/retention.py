@@ -124,7 +124,7 @@ async def _delete_old_rows_in_steps(
     is_ending: Callable[[], bool],
 ) -> int:
     """Deletes in steps of ``MAX_ROWS_PER_TRANSACTION`` rows. Returns the number of deleted rows."""
-    before, deleted = store.clock() - timedelta(days=days), 0
+    before, deleted = store.compute_time_before(timedelta(days=days)), 0
     while not is_ending():
         step_count = await delete_rows(store, before)
         deleted += step_count

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from gateway.storage.database import Database
 
@@ -28,12 +28,16 @@ class DatabaseClock:
         self._database = database
         self._fallback = fallback
         self._monotonic = monotonic
+        self._monotonic_epoch: datetime | None = None
+        """When the monotonic clock was 0, by the wall clock of the first measurement."""
         self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLE_COUNT)
         """Round-trip times, and the seconds by which the database's time was ahead of ours."""
 
     async def measure(self) -> None:
         """Compares both clocks; raises StoreUnavailable."""
         started_at = self._monotonic()
+        if self._monotonic_epoch is None:
+            self._monotonic_epoch = self._fallback() - timedelta(seconds=started_at)
         time_of_database = await self._database.read_clock()
         if time_of_database is None:
             return
@@ -52,3 +56,14 @@ class DatabaseClock:
         if not self._samples:
             return self._fallback()
         return datetime.fromtimestamp(self._monotonic() + min(self._samples)[1], UTC)
+
+    def compute_time_before(self, age: timedelta) -> datetime:
+        """Returns the latest time of what is at least so old.
+
+        A clock that is set forward makes nothing older that this process has stored: a machine may
+        start with a wrong date.
+        """
+        now = self.now()
+        if self._monotonic_epoch is not None:
+            now = min(now, self._monotonic_epoch + timedelta(seconds=self._monotonic()))
+        return now - age

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import perf_counter
 from weakref import WeakKeyDictionary
@@ -47,6 +47,10 @@ class Store:
         it with the current time.
         """
         return self.database_clock.now()
+
+    def compute_time_before(self, age: timedelta) -> datetime:
+        """Returns the latest time of what is old; see ``DatabaseClock.compute_time_before``."""
+        return self.database_clock.compute_time_before(age)
 
     @property
     def where(self) -> str:
@@ -129,6 +133,9 @@ async def open_store(
         await store.close()
 
 
+_MICROSECOND = timedelta(microseconds=1)
+
+
 async def load_schema_revision(state: State) -> str | None:
     """Loads the revision of the tables; None if there are none. Raises StoreUnavailable."""
     address = engines.parse_state_url(state.url)
@@ -174,7 +181,9 @@ def _load_and_verify_keys(store: Store, connection: Connection, key_file: Path) 
         _verify_key_check_value(keys, key_id, check, key_file, store.where)
     new = [key_id for key_id in keys.ids if key_id not in checks]
     if new:
-        connection.execute(insert(encryption_keys), _build_key_check_rows(keys, new, store.clock()))
+        # One after the other, although the clock may have been ahead before: see below.
+        created_at = max([store.clock(), *(row.created_at + _MICROSECOND for row in rows)])
+        connection.execute(insert(encryption_keys), _build_key_check_rows(keys, new, created_at))
     if rows:
         # By the time of first use, because an operator may reorder the lines of the file.
         keys.oldest = min(rows, key=lambda row: (row.created_at, keys.ids.index(row.id))).id
@@ -182,7 +191,7 @@ def _load_and_verify_keys(store: Store, connection: Connection, key_file: Path) 
 
 
 def _build_key_check_rows(
-    keys: EncryptionKeys, ids: list[str], now: datetime
+    keys: EncryptionKeys, ids: list[str], first_at: datetime
 ) -> list[dict[str, object]]:
     return [
         {
@@ -190,9 +199,9 @@ def _build_key_check_rows(
             "check_value": keys.encrypt(
                 "", _build_key_check_encryption_context(key_id), key_id=key_id
             ),
-            "created_at": now,
+            "created_at": first_at + number * _MICROSECOND,
         }
-        for key_id in ids
+        for number, key_id in enumerate(ids)
     ]
 
 

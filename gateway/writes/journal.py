@@ -77,6 +77,7 @@ class Journal:
         self.fence_after_seconds = lease_ttl_seconds / 2
         """Seconds after a fence check for which a write may be sent without another one."""
         self.clock = store.clock
+        self.compute_time_before = store.compute_time_before
         self._service_clock = service_clock
         self.monotonic = service_clock.monotonic
         self.ended_at: TtlCache[str, float] = TtlCache(

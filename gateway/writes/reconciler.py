@@ -267,7 +267,7 @@ class WriteReconciler:
         """
         if not self.has_other_instances:
             return
-        since = self._journal.clock() - _UNREAD_RETENTION
+        since = self._journal.compute_time_before(_UNREAD_RETENTION)
         instances = await self._journal.operations.list_delivering_instances(record, since)
         if not instances:
             return
@@ -412,10 +412,11 @@ class WriteReconciler:
 
     async def _close_and_clear_expired_operations_if_due(self) -> None:
         if self._journal.monotonic() - self._expired_at > _EXPIRY_INTERVAL_SECONDS:
-            now = self._journal.clock()
+            compute_time_before = self._journal.compute_time_before
             replay_time = timedelta(seconds=self._journal.replay_seconds)
             await self._journal.operations.close_and_clear_expired_operations(
-                now - _RETENTION, now - max(_UNREAD_RETENTION, replay_time)
+                compute_time_before(_RETENTION),
+                compute_time_before(max(_UNREAD_RETENTION, replay_time)),
             )
             self._expired_at = self._journal.monotonic()
 

@@ -119,8 +119,8 @@ class RetryMatcher:
         if ended_at is not None and ended_at >= received_at - self._journal.replay_seconds:
             return True
         # By the monotonic clock only, if no other process may have replayed its response since: a
-        # clock that is set back must not make a retry of a request.
-        if row.instance == record.instance and not self._reconciler.has_other_instances:
+        # clock that is set back, perhaps before a restart, must not make a retry of a request.
+        if not self._reconciler.has_other_instances:
             return False
         return row.ended_at is not None and row.ended_at >= arrived_at
 
@@ -139,7 +139,7 @@ class RetryMatcher:
         return (
             operation.method != "GET"
             and _is_possibly_same_request(row, record)
-            and row.started_at >= record.started_at - RETRY_WINDOW
+            and row.started_at >= self._journal.compute_time_before(RETRY_WINDOW)
             and row.is_open
             and (self._journal.replay_seconds > 0 or not self._journal.deliveries.is_delivered(row))
         )

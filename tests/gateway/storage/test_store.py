@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -538,3 +538,19 @@ async def test_cancelled_caller_leaves_no_lock(tmp_path: Path) -> None:
                     other_connection.execute("BEGIN EXCLUSIVE")
             finally:
                 gc.enable()
+
+
+async def test_order_of_the_keys_is_that_of_their_use_whatever_the_clock_says(state: State) -> None:
+    """Retries and alias ids are recognized by the one that was used first."""
+    if not state.encryption_key_file.exists():
+        create_key_file(state.encryption_key_file)
+    add_encryption_key(state.encryption_key_file)
+    oldest_keys = []
+    for hours in (24, 1, 0):
+        now = datetime.now(UTC) + timedelta(hours=hours)
+        async with open_store(state, clock=lambda now=now: now) as store:
+            oldest_keys.append(store.encryption.oldest)
+        lines = state.encryption_key_file.read_text().splitlines(keepends=True)
+        state.encryption_key_file.write_text("".join(reversed(lines)))
+        add_encryption_key(state.encryption_key_file)
+    assert len(set(oldest_keys)) == 1
