@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import signal
 import subprocess
@@ -20,7 +19,7 @@ import click
 from gateway.auth.key_import import import_only_key
 from gateway.auth.key_rows import find_single_key, load_credentials, load_listed_keys
 from gateway.cli import CommandError
-from gateway.cli.options import FILE, config_option, json_option, print_json
+from gateway.cli.options import config_option, json_option, print_json
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Environments, Server, Settings, State
 from gateway.operator.rehearsal import report as reports
@@ -38,12 +37,9 @@ SANDBOX = "sandbox"
 @click.command()
 @click.option("--key", "key_name", required=True, metavar="NAME", help="A key of the sandbox.")
 @click.option("--start", is_flag=True, help="Also start a batch: the sandbox then pays it.")
-@click.option("--html", type=FILE, help="Write a page here.")
 @json_option
 @config_option
-def rehearse(
-    *, key_name: str, start: bool, html: Path | None, as_json: bool, settings: Settings
-) -> None:
+def rehearse(*, key_name: str, start: bool, as_json: bool, settings: Settings) -> None:
     """Run every legacy operation against your sandbox, and test each assumption by name.
 
     Creates recipients at example.com and batches, which it deletes again; their referenceId or
@@ -51,17 +47,10 @@ def rehearse(
     same command continues it. Exit code 0 if clients would notice nothing, 1 if they would, 2 if it could
     not run to the end.
     """
-    if html and not os.access(html.absolute().parent, os.W_OK):
-        raise CommandError(
-            f"nothing was run: folder {html.parent} of --html does not exist or cannot be written "
-            "to; create it, or name another file"
-        )
     report = run_with_store(
         settings, lambda store: _rehearse(settings, store, key_name, may_start=start)
     )
     report["settings_diff"] = reports.propose_settings(report, settings)
-    if html:
-        html.write_text(reports.render_rehearsal_page(report), "utf-8")
     if as_json:
         print_json(report)
     else:
@@ -72,7 +61,7 @@ def rehearse(
             if row["verdict"] != reports.HOLDS
         ]
         print_table(reports.COLUMNS, rows, reports.COLOURS, MAX_LINE_CHARACTERS)
-        click.echo("\nWhat holds is listed by --html FILE and --json.")
+        click.echo("\n--json lists what holds too.")
         for item in report["left"]:
             click.echo(f"Left at the service: {item['kind']} {item['id']}: {item['reason']}.")
         if report["settings_diff"]:

@@ -1,4 +1,4 @@
-"""The report of a rehearsal: one document, which is printed, written as JSON or shown as a page."""
+"""The report of a rehearsal: one document, which is printed or written as JSON."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 from gateway.operator.rehearsal.checks import ASSUMPTIONS, IS_OPTIONAL, Assumption
 from gateway.operator.rehearsal.run import ENVIRONMENT, RehearsalRun, Results
-from gateway.operator.rehearsal.scenario import START, STEPS, read_data
+from gateway.operator.rehearsal.scenario import START, STEPS
 from mappings import OPERATIONS
 
 Report = dict[str, Any]
@@ -106,10 +104,3 @@ def _set_in_toml(text: str, setting: str) -> str:
     key, rest = line.partition(" ")[0], text[header.end() :]
     rest = re.sub(rf"\A((?:(?!\[).*\n)*?){key} *=.*\n", r"\1", rest)
     return f"{text[: header.end()]}{line}\n{rest}"
-
-
-def render_rehearsal_page(report: Report) -> str:
-    """Renders the report as one self-contained HTML page."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    template = environment.from_string(read_data("page.html.j2"))
-    return template.render(report=report, columns=COLUMNS, colours=COLOURS)
