@@ -19,29 +19,25 @@ import pytest
 from aiohttp import web
 
 from gateway.admission.limits.in_redis import RedisRateLimiter
-from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
 from gateway.operator.doctor import Finding, run_doctor
 from gateway.simulator import (
-    WALLET_FUNDS,
     Fault,
     Service,
     ServiceCredentials,
     ServiceOptions,
     Simulator,
-    Vocabulary,
     start_simulator,
 )
 from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.key_file import create_key_file
 from gateway.storage.mode_rows import set_mode
-from gateway.upstream.client import open_upstream_client
 from mappings.current import ENDPOINTS
 from tests.certificates import Authority
 from tests.gateway.storage.conftest import create_temporary_database, run_statements
 from tests.operator_commands import run_command, write_configuration
 from tests.processes import build_configuration, build_environment, find_free_port
-from tests.running_gateway import KEY, build_settings, import_api_keys, open_gateway
+from tests.running_gateway import KEY, build_settings, import_api_keys
 from tests.test_database_faults import fill_disk
 
 LIVE_KEY = {
@@ -619,97 +615,6 @@ async def test_keys_of_unconfigured_environment_are_reported(tmp_path: Path) -> 
         assert require_only_error(await run_doctor(settings)) == finding, "its clients get 403"
 
 
-# The vocabulary
-
-
-@pytest.mark.parametrize(
-    ("word", "configured", "check_name", "expected"),
-    [
-        ("balance_path", "/v1/balances", "balance_path", "vocabulary.current.balance_path"),
-        ("summary_path", "/v1/batches/{id}/sum", "summary_path", "vocabulary.current.summary_path"),
-        ("wallet", "paypal", "wallet word", 'vocabulary.current.wallet to "wallet"'),
-    ],
-)
-async def test_vocabulary_that_the_service_does_not_use_is_reported(
-    word: str, configured: str, check_name: str, expected: str, tmp_path: Path
-) -> None:
-    async with open_simulator(wallet_balance=WALLET_FUNDS) as simulator:
-        await create_batch_at(simulator, tmp_path)
-        findings = await examine(
-            tmp_path, simulator.url, vocabulary={"current": {word: configured}}
-        )
-    finding = require_only_error(findings)
-    assert finding.check_name == check_name
-    assert expected in finding.advice
-
-
-async def test_vocabulary_of_the_service_is_accepted(tmp_path: Path) -> None:
-    async with open_simulator(wallet_balance=WALLET_FUNDS) as simulator:
-        await create_batch_at(simulator, tmp_path)
-        findings = await examine(tmp_path, simulator.url)
-        for check_name in ("balance_path", "wallet word", "summary_path", "currency word"):
-            assert require_finding(findings, check_name).state == "ok"
-        settings = {"current": {"batch_currency": "sourceCurrency"}}
-        findings = await examine(tmp_path, simulator.url, vocabulary=settings)
-        finding = require_only_error(findings)
-        assert finding.check_name == "currency word"
-        assert 'vocabulary.current.batch_currency to "currency"' in finding.advice
-
-
-async def test_currency_word_is_proven_by_a_rehearsal_with_it(tmp_path: Path) -> None:
-    """The service takes another word in creates than its answers to reads have."""
-    vocabulary = Vocabulary(batch_currency="sourceCurrency")
-    async with open_simulator(vocabulary=vocabulary) as simulator:
-        await create_batch_at(simulator, tmp_path, "sourceCurrency")
-        word = {"current": {"batch_currency": "sourceCurrency"}}
-        unproven = await examine(tmp_path, simulator.url, vocabulary=word)
-        assert "rehears" not in require_only_error(unproven).result
-        write_configuration(tmp_path, simulator.url)
-        with (tmp_path / "gateway.toml").open("a") as file:
-            file.write('[vocabulary.current]\nbatch_currency = "sourceCurrency"\n')
-        await run_command(tmp_path, "rehearse", "--key", "demo-sandbox")
-        proven = await examine(tmp_path, simulator.url, vocabulary=word)
-        assert require_finding(proven, "currency word").state == "ok"
-        word = {"current": {"batch_currency": "currencyOfTheBatch"}}
-        other = require_only_error(await examine(tmp_path, simulator.url, vocabulary=word))
-    assert other.check_name == "currency word"
-    assert "the last rehearsal used sourceCurrency" in other.result
-
-
-async def create_batch_at(simulator: Simulator, folder: Path, word: str = "currency") -> None:
-    credentials = Credentials(KEY["access_key"], KEY["secret_key"])
-    async with open_upstream_client(build_settings(folder, simulator.url)) as upstream:
-        reply = await upstream.send(
-            "sandbox", credentials, "POST", "/v1/batches", json.dumps({word: "USD"}).encode(),
-            request_id="test", write=True,
-        )  # fmt: skip
-    assert reply.status == 200
-
-
-async def test_refused_credentials_of_another_merchant_are_reported_as_by_keys_verify(
-    tmp_path: Path,
-) -> None:
-    swapped = {
-        **KEY,
-        "merchant": "globex",
-        "api_key": "key-of-globex",
-        "access_key": "zq-a-secret-key",
-        "secret_key": "GLOBEXACCESS",
-        "name": "globex",
-    }
-    async with open_simulator() as simulator:
-        finding = require_only_error(await examine(tmp_path, simulator.url, swapped))
-        write_configuration(tmp_path, simulator.url)
-        verified = await run_command(tmp_path, "keys", "verify", "--json", code=1)
-    assert finding.check_name == "credentials"
-    (problem,) = json.loads(verified.stdout)["findings"]
-    for text in (finding.result, problem):
-        assert "globex" in text
-        assert "access_key and secret_key look swapped" in text
-        assert swapped["access_key"][:2] not in text, "not even the beginning of a secret key"
-    assert swapped["access_key"][:2] not in verified.stdout
-
-
 # A service that hangs
 
 
@@ -729,22 +634,6 @@ async def test_hanging_service_is_reported_after_one_short_call(
     assert len(connections) == 1, "none after the one that hung"
     assert (finding.check_name, finding.result) == ("reachable", "no answer within 0.2 s")
     assert f"{url} accepts connections and does not answer" in finding.advice
-
-
-async def test_first_hanging_read_is_named_and_no_other_is_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gateway.config.settings.CHECK_TIMEOUT_SECONDS", 2.0)
-    async with open_simulator() as simulator:
-        simulator.service.faults.append(Fault("GET", "/v1/balance", answer_delay=10))
-        findings = await examine(tmp_path, simulator.url, upstream={"inferred_operations": "avoid"})
-    finding = require_only_error(findings)
-    assert (finding.check_name, finding.result) == (
-        "reads",
-        "GET /v1/balance: no answer within 2 s",
-    )
-    for check_name in ("balance_path", "summary_path", "currency word"):
-        assert finding.result in require_finding(findings, check_name).result
 
 
 # The legacy service, if a mode uses it
@@ -787,21 +676,6 @@ async def test_legacy_base_url_of_another_server_is_reported(tmp_path: Path) -> 
         finding = require_only_error(await examine_forwarded_key(tmp_path, simulator.url, url))
     assert "status 502" in finding.result
     assert url in finding.advice
-
-
-async def test_port_of_another_program_is_an_error_and_of_the_running_gateway_is_not(
-    tmp_path: Path,
-) -> None:
-    async with open_simulator() as simulator, open_gateway(tmp_path, simulator.url) as gateway:
-        server = gateway.settings.server.model_copy(update={"port": gateway.running.port})
-        own = gateway.settings.model_copy(update={"server": server})
-        assert require_finding(await run_doctor(own), "ports").state == "ok"
-        (tmp_path / "other").mkdir()
-        finding = require_only_error(
-            await examine(tmp_path / "other", simulator.url, server={"port": gateway.running.port})
-        )
-    assert (finding.check_name, "it is in use" in finding.result) == ("ports", True)
-    assert "set server.port" in finding.advice
 
 
 async def test_doctor_command_prints_errors_first_and_exits_with_1(tmp_path: Path) -> None:

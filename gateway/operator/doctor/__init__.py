@@ -25,9 +25,7 @@ async def run_doctor(settings: Settings) -> list[Finding]:
     try:
         async with open_store(settings.state, create=False) as store:
             findings += await local_checks.check_state_writable_and_current(settings, store)
-            findings += await local_checks.check_ports_are_available(settings.server, store)
             findings += await check_freezes_and_brownouts(store)
-            findings += await local_checks.check_key_limits(settings, store)
             findings += await _check_services(settings, store)
     # The services cannot be checked either: their credentials are in the state.
     except StoreUnavailable as unavailable:

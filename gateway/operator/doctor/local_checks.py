@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -19,7 +16,6 @@ from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding
 from gateway.operator.interruptions import describe_window_scope
 from gateway.operator.preflight import check_settings_are_runnable
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE, is_restored
-from gateway.operator.usage import load_limit_usage
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.audit_log import describe_scope
 from gateway.storage.brownout_rows import Brownout, list_planned_and_active_brownouts
@@ -88,73 +84,11 @@ def check_tls_certificate_expiry(server: Server) -> Iterator[Finding]:
         yield Finding(ALL_ENVIRONMENTS, check_name, "ok", description)
 
 
-async def check_ports_are_available(server: Server, store: Store) -> list[Finding]:
-    """Checks that the gateway can listen on its ports, unless one that uses the state runs already.
-
-    Raises StoreUnavailable.
-    """
-    ports = [
-        ("port", server.host, server.port),
-        ("admin_port", server.admin_host, server.admin_port),
-    ]
-    findings = []
-    for setting, host, port in ports:
-        if problem := await asyncio.to_thread(_find_binding_problem, host, port):
-            result = f"cannot listen on {host} port {port}: {problem}"
-            advice = f"set server.{setting} to another port, or stop the program that uses this one"
-            findings.append(Finding(ALL_ENVIRONMENTS, "ports", "error", result, advice))
-    # The gateway of this state, which has the ports.
-    if findings and await store.list_live_instances():
-        findings = []
-    return findings or [Finding(ALL_ENVIRONMENTS, "ports", "ok", "free, or its gateway runs")]
-
-
-def _find_binding_problem(host: str, port: int) -> str | None:
-    """Binds the port and does not listen, so that two checks at a time do not disturb each other."""
-    try:
-        for family, kind, protocol, _, address in socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        ):
-            with socket.socket(family, kind, protocol) as bound_socket:
-                bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                bound_socket.bind(address)
-    except OSError as error:
-        # An address of a host name may not be available on this machine, such as an IPv6 address.
-        if error.errno in (errno.EADDRINUSE, errno.EACCES):
-            return "it is in use" if error.errno == errno.EADDRINUSE else "permission denied"
-    return None
-
-
 async def check_redis_eviction_policy(settings: Settings) -> list[Finding]:
     if settings.limits.url.startswith("memory://"):
         return []
     result = await probe_redis_eviction_policy(settings.limits.url)
     return [Finding(ALL_ENVIRONMENTS, "limits in Redis", result.state, result.finding, result.hint)]
-
-
-async def check_key_limits(settings: Settings, store: Store) -> list[Finding]:
-    """Reports keys at their limit if Redis counts; a gateway's memory cannot be read from here."""
-    if settings.limits.url.startswith("memory://"):
-        return []
-    from gateway.admission.limits.in_redis import RedisRateLimiter  # noqa: PLC0415 - see the package
-
-    naming_key = store.encryption.derive_key_from_oldest("limits")
-    # Only its counts are read, for which it need not be entered.
-    limits = RedisRateLimiter(settings.limits.url, naming_key, 1)
-    uses = await load_limit_usage(store, limits, settings.limits.requests_per_hour)
-    advice = "wait, or raise requests_per_hour of the key (`keys import`)"
-    return [
-        Finding(
-            use.tenant.environment,
-            "rate limit",
-            "warning",
-            f"{use.name} of {use.tenant.merchant} reached the limit of {use.limit:,} requests an "
-            "hour: its clients are refused (429)",
-            advice,
-        )
-        for use in uses
-        if use.level == "reached"
-    ]
 
 
 async def check_state_writable_and_current(settings: Settings, store: Store) -> list[Finding]:

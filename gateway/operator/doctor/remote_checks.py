@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,9 +25,6 @@ NOT_REACHED = "the service was not reached"
 NOT_THE_SERVICE = "the server at this address is not the service"
 NO_KEY_IMPORTED = "no key of this environment is imported"
 FIX_ERRORS_FIRST = "fix the errors above first"
-UNANSWERED_ADVICE = (
-    "other reads are answered: wait until the service recovers, and run `doctor` again"
-)
 
 
 class ServiceProbe:
@@ -52,8 +49,6 @@ class ServiceProbe:
         self.failure_reason = ""
         """Why ``accepted_reply`` is None."""
         self.is_form_refused = False
-        self.unanswered_read = ""
-        """The read that was not answered after others were, and why; nothing is sent after it."""
 
     @property
     def target_form(self) -> str | None:
@@ -92,18 +87,11 @@ class ServiceProbe:
         return "run `keys import`" if self.failure_reason == NO_KEY_IMPORTED else FIX_ERRORS_FIRST
 
     async def try_signed_read(self, target: str) -> Reply | None:
-        """Sends another read; None if it, or one before it, was not answered."""
-        if self.unanswered_read:
-            return None
+        """Sends another read; None if it was not answered."""
         try:
             return await self._send_signed_read(self.name, target)
-        except (Unreachable, Unknown) as failure:
-            self.unanswered_read = f"GET {target.partition('?')[0]}: {failure}"
+        except (Unreachable, Unknown):
             return None
-
-    def iter_unanswered_read_findings(self) -> Iterator[Finding]:
-        if self.unanswered_read:
-            yield self._build_finding("reads", "error", self.unanswered_read, UNANSWERED_ADVICE)
 
     def _build_skipped_check_finding(self, check_name: str) -> Finding:
         return self._build_finding(

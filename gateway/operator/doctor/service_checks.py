@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from urllib.parse import urlencode
 
 from gateway.auth.key_rows import ListedKey, load_credentials, load_listed_keys
 from gateway.config.settings import Settings
-from gateway.operator.account_checks import probe_tenant_credentials
 from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding
 from gateway.operator.doctor.remote_checks import ServiceProbe, is_accepted
 from gateway.operator.doctor.stored_findings import (
@@ -18,8 +16,6 @@ from gateway.operator.doctor.stored_findings import (
     iter_endpoint_findings,
     iter_rehearsal_findings,
 )
-from gateway.operator.doctor.vocabulary_checks import check_vocabulary
-from gateway.operator.rehearsal.report import CAPABILITY_NAME as REHEARSAL
 from gateway.storage import Store
 from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.client import UpstreamClient
@@ -30,9 +26,6 @@ from gateway.upstream.optional_endpoints import (
 )
 from mappings.effects import JSON, Call
 from mappings.failures import Failure, Refused, Unreachable
-
-MAX_OTHER_MERCHANTS = 100
-"""Merchants of an environment whose credentials are tried; `keys verify` tries all."""
 
 LIST_ENDPOINT = "GET /batches"
 LIST_CALL = Call("GET", "/batches", query={"page": "1", "pageSize": "1"}, probe_ids=())
@@ -61,40 +54,7 @@ async def check_service_per_environment(
         findings += [
             finding async for finding in _check_optional_endpoints(probe, settings, capabilities)
         ]
-        findings += [
-            finding
-            async for finding in check_vocabulary(
-                probe, settings.vocabulary.current, capabilities.get("sandbox", REHEARSAL)
-            )
-        ]
-        findings += probe.iter_unanswered_read_findings()
-        other_keys = [other for other in keys if key and other.environment == name]
-        if probe.accepted_reply and key and not probe.unanswered_read:
-            findings += await _check_other_credentials(store, upstream, key, other_keys)
     return findings
-
-
-async def _check_other_credentials(
-    store: Store, upstream: UpstreamClient, tried_key: ListedKey, keys: Sequence[ListedKey]
-) -> list[Finding]:
-    """Checks the credentials of the environment's other merchants, as `keys verify` does."""
-    others = [key for key in keys if key.tenant != tried_key.tenant]
-    tenants = list(dict.fromkeys(key.tenant for key in others))[:MAX_OTHER_MERCHANTS]
-    checks = await probe_tenant_credentials(
-        store, upstream, [key for key in others if key.tenant in tenants]
-    )
-    return [
-        Finding(
-            tried_key.environment,
-            "credentials",
-            "error",
-            f"{check.tenant.merchant}: {check.probe.description}",
-            f"correct the credentials: `payout-gateway keys rotate-secret "
-            f"{shlex.quote(check.key_names[0])} --no-verify`",
-        )
-        for check in checks
-        if check.probe.result != "accepted"
-    ]
 
 
 def _iter_unconfigured_environment_findings(

@@ -67,8 +67,6 @@ async def run_rehearsal(run: RehearsalRun, objects: ObjectStateStore) -> Report:
         row["left"] = [*left, *_list_created_objects(run)]
         await objects.save_capability(ENVIRONMENT, name, row)
         row = {"at": int(time.time()), "verdict": verdict, "is_ok": is_ok}
-        # Which `doctor` compares with the configured one.
-        row["batch_currency"] = run.settings.vocabulary.current.batch_currency
         await objects.save_capability(ENVIRONMENT, CAPABILITY_NAME, row)
 
     stop_reason = ""
