@@ -13,13 +13,13 @@ from typing import Any
 import aiohttp
 
 from gateway.config.settings import Settings
-from gateway.docgen.openapi import build_openapi_document
 from gateway.observability import logs
 from gateway.server.app import RunningGateway, run_gateway
 from gateway.server.shutdown import install_shutdown_event
 from gateway.upstream.clock import ServiceClock
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS
 from mappings.effects import Vocabulary
+from tests.openapi_document import build_openapi_document
 from tests.state import ENVIRONMENT, KEY, import_api_keys
 
 

@@ -267,7 +267,6 @@ COMMANDS = [
     ["check", "--json"],
     ["doctor"],
     ["doctor", "--json"],
-    ["openapi"],
     ["batches", "abandoned"],
     ["batches", "abandoned", "--json"],
     ["report", "usage"],
@@ -358,7 +357,7 @@ async def test_admin_port_discloses_no_secrets(tmp_path: Path) -> None:
             "/healthz",
             "/readyz",
             "/metrics",
-            "/openapi.json",
+            "/limits",
             "/",
             f"/{SSN}?email={EMAIL}",
         ):

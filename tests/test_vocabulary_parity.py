@@ -17,7 +17,6 @@ import pytest
 import pytest_asyncio
 
 from gateway.config.settings import Settings
-from gateway.docgen.openapi import build_openapi_document
 from gateway.server.demo import build_simulator_vocabulary
 from gateway.simulator import (
     DEMO_API_KEY,
@@ -27,6 +26,7 @@ from gateway.simulator import (
     Simulator,
     start_simulator,
 )
+from tests.openapi_document import build_openapi_document
 from tests.running_gateway import GatewayUnderTest, open_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -367,7 +367,7 @@ async def test_sighup_reloads_the_certificate_of_every_worker(
             lambda: len(list_events(gateway, "certificate_reloaded")) >= 2, START_SECONDS
         )
         assert {await load_common_name() for _ in range(6)} == {"second"}
-        page = f"http://127.0.0.1:{gateway.admin_port}/openapi.json"
+        page = f"http://127.0.0.1:{gateway.admin_port}/limits"
         async with session.get(page) as response:
             assert response.status == 401
         headers = {"Authorization": "Bearer a-token-of-some-length"}

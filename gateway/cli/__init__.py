@@ -43,7 +43,6 @@ COMMAND_GROUPS = {
     "Migrate clients": {
         "operations": "List the legacy operations and the calls that replace them.",
         "explain": "Show the current calls that one legacy request becomes.",
-        "openapi": "Print the legacy interface as an OpenAPI document.",
         "report": "Report which keys still use which operations.",
         "modes": "Choose which service answers a key's requests.",
         "cutover": "Import data that only the legacy service has.",
@@ -63,7 +62,6 @@ _SHARED_MODULES = {
     "batches": "writes",
     "erase": "backup",
     "migrate": "backup",
-    "openapi": "operations",
     "restore": "backup",
     "unfreeze": "freeze",
 }

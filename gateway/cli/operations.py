@@ -1,4 +1,4 @@
-"""`payout-gateway operations` and `openapi`: the legacy interface, as a list or as a document."""
+"""`payout-gateway operations`: the legacy interface, and what each operation becomes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import Any
 
 import click
 
-from gateway.cli.options import config_option, json_option, print_json
-from gateway.config.settings import Settings
-from gateway.docgen.openapi import build_openapi_document, list_public_urls
+from gateway.cli.options import json_option, print_json
 from mappings import OPERATIONS, UNLISTED
 from mappings.effects import Operation
 from mappings.provenance import list_documented_current_calls
@@ -58,14 +56,3 @@ def _print_operations(heading: str, rows: list[dict[str, Any]]) -> None:
         click.echo(f"    because: {row['because']}")
         if row["rests_on"]:
             click.echo(f"    assumes: {row['rests_on']}")
-
-
-@click.command()
-@config_option
-def openapi(*, settings: Settings) -> None:
-    """Print the legacy interface as an OpenAPI 3.1 document, in the configured vocabulary.
-
-    A running gateway serves the document at /openapi.json on its admin port.
-    """
-    urls = list_public_urls(settings.server, settings.server.port)
-    print_json(build_openapi_document(settings.vocabulary.build_vocabulary(), urls))

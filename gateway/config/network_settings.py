@@ -28,8 +28,6 @@ class Server(Section):
     admin_host: str = "127.0.0.1"
     admin_port: int = Field(8081, ge=0, le=65535)
     workers: int = Field(1, ge=1)
-    public_urls: Annotated[tuple[Origin, ...], BeforeValidator(parse_list)] = ()
-    """The URLs at which clients reach the gateway, for openapi.json; default: where it listens."""
     trusted_proxies: Annotated[tuple[Network, ...], BeforeValidator(parse_list)] = ()
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None

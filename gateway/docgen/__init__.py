@@ -1,1 +1,1 @@
-"""Generated documents: OpenAPI, reference pages, request explanations."""
+"""Request explanations, and the examples of requests."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from functools import cache, partial
+from collections.abc import Callable, Collection
+from functools import partial
 
 import aiohttp
 from aiohttp import web
@@ -20,14 +20,12 @@ from gateway.admin.port import (
     hide_server_version,
 )
 from gateway.config.settings import Settings
-from gateway.docgen import openapi
 from gateway.operator.metrics_page import MetricsPage
 from gateway.operator.named_faults import list_switched_keys
 from gateway.server.assembly import Backends
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.mode_rows import COMPARE, FORWARD
 from gateway.upstream.egress import Egress, build_egress_by_environment
-from mappings.effects import JSON
 
 OPEN_BREAKER = (
     "the {service} is down: it does not respond, and the circuit breaker is open; {effect}, "
@@ -39,12 +37,8 @@ def create_admin_application(
     console_parts: console.ConsoleDependencies,
     backends: Backends,
     count_queued_requests: Callable[[], int],
-    client_port: int,
 ) -> web.Application:
-    """Creates the application of the admin port. ``client_port`` is the bound port of clients."""
     settings = console_parts.settings
-    # Built on the first request, to keep the start fast.
-    build_openapi = cache(partial(_build_legacy_openapi_document, settings, client_port))
     metrics_page = MetricsPage(
         console_parts.store,
         console_parts.limits,
@@ -66,9 +60,6 @@ def create_admin_application(
             console_parts.checks, backends.list_breaker_states(), list_forwarded_environments
         )
 
-    async def handle_openapi(_request: web.Request) -> web.Response:
-        return web.json_response(build_openapi())
-
     application = web.Application(
         # Only the supervisor can reach a worker's admin socket, and it has authenticated the
         # request.
@@ -79,15 +70,8 @@ def create_admin_application(
     application.router.add_get("/metrics", create_metrics_handler(metrics_page.render))
     application.router.add_get("/healthz", answer_liveness)
     application.router.add_get("/readyz", handle_readyz)
-    application.router.add_get("/openapi.json", handle_openapi)
     console.add_console_routes(application, console_parts)
     return application
-
-
-def _build_legacy_openapi_document(settings: Settings, port: int) -> Mapping[str, JSON]:
-    """Builds the OpenAPI document of the legacy interface, with the public URLs."""
-    addresses = openapi.list_public_urls(settings.server, port)
-    return openapi.build_openapi_document(settings.vocabulary.build_vocabulary(), addresses)
 
 
 async def _list_switched_environments(store: Store, modes: Collection[str]) -> set[str]:

@@ -160,7 +160,7 @@ async def run_gateway(
             admin_socket=worker_ports.admin_socket if worker_ports else None,
         )
         admin_application = create_admin_application(
-            console_parts, backends, lambda: runtime.load.limiter.waiting_count, listener.port
+            console_parts, backends, lambda: runtime.load.limiter.waiting_count
         )
         admin_server = await stack.enter_async_context(AdminServer(admin_application))
         admin_port = await start_admin_listener(stack, settings, admin_server, worker_ports)

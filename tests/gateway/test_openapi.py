@@ -9,19 +9,17 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.cli.operations import openapi
 from gateway.docgen.examples import EXAMPLE_BODIES, EXAMPLE_IDS
-from gateway.docgen.openapi import FIELDS, SHAPES, TABLES, build_openapi_document
 from gateway.simulator import Service
 from mappings import OPERATIONS, UNLISTED, errors, field_types
 from mappings.effects import Vocabulary
+from tests.openapi_document import FIELDS, SHAPES, TABLES, build_openapi_document
 from tests.payouts import (
     create_batch,
     create_recipient,
@@ -264,30 +262,3 @@ async def create_objects(gateway: GatewayUnderTest) -> dict[str, str]:
     payment, other_payment = await load_payment_ids(gateway, batch)
     ids = {"recipients": recipient, "batches": batch, "payments": payment}
     return ids | {"other payments": other_payment}
-
-
-async def test_admin_port_serves_the_document(tmp_path: Path) -> None:
-    async with open_gateway_and_service(tmp_path, Service(seed=1)) as (gateway, _simulator):
-        async with gateway.session.get(f"{gateway.running.admin_url}/openapi.json") as answer:
-            served_document = await answer.json()
-        assert served_document == build_openapi_document(Vocabulary(), (gateway.running.url,))
-
-
-def test_command_prints_document_with_configured_urls(tmp_path: Path) -> None:
-    path = tmp_path / "gateway.toml"
-    path.write_text('[server]\npublic_urls = ["https://a.example", "https://b.example/payouts"]\n')
-    report = json.loads(CliRunner().invoke(openapi, ["--config", str(path)]).stdout)
-    urls = ["https://a.example/v1", "https://b.example/payouts/v1"]
-    assert [server["url"] for server in report["servers"]] == urls
-
-
-@pytest.mark.parametrize(
-    ("host", "url"),
-    [("0.0.0.0", "http://localhost:8080/v1"), ("::", "http://localhost:8080/v1"),
-     ("::1", "http://[::1]:8080/v1"), ("10.0.0.5", "http://10.0.0.5:8080/v1")],
-)  # fmt: skip
-def test_default_server_url_is_the_listening_address(tmp_path: Path, host: str, url: str) -> None:
-    path = tmp_path / "gateway.toml"
-    path.write_text(f'[server]\nhost = "{host}"\n')
-    report = json.loads(CliRunner().invoke(openapi, ["--config", str(path)]).stdout)
-    assert [server["url"] for server in report["servers"]] == [url]

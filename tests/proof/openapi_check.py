@@ -1,4 +1,4 @@
-"""Compares `/openapi.json` with the responses of the simulator's legacy interface.
+"""Compares the OpenAPI document with the responses of the simulator's legacy interface.
 
 Half of the shapes of `mappings/` have no effect on a response: they describe it. They are checked against the
 responses of the legacy interface, which is independent of them, and against the lists of the legacy document.

@@ -40,7 +40,7 @@ TARGETS: dict[str, RawCase] = {
         ("the service's own path of the balance", "/v1/balance", "404 goes on", NO_PATH),
         ("a partner's path", "/v1/profile/submerchant", "404 goes on", NO_PATH),
         ("the service's accounts", "/v1/recipients/R-1/accounts/A-1", "404 goes on", NO_PATH),
-        ("the admin's page", "/openapi.json", "404 goes on", NO_PATH),
+        ("the admin's page", "/metrics", "404 goes on", NO_PATH),
         ("a country that is none", "/v1/geography/countries/%00", "404 goes on", NO_PATH),
         ("a country in letters that fold to it", "/v1/geography/countries/%C3%9F", "404 goes on", NO_PATH),
         ("a path of 8,000 letters", f"/v1/{'a' * 8000}", "404 goes on", NO_PATH),

@@ -15,7 +15,7 @@ from tests.sockets import exchange
 
 UNREACHABLE_URL = "http://127.0.0.1:9"
 TOKEN = "a-token-of-some-length"
-PAGE = "/openapi.json"
+PAGE = "/metrics"
 
 
 @asynccontextmanager

@@ -1,5 +1,7 @@
-"""The OpenAPI 3.1 document of the legacy interface: pydantic's schemas of the shapes of `mappings`, with
-the texts and constraints of `openapi.toml`, in the configured vocabulary.
+"""The OpenAPI 3.1 document of the legacy interface, from which requests are generated.
+
+Pydantic's schemas of the shapes of `mappings`, with the texts and constraints of `openapi.toml`. Answers are checked
+against it, and it against the legacy document.
 """
 
 from __future__ import annotations
@@ -8,15 +10,14 @@ import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from importlib.resources import files
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import is_typeddict
 
-from gateway.config.settings import Server, build_url
 from gateway.docgen.examples import EXAMPLE_BODIES, EXAMPLE_IDS
 from gateway.legacy_api.routes import ID_PATTERNS
 from mappings import OPERATIONS, UNLISTED, errors, geography, legacy
@@ -27,7 +28,7 @@ from mappings.vocabulary import build_legacy_translator, map_legacy_words
 Schema = dict[str, Any]
 
 TABLES: Mapping[str, Any] = tomllib.loads(
-    files("gateway.docgen").joinpath("openapi.toml").read_text(encoding="utf-8")
+    Path(__file__).with_name("openapi.toml").read_text(encoding="utf-8")
 )
 FIELDS: Mapping[str, Schema] = {
     **{name: {"examples": [example]} for name, example in TABLES["examples"].items()},
@@ -72,17 +73,10 @@ def build_openapi_document(vocabulary: Vocabulary, urls: tuple[str, ...]) -> dic
     }  # fmt: skip
 
 
-def list_public_urls(server: Server, port: int) -> tuple[str, ...]:
-    """Returns the base URLs that clients use: the configured ones, else the listening address."""
-    # A wildcard address is not an address that clients can use.
-    host = "localhost" if server.host in ("0.0.0.0", "::", "") else server.host  # noqa: S104
-    return server.public_urls or (build_url(host, port, server.scheme),)
-
-
 class _UntitledSchemas(GenerateJsonSchema):
     """Without a title for each field, which would repeat its name."""
 
-    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
+    def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
