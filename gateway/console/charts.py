@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 MAX_LABELS = 6
@@ -15,11 +15,10 @@ AXIS_STEPS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stacked bar: values by kind, which is a CSS class, and durations for the table only."""
+    """A stacked bar: values by kind, which is a CSS class."""
 
     label: str
     values: Mapping[str, int]
-    durations_ms: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -58,7 +57,7 @@ def list_time_span_starts(since: datetime, until: datetime, size: timedelta) -> 
     return [since + number * size for number in range(math.ceil((until - since) / size))]
 
 
-def format_axis_time_labels(moments: Sequence[datetime], form: str = "%H:%M") -> list[str]:
+def format_axis_time_labels(moments: Sequence[datetime]) -> list[str]:
     """Formats a few of the moments, evenly spaced from the first."""
     step = max(1, math.ceil(len(moments) / MAX_LABELS))
-    return [f"{moment:{form}}" for moment in moments[::step]]
+    return [f"{moment:%H:%M}" for moment in moments[::step]]

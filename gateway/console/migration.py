@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, timedelta
 
 from aiohttp import web
 
 from gateway.auth.key_rows import load_listed_keys
 from gateway.config.migration_settings import Deprecation
-from gateway.console.charts import Bar, BarChart, format_axis_time_labels
 from gateway.console.pages import Page
 from gateway.operator.usage import (
     KeyUsage,
     group_usage_by_key,
     map_operations_to_replacement_calls,
 )
-from gateway.storage import Store
-from gateway.storage.request_counts import (
-    DAY,
-    load_request_counts,
-    load_usage_summaries,
-)
+from gateway.storage.request_counts import load_usage_summaries
 
 PERIOD_DAYS = 60
 RECENT_PERIOD = timedelta(days=7)
@@ -82,7 +76,6 @@ class MigrationPage(Page):
             ),
             # Requests without a known key are counted without a merchant.
             unknown=next((usage for usage in keys if not usage.owner.merchant), None),
-            chart=await _load_usage_chart(store, since, today),
             becomes=map_operations_to_replacement_calls(),
         )
 
@@ -90,25 +83,4 @@ class MigrationPage(Page):
 def _is_usage_of_signed_interface(use: KeyUsage) -> bool:
     return not use.key and any(
         operation.operation == SIGNED_OPERATION for operation in use.operations
-    )
-
-
-async def _load_usage_chart(store: Store, since: date, today: date) -> BarChart:
-    midnights = [
-        datetime.combine(since, time(), UTC) + number * DAY
-        for number in range((today - since).days + 1)
-    ]
-    bars = {midnight: {"legacy": 0, "signed": 0} for midnight in midnights}
-    counts_by_day = await load_request_counts(
-        store, DAY, midnights[0], "began_at", "merchant", "operation"
-    )
-    for (began_at, merchant, operation), counts in counts_by_day.items():
-        # Requests without a key have no merchant. Midnight may have passed since ``today``.
-        if merchant and began_at in bars:
-            interface = "signed" if operation == SIGNED_OPERATION else "legacy"
-            bars[began_at][interface] += counts.requests
-    return BarChart(
-        "Requests per day",
-        [Bar(f"{midnight:%Y-%m-%d}", values) for midnight, values in bars.items()],
-        format_axis_time_labels(midnights, "%d %b"),
     )

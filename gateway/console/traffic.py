@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, get_args
+from typing import Any
 from urllib.parse import urlencode
 
 from aiohttp import web
@@ -21,7 +21,6 @@ from gateway.storage import Store
 from gateway.storage.request_counts import (
     HOUR,
     MINUTE,
-    Part,
     RequestCounts,
     load_request_counts,
     sum_request_counts,
@@ -36,11 +35,6 @@ RECENT_PERIOD = timedelta(minutes=15)
 
 FILTERS = ("merchant", "environment", "operation")
 
-PERCENTILES: Mapping[str, tuple[Part, int]] = {
-    f"{part} p{percent}": (part, percent) for part in get_args(Part) for percent in (50, 95, 99)
-}
-"""The durations of each bar, by heading."""
-
 MAX_ROWS = 50
 """Rows of the table; the others are added up in one."""
 
@@ -52,17 +46,17 @@ GROUPINGS: Mapping[str, tuple[str, ...]] = {
 }
 """Columns of the database by which the table can be grouped."""
 
-COLUMNS: Mapping[str, tuple[str, Callable[[RequestCounts], float]]] = {
-    "requests": ("requests", lambda counts: counts.requests),
-    "failed": ("failed 5xx", lambda counts: counts.failed),
-    "refused": ("refused 4xx", lambda counts: counts.refused),
-    "service_p50": ("service p50", lambda counts: counts.percentile("service", 50) or 0),
-    "service_p95": ("service p95", lambda counts: counts.percentile("service", 95) or 0),
-    "gateway_p50": ("gateway p50", lambda counts: counts.percentile("gateway", 50) or 0),
-    "gateway_p95": ("gateway p95", lambda counts: counts.percentile("gateway", 95) or 0),
-    "slowest": ("slowest", lambda counts: counts.slowest_ms),
+COLUMNS: Mapping[str, str] = {
+    "requests": "",
+    "failed 5xx": "",
+    "refused 4xx": "",
+    "service p50": "extra",
+    "service p95": "",
+    "gateway p50": "extra",
+    "gateway p95": "extra",
+    "slowest": "extra",
 }
-"""The heading of each column of figures, and what it is sorted by."""
+"""The columns of figures. Those of the class ``extra`` are left out on a narrow screen."""
 
 
 async def load_traffic_chart(
@@ -83,7 +77,6 @@ async def load_traffic_chart(
         Bar(
             f"{start:%H:%M}\N{EN DASH}{start + bar_size:%H:%M}",
             {"answered": each.successful, "refused": each.refused, "failed": each.failed},
-            {heading: each.percentile(*wanted) for heading, wanted in PERCENTILES.items()},
         )
         for start, each in zip(starts, counts, strict=True)
     ]
@@ -152,7 +145,7 @@ class TrafficPage(Page):
                 (f"{hours} h", view | {"hours": str(hours)}) for hours in BAR_SIZE_BY_HOURS
             ],
             groupings=[(f"by {name}", view | {"by": name}) for name in GROUPINGS],
-            columns=[(name, title, view | {"sort": name}) for name, (title, _) in COLUMNS.items()],
+            columns=COLUMNS,
             filters=filters,
             everything={name: view[name] for name in view if name not in FILTERS},
             chart=chart,
@@ -162,12 +155,11 @@ class TrafficPage(Page):
 
 
 def _parse_view(query: Mapping[str, str]) -> dict[str, str]:
-    """Parses the query: period, grouping, order and filters. Unknown parameters are ignored."""
+    """Parses the query: period, grouping and filters. Unknown parameters are ignored."""
     hours = [str(choice) for choice in BAR_SIZE_BY_HOURS]
     view = {
         "hours": query["hours"] if query.get("hours") in hours else str(DEFAULT_HOURS),
         "by": query["by"] if query.get("by") in GROUPINGS else "operation",
-        "sort": query["sort"] if query.get("sort") in COLUMNS else "requests",
     }
     return view | {name: query[name] for name in FILTERS if name in query}
 
@@ -175,9 +167,9 @@ def _parse_view(query: Mapping[str, str]) -> dict[str, str]:
 def _build_rows(
     counts: Mapping[tuple[Any, ...], RequestCounts], view: Mapping[str, str]
 ) -> list[Row]:
-    """Returns each row's name, detail, traffic page, newest requests and figures."""
+    """Returns each row's name, detail, traffic page, newest requests and figures, the most first."""
     rows = [_build_row(values, traffic, view) for values, traffic in counts.items()]
-    rows.sort(key=lambda row: COLUMNS[view["sort"]][1](row[-1]), reverse=True)
+    rows.sort(key=lambda row: row[-1].requests, reverse=True)
     if others := [row[-1] for row in rows[MAX_ROWS:]]:
         rows[MAX_ROWS:] = [(f"{len(others)} others", "", "", "", sum_request_counts(others))]
     return rows

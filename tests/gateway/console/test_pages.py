@@ -184,23 +184,6 @@ async def test_durations_are_percentiles_split_into_service_and_gateway(
         assert slowest >= 300
 
 
-async def test_traffic_table_is_sorted_by_any_column(console_client: ConsoleClient) -> None:
-    def list_figures(text: str, column: int) -> list[int]:
-        table = text[text.index("<tbody>", text.index('id="table"')) :]
-        rows = re.findall(r"<tr>.*?</tr>", table, flags=re.DOTALL)[:-1]
-        cells = [re.findall(r"<td[^>]*>(?:<a[^>]*>)?([\d,]+)", row) for row in rows]
-        return [int(row[column].replace(",", "")) for row in cells]
-
-    by_requests = await console_client.get("/traffic?hours=24")
-    assert (figures := list_figures(by_requests.text, 0)) == sorted(figures, reverse=True)
-    href = re.search('href="(/traffic[^"]*sort=failed[^"]*)#table"', by_requests.text)
-    assert href
-    by_failed = await console_client.get(href[1].replace("&amp;", "&"))
-    assert (figures := list_figures(by_failed.text, 1)) == sorted(figures, reverse=True)
-    assert figures[0] > 0
-    assert "/requests?operation=" in by_failed.text, "red figures lead to the requests"
-
-
 async def test_keys_near_rate_limit_are_listed_first(console_client: ConsoleClient) -> None:
     page_text = await read_page_text(console_client, "/limits")
     assert "1 above 80 %." in page_text
