@@ -27,7 +27,7 @@ from gateway.operator.interruptions import (
     describe_window_scope,
     describe_window_state,
     expand_operation_names,
-    load_usage_affected_by_windows,
+    load_usage_affected_by_window,
     resolve_window_key,
 )
 from gateway.storage import Store, Tenant
@@ -64,12 +64,8 @@ def brownout() -> None:
     required=True,
     help="End time, such as 2026-11-30T09:30Z.",
 )
-@click.option(
-    "--merchant", "merchants", metavar="NAME", multiple=True, help="Only requests of this merchant."
-)
-@click.option(
-    "--key", "keys", metavar="NAME", multiple=True, help="Only this key, by name or prefix."
-)
+@click.option("--merchant", metavar="NAME", default="", help="Only requests of this merchant.")
+@click.option("--key", metavar="NAME", default="", help="Only this key, by name or prefix.")
 @click.option(
     "--operation",
     "operations",
@@ -85,12 +81,12 @@ def brownout() -> None:
 )
 @yes_option
 @config_option
-def schedule_brownouts(
+def schedule_brownout(
     *,
     begins_at: datetime | None,
     ends_at: datetime,
-    merchants: tuple[str, ...],
-    keys: tuple[str, ...],
+    merchant: str,
+    key: str,
     operations: tuple[str, ...],
     dry_run: bool,
     yes: bool,
@@ -98,40 +94,31 @@ def schedule_brownouts(
 ) -> None:
     """Schedule a brownout, and list who used the affected operations in the last seven days.
 
-    --merchant, --key and --operation can be repeated; each merchant and key gets its own brownout.
-    On a terminal, the command asks for confirmation unless --dry-run is given.
+    --operation can be repeated. On a terminal, the command asks for confirmation unless --dry-run is given.
     """
 
-    async def save_windows(store: Store) -> tuple[list[Brownout], list[UsageSummary]]:
-        # All are resolved before the first is saved, so that an unknown key saves none.
-        keys_listed = await load_listed_keys(store)
-        resolved = [resolve_window_key(window, keys_listed) for window in windows]
-        for window in resolved:
-            await insert_brownout(store, window)
-        return resolved, await load_usage_affected_by_windows(store, *resolved)
+    async def save_window(store: Store) -> tuple[Brownout, list[UsageSummary]]:
+        resolved = resolve_window_key(window, await load_listed_keys(store))
+        await insert_brownout(store, resolved)
+        return resolved, await load_usage_affected_by_window(store, resolved)
 
     now = datetime.now(UTC)
     period = (begins_at or now).astimezone(UTC), ends_at.astimezone(UTC)
     try:
         operation_names = expand_operation_names(operations)
-        windows = [
-            create_window(now, period, merchant, key, operation_names, refuses=not dry_run)
-            for merchant in merchants or ("",)
-            for key in keys or ("",)
-        ]
-        # After the windows are built, so that an invalid option fails without a question.
+        window = create_window(now, period, merchant, key, operation_names, refuses=not dry_run)
+        # After the window is built, so that an invalid option fails without a question.
         if not dry_run:
-            scope = ",".join(map(_describe_scope, windows)).strip(",") or " of every key"
+            scope = _describe_scope(window) or " of every key"
             question = f"Refuse requests{scope} from {' to '.join(map(format_time, period))}?"
             require_confirmation_if_interactive(question, yes=yes)
-        windows_saved, affected = run_with_store(settings, save_windows)
+        saved_window, affected = run_with_store(settings, save_window)
     except InvalidWindow as error:
         # The message begins with the name of the option, without the dashes.
         raise CommandError(f"--{error}") from None
     effect = "counts requests" if dry_run else "refuses requests"
-    for window in windows_saved:
-        span = " to ".join(map(format_time, period))
-        click.echo(f"Brownout {window.id} {effect}{_describe_scope(window)} from {span}.")
+    span = " to ".join(map(format_time, period))
+    click.echo(f"Brownout {saved_window.id} {effect}{_describe_scope(saved_window)} from {span}.")
     if not affected:
         click.echo("No affected request was made in the last seven days.")
         return

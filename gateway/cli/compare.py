@@ -58,11 +58,16 @@ MAX_SKIPPED = 5
 MAX_DIFFERENCES = 20
 """How many differences are printed; the report files contain all."""
 
+TIMEOUT_SECONDS = 30
+"""How long to wait for an answer."""
+
+CONCURRENCY = 4
+"""Steps that run concurrently, so that the comparison is no load for a service."""
+
 STANDARD_OUTPUT = Path("-")
 
 _url_option = partial(click.option, required=True, metavar="URL")
 _file_option = partial(click.option, type=FILE, metavar="FILE")
-_default_option = partial(click.option, show_default=True)
 _switch = partial(click.option, is_flag=True)
 
 UNKNOWN_OBJECT_HINT = (
@@ -104,28 +109,14 @@ def compare() -> None:
     multiple=True,
     help="Differences to ignore, with the reason for each (TOML).",
 )
-@_default_option(
+@click.option(
     "--ids",
     type=click.Choice(["paired", "same"]),
     default="paired",
+    show_default=True,
     help="paired: each side may use its own ids. same: ids must be equal.",
 )
 @_switch("--show-values", help="Show personal data in the reports instead of masking it.")
-@_default_option(
-    "--examples",
-    type=click.IntRange(1, 100),
-    default=5,
-    help="Examples to report for each difference.",
-)
-@_default_option(
-    "--side-by-side", type=click.IntRange(1, 64), default=4, help="Steps to run concurrently."
-)
-@_default_option(
-    "--timeout",
-    type=click.FloatRange(min=0.1, max=3600),
-    default=30,
-    help="Seconds to wait for an answer.",
-)
 def run_comparison(
     *,
     inputs: tuple[Path, ...],
@@ -137,9 +128,6 @@ def run_comparison(
     rules_files: tuple[Path, ...],
     ids: Literal["paired", "same"],
     show_values: bool,
-    examples: int,
-    side_by_side: int,
-    timeout: float,
 ) -> None:
     """Send the same requests to two services and report how the answers differ.
 
@@ -152,15 +140,15 @@ def run_comparison(
     # From the environment: arguments are visible in process lists.
     keys = (_read_api_key("CONTROL_API_KEY"), _read_api_key("CANDIDATE_API_KEY"))
     redactor = Redactor(keys, show_values)
-    limits: Any = {"timeout_seconds": timeout, "concurrency": side_by_side}
+    limits: Any = {"timeout_seconds": TIMEOUT_SECONDS, "concurrency": CONCURRENCY}
     try:
         run = Run(
             load_inputs(inputs, load_rules(rules_files)),
             Side("control", control, keys[0], **limits),
             Side("candidate", candidate, keys[1], **limits),
-            findings=Findings(redactor, examples),
+            findings=Findings(redactor),
             id_map=IdMap(has_separate_ids=ids == "paired"),
-            options=Options(allow_writes, side_by_side),
+            options=Options(allow_writes, CONCURRENCY),
             run_token=secrets.token_hex(4),
             own_values=(secrets.token_hex(6), secrets.token_hex(6)),
         )

@@ -44,9 +44,6 @@ def cutover() -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Change nothing; only report what would change.")
 @click.option(
-    "--open-batches-only", "open_batches", is_flag=True, help="Skip batches that have ended."
-)
-@click.option(
     "--move-open-batches",
     "moves_open",
     is_flag=True,
@@ -67,7 +64,6 @@ def import_legacy_data(
     name: str,
     api_key_file: IO[str] | None,
     dry_run: bool,
-    open_batches: bool,
     moves_open: bool,
     requests_per_hour: int,
     as_json: bool,
@@ -83,7 +79,7 @@ def import_legacy_data(
     Exit code 0: every object was imported. 1: some objects could not be mapped. 2: the import
     failed.
     """
-    options = ImportOptions(dry_run, open_batches, moves_open)
+    options = ImportOptions(dry_run, moves_open)
     api_key = _read_api_key(api_key_file)
     with show_progress("Reading the legacy service") as report_progress:
         work = _run_import(

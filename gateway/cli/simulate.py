@@ -4,7 +4,6 @@ import asyncio
 import errno
 import json
 import signal
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, get_args
 
@@ -28,17 +27,14 @@ from gateway.simulator import (
 MAX_RECORDED_REQUESTS = 100
 MAX_PORT = 65535
 
-_shown = partial(click.option, show_default=True)
-
 
 @click.command()
-@_shown("--port", type=click.IntRange(0, MAX_PORT), default=8090)
+@click.option("--port", type=click.IntRange(0, MAX_PORT), default=8090, show_default=True)
 @click.option(
     "--legacy-port",
     type=click.IntRange(0, MAX_PORT),
     help="Also serve the legacy interface on this port, with the same data.",
 )
-@_shown("--host", default="127.0.0.1")
 @click.option(
     "--keys",
     "key_file",
@@ -46,18 +42,11 @@ _shown = partial(click.option, show_default=True)
     help="JSON lines as for `keys import`. Default: one public pair of demo credentials.",
 )
 @config_file_option
-@click.option("--seed", type=int, help="Generate the same ids and recipients on each run.")
 @click.option(
-    "--recipients",
-    "recipient_count",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Number of generated recipients for each merchant.",
-)
-@_shown(
     "--signed-target",
     type=click.Choice(["path", "path-and-query"]),
     default="path",
+    show_default=True,
     help="The part of the URL that signatures cover.",
 )
 @click.option(
@@ -74,28 +63,12 @@ _shown = partial(click.option, show_default=True)
     multiple=True,
     help="Differ in this assumption of `rehearse`. May be given several times.",
 )
-@click.option(
-    "--bare",
-    "answers",
-    flag_value="bare",
-    default="full",
-    help="Answer batch writes with an id only.",
-)
-@_shown(
-    "--processing-seconds",
-    type=click.FloatRange(min=0),
-    default=2,
-    help="Seconds that a started batch is processing.",
-)
 def simulate(
     *,
     port: int,
     legacy_port: int | None,
-    host: str,
     key_file: BinaryIO | None,
     config: Path | None,
-    seed: int | None,
-    recipient_count: int,
     deviations: tuple[Deviation, ...],
     **behaviour: Any,
 ) -> None:
@@ -111,39 +84,25 @@ def simulate(
         credentials=keys,
         options=switches,
         vocabulary=build_simulator_vocabulary(load_command_settings(config).vocabulary),
-        seed=seed,
         max_kept_requests=MAX_RECORDED_REQUESTS,
         wallet_balance=WALLET_FUNDS,
     )
-    # In file order, so that each merchant gets the same recipients on every run.
-    for number, (merchant, environment) in enumerate(
-        dict.fromkeys((key.merchant, key.environment) for key in keys)
-    ):
-        service.seed_recipients(
-            # Another seed for each merchant, so that they do not have the same recipients.
-            recipient_count,
-            (seed or 0) + number,
-            merchant=merchant,
-            environment=environment,
-        )
-    asyncio.run(_run_simulator(service, host, port, legacy_port, with_demo_key=key_file is None))
+    asyncio.run(_run_simulator(service, port, legacy_port, with_demo_key=key_file is None))
 
 
 async def _run_simulator(
-    service: Service, host: str, port: int, legacy_port: int | None, *, with_demo_key: bool
+    service: Service, port: int, legacy_port: int | None, *, with_demo_key: bool
 ) -> None:
     stop_event = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, stop_event.set)
     try:
-        simulator = await start_simulator(
-            service=service, host=host, port=port, legacy_port=legacy_port
-        )
+        simulator = await start_simulator(service=service, port=port, legacy_port=legacy_port)
     except ListenError as reason:
         in_use = reason.errno == errno.EADDRINUSE
         cause = "the port is in use; choose another" if in_use else reason.strerror or str(reason)
-        raise CommandError(f"Cannot listen on {host} port {reason.port}: {cause}") from reason
+        raise CommandError(f"Cannot listen on port {reason.port}: {cause}") from reason
     click.echo(f"Simulator of the payout service at {simulator.url}")
     if simulator.legacy is not None:
         click.echo(f"Its legacy interface at {simulator.legacy.url}")

@@ -16,7 +16,7 @@ from gateway.operator.interruptions import (
     describe_window_scope,
     describe_window_state,
     expand_operation_names,
-    load_usage_affected_by_windows,
+    load_usage_affected_by_window,
     resolve_freeze_scope,
     resolve_window_key,
 )
@@ -184,7 +184,7 @@ async def _plan_brownout_start(dependencies: ConsoleDependencies, fields: Fields
     refuses, period = not fields.get("counts"), (now, now + timedelta(minutes=int(minutes)))
     window = create_window(now, period, merchant, key, operations, refuses=refuses)
     window = resolve_window_key(window, await load_listed_keys(store))
-    users = await load_usage_affected_by_windows(store, window)
+    users = await load_usage_affected_by_window(store, window)
 
     async def execute() -> bool:
         await insert_brownout(store, window)

@@ -33,7 +33,7 @@ from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
 from mappings import cutover
 from mappings.batch_locks import build_unchanged_batch_condition
-from mappings.batch_views import EDITABLE_STATUSES, build_batch_record
+from mappings.batch_views import build_batch_record
 from mappings.effects import JSON, CompareAndSet, Flow
 from mappings.failures import Conflict, Failure
 from mappings.forwarded_writes import NO_MARK, ROUTING_KIND
@@ -74,8 +74,6 @@ class ImportReport:
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
     dry_run: bool = False
-    is_open_only: bool = False
-    """Import only batches that can still be edited or started."""
     is_moving_open_batches: bool = False
     """Translates the requests of open batches that the legacy service created, from now on."""
 
@@ -234,8 +232,6 @@ class CutoverImport:
     async def _import_batch(self, row: JSON, listed_batches: Sequence[JSON] | None) -> None:
         legacy_id = str(row["id"])
         self._listed_batch_ids.add(legacy_id)
-        if self._options.is_open_only and row.get("status") not in EDITABLE_STATUSES:
-            return
         batch = (await self._reads.fetch_object(f"/batches/{legacy_id}") or {}).get("batch")
         if batch is None:
             return  # deleted meanwhile

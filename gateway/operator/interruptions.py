@@ -117,17 +117,14 @@ def resolve_window_key(window: Brownout, keys: Iterable[ListedKey]) -> Brownout:
     return replace(window, key=names.pop(), merchant=merchant)
 
 
-async def load_usage_affected_by_windows(store: Store, *windows: Brownout) -> list[UsageSummary]:
-    """Returns the usage of the last week that the windows affect. Raises StoreUnavailable."""
+async def load_usage_affected_by_window(store: Store, window: Brownout) -> list[UsageSummary]:
+    """Returns the usage of the last week that a window affects. Raises StoreUnavailable."""
     used = await load_usage_summaries(store, (store.clock() - USAGE_PERIOD).date())
     return [
         usage
         for usage in used
         if usage.key
-        and any(
-            window.is_match(usage.merchant, usage.key, usage.operation, window.begins_at)
-            for window in windows
-        )
+        and window.is_match(usage.merchant, usage.key, usage.operation, window.begins_at)
     ]
 
 

@@ -119,7 +119,6 @@ async def test_addresses_may_end_with_version(tmp_path: Path) -> None:
         (["nowhere.txt"], KEYS, "nowhere.txt: No such file or directory"),
         (["reads.txt", "--rules", "bad.toml"], KEYS, "bad.toml: ignore #1.reason"),
         (["reads.txt", "--html", "no/such/x.html"], KEYS, "no/such/x.html cannot be written"),
-        (["reads.txt", "--side-by-side", "0"], KEYS, "side-by-side"),
     ],
 )
 async def test_usage_error_exits_with_2_and_sends_nothing(
