@@ -40,23 +40,7 @@ PURPOSES = {
     "admin-token": "what the console asks for, and Prometheus sends as a bearer token",
     "gateway.key": "the encryption key: back it up with the database; neither is of use without it",
     "gateway.toml": "the configuration",
-    "grafana-password": "the password of Grafana's user admin",
-    "postgres-password": "the password of PostgreSQL",
-    "prometheus-token": "the admin token again, for Prometheus",
-    "state-url": "the address of the database",
 }
-
-COMPOSE = "docker compose -f deploy/compose.yaml"
-
-COMPOSE_OWNERS = {
-    "gateway.key": 10001,
-    "admin-token": 10001,
-    "state-url": 10001,
-    "postgres-password": 999,
-    "prometheus-token": 65534,
-    "grafana-password": 472,
-}
-"""The files of ``--compose``, and the user id of the only container that reads each."""
 
 
 @click.command()
@@ -71,39 +55,22 @@ COMPOSE_OWNERS = {
     help="The environment that the configuration has.",
 )
 @click.option("--base-url", metavar="URL", help="The address of its service, without /v1.")
-@click.option(
-    "--compose",
-    is_flag=True,
-    help="Write the secrets of deploy/compose.yaml instead; as root, each for its container's user.",
-)
-def init(*, directory: Path, environment: str, base_url: str | None, compose: bool) -> None:
+def init(*, directory: Path, environment: str, base_url: str | None) -> None:
     """Write gateway.toml, gateway.key and admin-token into DIRECTORY (default: this one).
 
     The files can be read by their owner only. An existing file is never overwritten: if there is
     one, nothing is written and the exit code is 2.
     """
     _check_base_url(base_url)
-    token = secrets.token_urlsafe(32)
-    if compose:
-        password = secrets.token_urlsafe(32)
-        texts = {
-            "admin-token": token,
-            "prometheus-token": token,
-            "postgres-password": password,
-            "grafana-password": secrets.token_urlsafe(16),
-            "state-url": f"postgresql://gateway:{password}@postgres/gateway",
-        }
-    else:
-        url = base_url or DEFAULT_URLS[environment]
-        configuration = CONFIGURATION.format(environment=environment, base_url=url)
-        texts = {"admin-token": token, "gateway.toml": configuration}
-    _write_files(directory, texts)
-    if compose:
-        _assign_owners(directory)
+    url = base_url or DEFAULT_URLS[environment]
+    configuration = CONFIGURATION.format(environment=environment, base_url=url)
+    _write_files(
+        directory, {"admin-token": secrets.token_urlsafe(32), "gateway.toml": configuration}
+    )
     click.echo(f"Wrote these files to {directory.absolute()}; only their owner can read them:")
-    for name in sorted({*texts, "gateway.key"}):
-        click.echo(f"  {name:17}  {PURPOSES[name]}")
-    click.echo(_describe_next_steps(directory, base_url, compose=compose))
+    for name, purpose in PURPOSES.items():
+        click.echo(f"  {name:12}  {purpose}")
+    click.echo(_describe_next_steps(directory, base_url))
 
 
 def _check_base_url(base_url: str | None) -> None:
@@ -142,31 +109,14 @@ def _write_files(directory: Path, texts: dict[str, str]) -> None:
         raise CommandError(str(error)) from None
 
 
-def _assign_owners(directory: Path) -> None:
-    directory.chmod(0o700)
-    # Without root, containers cannot read the files; the next steps say so.
-    if os.geteuid() == 0:
-        for name, user_id in COMPOSE_OWNERS.items():
-            os.chown(directory / name, user_id, user_id)
-
-
-def _describe_next_steps(directory: Path, base_url: str | None, *, compose: bool) -> str:
-    if compose:
-        steps = [
-            "set base_url in deploy/compose/gateway.toml to your service's address",
-            f"{COMPOSE} up --detach --wait",
-            f"{COMPOSE} exec --no-TTY gateway payout-gateway keys import - < keys.jsonl",
-        ]
-        if os.geteuid() != 0:
-            steps.insert(0, "as root, give each file to its container's user; see deploy/README.md")
-    else:
-        steps = [
-            *([] if directory == Path() else [f"cd {directory}"]),
-            *([] if base_url else ["set base_url in gateway.toml to your service's address"]),
-            "payout-gateway keys import keys.jsonl     # one line for each legacy API key; see deploy/starting.md",
-            "payout-gateway doctor                     # tries the service, with reads only",
-            "payout-gateway serve",
-        ]
+def _describe_next_steps(directory: Path, base_url: str | None) -> str:
+    steps = [
+        *([] if directory == Path() else [f"cd {directory}"]),
+        *([] if base_url else ["set base_url in gateway.toml to your service's address"]),
+        "payout-gateway keys import keys.jsonl     # one line for each legacy API key; see deploy/starting.md",
+        "payout-gateway doctor                     # tries the service, with reads only",
+        "payout-gateway serve",
+    ]
     return "\n".join(
         ["", "Next:", *(f"  {number}. {step}" for number, step in enumerate(steps, 1))]
     )

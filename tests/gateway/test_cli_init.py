@@ -69,18 +69,6 @@ def test_init_refuses_an_unusable_address(url: str) -> None:
     assert list(Path().iterdir()) == []
 
 
-def test_init_compose_writes_matching_secrets() -> None:
-    result = run("init", "secrets", "--compose")
-    assert result.exit_code == 0, result.output
-    folder = Path("secrets")
-    assert set(list_modes(folder).values()) == {0o600}
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    password = (folder / "postgres-password").read_text()
-    assert (folder / "state-url").read_text() == f"postgresql://gateway:{password}@postgres/gateway"
-    assert (folder / "prometheus-token").read_text() == (folder / "admin-token").read_text()
-    assert password not in result.output
-
-
 def test_migrate_creates_the_tables_once() -> None:
     run("init")
     revision = find_newest_revision()
