@@ -18,12 +18,12 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import is_typeddict
 
-from gateway.docgen.examples import EXAMPLE_BODIES, EXAMPLE_IDS
 from gateway.legacy_api.routes import ID_PATTERNS
 from mappings import OPERATIONS, UNLISTED, errors, geography, legacy
 from mappings.effects import Operation, Vocabulary
 from mappings.field_types import Id, Word, WordKey
 from mappings.vocabulary import build_legacy_translator, map_legacy_words
+from tests.request_examples import EXAMPLE_BODIES, EXAMPLE_IDS
 
 Schema = dict[str, Any]
 

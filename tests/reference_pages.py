@@ -14,7 +14,6 @@ import click
 
 from gateway.cli import COMMAND_GROUPS, gateway
 from gateway.config.settings import Settings
-from gateway.docgen.examples import build_request_example
 from gateway.docgen.explain import ExplainedCall, explain_request
 from gateway.storage import operation_states as states
 from mappings import OPERATIONS, UNLISTED
@@ -32,6 +31,7 @@ from mappings.objects import (
     WALLET,
 )
 from mappings.provenance import list_documented_current_calls
+from tests.request_examples import build_request_example
 
 INTRODUCTION = """# Operations
 

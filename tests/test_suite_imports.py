@@ -26,6 +26,7 @@ PUBLIC = (
 ASSEMBLY = {
     "tests/running_gateway.py": "runs a gateway",
     "tests/openapi_document.py": "describes the legacy interface by the shapes of mappings/",
+    "tests/request_examples.py": "puts examples into the configured vocabulary",
     "tests/kill_points.py": "kills a gateway between two of its steps",
     "tests/state.py": "sets up and reads its state",
     "tests/assembly.py": "assembles a gateway without sockets for the cases in process",

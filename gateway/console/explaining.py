@@ -7,67 +7,50 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import simplejson
 from aiohttp import web
 
-from gateway.compare.masking import Redactor
 from gateway.console.pages import Page
 from gateway.docgen.curl import CurlRequest, InvalidCurlCommand, parse_curl
-from gateway.docgen.examples import build_request_example
-from gateway.docgen.explain import (
-    ExplainedCall,
-    Explanation,
-    FieldOrigin,
-    UnknownOperation,
-    explain_request,
-)
-from mappings import OPERATIONS
-from mappings.current import ENDPOINTS
+from gateway.docgen.explain import Explanation, UnknownOperation, explain_request
 from mappings.effects import JSON
 from mappings.failures import Invalid
 
 MAX_REQUEST_CHARS = 64 * 1024
 """Longest request accepted, in characters; nobody reads a longer explanation."""
 
-PUBLIC_PATH_PARTS = frozenset(
-    part for endpoint in (*ENDPOINTS, *OPERATIONS) for part in endpoint.path.split("/")
-)
-"""All path parts of both interfaces, except ids."""
+EXAMPLE = """\
+curl -X POST /v1/recipients -d '{
+  "type": "individual", "firstName": "Ada", "lastName": "Lovelace", "email": "ada@example.com",
+  "address": {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"},
+  "payout": {"primary": {"method": "bank", "currency": "USD"}, "autoswitch": {"limit": 5, "active": true},
+    "accounts": {"bank": {"country": "US", "accountNum": "1234567", "routing": "021000021"}}}}'"""
 
 
 class ExplainPage(Page):
     async def __call__(self, request: web.Request) -> web.StreamResponse:
-        name = request.query.get("example")
-        operation = next((each for each in OPERATIONS if each.name == name), None)
-        example = (
-            build_request_example(self._dependencies.settings, operation) if operation else None
-        )
-        text = format_curl_command(example.method, example.target, example.body) if example else ""
-        return self._render(request, text)
+        return self._render(request, EXAMPLE)
 
     async def explain(self, request: web.Request, fields: Mapping[str, str]) -> web.StreamResponse:
-        text, is_unmasked = fields.get("request", ""), bool(fields.get("values"))
+        text = fields.get("request", "")
         try:
             # In a thread: a long request takes a while and must not delay payments.
-            sides = await asyncio.to_thread(self._explain, text, Redactor(is_unmasked=is_unmasked))
+            sides = await asyncio.to_thread(self._explain, text)
         except (InvalidCurlCommand, UnknownOperation) as error:
-            return self._render(request, text, error=str(error), is_unmasked=is_unmasked)
+            return self._render(request, text, error=str(error))
         except Invalid as invalid:
-            message = invalid.problems[0].message
-            return self._render(request, text, error=message, is_unmasked=is_unmasked)
-        return self._render(request, text, sides=sides, is_unmasked=is_unmasked)
+            return self._render(request, text, error=invalid.problems[0].message)
+        return self._render(request, text, sides=sides)
 
-    def _explain(self, text: str, redactor: Redactor) -> dict[str, Any]:
+    def _explain(self, text: str) -> dict[str, Any]:
         parsed = parse_request_text(text)
-        explained = explain_request(
-            self._dependencies.settings, parsed.method, parsed.target, parsed.body
+        return _describe_sides(
+            explain_request(self._dependencies.settings, parsed.method, parsed.target, parsed.body),
+            parsed,
         )
-        return _describe_sides(explained, parsed, redactor)
 
     def _render(
         self,
@@ -76,17 +59,9 @@ class ExplainPage(Page):
         *,
         sides: Mapping[str, Any] | None = None,
         error: str = "",
-        is_unmasked: bool = False,
     ) -> web.StreamResponse:
         return self._pages.render_page(
-            request,
-            "explain",
-            422 if error else 200,
-            text=text,
-            sides=sides,
-            why=error,
-            shows=is_unmasked,
-            operations=[operation for operation in OPERATIONS if operation.body_shape is not None],
+            request, "explain", 422 if error else 200, text=text, sides=sides, why=error
         )
 
 
@@ -102,18 +77,7 @@ def _reject_curl_data_file(_name: str) -> NoReturn:
     raise InvalidCurlCommand("files are not read: put the body itself after -d")
 
 
-def format_curl_command(method: str, target: str, body: JSON) -> str:
-    data = "" if body is None else f" \\\n  -d {shlex.quote(_format_json(body, indent=2))}"
-    return f"curl -X {method} {shlex.quote(target)}{data}"
-
-
-def _format_json(value: JSON, indent: int | None = None) -> str:
-    return simplejson.dumps(value, use_decimal=True, ensure_ascii=False, indent=indent, default=str)
-
-
-def _describe_sides(
-    explained: Explanation, parsed: CurlRequest, redactor: Redactor
-) -> dict[str, Any]:
+def _describe_sides(explained: Explanation, parsed: CurlRequest) -> dict[str, Any]:
     """Returns both columns of the page. A field's mark is the number of the legacy field.
 
     It is 0 for legacy fields that no call contains, and for fields that come from none.
@@ -129,14 +93,13 @@ def _describe_sides(
                 # An object gets the number of the first field in it.
                 marks.setdefault(container, number)
     reasons = dict(explained.kept)
-
     return {
         "explained": explained,
-        "request_line": f"{parsed.method} {_redact_target(redactor, parsed.target)}",
+        "request_line": f"{parsed.method} {parsed.target}",
         "sent": [
             (
                 name,
-                _redact_value(redactor, name, value),
+                _format_value(value),
                 marks.get(name, 0),
                 next((reasons[n] for n in _iter_enclosing_field_names(name) if n in reasons), ""),
             )
@@ -145,20 +108,13 @@ def _describe_sides(
         "calls": [
             (
                 made,
-                _redact_target(redactor, made.target),
                 [
-                    (
-                        origin,
-                        _format_call_field_value(redactor, origin),
-                        marks.get(origin.sent_in or "", 0),
-                    )
+                    (origin, _format_value(origin.value), marks.get(origin.sent_in or "", 0))
                     for origin in made.fields
                 ],
-                _list_signed_lines(made, redactor),
             )
             for made in explained.calls
         ],
-        # Its messages contain field names only, no values.
         "refusal": explained.refusal and _format_json(explained.refusal.build_body(), indent=2),
     }
 
@@ -170,46 +126,9 @@ def _iter_enclosing_field_names(name: str) -> Iterator[str]:
         name = name[: max(name.rfind("."), name.rfind("["), 0)]
 
 
-def _list_signed_lines(made: ExplainedCall, redactor: Redactor) -> list[str]:
-    signed = made.signed_text.split("\n")[:-1]
-    if redactor.is_unmasked:
-        return signed
-    # The string to sign contains the path and the body, which the columns beside it mask.
-    path, body = _redact_target(redactor, signed[2]), signed[3:]
-    return [*signed[:2], path, *("(the body as sent)" for body_line in body if body_line)]
+def _format_value(value: JSON) -> str:
+    return value if isinstance(value, str) else _format_json(value)
 
 
-def _format_call_field_value(redactor: Redactor, origin: FieldOrigin) -> str:
-    """Formats the value of a field. Query values are hidden: a search term may be personal data."""
-    is_hidden = origin.in_query and not redactor.is_unmasked
-    return "…" if is_hidden else _redact_value(redactor, origin.field, origin.value, origin.sent_in)
-
-
-def _redact_target(redactor: Redactor, target: str) -> str:
-    """Redacts a target: shows documented words, ids and parameter names only."""
-    if redactor.is_unmasked:
-        return target
-    path, separator, query = target.partition("?")
-    parts = [
-        part if part in PUBLIC_PATH_PARTS else redactor.redact_target(part)
-        for part in path.split("/")
-    ]
-    names = [
-        redactor.redact_object_key(parameter.partition("=")[0])
-        for parameter in query.split("&")
-        if parameter
-    ]
-    return "/".join(parts) + separator + "&".join(f"{name}=…" for name in names)
-
-
-def _redact_value(redactor: Redactor, name: str, value: Any, sent_in: str | None = None) -> str:
-    """Redacts a value: masked if either its current or its legacy field name requires it."""
-    text = value if isinstance(value, str) else _format_json(value)
-    if redactor.is_unmasked or value is None or isinstance(value, bool):
-        return text
-    redacted = [
-        redactor.redact_value(tuple(re.sub(r"\[[^.]*", "", each).split(".")), text)["text"]
-        for each in (name, sent_in)
-        if each
-    ]
-    return next((redacted_text for redacted_text in redacted if redacted_text != text), text)
+def _format_json(value: JSON, indent: int | None = None) -> str:
+    return simplejson.dumps(value, use_decimal=True, ensure_ascii=False, indent=indent, default=str)

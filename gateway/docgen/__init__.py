@@ -1,1 +1,1 @@
-"""Request explanations, and the examples of requests."""
+"""Explains single requests, written as curl commands."""

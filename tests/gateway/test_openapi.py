@@ -15,7 +15,6 @@ from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.docgen.examples import EXAMPLE_BODIES, EXAMPLE_IDS
 from gateway.simulator import Service
 from mappings import OPERATIONS, UNLISTED, errors, field_types
 from mappings.effects import Vocabulary
@@ -27,6 +26,7 @@ from tests.payouts import (
     open_gateway_and_service,
     request_successfully,
 )
+from tests.request_examples import EXAMPLE_BODIES, EXAMPLE_IDS
 from tests.running_gateway import GatewayUnderTest
 
 CUSTOM_VOCABULARY = Vocabulary("paypal", "acme", "AcmeTotal", "gravatarUrl")

@@ -13,11 +13,11 @@ from pydantic import BaseModel
 from typing_extensions import is_typeddict
 
 from gateway.config.settings import SECRET_KEYS, Settings
-from gateway.docgen.examples import EXAMPLE_BODIES
 from mappings import OPERATIONS, UNLISTED
 from mappings.effects import Operation
 from mappings.provenance import list_documented_current_calls
 from tests.reference_pages import PAGES, format_operation_title
+from tests.request_examples import EXAMPLE_BODIES
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE_TEXT = (ROOT / "deploy" / "gateway.example.toml").read_text("utf-8")

@@ -186,7 +186,7 @@ def test_freeze_by_keyboard_asks_for_confirmation(page: Page, console_messages: 
 def test_explain_connects_and_highlights_each_field(
     page: Page, console_messages: list[str]
 ) -> None:
-    page.goto("/explain?example=create_recipient")
+    page.goto("/explain")
     page.get_by_role("button", name="Explain").click()
     expect(page.locator(".lines path").first).to_be_attached()
     mark_count = page.locator("[data-given]").count()
@@ -236,7 +236,7 @@ def test_pages_without_script_show_the_same(browser: Browser, console: ConsoleUn
         page = context.new_page()
         page.goto("/")
         expect(page.locator("#figures")).to_contain_text("In doubt")
-        page.goto("/explain?example=create_recipient")
+        page.goto("/explain")
         page.get_by_role("button", name="Explain").click()
         expect(page.locator("#given-1")).to_be_visible()
 
