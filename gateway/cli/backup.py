@@ -12,8 +12,6 @@ from gateway.cli import CommandError
 from gateway.cli.options import (
     FILE,
     config_option,
-    json_option,
-    print_json,
     require_confirmation,
     yes_option,
 )
@@ -54,9 +52,8 @@ def migrate(*, settings: Settings) -> None:
 
 @click.command()
 @click.argument("file", type=FILE)
-@json_option
 @config_option
-def backup(*, file: Path, as_json: bool, settings: Settings) -> None:
+def backup(*, file: Path, settings: Settings) -> None:
     """Save the SQLite state and the key file to FILE. Gateways may keep running.
 
     FILE contains the key file, so anyone who can read FILE can read every stored secret. It is
@@ -70,9 +67,6 @@ def backup(*, file: Path, as_json: bool, settings: Settings) -> None:
         raise CommandError(f"{file} already exists; nothing was written. Choose another file name")
     run_to_completion(save_backup(settings.state, file), "Saving")
     size = file.stat().st_size
-    if as_json:
-        print_json({"file": str(file), "bytes": size})
-        return
     click.echo(f"Saved the state and the key file to {file} ({size} bytes).")
     click.echo("Anyone who can read this file can read every secret that the gateway stores.")
 
@@ -80,9 +74,8 @@ def backup(*, file: Path, as_json: bool, settings: Settings) -> None:
 @click.command()
 @click.argument("file", type=FILE, required=False)
 @click.option("--force", is_flag=True, help="Replace an existing state; its files are renamed.")
-@json_option
 @config_option
-def restore(*, file: Path | None, force: bool, as_json: bool, settings: Settings) -> None:
+def restore(*, file: Path | None, force: bool, settings: Settings) -> None:
     """Restore the SQLite state and the key file from FILE, an archive made by `backup`.
 
     Stop every gateway first. An existing state or key file is replaced only with --force, and kept
@@ -98,10 +91,6 @@ def restore(*, file: Path | None, force: bool, as_json: bool, settings: Settings
         replaced_files = run_to_completion(work, "Restoring")
     else:
         run_to_completion(mark_as_restored(settings.state))
-    if as_json:
-        # The names of JSON keys are older than those in the code; scripts read them.
-        print_json({"file": str(file or ""), "put_aside": list(map(str, replaced_files))})
-        return
     click.echo(f"Restored the state from {file}." if file else "Marked the state as restored.")
     for path in replaced_files:
         click.echo(f"The previous file was renamed to {path}.")
@@ -122,9 +111,8 @@ NOT_ERASED_NOTE = (
 @click.argument("recipient", metavar="RECIPIENT_ID")
 @click.option("--key", "word", required=True, help="A key of the merchant, by name or prefix.")
 @yes_option
-@json_option
 @config_option
-def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Settings) -> None:
+def erase(*, recipient: str, word: str, yes: bool, settings: Settings) -> None:
     """Erase the personal data of a recipient: name, address, memos and settings.
 
     Records without personal data are kept: ids, whether the recipient is deleted or blocked, and
@@ -140,9 +128,6 @@ def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Sett
         return await erase_recipient(store, key.tenant, recipient), key.tenant
 
     erased, owner = run_with_store(settings, erase_data)
-    if as_json:
-        print_json(asdict(erased))
-        return
     if any(asdict(erased).values()):
         payments = pluralize(erased.payments, "payment")
         batches = pluralize(erased.batches, "batch", "batches")

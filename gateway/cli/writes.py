@@ -125,7 +125,6 @@ def _describe_recorded_outcome(verdict: str) -> str:
 )
 @click.option("--made", metavar="ID", help="The service carried it out and created this object.")
 @yes_option
-@json_option
 @config_option
 def settle_write(
     *,
@@ -134,7 +133,6 @@ def settle_write(
     did_not_happen: bool,
     made: str | None,
     yes: bool,
-    as_json: bool,
     settings: Settings,
 ) -> None:
     """Record the outcome of WRITE, an id that `writes unsettled` lists.
@@ -157,23 +155,15 @@ def settle_write(
     description = run_with_store(settings, check_and_describe_write)
     require_confirmation(f"Record the outcome of {description}: {verdict_text}?", yes=yes)
     # The checks are repeated: the state may change while the prompt is open.
-    in_doubt = run_with_store(
-        settings, lambda store: record_operator_verdict(store, write, verdict)
-    )
-    if as_json:
-        print_json({"write": in_doubt.id, "told": verdict})
-    else:
-        click.echo(
-            f"Recorded: {description}: {verdict_text}. A running gateway continues from there."
-        )
+    run_with_store(settings, lambda store: record_operator_verdict(store, write, verdict))
+    click.echo(f"Recorded: {description}: {verdict_text}. A running gateway continues from there.")
 
 
 @writes.command("close")
 @click.argument("write")
 @yes_option
-@json_option
 @config_option
-def close_operation(*, write: str, yes: bool, as_json: bool, settings: Settings) -> None:
+def close_operation(*, write: str, yes: bool, settings: Settings) -> None:
     """Give up a request that cannot be continued, such as one started by another version.
 
     The request that WRITE belongs to is not continued, its objects can be changed again, and the
@@ -188,10 +178,7 @@ def close_operation(*, write: str, yes: bool, as_json: bool, settings: Settings)
     description = run_with_store(settings, load_operation_description)
     require_confirmation(f"Give up {description}?", yes=yes)
     run_with_store(settings, lambda store: close_in_doubt_operation(store, write))
-    if as_json:
-        print_json({"write": write, "closed": True})
-    else:
-        click.echo(f"Closed: {description}.")
+    click.echo(f"Closed: {description}.")
 
 
 @click.group(cls=FullHelpGroup)

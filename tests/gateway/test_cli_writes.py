@@ -153,10 +153,7 @@ async def test_confirmed_create_is_adopted_and_retry_gets_first_answer(
         body = await lose_batch_create(operated_gateway)
         write = (await load_only_in_doubt_write(operated_gateway))["write"]
         (upstream_id,) = operated_gateway.service.find_or_create_tenant().batches
-        report = await operated_gateway.run_json_command(
-            *SETTLE_COMMAND, write, "--made", upstream_id, "--yes"
-        )
-        assert report == {"write": write, "told": upstream_id}
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", upstream_id, "--yes")
         await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
         retry_response = await operated_gateway.gateway.request("POST", "/v1/batches", body)
         assert retry_response.status == 200, retry_response.text
