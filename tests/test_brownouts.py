@@ -114,19 +114,10 @@ async def test_dry_run_refuses_nothing_and_lists_affected_keys(tmp_path: Path) -
             )
             assert "list_recipients" in output
             assert "other" not in output
-            await wait_until(lambda: "under way" in run_brownout_command(tmp_path, "list"))
-            await asyncio.sleep(1)
-            for key in (KEY["api_key"], other_key["api_key"]):
-                assert (await request_recipients(gateway.port, key)).status == 200
+            assert "no brownouts" in await asyncio.to_thread(run_brownout_command, tmp_path, "list")
             assert await gateway.stop() == 0
     finally:
         await simulator.stop()
-    (report,) = json.loads(
-        await asyncio.to_thread(run_brownout_command, tmp_path, "list", "--json")
-    )["brownouts"]
-    assert [(hit["key"], hit["operation"], hit["requests"]) for hit in report["hits"]] == [
-        ("shop", "list_recipients", 1)
-    ]
 
 
 async def test_brownout_applies_to_the_named_key_and_refuses_unknown_names(

@@ -20,7 +20,6 @@ from gateway.cli.options import (
 )
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
-from gateway.observability.plurals import pluralize
 from gateway.operator.interruptions import (
     InvalidWindow,
     create_window,
@@ -30,14 +29,12 @@ from gateway.operator.interruptions import (
     load_usage_affected_by_window,
     resolve_window_key,
 )
-from gateway.storage import Store, Tenant
+from gateway.storage import Store
 from gateway.storage.brownout_rows import (
     Brownout,
-    BrownoutHit,
     end_brownouts,
     insert_brownout,
     list_brownouts,
-    load_hit_counts_by_brownout_id,
 )
 from gateway.storage.request_counts import UsageSummary
 
@@ -77,7 +74,7 @@ def brownout() -> None:
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Refuse no request; only count the requests that would be refused.",
+    help="Schedule nothing; only list who would be affected.",
 )
 @yes_option
 @config_option
@@ -99,14 +96,15 @@ def schedule_brownout(
 
     async def save_window(store: Store) -> tuple[Brownout, list[UsageSummary]]:
         resolved = resolve_window_key(window, await load_listed_keys(store))
-        await insert_brownout(store, resolved)
+        if not dry_run:
+            await insert_brownout(store, resolved)
         return resolved, await load_usage_affected_by_window(store, resolved)
 
     now = datetime.now(UTC)
     period = (begins_at or now).astimezone(UTC), ends_at.astimezone(UTC)
     try:
         operation_names = expand_operation_names(operations)
-        window = create_window(now, period, merchant, key, operation_names, refuses=not dry_run)
+        window = create_window(now, period, merchant, key, operation_names)
         # After the window is built, so that an invalid option fails without a question.
         if not dry_run:
             scope = _describe_scope(window) or " of every key"
@@ -116,9 +114,9 @@ def schedule_brownout(
     except InvalidWindow as error:
         # The message begins with the name of the option, without the dashes.
         raise CommandError(f"--{error}") from None
-    effect = "counts requests" if dry_run else "refuses requests"
+    effect = "Would refuse" if dry_run else f"Brownout {saved_window.id} refuses"
     span = " to ".join(map(format_time, period))
-    click.echo(f"Brownout {saved_window.id} {effect}{_describe_scope(saved_window)} from {span}.")
+    click.echo(f"{effect} requests{_describe_scope(saved_window)} from {span}.")
     if not affected:
         click.echo("No affected request was made in the last seven days.")
         return
@@ -136,37 +134,23 @@ def _describe_scope(window: Brownout) -> str:
 @json_option
 @config_option
 def print_brownouts(*, as_json: bool, settings: Settings) -> None:
-    """List brownouts and the requests they refused or counted."""
-
-    async def load_windows(
-        store: Store,
-    ) -> tuple[list[Brownout], dict[str, dict[BrownoutHit, int]]]:
-        return await list_brownouts(store), await load_hit_counts_by_brownout_id(store)
-
-    windows, hits = run_with_store(settings, load_windows)
-    now = datetime.now(UTC)
+    """List brownouts."""
+    windows, now = run_with_store(settings, list_brownouts), datetime.now(UTC)
     if as_json:
         entries = [
-            _build_window_json(window, hits.get(window.id, {}), describe_window_state(window, now))
-            for window in windows
+            _build_window_json(window, describe_window_state(window, now)) for window in windows
         ]
         print_json({"brownouts": entries})
         return
     if not windows:
         click.echo("There are no brownouts.")
     for window in windows:
-        effect = "refuses" if window.refuses else "only counts"
         span = f"{format_time(window.begins_at)} to {format_time(window.ends_at)}"
-        click.echo(f"{window.id}  {span}  {effect}: {describe_window_scope(window)}")
+        click.echo(f"{window.id}  {span}  {describe_window_scope(window)}")
         click.echo(f"    {describe_window_state(window, now)}")
-        for hit, count in hits.get(window.id, {}).items():
-            tenant = Tenant(hit.merchant, hit.environment)
-            click.echo(f"    {tenant} {hit.key}  {hit.operation}: {pluralize(count, 'request')}")
 
 
-def _build_window_json(
-    window: Brownout, hits: dict[BrownoutHit, int], state: str
-) -> dict[str, Any]:
+def _build_window_json(window: Brownout, state: str) -> dict[str, Any]:
     return {
         "id": window.id,
         "from": format_time(window.begins_at),
@@ -174,12 +158,7 @@ def _build_window_json(
         "merchant": window.merchant or None,
         "key": window.key or None,
         "operations": list(window.operations),
-        "refuses": window.refuses,
         "state": state,
-        "hits": [
-            {name: getattr(hit, name) for name in BrownoutHit._fields[1:]} | {"requests": count}
-            for hit, count in hits.items()
-        ],
     }
 
 

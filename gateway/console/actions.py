@@ -56,9 +56,6 @@ REFUSING_EFFECT = (
     "For {minutes} minutes from your confirmation on, every running gateway answers these requests "
     "with 403 and a message that says until when."
 )
-COUNTING_EFFECT = (
-    "No request is refused. For {minutes} minutes, requests that would have been are counted."
-)
 
 Fields = Mapping[str, str]
 
@@ -181,8 +178,8 @@ async def _plan_brownout_start(dependencies: ConsoleDependencies, fields: Fields
     )
     # The window begins with the confirmation, which plans the action again.
     now, operations = store.clock(), expand_operation_names([operation] if operation else [])
-    refuses, period = not fields.get("counts"), (now, now + timedelta(minutes=int(minutes)))
-    window = create_window(now, period, merchant, key, operations, refuses=refuses)
+    period = now, now + timedelta(minutes=int(minutes))
+    window = create_window(now, period, merchant, key, operations)
     window = resolve_window_key(window, await load_listed_keys(store))
     users = await load_usage_affected_by_window(store, window)
 
@@ -191,8 +188,8 @@ async def _plan_brownout_start(dependencies: ConsoleDependencies, fields: Fields
         return True
 
     return Plan(
-        f"Start a {'brownout' if refuses else 'dry-run brownout'}: {describe_window_scope(window)}",
-        [(REFUSING_EFFECT if refuses else COUNTING_EFFECT).format(minutes=minutes)],
+        f"Start a brownout: {describe_window_scope(window)}",
+        [REFUSING_EFFECT.format(minutes=minutes)],
         "Start",
         USAGE_COLUMNS,
         [
@@ -200,7 +197,7 @@ async def _plan_brownout_start(dependencies: ConsoleDependencies, fields: Fields
             for user in sorted(users, key=lambda user: -user.requests)
         ],
         execute,
-        refuses,
+        is_disruptive=True,
     )
 
 

@@ -25,7 +25,7 @@ from gateway.operator.interruptions import (
 )
 from gateway.operator.mode_switches import load_switch_status
 from gateway.storage.audit_log import attribute_events_to_operator, list_audit_events
-from gateway.storage.brownout_rows import list_brownouts, load_hit_counts_by_brownout_id
+from gateway.storage.brownout_rows import list_brownouts
 from gateway.storage.mode_rows import GROUPS, MODES
 
 log = structlog.get_logger()
@@ -46,7 +46,6 @@ FIELDS = frozenset(
         "mode",
         "minutes",
         "operation",
-        "counts",
         "id",
     ]
 )
@@ -57,13 +56,11 @@ class TrafficControlPage(Page):
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         store, now = self._store, self._store.clock()
         keys = [key for key in await load_listed_keys(store) if key.revoked_at is None]
-        hits = await load_hit_counts_by_brownout_id(store)
         brownouts = [
             (
                 brownout,
                 describe_window_state(brownout, now),
                 describe_window_scope(brownout),
-                sum(hits.get(brownout.id, {}).values()),
             )
             # The newest come first, because the list is cut off.
             for brownout in reversed(await list_brownouts(store))

@@ -248,7 +248,7 @@ class LegacyHandler:
         if context.caller is None:
             return None
         key = context.caller.key
-        interruption = self._brownouts.count_hits_and_find_refusal(key, operation.name)
+        interruption = self._brownouts.find_refusal(key, operation.name)
         if interruption is None:
             return None
         context.log_fields["reason"] = metrics.BROWNOUT_REASON

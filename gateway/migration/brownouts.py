@@ -7,28 +7,19 @@ when they change, so one can be switched off without a restart.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Self
-
-import structlog
 
 from gateway.auth.keys import ApiKey
-from gateway.storage import Store, StoreUnavailable
+from gateway.storage import Store
 from gateway.storage.brownout_rows import (
     CHANGES,
     Brownout,
-    BrownoutHit,
-    increment_brownout_hit_counts,
     list_planned_and_active_brownouts,
 )
-from gateway.storage.change_poller import ChangeCounts, load_change_counts
+from gateway.storage.change_poller import ChangeCounts, ChangePoller, load_change_counts
 from mappings.failures import Problem
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,54 +31,40 @@ class Interruption:
 
 
 class Brownouts:
-    """The open brownouts; an async context manager that saves the last hits at its end."""
+    """The open brownouts; ``load_brownouts`` creates them."""
 
     def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
         self._store = store
         self._clock = clock
         self.open_brownouts: list[Brownout] = []
-        self._hits: Counter[BrownoutHit] = Counter()
         self._change_count = -1
 
-    async def __aenter__(self) -> Self:
-        await self.reload_if_changed_and_save_hits(await load_change_counts(self._store))
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        with suppress(StoreUnavailable):  # as lost as those of a killed process
-            await self._save_hits()
-
-    def count_hits_and_find_refusal(self, key: ApiKey, operation: str) -> Interruption | None:
-        """Finds the brownout that refuses a request now, and counts all that match it."""
+    def find_refusal(self, key: ApiKey, operation: str) -> Interruption | None:
+        """Finds the brownout that refuses a request now, the longest of several."""
         now = self._clock()
-        matching = [
-            brownout
+        ends = [
+            brownout.ends_at
             for brownout in self.open_brownouts
             if brownout.is_match(key.merchant, key.name, operation, now)
         ]
-        for brownout in matching:
-            self._hits[BrownoutHit(brownout.id, *key.tenant, key.name, operation)] += 1
-        # The other brownouts only count, to preview their effect.
-        ends = [brownout.ends_at for brownout in matching if brownout.refuses]
         return _build_interruption(max(ends), now) if ends else None
 
-    async def reload_if_changed_and_save_hits(self, counts: ChangeCounts) -> None:
+    async def reload_if_changed(self, counts: ChangeCounts) -> None:
         """Listens to the change poller; raises StoreUnavailable."""
         if (change_count := counts.get(CHANGES, 0)) != self._change_count:
             now = self._clock()
             self.open_brownouts = await list_planned_and_active_brownouts(self._store, now)
             self._change_count = change_count
-        await self._save_hits()
 
-    async def _save_hits(self) -> None:
-        # Replaced before the write, because requests are counted while it waits for the database.
-        hits, self._hits = self._hits, Counter()
-        try:
-            await increment_brownout_hit_counts(self._store, hits)
-        except StoreUnavailable:
-            # These counts are written at the next poll.
-            self._hits.update(hits)
-            raise
+
+async def load_brownouts(
+    store: Store, clock: Callable[[], datetime], change_poller: ChangePoller
+) -> Brownouts:
+    """Loads the brownouts, and again with every change; raises StoreUnavailable."""
+    brownouts = Brownouts(store, clock)
+    await brownouts.reload_if_changed(await load_change_counts(store))
+    change_poller.add_listener(brownouts.reload_if_changed)
+    return brownouts
 
 
 def _build_interruption(until: datetime, now: datetime) -> Interruption:

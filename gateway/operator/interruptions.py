@@ -76,8 +76,6 @@ def create_window(
     merchant: str,
     key: str,
     operations: tuple[str, ...],
-    *,
-    refuses: bool,
 ) -> Brownout:
     """Creates a window that has not ended; raises InvalidWindow.
 
@@ -93,7 +91,6 @@ def create_window(
         merchant=merchant,
         key=key,
         operations=operations,
-        refuses=refuses,
     )
 
 

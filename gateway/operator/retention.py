@@ -30,7 +30,6 @@ from gateway.storage.request_counts import delete_old_request_counts, delete_old
 from gateway.storage.state_tables import batch_payments, signed_changes
 from gateway.storage.tables import (
     audit_events,
-    brownout_hits,
     brownouts,
     operation_objects,
     operation_steps,
@@ -248,8 +247,6 @@ async def _delete_old_signed_changes(store: Store, before: datetime) -> int:
 async def _delete_old_usage_and_brownouts(store: Store, before: datetime) -> int:
     async def delete_rows(tx: Transaction) -> None:
         # Not in steps: these tables have a row for each key, operation and day.
-        ended_brownouts = select(brownouts.c.id).where(brownouts.c.ends_at < before)
-        await tx.execute(delete(brownout_hits).where(brownout_hits.c.brownout.in_(ended_brownouts)))
         await tx.execute(delete(brownouts).where(brownouts.c.ends_at < before))
         await delete_old_usage(tx, before)
 

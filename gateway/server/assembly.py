@@ -20,7 +20,7 @@ from gateway.auth.keys import ApiKeyStore
 from gateway.config.settings import Settings
 from gateway.legacy_api.codec import LegacyCodec
 from gateway.legacy_api.handler import LegacyHandler
-from gateway.migration.brownouts import Brownouts
+from gateway.migration.brownouts import load_brownouts
 from gateway.migration.forwarding import LegacySender
 from gateway.migration.modes import open_modes
 from gateway.migration.routing import ServiceRouter
@@ -229,8 +229,6 @@ async def open_legacy_handler(
 ) -> LegacyHandler:
     """Creates the handler of the legacy interface, with everything that migrates its clients."""
     service_router = await _open_service_router(stack, settings, backends, runtime)
-    brownouts = await stack.enter_async_context(Brownouts(backends.store, current_time))
-    backends.change_poller.add_listener(brownouts.reload_if_changed_and_save_hits)
     return LegacyHandler(
         settings,
         key_store=backends.keys,
@@ -240,7 +238,7 @@ async def open_legacy_handler(
         idempotency_guard=runtime.idempotency_guard,
         codec=LegacyCodec(settings, runtime.ids, current_time),
         usage=usage,
-        brownouts=brownouts,
+        brownouts=await load_brownouts(backends.store, current_time, backends.change_poller),
         forwarding=service_router,
         shadow_traffic=await stack.enter_async_context(
             ShadowTraffic(settings.comparing, backends.store, service_router, current_time)

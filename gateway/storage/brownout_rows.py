@@ -1,21 +1,20 @@
-"""Brownouts in the database, and counters of the requests that they affected."""
+"""Brownouts in the database."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import and_, bindparam, insert, select, update
 
 from gateway.storage.audit_log import record_audit_event
 from gateway.storage.change_poller import increment_change_count
 from gateway.storage.database import Transaction
-from gateway.storage.sql import Statement, build_upsert_statement
+from gateway.storage.sql import Statement
 from gateway.storage.store import Store
-from gateway.storage.tables import brownout_hits, brownouts
+from gateway.storage.tables import brownouts
 from gateway.storage.tenants import Tenant
 
 CHANGES = "brownouts"
@@ -24,7 +23,7 @@ CHANGES = "brownouts"
 
 @dataclass(frozen=True, slots=True)
 class Brownout:
-    """A planned window in which selected requests are refused, or only counted.
+    """A planned window in which selected requests are refused.
 
     An empty merchant, key or list of operations stands for all.
     """
@@ -35,7 +34,6 @@ class Brownout:
     merchant: str = ""
     key: str = ""
     operations: tuple[str, ...] = ()
-    refuses: bool = True
     ended: bool = False
 
     def is_match(self, merchant: str, key: str, operation: str, now: datetime) -> bool:
@@ -45,16 +43,6 @@ class Brownout:
             and self.key in ("", key)
             and (not self.operations or operation in self.operations)
         )
-
-
-class BrownoutHit(NamedTuple):
-    """What affected requests are counted by: the primary key of ``brownout_hits``."""
-
-    brownout: str
-    merchant: str
-    environment: str
-    key: str
-    operation: str
 
 
 def build_brownout_with_new_id(**fields: Any) -> Brownout:
@@ -114,26 +102,6 @@ async def end_brownouts(store: Store, now: datetime, id_: str | None = None) -> 
         return len(rows)
 
     return await store.write(update_rows)
-
-
-async def increment_brownout_hit_counts(store: Store, hits: Mapping[BrownoutHit, int]) -> None:
-    if hits:
-        # Always in the same order: two instances that update the same rows must not deadlock.
-        rows = [{**hit._asdict(), "requests": hits[hit]} for hit in sorted(hits)]
-        await store.write(lambda tx: tx.execute(_UPSERT_HITS, *rows))
-
-
-# Added up by the database, because several instances count requests of the same keys.
-_UPSERT_HITS = build_upsert_statement(brownout_hits, summed=("requests",))
-
-
-async def load_hit_counts_by_brownout_id(store: Store) -> dict[str, dict[BrownoutHit, int]]:
-    """Loads the counters by brownout id."""
-    hits: dict[str, dict[BrownoutHit, int]] = {}
-    for row in await store.read(lambda tx: tx.fetch(select(brownout_hits))):
-        *key, requests = row
-        hits.setdefault(row.brownout, {})[BrownoutHit(*key)] = requests
-    return hits
 
 
 def _parse_brownout(row: Any) -> Brownout:

@@ -380,18 +380,7 @@ brownouts = Table(
     Column("ends_at", UTCDateTime, nullable=False),
     *_build_text_columns("merchant", "key"),
     Column("operations", JSON, nullable=False),
-    # False: it only counts the requests that it would refuse.
-    Column("refuses", Boolean, nullable=False),
     Column("ended", Boolean, nullable=False),  # ended early by an operator
-)
-
-brownout_hits = Table(
-    "brownout_hits",
-    metadata,
-    Column("brownout", Text, nullable=False),
-    *_build_text_columns("merchant", "environment", "key", "operation"),
-    Column("requests", BigInteger, nullable=False),
-    PrimaryKeyConstraint("brownout", "merchant", "environment", "key", "operation"),
 )
 
 modes = Table(

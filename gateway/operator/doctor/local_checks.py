@@ -165,8 +165,7 @@ def _build_freeze_finding(frozen_scope: Freeze) -> Finding:
 
 
 def _build_brownout_finding(brownout: Brownout) -> Finding:
-    effect = "refused" if brownout.refuses else "counted (not refused)"
-    description = f"requests are {effect} until {brownout.ends_at:%Y-%m-%d %H:%M} UTC: {describe_window_scope(brownout)}"
+    description = f"requests are refused until {brownout.ends_at:%Y-%m-%d %H:%M} UTC: {describe_window_scope(brownout)}"
     advice = (
         f"no action needed if this is intended; `payout-gateway brownout off {brownout.id}` ends it"
     )
