@@ -281,19 +281,6 @@ def test_example_configuration_has_placeholder_warnings_only(tmp_path: Path) -> 
     assert (report["ok"], report["problems"], len(report["warnings"])) == (True, [], 2)
 
 
-async def test_options_of_serve_override_the_configuration(
-    tmp_path: Path, simulator: Simulator
-) -> None:
-    await write_configuration(tmp_path, simulator.url)
-    port = find_free_port()
-    options = ("--host", "127.0.0.2", "--port", str(port), "--log-level", "error")
-    async with run_serve(tmp_path, *options) as gateway, open_client() as session:
-        async with session.get(f"http://127.0.0.2:{port}/v1/recipients") as response:
-            assert response.status == 200
-        assert await gateway.stop() == 0
-        assert gateway.parse_log() == []
-
-
 async def test_start_and_stop_are_logged_with_the_version(
     tmp_path: Path, simulator: Simulator
 ) -> None:

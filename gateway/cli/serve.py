@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import get_args
 
 import click
 
@@ -15,9 +12,7 @@ from gateway.cli import CommandError
 from gateway.cli.options import config_file_option, load_command_settings
 from gateway.config.settings import (
     DEFAULT_CONFIG_FILE,
-    ENVIRONMENT_PREFIX,
     ConfigurationError,
-    LogLevel,
     Settings,
 )
 
@@ -31,24 +26,7 @@ NO_CONFIGURATION = (
 @config_file_option
 @click.option("--demo", is_flag=True, help="Run against the built-in simulator, on loopback only.")
 @click.option("--traffic", is_flag=True, help="With --demo: send sample requests all the time.")
-@click.option("--host", metavar="ADDRESS", help="Address for clients, instead of server.host.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), help="Port for clients, instead of server.port."
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(get_args(LogLevel)),
-    help="Least severe log lines, instead of logs.level.",
-)
-def serve(
-    *,
-    config: Path | None,
-    demo: bool,
-    traffic: bool,
-    host: str | None,
-    port: int | None,
-    log_level: LogLevel | None,
-) -> int:
+def serve(*, config: Path | None, demo: bool, traffic: bool) -> int:
     """Run the gateway until it receives SIGTERM or SIGINT.
 
     SIGHUP reloads the TLS certificate.
@@ -62,7 +40,6 @@ def serve(
         raise click.UsageError("--traffic is for --demo only")
     if demo and config:
         raise click.UsageError("--demo uses its own configuration; omit --config")
-    _override_settings({"SERVER__HOST": host, "SERVER__PORT": port, "LOGS__LEVEL": log_level})
     settings = load_command_settings(config)
     if (
         not demo
@@ -85,13 +62,6 @@ def serve(
     except (ConfigurationError, StoreUnavailable) as error:
         raise CommandError(str(error)) from None
     return 0
-
-
-def _override_settings(options: Mapping[str, object]) -> None:
-    """Sets the environment variables of options, which workers then read as well."""
-    for name, value in options.items():
-        if value is not None:
-            os.environ[f"{ENVIRONMENT_PREFIX}{name}"] = str(value)
 
 
 def _serve_with_workers(settings: Settings, config: Path | None) -> int:

@@ -123,11 +123,6 @@ recipient_caches = _create_gauge(
 cache_entries = _create_gauge(
     "recipient_cache_entries", "Recipients in the recipient caches.", "environment"
 )
-cache_age = _create_gauge(
-    "recipient_cache_oldest_age_seconds",
-    "Time since the last full refresh of the cache that was refreshed longest ago.",
-    "environment",
-)
 cache_refreshes = _create_counter(
     "recipient_cache_refreshes",
     "Full refreshes of a recipient cache, by outcome.",

@@ -181,7 +181,6 @@ class MetricsPage:
             index_figures = self._indexes.calculate_cache_statistics(environment)
             metrics.recipient_caches.labels(environment).set(index_figures.caches)
             metrics.cache_entries.labels(environment).set(index_figures.recipients)
-            metrics.cache_age.labels(environment).set(index_figures.oldest_age_seconds)
         try:
             async with asyncio.timeout(READ_TIMEOUT_SECONDS):
                 metrics.rate_limiter_up.set(await self._limits.find_limiter_problem() is None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from gateway.config.extensions import check_c_extensions
 from gateway.config.settings import Settings
 from gateway.operator import ActionRefused
 from gateway.operator.in_doubt_writes import WriteInDoubt, load_in_doubt_writes
@@ -73,7 +72,6 @@ async def reconcile_and_clear_restored_flag(
     Raises ConfigurationError, ActionRefused and StoreUnavailable.
     """
     # A configuration that cannot run must fail before any call.
-    check_c_extensions()
     check_settings_are_runnable(settings)
     async with (
         open_store(settings.state, create=False) as store,

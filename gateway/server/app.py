@@ -16,7 +16,6 @@ from gateway import console
 from gateway.admission.load import ConnectionBounds, LoadShedder
 from gateway.admission.load.file_descriptors import raise_file_limit_and_cap_connections
 from gateway.auth.key_rows import load_listed_keys
-from gateway.config.extensions import check_c_extensions
 from gateway.config.settings import Server as ServerSettings
 from gateway.config.settings import Settings, build_url
 from gateway.http.tls import load_certificate
@@ -121,7 +120,6 @@ async def run_gateway(
     ``worker_ports`` is set for one of several workers; see Clocks for the others.
     Raises ConfigurationError, also if a port cannot be bound, and StoreUnavailable.
     """
-    check_c_extensions()
     check_settings_are_runnable(settings)
     # Loads the regions of all countries, which takes 0.1 s, before there are requests to stall.
     build_country("US")

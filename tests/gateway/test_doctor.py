@@ -6,8 +6,6 @@ import asyncio
 import json
 import re
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -36,7 +34,7 @@ from mappings.current import ENDPOINTS
 from tests.certificates import Authority
 from tests.gateway.storage.conftest import create_temporary_database, run_statements
 from tests.operator_commands import run_command, write_configuration
-from tests.processes import build_configuration, build_environment, find_free_port
+from tests.processes import find_free_port
 from tests.running_gateway import KEY, build_settings, import_api_keys
 from tests.test_database_faults import fill_disk
 
@@ -106,7 +104,7 @@ async def test_healthy_setup_has_no_error(tmp_path: Path) -> None:
         findings = await examine(tmp_path, simulator.url)
     assert not [finding for finding in findings if finding.state == "error"]
     assert all(finding.advice for finding in findings if finding.state in ("skipped", "warning"))
-    for check_name in ("program", "configuration", "state", "reachable", "credentials", "clock"):
+    for check_name in ("configuration", "state", "reachable", "credentials", "clock"):
         assert require_finding(findings, check_name).state == "ok"
 
 
@@ -418,28 +416,6 @@ async def test_wrong_redis_password_is_reported(tmp_path: Path) -> None:
     assert finding.result == "Redis refuses the password"
     assert "a-wrong-one" not in str(finding)
     assert (fault or "").startswith(finding.result)
-
-
-# 8. and 9. The program, and valid settings that cannot run
-
-
-def test_missing_c_extensions_are_reported(tmp_path: Path) -> None:
-    (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
-    # A process of its own, because the one that others are forked from has loaded the extensions.
-    result = subprocess.run(
-        [sys.executable, "-m", "gateway", "doctor", "--json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=build_environment(AIOHTTP_NO_EXTENSIONS="1"),
-    )
-    assert result.returncode == 1, result.stderr
-    report = next(
-        finding for finding in json.loads(result.stdout)["findings"] if finding["state"] == "error"
-    )
-    assert report["looked_at"] == "program"
-    assert "binary wheel" in report["do"]
 
 
 # 10. Optional endpoints

@@ -17,7 +17,6 @@ __all__ = ["Finding", "check_freezes_and_brownouts", "iter_stored_findings", "ru
 async def run_doctor(settings: Settings) -> list[Finding]:
     """Checks this machine, the state, the rate limiter, and the services of each environment."""
     findings = [
-        *local_checks.check_compiled_extensions(),
         *local_checks.check_configuration(settings),
         *local_checks.check_tls_certificate_expiry(settings.server),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
@@ -10,7 +10,6 @@ from cryptography import x509
 from sqlalchemy import insert
 
 from gateway.admission.limits.eviction_policy import probe_redis_eviction_policy
-from gateway.config.extensions import check_c_extensions
 from gateway.config.settings import ConfigurationError, Server, Settings
 from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding
 from gateway.operator.interruptions import describe_window_scope
@@ -27,33 +26,21 @@ from gateway.storage.tables import counters
 EXPIRY_WARNING_PERIOD = timedelta(days=14)
 
 
-def check_compiled_extensions() -> Iterator[Finding]:
-    yield from _iter_configuration_error_findings("program", check_c_extensions)
-
-
 def check_configuration(settings: Settings) -> Iterator[Finding]:
-    yield from _iter_configuration_error_findings(
-        "configuration", lambda: check_settings_are_runnable(settings)
-    )
-
-
-def _iter_configuration_error_findings(
-    check_name: str, check: Callable[[], None]
-) -> Iterator[Finding]:
     try:
-        check()
+        check_settings_are_runnable(settings)
     except ConfigurationError as error:
         for problem in error.problems:
             description, _, advice = problem.partition("; ")
             yield Finding(
                 ALL_ENVIRONMENTS,
-                check_name,
+                "configuration",
                 "error",
                 description,
                 advice or "correct the setting, then run `check`",
             )
     else:
-        yield Finding(ALL_ENVIRONMENTS, check_name, "ok", "valid")
+        yield Finding(ALL_ENVIRONMENTS, "configuration", "ok", "valid")
 
 
 def check_tls_certificate_expiry(server: Server) -> Iterator[Finding]:
