@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from gateway.config.network_settings import build_url
+from gateway.config.sections import build_url
 from gateway.config.settings import Server
 from gateway.http.responses import SERVER
 from gateway.operator.preflight import WILDCARD_HOSTS

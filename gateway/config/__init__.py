@@ -1,1 +1,1 @@
-"""Settings, one module for each group of sections, and the check of C extensions."""
+"""Settings: the file, the environment, and the sections."""

@@ -25,29 +25,30 @@ from gateway.config.environment_variables import (
     parse_variable_name,
 )
 from gateway.config.files import ConfigurationError, read_text
-from gateway.config.interface_settings import (
+from gateway.config.section import list_problems
+from gateway.config.sections import (
+    Comparing,
     CurrentWords,
-    Legacy,
-    LegacyWords,
-    Lists,
-    Signed,
-    Words,
-    Writes,
-)
-from gateway.config.migration_settings import Comparing, Deprecation
-from gateway.config.network_settings import (
+    Deprecation,
     Environment,
     Environments,
+    Legacy,
+    LegacyWords,
+    Limits,
+    Lists,
     Load,
     LogLevel,
     Logs,
+    Retention,
     Server,
+    Signed,
+    State,
     Traces,
     Upstream,
+    Words,
+    Writes,
     build_url,
 )
-from gateway.config.section import list_problems
-from gateway.config.storage_settings import Limits, Retention, State
 
 __all__ = [
     "DEFAULT_CONFIG_FILE",
@@ -184,7 +185,7 @@ SECRET_KEYS = (("server", "admin_token"), ("upstream", "proxy_credentials"))
 
 REMOVED_KEYS = (
     *("load.head_seconds", "load.pressed_seconds", "load.body_seconds"),
-    *("upstream.bytes_per_second", "comparing.queue"),
+    *("upstream.bytes_per_second", "comparing.queue", "server.public_urls"),
 )
 """Keys of earlier versions, which are constants now."""
 

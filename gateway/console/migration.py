@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from aiohttp import web
 
 from gateway.auth.key_rows import load_listed_keys
-from gateway.config.migration_settings import Deprecation
+from gateway.config.sections import Deprecation
 from gateway.console.pages import Page
 from gateway.operator.usage import (
     KeyUsage,
