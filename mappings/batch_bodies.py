@@ -19,9 +19,6 @@ from mappings.objects import Facts, choose_legacy_recipient_status, is_deleted_f
 MAX_ADDRESSES = 1000
 """Maximum number of distinct email addresses in one request's payments; each costs one call."""
 
-RECIPIENT_CACHE_SECONDS = 60
-"""Maximum age of a cached response to a recipient lookup."""
-
 PARALLEL_RECIPIENT_READS = 200
 """Number of recipients that one parallel step reads."""
 
@@ -287,7 +284,7 @@ def build_load_recipient_facts_step(recipient_ids: Iterable[str]) -> LoadFacts:
 
 
 def build_recipient_call(recipient_id: str) -> Call:
-    return Call("GET", f"/recipients/{recipient_id}", cache_seconds=RECIPIENT_CACHE_SECONDS)
+    return Call("GET", f"/recipients/{recipient_id}")
 
 
 def read_recipients(recipient_ids: Iterable[str], select: Callable[[Any], JSON]) -> SubFlow:
@@ -332,12 +329,7 @@ def _find_recipients_by_email(addresses: list[str]) -> SubFlow:
 
 def _build_recipients_by_email_call(address: str, page: int = 1) -> Call:
     page_params = {"page": str(page)} if page > 1 else {}
-    return Call(
-        "GET",
-        "/recipients",
-        query={"email": address, **page_params},
-        cache_seconds=RECIPIENT_CACHE_SECONDS,
-    )
+    return Call("GET", "/recipients", query={"email": address, **page_params})
 
 
 def _select_existing_with_email(answer: JSON, address: str) -> SubFlow:

@@ -146,9 +146,6 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     names none, such as a list, any successful documented read counts. The second call of a write
     that is not ``is_idempotent`` has an empty body, since the first may have been executed.
 
-    ``cache_seconds`` allows a read to be answered from a response of at most that age, provided
-    that nothing was written through the gateway since.
-
     ``reconcile`` is the rule that finds out, by reads, whether a write without a response was
     executed. It searches for an object with the fields ``match_fields``, or with those of the whole
     body if that is None. A write that is ``only_while_client_waits`` is never sent by the
@@ -166,7 +163,6 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     field_map: Mapping[str, str] = {}
     probe_ids: tuple[str, ...] | None = None
     is_idempotent: bool = True
-    cache_seconds: float = 0
     reconcile: OutcomeRule | None = None
     only_while_client_waits: bool = False
     is_cleanup: bool = False

@@ -29,7 +29,6 @@ from gateway.legacy_api.request_context import LegacyClient, RequestContext
 from gateway.legacy_api.routes import Routes
 from gateway.payloads import json_codec
 from gateway.reads.listing import ListReader
-from gateway.reads.recent_reads import RecentReads
 from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.alias_ids import AliasIds
@@ -179,7 +178,6 @@ def assemble_parts(
         OptionalEndpoints(
             settings.upstream.inferred_operations, capabilities or CapabilityCache(object_states)
         ),
-        recent_reads=RecentReads(on_change=recipient_caches.record_changed_recipient),
         policy=outcome_policy,
         listing=ListReader(
             recipient_caches if settings.lists.index else None, ids.map_recipients_to_legacy_ids

@@ -648,51 +648,6 @@ async def test_signed_start_of_a_disconnected_client_is_completed(tmp_path: Path
     assert len(simulator.service.batch_starts) == 1
 
 
-# Recipients.
-
-
-async def test_signed_recipient_write_invalidates_the_legacy_cache(
-    tmp_path: Path,
-) -> None:
-    """Payments name recipients by email; the lookup is cached."""
-    async with open_gateway_and_service(tmp_path, build_service(inferred=True)) as (
-        gateway,
-        simulator,
-    ):
-        await create_recipient(gateway, "ada")
-        (upstream_recipient,) = simulator.service.find_or_create_tenant().recipients
-        payment = {"recipient": {"email": "ada@example.com"}, "sourceAmount": "5.00"}
-        body = {"sourceCurrency": "USD", "payments": [payment]}
-        asked_for = "/v1/recipients"
-        await request_successfully(gateway, "POST", "/batches", body)
-        await request_successfully(gateway, "POST", "/batches", body)
-        assert len(simulator.service.list_requests("GET", asked_for)) == 1
-        change_response = await send_signed(
-            gateway,
-            "PATCH",
-            f"/recipients/{upstream_recipient}",
-            b'{"email":"countess@example.com"}',
-        )
-        assert change_response.status == 200
-        response = await gateway.request("POST", "/v1/batches", body)
-        assert response.status == 406
-        assert response.body["errors"][0]["field"] == "payments[0].recipient.email"
-
-
-async def test_signed_recipient_read_keeps_the_legacy_cache(tmp_path: Path) -> None:
-    async with open_gateway_and_service(tmp_path, build_service(inferred=True)) as (
-        gateway,
-        simulator,
-    ):
-        await create_recipient(gateway, "ada")
-        payment = {"recipient": {"email": "ada@example.com"}, "sourceAmount": "5.00"}
-        body = {"sourceCurrency": "USD", "payments": [payment]}
-        await request_successfully(gateway, "POST", "/batches", body)
-        assert (await send_signed(gateway, "GET", "/recipients/R-none")).status == 404
-        await request_successfully(gateway, "POST", "/batches", body)
-        assert len(simulator.service.list_requests("GET", "/v1/recipients")) == 1
-
-
 # Starts of unknown outcome.
 
 

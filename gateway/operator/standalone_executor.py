@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from gateway.config.settings import Settings
-from gateway.reads.recent_reads import RecentReads
 from gateway.storage import ObjectStateStore, Store
 from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import open_upstream_client
@@ -28,7 +27,5 @@ async def open_flow_executor(settings: Settings, store: Store) -> AsyncIterator[
             ledger,
             settings.vocabulary.build_vocabulary(),
             OptionalEndpoints(settings.upstream.inferred_operations, capabilities),
-            # Remembers nothing: changes of the running gateways would not invalidate it.
-            recent_reads=RecentReads(),
             policy=OutcomePolicy(Journal(store, ledger, upstream.clock), upstream.clock),
         )

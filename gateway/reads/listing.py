@@ -107,6 +107,11 @@ class ListReader:
             question, sort_key=lambda row: alias_ids.get(str(row["id"]), str(row["id"]))
         )
 
+    def record_changed_recipient(self, tenant: Tenant, recipient_id: str) -> None:
+        """Records that a recipient may have changed; an empty id is that of none."""
+        if self._caches is not None and recipient_id:
+            self._caches.record_changed_recipient(tenant, recipient_id)
+
     def _may_list_have_hidden_rows(
         self, question: ListQuery, cache_key: tuple[Tenant, str]
     ) -> bool:

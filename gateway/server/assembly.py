@@ -28,7 +28,6 @@ from gateway.migration.shadow_traffic import ShadowTraffic
 from gateway.observability.traces import open_tracing
 from gateway.operator.restore_check import RestoreDetector
 from gateway.reads.listing import ListReader
-from gateway.reads.recent_reads import RecentReads
 from gateway.reads.recipient_cache import (
     CacheInvalidation,
     RecipientCaches,
@@ -106,7 +105,6 @@ class FlowRuntime:
 
     load: LoadShedder
     recipient_caches: RecipientCaches
-    recent_reads: RecentReads
     journal: Journal
     ids: AliasIds
     executor: FlowExecutor
@@ -172,11 +170,6 @@ async def open_flow_runtime(
     """Creates the parts that execute operations; the reconciler is not started yet."""
     store, object_states = backends.store, backends.object_states
     recipient_caches = await stack.enter_async_context(_open_recipient_caches(settings, store))
-    # Cached only if there are no other processes, whose changes would not invalidate these answers.
-    recent_reads = RecentReads(
-        is_single_process=store.is_of_one_process,
-        on_change=recipient_caches.record_changed_recipient,
-    )
     journal = Journal(
         store,
         object_states,
@@ -192,7 +185,6 @@ async def open_flow_runtime(
         object_states,
         settings.vocabulary.build_vocabulary(),
         OptionalEndpoints(settings.upstream.inferred_operations, backends.capabilities),
-        recent_reads=recent_reads,
         policy=outcome_policy,
         listing=ListReader(recipient_caches, ids.map_recipients_to_legacy_ids),
         load=load,
@@ -209,7 +201,6 @@ async def open_flow_runtime(
     return FlowRuntime(
         load,
         recipient_caches,
-        recent_reads,
         journal,
         ids,
         executor,
@@ -300,7 +291,7 @@ async def open_signed_handler(
             runtime.idempotency_guard,
             backends.store.clock,
         ),
-        recent_reads=runtime.recent_reads,
+        recipient_caches=runtime.recipient_caches,
         usage=usage,
         load=runtime.load,
     )

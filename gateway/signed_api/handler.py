@@ -33,7 +33,7 @@ from gateway.http.request_reader import BodyPace
 from gateway.http.responses import HttpResponse, LegacyResponse
 from gateway.observability import access_log, logs, metrics, traces
 from gateway.payloads import json_codec
-from gateway.reads.recent_reads import RecentReads
+from gateway.reads.recipient_cache import RecipientCaches
 from gateway.signed_api import refusals
 from gateway.signed_api.credentials import (
     MalformedSignature,
@@ -119,7 +119,7 @@ class SignedHandler:
         sender_authenticator: SenderAuthenticator,
         passthrough: PassthroughClient,
         write_guard: SignedWriteGuard,
-        recent_reads: RecentReads,
+        recipient_caches: RecipientCaches,
         usage: UsageCounter,
         load: LoadShedder,
     ) -> None:
@@ -129,7 +129,7 @@ class SignedHandler:
         self._sender_authenticator = sender_authenticator
         self._passthrough = passthrough
         self._write_guard = write_guard
-        self._recent_reads = recent_reads
+        self._recipient_caches = recipient_caches
         self._words = settings.vocabulary.current
         self._path_templates = PathTemplates(settings.vocabulary.build_vocabulary())
         self._max_body_bytes = settings.limits.body_bytes
@@ -333,7 +333,8 @@ class SignedHandler:
                 if target and sender.tenant and target.parts[:1] == ["recipients"]:
                     # Done even if the write failed: it may have changed the recipient, and the
                     # cache would be stale.
-                    self._recent_reads.invalidate(sender.tenant, "".join(target.parts[1:2]))
+                    recipient_id = "".join(target.parts[1:2])
+                    self._recipient_caches.record_changed_recipient(sender.tenant, recipient_id)
             if upstream_response.status == 401 and sender.tenant:
                 # Hints at clock skew or credentials that were replaced at the service only.
                 context.log_fields["reason"] = "the service refuses a signature that is valid here"

@@ -16,7 +16,7 @@ from gateway.http.request_paths import extract_recipient_id
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.reads.listing import ListReader
-from gateway.reads.recent_reads import RecentPages, RecentReads
+from gateway.reads.recent_pages import RecentPages
 from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.operation_records import Write
 from gateway.storage.operation_states import UNSENT
@@ -82,7 +82,6 @@ class FlowExecutor:
         vocabulary: Vocabulary,
         optional_endpoints: OptionalEndpoints,
         *,
-        recent_reads: RecentReads,
         policy: OutcomePolicy,
         listing: ListReader | None = None,
         load: LoadShedder | None = None,
@@ -93,7 +92,6 @@ class FlowExecutor:
         self._policy = policy
         self._listing = listing or ListReader()
         self._call_sender = CallSender(upstream, vocabulary, optional_endpoints, load)
-        self._recent_reads = recent_reads
         self._recent_pages = RecentPages(policy.monotonic)
 
     async def execute(
@@ -262,7 +260,7 @@ class FlowExecutor:
             # The client may have sent its request to another process before that could see this one.
             if caller.is_disconnected and len(execution.writes) == 1 and not execution.is_resumed:
                 raise ClientDisconnected
-            body = await self._send_call_or_use_cache(call, caller)
+            body = await self._send_call(call, caller)
         except Unknown as unknown:
             self._policy.record_unanswered_write(execution, unknown.age_seconds)
             outcome = await self._confirm_write_by_reading(call, caller, execution)
@@ -337,8 +335,8 @@ class FlowExecutor:
             # Another write of the request was executed: it is completed rather than undone.
             return await self._save_and_send_write(call, caller, execution)
         execution.is_long = caller.is_long  # the reads have shown it
-        # The service may have executed it at any time since, so cached reads may be stale.
-        self._invalidate_recipient_cache(call, caller.key.tenant)
+        # The service may have executed it at any time since, so that a cached list may be stale.
+        self._record_changed_recipient(call, caller.key.tenant)
         await execution.record_reconciled_outcome(call, outcome)
         if isinstance(outcome, Confirmed):
             return outcome.body
@@ -388,10 +386,7 @@ class FlowExecutor:
     def _perform_step(self, step: Step, caller: Caller) -> Awaitable[Any]:
         """Starts a step, whose result is awaited."""
         if isinstance(step, Call):
-            # Most reads: neither do they need the cache, nor do they change what is in it.
-            if step.is_read and step.probe_ids is None and not step.cache_seconds:
-                return self._call_sender.send(step, caller)
-            return self._send_call_or_use_cache(step, caller)
+            return self._send_call(step, caller)
         tenant = caller.key.tenant
         if isinstance(step, LoadFacts):
             return self._object_state.load_facts(tenant, step)
@@ -432,36 +427,31 @@ class FlowExecutor:
                 raise TypeError("only reads may run in parallel: the order of writes matters")
             async with caller.parallel_read_semaphore:
                 try:
-                    return await self._send_call_or_use_cache(call, caller)
+                    return await self._send_call(call, caller)
                 except Failure as failure:
                     return failure
 
         return await asyncio.gather(*map(call_or_failure, calls))
 
-    async def _send_call_or_use_cache(self, call: Call, caller: Caller) -> JSON:
+    def _send_call(self, call: Call, caller: Caller) -> Awaitable[JSON]:
         if call.probe_ids is not None:
             send_call = partial(self._call_sender.send, caller=caller)
-            return await self._optional_endpoints.send_call_unless_missing(
+            return self._optional_endpoints.send_call_unless_missing(
                 call, caller.key.environment, send_call
             )
-        tenant = caller.key.tenant
-        if call.cache_seconds and (cached := self._recent_reads.get(tenant, call)) is not None:
-            caller.is_long = caller.is_long or json_codec.has_rows(cached)
-            return cached
-        # The response may be older than a write that ends meanwhile, and must then not be cached.
-        cache_generation = self._recent_reads.count_changes(tenant)
+        if call.is_read or not call.path.startswith("/recipients"):
+            return self._call_sender.send(call, caller)
+        return self._change_recipient(call, caller)
+
+    async def _change_recipient(self, call: Call, caller: Caller) -> JSON:
         try:
-            body = await self._call_sender.send(call, caller)
+            return await self._call_sender.send(call, caller)
         # Also after a failure: a write without a response may have been executed.
         finally:
-            self._invalidate_recipient_cache(call, tenant)
-        if call.cache_seconds:
-            self._recent_reads.put(tenant, call, body, cache_generation)
-        return body
+            self._record_changed_recipient(call, caller.key.tenant)
 
-    def _invalidate_recipient_cache(self, call: Call, tenant: Tenant) -> None:
-        if not call.is_read and call.path.startswith("/recipients"):
-            self._recent_reads.invalidate(tenant, extract_recipient_id(call.path))
+    def _record_changed_recipient(self, call: Call, tenant: Tenant) -> None:
+        self._listing.record_changed_recipient(tenant, extract_recipient_id(call.path))
 
 
 MANY_OBJECTS = 1000

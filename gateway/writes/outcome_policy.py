@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.reads.recent_reads import MAX_PAGE_AGE_SECONDS
+from gateway.reads.recent_pages import MAX_PAGE_AGE_SECONDS
 from gateway.storage.operation_records import OPERATOR_OUTCOMES, OperationRecord, Write
 from gateway.storage.operation_states import CONFIRMED, RUNNING, SENT
 from gateway.upstream.clock import MAX_STAMP_AGE_SECONDS, SKEW_TOLERANCE_SECONDS, ServiceClock

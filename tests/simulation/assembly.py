@@ -29,7 +29,6 @@ from gateway.operator.in_doubt_writes import (
     load_in_doubt_writes,
     record_operator_verdict,
 )
-from gateway.reads.recent_reads import RecentReads
 from gateway.signed_api.transitions import (
     SignedWrite,
     SignedWriteGuard,
@@ -348,7 +347,6 @@ class Gateway:
             object_states,
             Vocabulary(),
             optional_endpoints,
-            recent_reads=RecentReads(),
             policy=self._outcome_policy,
         )
         instances = Heartbeats(store, self._journal.instance, self.lease_seconds, process.monotonic)

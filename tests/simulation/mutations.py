@@ -63,7 +63,7 @@ def _write_is_recorded_after_sending() -> Iterator[tuple[Any, str, Any]]:
     ) -> Any:
         await enter_unrecorded(execution, call)
         try:
-            result = await self._send_call_or_use_cache(call, caller)
+            result = await self._send_call(call, caller)
         finally:
             await execution._save_checkpoint(new_write=execution.writes[execution._position])
         execution.record_response(call, result)

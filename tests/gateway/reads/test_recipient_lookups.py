@@ -1,4 +1,4 @@
-"""Recipient look-ups by email: one per address, cached until the next write."""
+"""Recipient look-ups by email, one for each address, and pages of batches that are used again."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
-from cachetools import TTLCache
-
-from gateway.reads.recent_reads import TTL_SECONDS, RecentPages, RecentReads
+from gateway.reads.recent_pages import RecentPages
 from gateway.simulator import Service
 from gateway.storage.tenants import Tenant
 from mappings.effects import Call
@@ -19,60 +16,6 @@ from tests.recording_service import open_recording_service
 from tests.running_gateway import GatewayUnderTest, open_gateway
 
 TENANT, OTHER_TENANT = Tenant("acme", "live"), Tenant("bolt", "live")
-CALL = Call("GET", "/recipients", query={"email": "ada@example.com"}, cache_seconds=TTL_SECONDS)
-ANSWER: dict[str, Any] = {"recipients": [{"id": "R-1"}]}
-
-
-def test_cached_answer_is_reused_for_same_tenant_and_query_only() -> None:
-    cache = RecentReads()
-    cache.put(TENANT, CALL, ANSWER, cache.count_changes(TENANT))
-    assert cache.get(TENANT, CALL) is ANSWER
-    assert cache.get(OTHER_TENANT, CALL) is None
-    assert cache.get(Tenant("acme", "sandbox"), CALL) is None
-    assert cache.get(TENANT, Call("GET", "/recipients", query={"email": "bob@example.com"})) is None
-
-
-def test_change_invalidates_cache_of_its_tenant_only() -> None:
-    cache = RecentReads()
-    for tenant in (TENANT, OTHER_TENANT):
-        cache.put(tenant, CALL, ANSWER, cache.count_changes(tenant))
-    cache.invalidate(TENANT)
-    assert cache.get(TENANT, CALL) is None
-    assert cache.get(OTHER_TENANT, CALL) is ANSWER
-
-
-def test_answer_requested_before_a_change_is_not_cached() -> None:
-    cache = RecentReads()
-    change_count = cache.count_changes(TENANT)
-    cache.invalidate(TENANT)
-    cache.put(TENANT, CALL, ANSWER, change_count)
-    assert cache.get(TENANT, CALL) is None
-
-
-def test_answer_is_cached_for_sixty_seconds() -> None:
-    recent_reads, now = RecentReads(), [1000.0]
-    recent_reads._answers = TTLCache(10, TTL_SECONDS, timer=lambda: now[0])
-    recent_reads.put(TENANT, CALL, ANSWER, recent_reads.count_changes(TENANT))
-    now[0] += 59.9
-    assert recent_reads.get(TENANT, CALL) is ANSWER
-    now[0] += 0.2
-    assert recent_reads.get(TENANT, CALL) is None
-
-
-@pytest.mark.parametrize("recipients", [[], [{"id": "R-1"}, {"id": "R-2"}]])
-def test_lookup_without_unique_recipient_is_not_cached(recipients: list[Any]) -> None:
-    cache = RecentReads()
-    cache.put(TENANT, CALL, {"recipients": recipients}, cache.count_changes(TENANT))
-    assert cache.get(TENANT, CALL) is None
-
-
-def test_cache_is_off_if_other_processes_may_write() -> None:
-    cache = RecentReads(is_single_process=False)
-    cache.put(TENANT, CALL, ANSWER, cache.count_changes(TENANT))
-    assert cache.get(TENANT, CALL) is None
-
-
-# Through the gateway
 
 
 def count_lookups(service: Service) -> int:
@@ -105,36 +48,6 @@ async def test_thousand_payments_to_two_hundred_addresses_make_two_hundred_looku
         assert response["batch"]["totalPayments"] == 1000
         assert response["batch"]["amount"] == "10000.00"
         assert count_lookups(service) == 200
-
-
-async def test_lookups_are_not_repeated_until_next_write(
-    tmp_path: Path,
-) -> None:
-    service = Service(seed=1)
-    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
-        await create_recipients(gateway, 3)
-        body = build_batch_body(3, 6)
-        body["payments"].append({"recipient": {"email": "n@example.com"}, "sourceAmount": "10.00"})
-        for _ in range(3):
-            assert (await gateway.request("POST", "/v1/batches", body)).status == 406
-        assert count_lookups(service) == 3 + 3, (
-            "a missing recipient is looked up each time: see below"
-        )
-
-
-async def test_recipient_that_received_an_address_elsewhere_can_be_paid_immediately(
-    tmp_path: Path,
-) -> None:
-    """For example by the Widget, after a batch was refused because the recipient was missing."""
-    service = Service(seed=1)
-    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
-        await create_recipient(gateway, "p0")
-        (recipient,) = service.find_or_create_tenant().recipients.values()
-        previous_email = recipient.fields["email"]
-        recipient.fields["email"] = "other@example.com"
-        assert (await gateway.request("POST", "/v1/batches", build_batch_body(1, 1))).status == 406
-        recipient.fields["email"] = previous_email
-        await request_successfully(gateway, "POST", "/batches", build_batch_body(1, 1))
 
 
 async def test_recipient_change_is_visible_to_next_batch(tmp_path: Path) -> None:
@@ -175,15 +88,6 @@ async def test_delayed_recipient_change_is_visible_to_next_batch(tmp_path: Path)
         assert len(recording_service.list_writes("PATCH")) == 1, "its outcome was determined"
         response = await gateway.request("POST", "/v1/batches", build_batch_body(1, 1))
         assert response.status == 406, response.text
-
-
-async def test_next_batch_to_same_addresses_makes_no_lookup(tmp_path: Path) -> None:
-    service = Service(seed=1)
-    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
-        await create_recipients(gateway, 3)
-        for _ in range(2):
-            await request_successfully(gateway, "POST", "/batches", build_batch_body(3, 6))
-        assert count_lookups(service) == 3
 
 
 async def test_page_is_read_again_when_it_is_too_old() -> None:
