@@ -12,7 +12,6 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Self
@@ -26,6 +25,7 @@ from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import Store, StoreUnavailable, Tenant
 from gateway.storage.operation_records import OperationRecord, OperatorOutcomes, OwnershipLostError
 from gateway.storage.operation_states import ANSWERED, DONE, IN_DOUBT, RUNNING, UNDONE
+from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.writes import stored_responses
 from gateway.writes.caller import Caller
 from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, FlowExecutor
@@ -102,29 +102,40 @@ class WriteReconciler:
         self._heartbeats = heartbeats
         self._due_at: dict[_Attempt, float] = {}
         """When the next attempt is due, by the monotonic clock."""
-        self._tasks: list[asyncio.Task[None]] = []
+        # Apart from each other: a service that hangs may delay the sweep.
+        self._periodic_tasks = (
+            # More often than a heartbeat is due, so that resets are saved early.
+            PeriodicTask(
+                "heartbeat",
+                heartbeats.beat_seconds / 4,
+                self._save_resets_and_beat,
+                runs_at_stop=False,
+            ),
+            PeriodicTask("in_doubt_check", SWEEP_SECONDS, self._sweep, runs_at_stop=False),
+        )
+        self._delivery_task: asyncio.Task[None] | None = None
         self._attempts: dict[str, asyncio.Task[None]] = {}
         # One limit for each environment: a sandbox that hangs must not delay live.
         self._semaphores = defaultdict[str, asyncio.Semaphore](
             lambda: asyncio.Semaphore(_MAX_PARALLEL)
         )
         self._expired_at = 0.0
-        self._unavailable_events: set[str] = set()
-        self._stopping = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         await self._heartbeats.register()
-        loops = (self._run_heartbeats(), self._run_sweeps(), self._save_deliveries_until_stopped())
-        self._tasks = [asyncio.create_task(loop) for loop in loops]
+        for task in self._periodic_tasks:
+            await task.__aenter__()
+        self._delivery_task = asyncio.create_task(self._save_deliveries_as_recorded())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        # The loops are not cancelled: a database write that has started must finish.
-        self._stopping.set()
-        self._journal.deliveries.event.set()
-        for task in (attempts := list(self._attempts.values())):
+        for periodic_task in self._periodic_tasks:
+            await periodic_task.__aexit__()
+        # What the last sweep has started, too. A delivery that is being saved is saved again below.
+        tasks = [*self._attempts.values(), *filter(None, [self._delivery_task])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, *attempts, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         try:
             await self._journal.deliveries.save_deliveries_and_resets()
             await self._heartbeats.unregister()
@@ -282,46 +293,15 @@ class WriteReconciler:
 
     # The sweep
 
-    async def _run_heartbeats(self) -> None:
-        """Sends heartbeats, apart from the sweep, which a service that hangs may delay."""
-        while not self._stopping.is_set():
-            try:
-                await self._journal.deliveries.save_resets_so_far()
-                await self._heartbeats.beat()
-            # No heartbeat is sent then, because it would say that the resets are saved.
-            except StoreUnavailable as unavailable:
-                self._log_first_failure("heartbeat_failed", unavailable)
-            except Exception as error:  # noqa: BLE001 - heartbeats must not stop
-                log.error("heartbeat_failed", **logs.describe_exception(error))
-            else:
-                self._unavailable_events.discard("heartbeat_failed")
-            # More often than a heartbeat is due, so that resets are saved early.
-            await self._wait_for_stop(self._heartbeats.beat_seconds / 4)
+    async def _save_resets_and_beat(self) -> None:
+        # If this fails, no heartbeat is sent, because it would say that the resets are saved.
+        await self._journal.deliveries.save_resets_so_far()
+        await self._heartbeats.beat()
 
-    def _log_first_failure(self, event: str, unavailable: StoreUnavailable) -> None:
-        """Logs an unavailable database once for each loop, until it is available."""
-        if event not in self._unavailable_events:
-            self._unavailable_events.add(event)
-            log.error(event, reason=str(unavailable))
-
-    async def _wait_for_stop(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-
-    async def _run_sweeps(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                await self._journal.deliveries.save_disconnects()
-                await self.start_due_reconciliations()
-                await self._close_and_clear_expired_operations_if_due()
-            except StoreUnavailable as unavailable:
-                self._log_first_failure("in_doubt_check_failed", unavailable)
-            except Exception as error:  # noqa: BLE001 - the sweep must not end
-                log.error("in_doubt_check_failed", **logs.describe_exception(error))
-            else:
-                self._unavailable_events.discard("in_doubt_check_failed")
-            await self._wait_for_stop(SWEEP_SECONDS)
+    async def _sweep(self) -> None:
+        await self._journal.deliveries.save_disconnects()
+        await self.start_due_reconciliations()
+        await self._close_and_clear_expired_operations_if_due()
 
     async def start_due_reconciliations(self) -> None:
         """Lists every unfinished operation once, and starts to reconcile those that are due."""
@@ -339,8 +319,6 @@ class WriteReconciler:
             if orphans
             else {}
         )
-        if self._stopping.is_set():
-            return  # `__aexit__` has cancelled the attempts, and the store is closed next
         for record in orphans:
             attempt = record.id, outcomes.get(record.id, ())
             if attempt not in self._due_at:
@@ -420,23 +398,24 @@ class WriteReconciler:
             )
             self._expired_at = self._journal.monotonic()
 
-    async def _save_deliveries_until_stopped(self) -> None:
+    async def _save_deliveries_as_recorded(self) -> None:
         """Marks operations as answered as soon as their clients have received the response."""
-        while not self._stopping.is_set():
-            await self._journal.deliveries.event.wait()
-            await self._wait_for_stop(
-                _SHARED_DELIVERY_DELAY_SECONDS
-                if self.has_other_instances
-                else _DELIVERY_DELAY_SECONDS
-            )
+        deliveries, is_healthy = self._journal.deliveries, True
+        delay = (
+            _SHARED_DELIVERY_DELAY_SECONDS if self.has_other_instances else _DELIVERY_DELAY_SECONDS
+        )
+        while True:
+            await deliveries.event.wait()
+            await asyncio.sleep(delay if is_healthy else SWEEP_SECONDS)
             try:
-                await self._journal.deliveries.save_deliveries_and_resets()
+                await deliveries.save_deliveries_and_resets()
+                is_healthy = True
             except StoreUnavailable as unavailable:
-                self._log_first_failure("database_unavailable", unavailable)
+                if is_healthy:  # logged once, until the database is available
+                    log.error("database_unavailable", reason=str(unavailable))
+                is_healthy = False
             except Exception as error:  # noqa: BLE001 - the loop must not end
                 log.error("delivery_not_recorded", **logs.describe_exception(error))
-            else:
-                self._unavailable_events.discard("database_unavailable")
-                continue
-            await self._wait_for_stop(SWEEP_SECONDS)
-            self._journal.deliveries.event.set()  # retry, even if no other response is delivered
+                is_healthy = False
+            if not is_healthy:
+                deliveries.event.set()  # retry, even if no other response is delivered
