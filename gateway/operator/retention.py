@@ -21,6 +21,7 @@ from gateway.config.settings import Retention
 from gateway.operator import ActionRefused
 from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import RECIPIENT_ERASED, record_audit_event
+from gateway.storage.change_poller import build_erasure_count_name, increment_change_count
 from gateway.storage.database import Transaction
 from gateway.storage.id_rows import load_current_ids_by_legacy_id, load_legacy_ids
 from gateway.storage.operation_states import ANSWERED, SENT, UNDONE
@@ -304,8 +305,13 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
             for name in sorted(recipient_ids)
         ]
     )
+
+    async def record_erasure(tx: Transaction) -> None:
+        await increment_change_count(tx, build_erasure_count_name(owner))
+        await record_audit_event(store, tx, RECIPIENT_ERASED, owner)
+
     # Last: if a step above fails, the audit log must not say that the data was erased.
-    await store.write(lambda tx: record_audit_event(store, tx, RECIPIENT_ERASED, owner))
+    await store.write(record_erasure)
     return ErasureCounts(
         sum(map(len, recipient_payments.values())), len(recipient_payments), facts, answers
     )

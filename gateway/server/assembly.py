@@ -29,7 +29,6 @@ from gateway.observability.traces import open_tracing
 from gateway.operator.restore_check import RestoreDetector
 from gateway.reads.listing import ListReader
 from gateway.reads.recipient_cache import (
-    CacheInvalidation,
     RecipientCaches,
     RemoteChanges,
     list_no_remote_changes,
@@ -169,7 +168,9 @@ async def open_flow_runtime(
 ) -> FlowRuntime:
     """Creates the parts that execute operations; the reconciler is not started yet."""
     store, object_states = backends.store, backends.object_states
-    recipient_caches = await stack.enter_async_context(_open_recipient_caches(settings, store))
+    recipient_caches = await stack.enter_async_context(
+        _open_recipient_caches(settings, store, backends.change_poller)
+    )
     journal = Journal(
         store,
         object_states,
@@ -299,7 +300,7 @@ async def open_signed_handler(
 
 @asynccontextmanager
 async def _open_recipient_caches(
-    settings: Settings, store: Store
+    settings: Settings, store: Store, change_poller: ChangePoller
 ) -> AsyncIterator[RecipientCaches]:
     is_single_process = store.is_of_one_process
     create_remote_changes = (
@@ -310,15 +311,11 @@ async def _open_recipient_caches(
     recipient_caches = RecipientCaches(
         settings.lists, create_remote_changes, wall_clock=lambda: store.clock().timestamp()
     )
-    # There is nothing to invalidate, and no need to read changes from the database every second.
-    if not settings.lists.index:
+    change_poller.add_listener(recipient_caches.drop_expired_and_erased)
+    try:
         yield recipient_caches
-        return
-    async with CacheInvalidation(recipient_caches, store):
-        try:
-            yield recipient_caches
-        finally:
-            await recipient_caches.close()
+    finally:
+        await recipient_caches.close()
 
 
 def _open_current_passthrough(

@@ -1,7 +1,7 @@
 """Polls for changes by other processes, with one statement for everything that is cached.
 
-The table ``counters`` counts the changes of API keys, modes, brownouts and capabilities. What a
-count belongs to is loaded again only if the count differs, so an idle gateway reads one small
+The table ``counters`` counts the changes of API keys, modes, brownouts and capabilities, and the
+recipients of each tenant that were erased. What a count belongs to is loaded again only if the count differs, so an idle gateway reads one small
 table, and on SQLite only the modification time of the file.
 """
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from gateway.storage.database import Transaction
     from gateway.storage.store import Store
+    from gateway.storage.tenants import Tenant
 
 POLL_SECONDS = 0.5
 """Modes and brownouts are promised to take effect within a second."""
@@ -30,6 +31,11 @@ ChangeCounts = Mapping[str, int]
 """Numbers of changes by name; a name is missing until its first change."""
 
 _SELECT_COUNTS = Statement(lambda _kind: select(counters.c.name, counters.c.value))
+
+
+def build_erasure_count_name(tenant: Tenant) -> str:
+    """Builds the name of the number of a tenant's recipients that were erased."""
+    return f"erased {tenant}"
 
 
 async def load_change_counts(store: Store) -> ChangeCounts:

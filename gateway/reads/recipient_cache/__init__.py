@@ -27,14 +27,10 @@ cache has no room, each query scans the list, and caching is tried again after
 from gateway.reads.recipient_cache.cache import list_no_remote_changes
 from gateway.reads.recipient_cache.caches import CacheFigures, RecipientCaches
 from gateway.reads.recipient_cache.date_reader import CacheUnavailable
-from gateway.reads.recipient_cache.invalidation import (
-    CacheInvalidation,
-)
 from gateway.reads.recipient_cache.remote_changes import RemoteChanges
 
 __all__ = [
     "CacheFigures",
-    "CacheInvalidation",
     "CacheUnavailable",
     "RecipientCaches",
     "RemoteChanges",

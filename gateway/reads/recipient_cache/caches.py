@@ -21,7 +21,7 @@ from gateway.reads.recipient_cache.cache import (
 from gateway.reads.recipient_cache.date_reader import CacheUnavailable, ServiceListReader
 from gateway.reads.recipient_cache.entry import RecipientEntry
 from gateway.reads.recipient_cache.scan import CallService, filter_sort_and_page
-from gateway.storage.audit_log import is_tenant_in_scope
+from gateway.storage.change_poller import ChangeCounts, build_erasure_count_name
 from gateway.storage.ttl_cache import TtlCache
 from mappings.effects import ListPage, ListQuery
 
@@ -72,6 +72,7 @@ class RecipientCaches:
         self._monotonic = monotonic
         self._wall_clock = wall_clock
         self._caches: dict[Tenant, RecipientCache] = {}
+        self._change_counts: ChangeCounts = {}
         self._drop_tasks: set[asyncio.Task[None]] = set()
         # Tenants whose recipients cannot be cached; caching is tried again after a while.
         self._uncacheable: TtlCache[Tenant, bool] = TtlCache(
@@ -164,16 +165,17 @@ class RecipientCaches:
         if cache := self._caches.get(tenant):
             cache.changed_ids.add(recipient_id)
 
-    def drop_caches_in_scope(self, scope: Tenant) -> None:
-        """Drops the caches of a scope; an empty merchant or environment means all."""
-        for tenant, cache in [*self._caches.items()]:
-            if is_tenant_in_scope(scope, tenant):
-                self._drop_cache(tenant, cache)
+    async def drop_expired_and_erased(self, counts: ChangeCounts) -> None:
+        """Listens to the change poller.
 
-    def drop_expired(self) -> None:
-        """Drops idle caches that are too old to be used without a refresh."""
+        Drops idle caches that are too old to be used without a refresh, and those of tenants of whom
+        a recipient was erased.
+        """
+        earlier_counts, self._change_counts = self._change_counts, counts
         for tenant, cache in [*self._caches.items()]:
-            if not cache.is_refresh_recent and self._is_cache_idle(cache):
+            name = build_erasure_count_name(tenant)
+            is_expired = not cache.is_refresh_recent and self._is_cache_idle(cache)
+            if is_expired or counts.get(name) != earlier_counts.get(name):
                 self._drop_cache(tenant, cache)
 
     def _drop_cache(self, tenant: Tenant, cache: RecipientCache) -> None:

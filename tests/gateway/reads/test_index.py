@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 from gateway.config.settings import Lists, State
 from gateway.observability.metrics import REGISTRY
+from gateway.operator.retention import erase_recipient
 from gateway.payloads import json_codec
 from gateway.reads.listing import ListReader
 from gateway.reads.recipient_cache import (
-    CacheInvalidation,
     RecipientCaches,
 )
 from gateway.reads.recipient_cache.cache import CHANGE_DELAY_SECONDS
@@ -35,8 +35,8 @@ from gateway.reads.recipient_cache.entry import RecipientEntry
 from gateway.simulator import Service, ServiceOptions, views
 from gateway.simulator.listing import list_recipients as service_list
 from gateway.simulator.state import Recipient
-from gateway.storage import open_store
-from gateway.storage.audit_log import RECIPIENT_ERASED, record_audit_event
+from gateway.storage import Store, open_store
+from gateway.storage.change_poller import ChangePoller, build_erasure_count_name
 from gateway.storage.tenants import Tenant
 from mappings.effects import Call, LegacyOptions, ListPage, ListQuery
 from mappings.failures import Problem, Refused, Unreachable
@@ -614,7 +614,7 @@ async def test_waiter_of_dropped_scan_starts_another() -> None:
         )
     )
     await is_eighth_call_reached.wait()
-    indexed_service.indexes.drop_caches_in_scope(TENANT)
+    await indexed_service.indexes.drop_expired_and_erased({build_erasure_count_name(TENANT): 1})
     may_continue.set()
     result = await waiting_query
     assert result.records == (await indexed_service.scan_list(**CITY_ORDER)).records
@@ -889,15 +889,37 @@ async def test_concurrent_queries_share_one_refresh() -> None:
 
 
 @asynccontextmanager
-async def open_index_dropper(
+async def open_polled_store(
     folder: Path, indexed_service: IndexedService
-) -> AsyncIterator[tuple[CacheInvalidation, Any]]:
+) -> AsyncIterator[tuple[ChangePoller, Store]]:
     state = State(url=f"sqlite:///{folder}/gateway.db", encryption_key_file=folder / "gateway.key")
-    async with (
-        open_store(state) as store,
-        CacheInvalidation(indexed_service.indexes, store, seconds=0.02) as dropper,
-    ):
-        yield dropper, store
+    async with open_store(state) as store:
+        change_poller = ChangePoller(store)
+        change_poller.add_listener(indexed_service.indexes.drop_expired_and_erased)
+        yield change_poller, store
+
+
+async def test_erasing_a_recipient_drops_the_index(tmp_path: Path) -> None:
+    indexed_service = IndexedService()
+    async with open_polled_store(tmp_path, indexed_service) as (change_poller, store):
+        await change_poller.poll()
+        await indexed_service.query_index(**CITY_ORDER)
+        await erase_recipient(store, OTHER_TENANT, "R-1")
+        await change_poller.poll()
+        assert indexed_service.indexes.has_fresh_cache(TENANT)
+        await erase_recipient(store, TENANT, "R-1")
+        await change_poller.poll()
+        assert indexed_service.indexes.recipient_count == 0
+
+
+async def test_erasure_before_process_start_is_ignored(tmp_path: Path) -> None:
+    indexed_service = IndexedService()
+    async with open_polled_store(tmp_path, indexed_service) as (change_poller, store):
+        await erase_recipient(store, TENANT, "R-1")
+        await change_poller.poll()
+        await indexed_service.query_index(**CITY_ORDER)
+        await change_poller.poll()
+        assert indexed_service.indexes.has_fresh_cache(TENANT)
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
@@ -906,30 +928,12 @@ async def wait_until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_erasing_a_recipient_drops_the_index(tmp_path: Path) -> None:
-    indexed_service = IndexedService()
-    async with open_index_dropper(tmp_path, indexed_service) as (_, store):
-        await indexed_service.query_index(**CITY_ORDER)
-        await store.write(lambda tx: record_audit_event(store, tx, RECIPIENT_ERASED, TENANT))
-        await wait_until(lambda: indexed_service.indexes.recipient_count == 0)
-
-
-async def test_erasure_before_process_start_is_ignored(tmp_path: Path) -> None:
-    indexed_service = IndexedService()
-    async with open_index_dropper(tmp_path, indexed_service) as (_, store):
-        await store.write(lambda tx: record_audit_event(store, tx, RECIPIENT_ERASED, TENANT))
-    async with open_index_dropper(tmp_path, indexed_service):
-        await indexed_service.query_index(**CITY_ORDER)
-        await asyncio.sleep(0.1)
-        assert indexed_service.indexes.has_fresh_cache(TENANT)
-
-
 async def test_expired_idle_index_is_dropped() -> None:
     indexed_service = IndexedService(seconds=60)
     await indexed_service.query_index(**CITY_ORDER)
     indexed_service.clock.now += 60
-    indexed_service.indexes.drop_expired()
+    await indexed_service.indexes.drop_expired_and_erased({})
     assert indexed_service.indexes.recipient_count > 0
     indexed_service.clock.now += EVICTABLE_AFTER_SECONDS
-    indexed_service.indexes.drop_expired()
+    await indexed_service.indexes.drop_expired_and_erased({})
     assert indexed_service.indexes.recipient_count == 0
