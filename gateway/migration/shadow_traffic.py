@@ -90,6 +90,8 @@ class ShadowTraffic:
         self._sample_rate = settings.sample
         self._queue: asyncio.Queue[_Item] = asyncio.Queue(MAX_QUEUED_READS)
         self._tallies: dict[TallyKey, Tally] = {}
+        self._unwritten: dict[TallyKey, Tally] = {}
+        """Earlier counts, which are being written, or could not be."""
         self._rules = Rules().rules_for_runs_without_writes
         self._id_pairs = IdPairs(store, forwarding)
         self._tasks: list[asyncio.Task[None]] = []
@@ -233,28 +235,8 @@ class ShadowTraffic:
 
     async def _write_tallies(self) -> None:
         """Writes the counts; if that fails, they are written next time."""
-        tallies, self._tallies = self._tallies, {}
-        try:
-            await add_to_comparison_tallies(self._store, tallies)
-        except StoreUnavailable:
-            self._tallies = merge_tallies(tallies, self._tallies)
-            raise
-
-
-def merge_tallies(
-    older: Mapping[TallyKey, Tally], newer: Mapping[TallyKey, Tally]
-) -> dict[TallyKey, Tally]:
-    """Returns the sums of the counts of both."""
-    merged = dict(older)
-    for tally_key, tally in newer.items():
-        existing = merged.get(tally_key)
-        if existing is None:
-            merged[tally_key] = tally
-            continue
-        for name in ("compared", "different", "failed", "dropped"):
-            setattr(existing, name, getattr(existing, name) + getattr(tally, name))
-        for place, answers in tally.places.items():
-            existing.places[place] = existing.places.get(place, 0) + answers
-        existing.examples |= tally.examples
-        existing.last_at = tally.last_at
-    return merged
+        while self._unwritten or self._tallies:
+            if not self._unwritten:
+                self._unwritten, self._tallies = self._tallies, {}
+            await add_to_comparison_tallies(self._store, self._unwritten)
+            self._unwritten = {}
