@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from sqlalchemy import bindparam, insert, select
+from sqlalchemy import select
 
-from gateway.storage.sql import AnyOf, Statement
+from gateway.storage.sql import Statement
 from gateway.storage.tables import audit_events
 from gateway.storage.tenants import Tenant
 
@@ -59,11 +59,13 @@ async def record_audit_event(
     operation_id: str | None = None,
 ) -> None:
     """Records an event in the transaction that carries out the action."""
-    await tx.execute(
-        insert(audit_events).values(
-            **build_event_row(store, action, scope, operation_id=operation_id)
-        )
-    )
+    event_row = build_event_row(store, action, scope, operation_id=operation_id)
+    await tx.execute(INSERT_AUDIT_EVENT, event_row)
+
+
+INSERT_AUDIT_EVENT = Statement(
+    lambda kind: kind.insert(audit_events), tuple(column.name for column in audit_events.c)
+)
 
 
 def build_event_row(
@@ -89,22 +91,6 @@ async def list_audit_events(store: Store, scope: Tenant = ALL_TENANTS) -> list[A
     if scope.environment:
         query = query.where(audit_events.c.environment.in_(("", scope.environment)))
     return [AuditEvent(**row._asdict()) for row in await store.read(lambda tx: tx.fetch(query))]
-
-
-async def load_scopes_by_event_id(
-    store: Store, texts: Sequence[str], since: datetime
-) -> dict[str, Tenant]:
-    """Loads the scopes of recent events with these actions, by event id."""
-    parameters = {"since": since, "texts": texts}
-    rows = await store.read(lambda tx: tx.fetch(_SELECT_SCOPES, parameters))
-    return {row.id: Tenant(row.merchant, row.environment) for row in rows}
-
-
-_SELECT_SCOPES = Statement(
-    lambda _kind: select(
-        audit_events.c.id, audit_events.c.merchant, audit_events.c.environment
-    ).where(audit_events.c.at >= bindparam("since"), AnyOf(audit_events.c.action, "texts"))
-)
 
 
 def is_tenant_in_scope(scope: Tenant, tenant: Tenant) -> bool:

@@ -16,7 +16,7 @@ from msgspec import structs
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.storage import chunks, state_changes
 from gateway.storage import operation_statements as statements
-from gateway.storage.audit_log import build_event_row
+from gateway.storage.audit_log import INSERT_AUDIT_EVENT, build_event_row
 from gateway.storage.database import FEW
 from gateway.storage.id_rows import insert_legacy_ids
 from gateway.storage.object_state import ObjectStateStore
@@ -225,7 +225,7 @@ class CheckpointWriter:
             changes += object_rows
         if action := checkpoint.audit_action:
             event_row = build_event_row(self._store, action, record.tenant, operation_id=record.id)
-            changes.append((statements.INSERT_AUDIT_EVENT, event_row))
+            changes.append((INSERT_AUDIT_EVENT, event_row))
         if checkpoint.recipient_lock is not None:
             lock = {"id": checkpoint.recipient_lock, "updated_at": self._store.clock()}
             changes.append((statements.TAKE_RECIPIENT_LOCK, common | lock))

@@ -36,7 +36,6 @@ from gateway.storage.tables import (
     IS_OPEN,
     UNREAD_ANSWER_CONDITION,
     UNSEEN_BATCH_CONDITION,
-    audit_events,
     counters,
     freezes,
     operation_objects,
@@ -382,7 +381,4 @@ def _build_recipient_lock_upsert(kind: Any) -> Any:
 
 TAKE_RECIPIENT_LOCK = Statement(
     _build_recipient_lock_upsert, (*TENANT_COLUMNS, "id", "operation_id", "updated_at")
-)
-INSERT_AUDIT_EVENT = Statement(
-    lambda kind: kind.insert(audit_events), tuple(column.name for column in audit_events.c)
 )
