@@ -33,17 +33,15 @@ from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
 from mappings.effects import (
     JSON,
     MAX_PARALLEL_CALLS,
-    Call,
     CompareAndSet,
     LoadFacts,
-    Parallel,
     SubFlow,
 )
-from mappings.failures import Invalid, NoSuchOperation, Refused, Unreachable
+from mappings.failures import Invalid, NoSuchOperation, Refused
 from mappings.lazy_sequences import iterate_chunks
 from mappings.list_filters import Filters, has_matching_payment
 from mappings.matching import Payment
-from mappings.paging import compute_last_page_to_read
+from mappings.paging import load_all_rows
 
 
 class NewestPayments(NamedTuple):
@@ -212,40 +210,18 @@ def load_batch_rows(facts_by_id: Mapping[str, Mapping[str, JSON]]) -> SubFlow:
         for facts in facts_by_id.values()
         for superseded_id in facts.get("abandoned", [])
     }
-    seen_ids = set[JSON]()
-    number, pages = 1, 1
-    while number <= pages:
-        try:
-            bodies = yield from _fetch_batch_pages(
-                range(number, min(pages, number + MAX_PARALLEL_CALLS - 1) + 1)
+    try:
+        items = yield from load_all_rows("/batches", "batches", probe_ids=())
+    except NoSuchOperation:
+        return list(rows.values())
+    for item in items.values():
+        id_ = str(ids_by_upstream.get(item["id"], item["id"]))
+        # A superseded batch is listed as the draft, or the batch, that replaced it.
+        if item["id"] not in superseded_ids and facts_by_id.get(id_, {}).get("phase") != "deleted":
+            listed_fields = drop_nulls(
+                restore_original_batch_fields(facts_by_id.get(id_, {}), item)
             )
-        except NoSuchOperation:
-            # Another request has just found that the service lacks this path. The pages read so far
-            # must not count as the whole list.
-            if number > 1:
-                raise Unreachable("the service ended its list of batches half-way") from None
-            return list(rows.values())
-        for body in bodies:
-            count_before = len(seen_ids)
-            for item in body.get("batches") or []:
-                seen_ids.add(item["id"])
-                id_ = ids_by_upstream.get(item["id"], item["id"])
-                # A superseded batch is listed as the draft, or the batch, that replaced it.
-                if (
-                    item["id"] not in superseded_ids
-                    and facts_by_id.get(id_, {}).get("phase") != "deleted"
-                ):
-                    fields = restore_original_batch_fields(facts_by_id.get(id_, {}), item)
-                    listed_fields = drop_nulls(fields)
-                    rows[id_] = {
-                        **rows.get(id_, {}),
-                        **listed_fields,
-                        "id": id_,
-                        "listed": listed_fields,
-                    }
-            # A service that ignores paging would return the same rows forever.
-            pages = compute_last_page_to_read(body, number, is_new=len(seen_ids) > count_before)
-            number += 1
+            rows[id_] = {**rows.get(id_, {}), **listed_fields, "id": id_, "listed": listed_fields}
     return (yield from _drop_missing_batches(rows))
 
 
@@ -265,21 +241,6 @@ def _drop_missing_batches(rows: dict[str, dict[str, JSON]]) -> SubFlow:
             ):
                 del rows[id_]
     return list(rows.values())
-
-
-def _fetch_batch_pages(numbers: Sequence[int]) -> SubFlow:
-    """Fetches pages in parallel. The first page is fetched alone, since it gives their number."""
-    queries = [{"page": str(number), "pageSize": "100"} for number in numbers]
-    first_call, *further_calls = (
-        Call("GET", "/batches", query=query, probe_ids=()) for query in queries
-    )
-    if not further_calls:
-        return [(yield first_call)]
-    answers = yield Parallel([first_call, *further_calls])
-    for answer in answers:
-        if isinstance(answer, Exception):
-            raise answer
-    return answers
 
 
 def filter_batch_rows(

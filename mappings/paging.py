@@ -8,7 +8,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from mappings.effects import JSON, Call, Step
+from mappings.effects import JSON, MAX_PARALLEL_CALLS, Call, Parallel, Step
+from mappings.failures import NoSuchOperation, Unreachable
 
 T = TypeVar("T")
 
@@ -87,16 +88,29 @@ def compute_last_page_to_read(body: Mapping[str, JSON], number: int, *, is_new: 
 def load_all_rows(
     path: str, list_field: str, *, probe_ids: tuple[str, ...] | None = None
 ) -> Generator[Step, Any, dict[str, dict[str, JSON]]]:
-    """Reads all pages of a list, by id."""
+    """Reads all pages of a list, by id, several in parallel.
+
+    The first page is read alone, since it gives their number.
+    """
     rows: dict[str, dict[str, JSON]] = {}
-    number, pages, previous_count = 1, 1, 0
+    number, pages = 1, 1
     while number <= pages:
-        query = {"page": str(number), "pageSize": "100"}
-        body = yield Call("GET", path, query=query, probe_ids=probe_ids)
-        page_rows = (row for row in body.get(list_field) or [] if isinstance(row, dict))
-        rows |= {str(row.get("id")): row for row in page_rows}
-        pages = compute_last_page_to_read(body, number, is_new=len(rows) > previous_count)
-        number, previous_count = number + 1, len(rows)
+        numbers = range(number, min(pages, number + MAX_PARALLEL_CALLS - 1) + 1)
+        queries = [Page(each, 100).build_query() for each in numbers]
+        calls = [Call("GET", path, query=query, probe_ids=probe_ids) for query in queries]
+        for body in [(yield calls[0])] if number == 1 else (yield Parallel(calls)):
+            # Another request has just found that the service lacks this path. The pages read so far
+            # must not count as the whole list.
+            if isinstance(body, NoSuchOperation):
+                raise Unreachable("the service ended its list half-way")
+            if isinstance(body, Exception):
+                raise body
+            previous_count = len(rows)
+            page_rows = (row for row in body.get(list_field) or [] if isinstance(row, dict))
+            rows |= {str(row.get("id")): row for row in page_rows}
+            # A service that ignores paging would return the same rows forever.
+            pages = compute_last_page_to_read(body, number, is_new=len(rows) > previous_count)
+            number += 1
     return rows
 
 
