@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from msgspec import structs
 
@@ -299,23 +298,14 @@ def _normalize_field_path(name: str) -> str:
     return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", name)
 
 
-MAX_FIELD_NAMES, FIELD_NAME_SAMPLE = 5000, 100
-"""The bounds on stored field names, and the size of the sample.
-
-If a call has more field names than the first number, only a sample and the mentioned ones are
-stored.
-
-A call with a hundred thousand payments has several names for each of them.
-"""
-
-
 def limit_field_map_to_problem_fields(
     field_map: Mapping[str, str], problems: Sequence[Problem]
 ) -> Mapping[str, str]:
-    """Selects the entries of a field map that are needed to report these problems."""
-    if len(field_map) <= MAX_FIELD_NAMES:
-        return field_map
-    names = dict(islice(field_map.items(), FIELD_NAME_SAMPLE))
+    """Selects the entries of a field map that are needed to report these problems.
+
+    They are those that it iterates over (see ``payment_bodies.FieldNames``), and those mentioned.
+    """
+    names = dict(field_map)
     for problem in problems:
         for name in _NAME_PATTERN.findall(f"{problem.field or ''} {problem.message}"):
             parts = _normalize_field_path(name).split(".")

@@ -74,8 +74,8 @@ def map_payment_field_names_to_client(payment: SentPayment, call_prefix: str) ->
 class FieldNames(Mapping[str, str]):
     """Maps the field names of a batch and its payments to the client's, computed on demand.
 
-    Stored for a hundred thousand payments, the names would take more memory than the payments.
-    ``payment_lists`` are the lists of the call's body by name; ``map_fields`` maps the fields of
+    Stored for a hundred thousand payments, the names would take more memory than the payments, so
+    it iterates over those of the batch and of the first payment of each list only. ``payment_lists`` are the lists of the call's body by name; ``map_fields`` maps the fields of
     one payment.
     """
 
@@ -102,9 +102,8 @@ class FieldNames(Mapping[str, str]):
     def __iter__(self) -> Iterator[str]:
         yield from self._batch_fields
         for name, payments in self._payment_lists.items():
-            for position, payment in enumerate(payments):
-                yield from self._map_fields(payment, f"{name}[{position}].")
+            for payment in payments[:1]:
+                yield from self._map_fields(payment, f"{name}[0].")
 
     def __len__(self) -> int:
-        field_count = len(self._map_fields(SentPayment({}, ""), "[0]."))
-        return len(self._batch_fields) + field_count * sum(map(len, self._payment_lists.values()))
+        return sum(1 for _ in self)
