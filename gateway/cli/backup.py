@@ -38,7 +38,7 @@ def migrate(*, settings: Settings) -> None:
     async def migrate_database() -> tuple[str | None, str]:
         old_revision = await load_schema_revision(settings.state)
         async with open_store(settings.state) as store:
-            return old_revision, store.where
+            return old_revision, store.database.location
 
     old_revision, location = run_to_completion(migrate_database(), "Migrating")
     revision = find_newest_revision()

@@ -194,7 +194,7 @@ class MetricsPage:
             self._clear_state_gauges()
 
     def _set_state_gauges(self, gauges: StateGauges) -> None:
-        metrics.database_up.set(self._store.write_error is None)
+        metrics.database_up.set(self._store.database.write_error is None)
         metrics.in_doubt_writes.set(gauges.in_doubt_writes)
         metrics.in_doubt_age_seconds.set(gauges.in_doubt_seconds)
         metrics.open_writes.set(gauges.open_operations)

@@ -90,7 +90,7 @@ class RestoreDetector:
             # Once per restore, not once per second.
             log.error(
                 "database_restored",
-                database=self._store.where,
+                database=self._store.database.location,
                 reason=f"{RESTORED_MESSAGE}; {RESTORED_CONSEQUENCE}",
                 hint=RESTORED_ADVICE,
             )

@@ -91,7 +91,7 @@ def create_readiness_checks(settings: Settings, backends: Backends) -> dict[str,
             return str(error)
         # A database on a full disk can still be read. No write is needed to find out, because every
         # process writes a heartbeat every few seconds.
-        return str(store.write_error) if store.write_error else None
+        return str(store.database.write_error) if store.database.write_error else None
 
     addresses = settings.environments.map_base_urls_by_environment()
     egress_by_environment = build_egress_by_environment(settings, addresses)

@@ -213,7 +213,7 @@ async def _warn_about_database_without_keys(store: Store) -> None:
     if not await load_listed_keys(store):
         log.warning(
             "no_api_keys",
-            database=store.where,
+            database=store.database.location,
             **{"process.working_directory": str(Path.cwd())},
             reason="the database has no API key; every client is answered invalid_api_key",
             hint="run `payout-gateway keys import`, or start in the folder of the right database",

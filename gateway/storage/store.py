@@ -53,19 +53,6 @@ class Store:
         return self.database_clock.compute_time_before(age)
 
     @property
-    def where(self) -> str:
-        return self.database.location
-
-    @property
-    def write_error(self) -> StoreUnavailable | None:
-        """Why the last change could not be written; None again after ``clear_write_error``."""
-        return self.database.write_error
-
-    def clear_write_error(self) -> None:
-        """Clears the write error; see ``Database.clear_write_error``."""
-        self.database.clear_write_error()
-
-    @property
     def is_of_one_process(self) -> bool:
         """Whether only one gateway may use the database at a time."""
         return self.database.dialect == "sqlite"
@@ -91,12 +78,9 @@ class Store:
         rows = await self.read(lambda tx: tx.fetch(select(instances.c.id)))
         ids = {row.id for row in rows}
         if self.is_of_one_process:
-            return ids if is_served(self.where) else set()
+            return ids if is_served(self.database.location) else set()
         held_keys = await self.database.list_instance_locks() or ()
         return {id_ for id_ in ids if build_instance_lock_key(id_) in held_keys}
-
-    async def close(self) -> None:
-        await self.database.close()
 
 
 @asynccontextmanager
@@ -130,7 +114,7 @@ async def open_store(
         store.encryption = await _migrate_and_load_keys(store, address, state.encryption_key_file)
         yield store
     finally:
-        await store.close()
+        await store.database.close()
 
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -154,7 +138,7 @@ async def _migrate_and_load_keys(store: Store, address: URL, key_file: Path) -> 
             # Of processes that start at the same time, one migrates while the others wait.
             lock = select(text("pg_advisory_xact_lock(:class, hashtext(''))"))
             connection.execute(lock, {"class": ADVISORY_LOCKS})
-        migrate(connection, store.where)
+        migrate(connection, store.database.location)
         return _load_and_verify_keys(store, connection, key_file)
 
     # alembic's ``context`` and ``op`` are global, so migrations run one at a time.
@@ -176,9 +160,11 @@ def _load_and_verify_keys(store: Store, connection: Connection, key_file: Path) 
     if keys is None:
         raise build_missing_key_file_error(key_file)
     if lost := sorted(set(checks) - set(keys.ids)):
-        raise _build_key_mismatch_error(key_file, store.where, f"has no key {', '.join(lost)}")
+        raise _build_key_mismatch_error(
+            key_file, store.database.location, f"has no key {', '.join(lost)}"
+        )
     for key_id, check in checks.items():
-        _verify_key_check_value(keys, key_id, check, key_file, store.where)
+        _verify_key_check_value(keys, key_id, check, key_file, store.database.location)
     new = [key_id for key_id in keys.ids if key_id not in checks]
     if new:
         # One after the other, although the clock may have been ahead before: see below.

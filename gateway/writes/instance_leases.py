@@ -125,7 +125,7 @@ class Heartbeats:
         await self._store.database.hold_instance_lock(build_instance_lock_key(self._own_instance))
         await self._store.write(write_heartbeat)
         await self._store.database_clock.measure()
-        self._store.clear_write_error()
+        self._store.database.clear_write_error()
         self._last_beat_at = self._clock()
         await self.refresh()
 

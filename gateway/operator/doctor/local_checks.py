@@ -115,7 +115,7 @@ async def _check_database_writable(store: Store) -> None:
             await store.write(write_and_roll_back)
     except StoreUnavailable as error:
         raise StoreUnavailable(
-            (store.write_error or error).happened,
+            (store.database.write_error or error).happened,
             means="every write of a client is refused",
             do="grant the gateway's database user write access to its tables (GRANT ALL ON ALL "
             "TABLES IN SCHEMA public), or make its operating system user the owner of the file "

@@ -43,10 +43,6 @@ PrepareOrder = Callable[[ListQuery, Sequence[RecipientEntry]], Awaitable[ListQue
 """Returns a query with the sort key for these rows, if the key depends on the rows."""
 
 
-async def _keep_query_unchanged(question: ListQuery, _rows: Sequence[RecipientEntry]) -> ListQuery:
-    return question
-
-
 class CacheFigures(NamedTuple):
     """The number of caches of an environment and of their recipients, and the age of the oldest."""
 
@@ -107,7 +103,7 @@ class RecipientCaches:
         question: ListQuery,
         call_service: CallService,
         tenant: Tenant,
-        prepare_order: PrepareOrder = _keep_query_unchanged,
+        prepare_order: PrepareOrder,
     ) -> ListPage:
         """Returns the page that a query asks for.
 

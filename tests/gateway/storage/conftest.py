@@ -113,4 +113,4 @@ async def open_store_at_revision(state: State, revision: str) -> AsyncIterator[S
     await run_in_sqlalchemy_transaction(address, upgrade)
     store = Store(open_database(address), utc_now)
     yield store
-    await store.close()
+    await store.database.close()

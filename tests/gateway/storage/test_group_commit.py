@@ -144,9 +144,9 @@ async def test_commit_without_changes_does_not_hide_that_a_write_failed(sqlite: 
             await tx.fetch_value(READ_STATEMENT, {"name": "a"})
 
         await store.write(change_nothing)
-        assert store.write_error is not None
-        store.clear_write_error()
-        assert store.write_error is None
+        assert store.database.write_error is not None
+        store.database.clear_write_error()
+        assert store.database.write_error is None
 
 
 async def test_transaction_refused_by_database_fails_alone(state: State) -> None:
