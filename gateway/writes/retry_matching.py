@@ -60,11 +60,17 @@ class RetryMatcher:
         An open connection of the first attempt proves nothing: a load balancer may hold it after
         the client has left (contract, section 7).
         """
-        if self._has_same_idempotency_key(row, record):
+        if _has_same_idempotency_key(row, record):
             return True
-        if operation.method != "GET" and self._is_repeated(row, record, received_at):
+        # Two different keys say that the client means two requests.
+        is_possible = record.has_same_request(row) and None in (row.idempotency, record.idempotency)
+        if operation.method == "GET" or not is_possible:
+            return False
+        if self._has_ended_since(row, record, received_at):
             return True
-        if not self._is_identical_and_undelivered(row, record, operation):
+        if not row.is_open or row.started_at < self._journal.compute_time_before(RETRY_WINDOW):
+            return False
+        if not self._journal.replay_seconds and self._journal.deliveries.is_delivered(row):
             return False
         if self._joins_running or row.id == first_attempt_id:
             return True
@@ -90,23 +96,23 @@ class RetryMatcher:
             return False  # the request is a retry in either case
         if self._journal.monotonic() - received_at > DELIVERY_REPORT_SECONDS:
             return False  # the first client does not read its response; this one waits
-        is_joined = self._has_same_idempotency_key(row, record) or row.id == first_attempt_id
+        is_joined = _has_same_idempotency_key(row, record) or row.id == first_attempt_id
         if not is_joined and self._journal.deliveries.is_acknowledgement_pending(row):
             return True
         # A process that is gone reports nothing any more.
         is_reported = row.is_client_disconnected or not self._reconciler.is_owned_by_other(row)
         return row.state == DONE and not is_joined and not is_reported
 
-    def _is_repeated(
+    def _has_ended_since(
         self, row: OperationRecord, record: OperationRecord, received_at: float
     ) -> bool:
-        """Whether ``row`` is the same request, and ended shortly before ``record`` came, or after.
+        """Whether ``row``, the same request, ended shortly before ``record`` came, or after.
 
         Before: at most ``replay_seconds``. After: its head may have come long before its body, or this process may have been paused or busy.
         The two are one, even if the response was delivered since: its client cannot have had it
         when it sent the second.
         """
-        if row.state not in (DONE, ANSWERED) or not _is_possibly_same_request(row, record):
+        if row.state not in (DONE, ANSWERED):
             return False
         since, arrived_at = record.repeats_since, record.started_at
         if since and row.ended_at and since < row.ended_at <= arrived_at:
@@ -124,30 +130,11 @@ class RetryMatcher:
             return False
         return row.ended_at is not None and row.ended_at >= arrived_at
 
-    def _has_same_idempotency_key(self, row: OperationRecord, record: OperationRecord) -> bool:
-        """Whether both have the same Idempotency-Key, from the same API key."""
-        key_digest = record.idempotency
-        return key_digest is not None and (row.key_id, row.idempotency) == (
-            record.key_id,
-            key_digest,
-        )
 
-    def _is_identical_and_undelivered(
-        self, row: OperationRecord, record: OperationRecord, operation: Operation
-    ) -> bool:
-        """Whether the requests are identical, and the first is open and not yet delivered."""
-        return (
-            operation.method != "GET"
-            and _is_possibly_same_request(row, record)
-            and row.started_at >= self._journal.compute_time_before(RETRY_WINDOW)
-            and row.is_open
-            and (self._journal.replay_seconds > 0 or not self._journal.deliveries.is_delivered(row))
-        )
-
-
-def _is_possibly_same_request(row: OperationRecord, record: OperationRecord) -> bool:
-    # Two different keys say that the client means two requests.
-    return record.has_same_request(row) and None in (row.idempotency, record.idempotency)
+def _has_same_idempotency_key(row: OperationRecord, record: OperationRecord) -> bool:
+    """Whether both have the same Idempotency-Key, from the same API key."""
+    key = (record.key_id, record.idempotency)
+    return record.idempotency is not None and (row.key_id, row.idempotency) == key
 
 
 def check_first_attempt(
