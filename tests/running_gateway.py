@@ -18,7 +18,6 @@ from gateway.server.app import RunningGateway, run_gateway
 from gateway.server.shutdown import install_shutdown_event
 from gateway.upstream.clock import ServiceClock
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS
-from mappings.effects import Vocabulary
 from tests.openapi_document import build_openapi_document
 from tests.state import ENVIRONMENT, KEY, import_api_keys
 
@@ -131,5 +130,5 @@ def configure_logging() -> None:
 
 
 def describe_interface() -> dict[str, Any]:
-    """The OpenAPI document of the legacy interface, with the default vocabulary."""
-    return dict(build_openapi_document(Vocabulary(), ()))
+    """The OpenAPI document of the legacy interface."""
+    return build_openapi_document()

@@ -28,7 +28,6 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from gateway.simulator import WALLET_FUNDS, Service, ServiceOptions
-from mappings.effects import Vocabulary
 from tests.gateway_in_thread import GatewayInThread, run_gateway_in_thread
 from tests.openapi_document import build_openapi_document
 from tests.running_gateway import KEY
@@ -66,7 +65,7 @@ CONFIG = schemathesis.Config.from_dict(
     }
 )
 SCHEMA = schemathesis.openapi.from_dict(
-    forbid_unknown_fields(build_openapi_document(Vocabulary(), ("http://gateway.example",))),
+    forbid_unknown_fields(build_openapi_document()),
     config=CONFIG,
 )
 

@@ -26,7 +26,6 @@ from gateway.simulator import (
     Simulator,
     start_simulator,
 )
-from tests.openapi_document import build_openapi_document
 from tests.running_gateway import GatewayUnderTest, open_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -306,14 +305,3 @@ async def test_errors_of_a_recipient_payout_name_the_clients_fields(
             "POST", "/recipients", {**RECIPIENT_BODY, "payout": INVALID_WALLET}
         )
         assert errors == (406, [("invalid_field", "payout.accounts.paypal.address")])
-
-
-async def test_openapi_document_has_the_configured_labels() -> None:
-    vocabulary = Settings(vocabulary=VOCABULARY).vocabulary.build_vocabulary()
-    schemas = build_openapi_document(vocabulary, ())["components"]["schemas"]
-    account_type = schemas["MethodTotals"]["properties"]["accountType"]
-    assert account_type["enum"] == ["AcMe", "PayPaL"]
-    assert schemas["Payout"]["properties"]["methodDisplay"]["examples"] == [
-        "PayPal",
-        "Bank transfer",
-    ]
