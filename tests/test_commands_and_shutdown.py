@@ -27,6 +27,7 @@ from tests.processes import (
     COMMAND,
     SECONDS,
     Process,
+    build_command,
     build_configuration,
     build_environment,
     find_free_port,
@@ -127,6 +128,13 @@ async def test_demo_prints_working_commands(tmp_path: Path) -> None:
         assert method["ok"] is True
         assert method["accounts"]["bank"]["accountNum"] == "****67"
         assert await gateway.stop() == 0
+
+
+async def test_demo_ends_with_its_terminal(tmp_path: Path) -> None:
+    async with run_serve(tmp_path, "--demo", variables=PORTS) as gateway:
+        gateway.process.send_signal(signal.SIGHUP)
+        async with asyncio.timeout(SECONDS):
+            assert await gateway.process.wait() == 0
 
 
 async def test_demo_uses_the_configured_vocabulary(tmp_path: Path) -> None:
@@ -423,6 +431,35 @@ async def test_shutdown_refuses_new_connections(tmp_path: Path, simulator: Simul
         with pytest.raises(OSError):
             await open_connection(gateway.port)
         assert await pending_response == 200
+
+
+async def test_reload_during_the_start_ends_nothing(tmp_path: Path) -> None:
+    run_installed_command("keys", "new-encryption-key", folder=tmp_path)
+    connected, reloaded = asyncio.Event(), asyncio.Event()
+
+    async def refuse_late(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.set()
+        await reloaded.wait()
+        writer.close()
+
+    async with await asyncio.start_server(refuse_late, "127.0.0.1", 0) as database:
+        port = database.sockets[0].getsockname()[1]
+        process = await asyncio.create_subprocess_exec(
+            *build_command(),
+            "serve",
+            cwd=tmp_path,
+            env=build_environment(
+                **PORTS,
+                PAYOUT_GATEWAY_ENVIRONMENTS__SANDBOX__BASE_URL="http://127.0.0.1:9",
+                PAYOUT_GATEWAY_STATE__URL=f"postgresql://postgres@127.0.0.1:{port}/x",
+            ),
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        async with asyncio.timeout(SECONDS):
+            await connected.wait()
+            process.send_signal(signal.SIGHUP)
+            reloaded.set()
+            assert await process.wait() == 2, "as it ends without a usable database"
 
 
 @pytest.mark.parametrize("port_name", ["PORT", "ADMIN_PORT"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -40,6 +41,9 @@ def serve(*, config: Path | None, demo: bool, traffic: bool) -> int:
         raise click.UsageError("--traffic is for --demo only")
     if demo and config:
         raise click.UsageError("--demo uses its own configuration; omit --config")
+    # From the beginning: a reload may be asked for before the gateway is ready, and would end the
+    # process. For systemd that is a clean end, after which it is not restarted.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     settings = load_command_settings(config)
     if (
         not demo
@@ -99,6 +103,8 @@ async def _serve_demo(settings: Settings, *, has_traffic: bool) -> None:
         open_demo_settings(settings) as demo_settings,
         run_process(demo_settings) as (running, stop_event),
     ):
+        # Otherwise a demo without its terminal would go on running, and hold the ports.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, stop_event.set)
         print(format_demo_instructions(running), flush=True)
         traffic = send_sample_traffic(running.url, DEMO_API_KEY) if has_traffic else nullcontext()
         async with traffic:
