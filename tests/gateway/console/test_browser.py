@@ -98,6 +98,14 @@ def test_pages_obey_their_csp_and_load_nothing_external(
             assert control.evaluate("element => element.labels.length") == 1, path
 
 
+def test_id_of_a_superseded_batch_is_on_one_line(page: Page) -> None:
+    page.goto("/writes")
+    ids = page.locator("td code, tbody th code")
+    assert ids.count() == 2
+    heights = {round(id_.evaluate("element => element.offsetHeight")) for id_ in ids.all()}
+    assert len(heights) == 1, "one of them is broken into lines"
+
+
 @pytest.mark.parametrize("is_dark", [False, True])
 def test_only_tables_scroll_sideways_on_a_phone(
     page: Page, console_messages: list[str], is_dark: bool
