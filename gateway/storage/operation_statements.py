@@ -14,6 +14,7 @@ from sqlalchemy import (
     exists,
     func,
     literal_column,
+    null,
     or_,
     select,
     text,
@@ -243,7 +244,7 @@ def _build_closing_update(*conditions: ColumnElement[bool]) -> Any:
         .where(*conditions)
         .values(
             state=states.ANSWERED,
-            request=None,
+            request=null(),
             # Usually known since its response was written.
             ended_at=func.coalesce(
                 operations.c.ended_at, bindparam("closed_at", type_=operations.c.ended_at.type)

@@ -176,27 +176,21 @@ class SqliteDatabase(Database):
                     return self._read_inline(body)
             except DATABASE_ERRORS as error:
                 raise translate_database_error(error, self.location) from None
-        result: Result = await self._queue_job(body, writes=False)
-        return result
+        return cast("Result", await self._queue_job(body, writes=False))
 
     def fetch_now(self, statement: Statement, parameters: Parameters) -> Sequence[Any] | None:
-        key = (statement, *parameters.items())
+        compiled = statement.compiled.get("sqlite") or statement.compile_for_dialect("sqlite")
+        arguments = compiled.build_arguments(parameters)
+        key = (statement, *arguments)
         try:
-            now = time.monotonic()
-            if now >= self._check_at:
+            if (now := time.monotonic()) >= self._check_at:
                 # Set first: a change that is made meanwhile sets it back.
                 self._check_at = now + CHECK_SECONDS
                 self._forget_rows_if_changed()
             rows = self._rows.get(key)
             if rows is None:
-                compiled = statement.compiled.get("sqlite") or statement.compile_for_dialect(
-                    "sqlite"
-                )
-                arguments = compiled.build_arguments(parameters)
-                if self._read_cursor is None:
-                    self._read_cursor = self._connect(0).cursor()
                 # A transaction of its own, as every single statement is.
-                rows = self._read_cursor.execute(compiled.text, arguments).fetchall()
+                rows = self._find_free_cursor().execute(compiled.text, arguments).fetchall()
                 # Another change in the same tick of the file system's clock would not be noticed.
                 if time.time_ns() - self._changed_at > MAX_CLOCK_TICK_NS:
                     self._rows[key] = rows
@@ -210,13 +204,21 @@ class SqliteDatabase(Database):
         if changed_at != self._changed_at or len(self._rows) > MAX_REMEMBERED_STATEMENTS:
             self._rows, self._changed_at = {}, changed_at
 
+    def _find_free_cursor(self) -> sqlite3.Cursor:
+        # The connection that writes need not read again what it has changed.
+        is_free = self._cursor is not None and self._idle.is_set() and not self._is_closing
+        return (self._cursor if is_free else None) or self._open_read_cursor()
+
+    def _open_read_cursor(self) -> sqlite3.Cursor:
+        if self._read_cursor is None:
+            self._read_cursor = self._connect(0).cursor()
+        return self._read_cursor
+
     def _read_inline(self, body: Body[Result]) -> Result:
         """Raises _FileLocked if the file is locked, because the event loop must not wait."""
         try:
-            if self._read_cursor is None:
-                self._read_cursor = self._connect(0).cursor()
             # Each statement is a transaction of its own, as on PostgreSQL.
-            return run_coroutine_without_waiting(body(SqliteTransaction(self._read_cursor)))
+            return run_coroutine_without_waiting(body(SqliteTransaction(self._open_read_cursor())))
         except sqlite3.Error as error:
             if find_sqlite_code(error) == sqlite3.SQLITE_BUSY:
                 raise _FileLocked from None
@@ -320,12 +322,10 @@ class SqliteDatabase(Database):
             elif jobs:
                 started_at = time.monotonic()
                 error = self._run_jobs(jobs, begin)
-                slow_error = error if self._has_exceeded_patience(started_at) else None
+                if time.monotonic() - started_at > self.patience_seconds:
+                    slow_error = error
         self._set_busy_seconds(0)
         return slow_error
-
-    def _has_exceeded_patience(self, started_at: float) -> bool:
-        return time.monotonic() - started_at > self.patience_seconds
 
     def _set_busy_seconds(self, seconds: int) -> None:
         """Sets how long statements wait for a lock: the event loop's thread must not wait."""
@@ -362,7 +362,7 @@ class SqliteDatabase(Database):
             cast("sqlite3.Cursor", self._cursor).execute("COMMIT")
         except BaseException as error:  # noqa: BLE001 - each caller gets it
             self._fail_jobs(group.jobs, error)
-            return error if self._has_exceeded_patience(started_at) else None
+            return error if time.monotonic() - started_at > self.patience_seconds else None
         self._check_at = 0.0
         return None
 

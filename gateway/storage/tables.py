@@ -77,8 +77,10 @@ def _format_moment(value: datetime | None) -> str | None:
 
     Without a zone, so that text order is time order.
     """
-    if (value := _convert_to_utc(value)) is None:
-        return None
+    if value is None or value.tzinfo is not UTC:
+        value = _convert_to_utc(value)
+        if value is None:
+            return None
     # Faster than ``isoformat``, which it equals apart from the separator.
     text: str = msgspec.to_builtins(value)
     if value.microsecond:
