@@ -8,6 +8,7 @@ Each purpose uses a separate key, derived by HKDF-SHA256, so that no key reveals
 from __future__ import annotations
 
 import base64
+import binascii
 import hmac
 import os
 import secrets
@@ -86,9 +87,8 @@ class EncryptionKeys:
         The default of ``key_id`` is the newest key.
         """
         key_id = key_id or self.newest_key_id
-        return (
-            f"{key_id}:{base64.b64encode(self._encrypt(text.encode(), context, key_id)).decode()}"
-        )
+        nonce_and_ciphertext = self._encrypt(text.encode(), context, key_id)
+        return f"{key_id}:{binascii.b2a_base64(nonce_and_ciphertext, newline=False).decode()}"
 
     def decrypt(self, sealed: str, context: EncryptionContext) -> str:
         """Decrypts a text; raises StoreUnavailable if no key does so in this context."""

@@ -37,6 +37,8 @@ class Store:
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self.database = database
+        self.is_of_one_process = database.dialect == "sqlite"
+        """Whether only one gateway may use the database at a time."""
         self.database_clock = DatabaseClock(database, clock)
         self.encryption: EncryptionKeys
 
@@ -51,11 +53,6 @@ class Store:
     def compute_time_before(self, age: timedelta) -> datetime:
         """Returns the latest time of what is old; see ``DatabaseClock.compute_time_before``."""
         return self.database_clock.compute_time_before(age)
-
-    @property
-    def is_of_one_process(self) -> bool:
-        """Whether only one gateway may use the database at a time."""
-        return self.database.dialect == "sqlite"
 
     async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:
         """Runs a transaction that only reads; see ``Database.read``."""

@@ -176,7 +176,6 @@ class FlowExecutor:
     async def _perform_and_record_read(
         self, step: Step, caller: Caller, execution: OperationExecution
     ) -> Any:
-        # A read must see the changes that the flow made before it.
         if execution.pending_changes:
             await execution.save_pending_changes()
         try:
@@ -192,11 +191,7 @@ class FlowExecutor:
             raise
         execution.record_step(step, result)
         if isinstance(step, Parallel):
-            execution.failed_reads += [
-                item
-                for item in result
-                if isinstance(item, Failure) and is_retryable_read_failure(item)
-            ]
+            execution.failed_reads += filter(is_retryable_read_failure, result)
         return result
 
     # Writes
@@ -292,17 +287,12 @@ class FlowExecutor:
 
         Returns None if that is not proven.
         """
-        if (
-            call.reconcile is None
-            or execution.current_write is None
-            or caller.send_write is not None
-        ):
+        write = execution.current_write
+        if call.reconcile is None or write is None or caller.send_write is not None:
             return None  # its client needs the service's own response, and there is none
         try:
             async with asyncio.timeout(READ_BACK_SECONDS):
-                in_doubt_write = await self._policy.build_in_doubt_write(
-                    execution, execution.current_write
-                )
+                in_doubt_write = await self._policy.build_in_doubt_write(execution, write)
                 outcome = await self._evaluate_outcome_rule(caller, call.reconcile(in_doubt_write))
         # No proof in time: the write is in doubt, and the reconciler goes on reading.
         except TimeoutError:

@@ -401,8 +401,8 @@ class IdempotencyGuard:
             record,
             write_request.operation,
             write_request.forwarded_request or write_request.request,
+            wait_state.received_at,
         )
-        execution.received_at = wait_state.received_at
         may_be_duplicate = self._joins_running and self.reconciler.has_other_instances
         if may_be_duplicate and write_request.operation.method != "GET":
             execution.unrelated_ids = frozenset(row.id for row in rows)

@@ -148,12 +148,15 @@ class Journal:
         return None if idempotency_key is None else self._digest(["key", idempotency_key])
 
     def start_execution(
-        self, record: OperationRecord, operation: Operation, request: Request
+        self,
+        record: OperationRecord,
+        operation: Operation,
+        request: Request,
+        received_at: tuple[float, float] | None = None,
     ) -> OperationExecution:
-        """Starts the execution of a new operation."""
-        execution = OperationExecution(
-            self, record, operation, request, received_at=self.read_clocks()
-        )
+        """Starts the execution of a new operation; ``received_at`` is by both clocks, None is now."""
+        received_at = received_at or self.read_clocks()
+        execution = OperationExecution(self, record, operation, request, received_at=received_at)
         execution.is_long = json_codec.has_rows(request.body)
         self.executions[record.id] = execution
         return execution

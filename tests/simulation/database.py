@@ -116,11 +116,7 @@ class SimulatedStore(Store):
         super().__init__(self.memory_database, process.now)
         self.database_clock = DatabaseClock(self.memory_database, process.now, process.monotonic)
         self.encryption = ENCRYPTION_KEYS
-        self.shared = shared
-
-    @property
-    def is_of_one_process(self) -> bool:
-        return not self.shared
+        self.is_of_one_process = not shared
 
     async def list_live_instances(self) -> set[str]:
         # The operations of a killed process are in doubt as soon as another has taken them over.
