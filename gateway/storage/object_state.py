@@ -114,12 +114,14 @@ class ObjectStateStore:
             if rows is None or len(rows) > FEW:
                 rows = await self._store.read(lambda tx: tx.fetch(table.select_all, values))
         elif ids := tuple(sorted(set(among))):
-            values["ids"], is_brief, rows = ids, len(ids) <= FEW, None
+            values, is_brief, rows = {**values, "ids": ids, "id": ids[0]}, len(ids) <= FEW, None
+            # For a list, SQLite builds a table each time.
+            statement = table.select_some if len(ids) > 1 else table.select_one
             if is_brief and not table.is_encrypted:
-                rows = self._store.database.fetch_now(table.select_some, values)
+                rows = self._store.database.fetch_now(statement, values)
             if rows is None:
                 rows = await self._store.read(
-                    lambda tx: tx.fetch(table.select_some, values), is_brief=is_brief
+                    lambda tx: tx.fetch(statement, values), is_brief=is_brief
                 )
         else:
             return {}

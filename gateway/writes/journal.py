@@ -315,12 +315,15 @@ class Journal:
 
         They were not saved yet when the rows were read.
         """
-        seen_ids = {row.id for row in rows}
+        seen_ids, fingerprints = {row.id for row in rows}, record.fingerprints
+        running = [execution.operation_record for execution in self.executions.values()]
+        # The fingerprints first: of many that run at the same time, nearly all differ in them.
         return [
-            execution.operation_record
-            for execution in self.executions.values()
-            if execution.operation_record.id not in seen_ids
-            and record.has_same_request(execution.operation_record)
+            other
+            for other in running
+            if other.fingerprint in fingerprints
+            and other.id not in seen_ids
+            and record.has_same_request(other)
         ]
 
     def digest_call(self, call: Call) -> str:

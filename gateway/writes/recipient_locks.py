@@ -87,17 +87,17 @@ class RecipientLocks:
 
     def _find_earlier_execution(self, execution: OperationExecution) -> OperationExecution | None:
         """Returns an earlier execution in this process that writes to the same recipient."""
+        tenant = execution.operation_record.tenant
+        # Any id of the recipient: a legacy id and its alias are both among the object ids.
+        ids = frozenset(execution.operation_record.object_ids)
         # In order of insertion: the executions before this one started earlier.
         for earlier in self._journal.executions.values():
             if earlier is execution:
                 return None
-            is_serialized = (
-                earlier.operation.name in SERIALIZED_OPERATIONS
-                and earlier.operation_record.tenant == execution.operation_record.tenant
-            )
-            # By any id of the recipient: a legacy id and its alias are both among the object ids.
-            if is_serialized and set(earlier.operation_record.object_ids) & set(
-                execution.operation_record.object_ids
+            if (
+                not ids.isdisjoint(earlier.operation_record.object_ids)
+                and earlier.operation.name in SERIALIZED_OPERATIONS
+                and earlier.operation_record.tenant == tenant
             ):
                 return earlier
         return None
