@@ -13,6 +13,7 @@ import hmac
 import os
 import secrets
 from collections.abc import Mapping
+from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from typing import NamedTuple
 
@@ -155,7 +156,13 @@ def _build_undecryptable_error(context: EncryptionContext, key_id: str) -> Store
 
 def _build_associated_data(key_id: str, context: EncryptionContext) -> bytes:
     # A JSON array is unambiguous: joined parts could be split at other positions.
-    return f"[{', '.join(map(encode_basestring_ascii, (key_id, *context)))}]".encode()
+    start = _encode_names(key_id, context.table, context.merchant, context.environment)
+    return f"[{start}, {encode_basestring_ascii(context.column)}]".encode()
+
+
+@lru_cache(maxsize=1024)
+def _encode_names(*names: str) -> str:
+    return ", ".join(map(encode_basestring_ascii, names))
 
 
 def build_key_line() -> str:

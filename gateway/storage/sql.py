@@ -7,6 +7,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from types import ModuleType
 from typing import Any, Literal
 
@@ -33,15 +34,19 @@ class CompiledStatement:
     """A statement as a driver takes it, with its parameters by position."""
 
     text: str
-    _names: Sequence[str]
+    _select_arguments: Callable[[Parameters], Sequence[Any]]
     _defaults: Parameters
+    """Values of the parameters that the caller need not give."""
     _argument_converters: Mapping[int, Convert]
     _column_converters: Mapping[int, Convert]
     _make_row: Callable[[Iterable[Any]], Any]
 
-    def build_arguments(self, parameters: Parameters) -> list[Any]:
+    def build_arguments(self, parameters: Parameters) -> Sequence[Any]:
         values = {**self._defaults, **parameters} if self._defaults else parameters
-        arguments = [*map(values.__getitem__, self._names)]
+        arguments = self._select_arguments(values)
+        if not self._argument_converters:
+            return arguments
+        arguments = list(arguments)
         for position, convert in self._argument_converters.items():
             arguments[position] = convert(arguments[position])
         return arguments
@@ -89,7 +94,12 @@ def compile_statement(
         compile_kwargs={"render_postcompile": True},
     )
     names = compiled.positiontup or ()
-    defaults = {key: value for key, value in compiled.params.items() if value is not None}
+    # Those of ``columns`` come from the caller.
+    defaults = {
+        key: value
+        for key, value in compiled.params.items()
+        if value is not None and key not in columns
+    }
     # The parameters of an expanded IN list have no bind.
     binds = [compiled.binds.get(key) for key in names]
     argument_converters = {
@@ -100,7 +110,7 @@ def compile_statement(
     }
     for parameter, key in zip(binds, names, strict=True):
         # A literal NULL has no value above, and is no parameter of the caller.
-        if parameter is not None and not parameter.required:
+        if parameter is not None and not parameter.required and key not in columns:
             defaults.setdefault(key, None)
     columns_read = _list_selected_columns(statement)
     column_converters = {
@@ -114,8 +124,20 @@ def compile_statement(
     # Nothing is known of the columns of literal SQL.
     make_row = _build_row_type(tuple(labels)) if labels else tuple
     return CompiledStatement(
-        str(compiled), names, defaults, argument_converters, column_converters, make_row
+        str(compiled),
+        _build_argument_getter(names),
+        defaults,
+        argument_converters,
+        column_converters,
+        make_row,
     )
+
+
+def _build_argument_getter(names: Sequence[str]) -> Callable[[Parameters], Sequence[Any]]:
+    # Of several names it returns a tuple, of one its value.
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda values: [values[name] for name in names]
 
 
 @cache
