@@ -115,20 +115,24 @@ class Batch:
 
     @property
     def description(self) -> JSON:
-        return {**self.facts, **drop_nulls(self.service_fields)}.get("description")
+        return self._find_field("description")
 
     @property
     def status(self) -> str | None:
-        return (
-            derive_batch_status({**self.facts, **drop_nulls(self.service_fields)})
-            or self.computed_status
-        )
+        fields = {name: self._find_field(name) for name in _STATUS_FIELDS}
+        return derive_batch_status(fields) or self.computed_status
+
+    def _find_field(self, name: str) -> JSON:
+        """Returns a field's value at the service, else the stored one; null is no value."""
+        value = self.service_fields.get(name)
+        return self.facts.get(name) if value is None else value
 
     @property
     def is_editable(self) -> bool:
         """Whether the batch is open or pending."""
         # Only the balance can distinguish open from pending, and either one is editable.
-        return self.status is None or self.status in EDITABLE_STATUSES
+        status = self.status
+        return status is None or status in EDITABLE_STATUSES
 
     @property
     def send_time(self) -> JSON:
@@ -168,6 +172,9 @@ class Batch:
 def is_draft(facts: Facts) -> bool:
     """Whether the batch exists in the gateway only; a superseded upstream batch does not count."""
     return bool(facts) and facts.get("upstream") is None
+
+
+_STATUS_FIELDS = ("status", "completedAt", "sentAt", "started")
 
 
 def derive_batch_status(fields: Mapping[str, JSON]) -> str | None:
