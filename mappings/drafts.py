@@ -42,18 +42,13 @@ from mappings.matching import Entry, Payment, extract_recipient_id
 from mappings.objects import AMOUNT_FIELDS, RATE_FIELDS
 from mappings.payloads import extract_batch
 from mappings.payment_bodies import build_batch_body
-from mappings.summary_lag import has_last_changes
+from mappings.summary_lag import NOT_SHOWN_YET, has_last_changes
 
 CURRENCY_UNKNOWN = Problem(
     "invalid_status", "The batch cannot be changed: nothing tells in which currency it is."
 )
 PAYEE_UNKNOWN = Problem(
     "invalid_status", "The batch cannot be changed: nothing tells whom all of its payments pay."
-)
-
-NOT_SHOWN_YET = Problem(
-    "internal_server_error",
-    "The service does not show the last changes of this batch yet; nothing was done. Try again later.",
 )
 
 

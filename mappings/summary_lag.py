@@ -13,8 +13,13 @@ from functools import partial
 from mappings import money, outcome_rules
 from mappings.batch_views import Batch
 from mappings.effects import JSON
+from mappings.failures import Problem
 from mappings.matching import Payment
 
+NOT_SHOWN_YET = Problem(
+    "internal_server_error",
+    "The service does not show the last changes of this batch yet; nothing was done. Try again later.",
+)
 MAX_SUMMARY_LAG = timedelta(minutes=1)
 """Time for which a summary may lack changes. Later, what it shows was changed at the service."""
 
@@ -25,7 +30,7 @@ def has_last_changes(
     """Whether the summary shows the changes that were made so recently that it may lack them."""
     # Payments that were not requested as legacy ones.
     others = [payment for payment in batch.payments if payment["asked_side"] is None]
-    if _is_recent(batch.facts.get("changed_at") or batch.facts.get("updatedAt"), now) and not (
+    if is_recently_changed(batch, now) and not (
         len(batch.payments) - len(others) >= len(batch.entries)
         and all(map(_has_requested_amount, batch.payments))
     ):
@@ -41,6 +46,11 @@ def has_last_changes(
                 return False
             others.remove(payment)
     return True
+
+
+def is_recently_changed(batch: Batch, now: datetime) -> bool:
+    """Whether legacy requests changed the batch so recently that the summary need not show it."""
+    return _is_recent(batch.facts.get("changed_at") or batch.facts.get("updatedAt"), now)
 
 
 def _has_requested_amount(payment: Payment) -> bool:

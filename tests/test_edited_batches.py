@@ -446,3 +446,22 @@ async def test_edit_loses_no_signed_addition_that_the_summary_does_not_show_yet(
         (start,) = service.batch_starts
         payments = service.require_batch(start.batch_id).payments.values()
         assert sorted(str(payment.amount) for payment in payments) == ["11.00", "20.00"]
+
+
+async def test_start_is_not_refused_for_good_while_the_only_payment_is_not_shown_yet(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient)
+        summary = await load_service_summary(gateway, service)
+        added = {"recipient": {"id": recipient}, "sourceAmount": "20.00"}
+        await request_successfully(gateway, "POST", f"/batches/{batch}/payments", added)
+        show_summary(service, summary)
+        path = f"/batches/{batch}/start-processing"
+        response = await gateway.request("POST", f"/v1{path}")
+        assert (response.status, response.headers["Retry-After"]) == (500, "5")
+        service.faults.clear()
+        await request_successfully(gateway, "POST", path)
+        assert len(service.batch_starts) == 1
