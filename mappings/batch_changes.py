@@ -25,12 +25,14 @@ from mappings.lazy_sequences import (
     materialize_rows,
 )
 from mappings.matching import Entry
+from mappings.summary_lag import require_payments_shown
 
 
 def edit_batch_payments(batch: Batch, request: Request) -> SubFlow:
     changes = _BatchChanges.from_request(request, batch)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
+    require_payments_shown(batch, changes.iterate_unknown_ids(), request.now)
     request.raise_if_invalid(_validate_batch_changes(batch, changes))
     if not changes:
         yield from finish_without_change(batch)
@@ -119,6 +121,13 @@ class _BatchChanges(NamedTuple):
     def effective_changes(self) -> Sequence[SentPayment]:
         """The changed payments, without those that the client sent back unchanged."""
         return filter_rows(self.changed_payments, _has_payment_changes)
+
+    def iterate_unknown_ids(self) -> Iterator[str]:
+        """Returns the ids of payments that the batch does not have."""
+        for payment in chain(self.changed_payments, self.removed_payments):
+            id_ = str(payment.body.get("id"))
+            if id_ not in self.payment_refs:
+                yield id_
 
     def find_payment_ref(self, payment: SentPayment) -> PaymentRef:
         return self.payment_refs[str(payment.body.get("id"))]

@@ -44,16 +44,17 @@ def _is_pairable_by_position(
         return False
     pairs = zip(payments, entries, strict=True)
     # Entries with and without ids are matched individually.
-    has_ids = bool(_list_entry_ids(entries[0]))
+    has_ids = bool(list_entry_ids(entries[0]))
     return all(
-        str(payment.get("id")) in _list_entry_ids(entry)
+        str(payment.get("id")) in list_entry_ids(entry)
         if has_ids
-        else not _list_entry_ids(entry) and _is_possible_pair(payment, entry, currency)
+        else not list_entry_ids(entry) and _is_possible_pair(payment, entry, currency)
         for payment, entry in pairs
     )
 
 
-def _list_entry_ids(entry: Entry) -> tuple[JSON, ...]:
+def list_entry_ids(entry: Entry) -> tuple[JSON, ...]:
+    """Returns the client's id of an entry and the service's, as far as they are known."""
     return tuple(id_ for id_ in (entry.get("id"), entry.get("upstream")) if id_)
 
 
@@ -84,10 +85,10 @@ def _match_payments_individually(
 ) -> Sequence[tuple[Payment, Entry | None]]:
     entries = [*entries]
     # Ids come first: they are proof, while the other criteria only make a match likely.
-    by_id = {id_: entry for entry in entries for id_ in _list_entry_ids(entry)}
+    by_id = {id_: entry for entry in entries for id_ in list_entry_ids(entry)}
     matches = [by_id.get(str(payment.get("id"))) for payment in payments]
     entries_without_id = [
-        entry_without_id for entry_without_id in entries if not _list_entry_ids(entry_without_id)
+        entry_without_id for entry_without_id in entries if not list_entry_ids(entry_without_id)
     ]
     if entries_without_id:
         unmatched_entries = _match_payments_by_amount(

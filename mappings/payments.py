@@ -28,6 +28,7 @@ from mappings.payment_adds import (
     store_added_payment_and_unlock,
     unlock_batch_after_failed_add,
 )
+from mappings.summary_lag import require_payments_shown
 
 # Create
 
@@ -196,8 +197,10 @@ def _complete_payment_from_service(payment: Payment, service_payment: Payment) -
 
 
 def _require_payment(batch: Batch, request: Request) -> Payment:
-    payment = batch.find_payment(request.ids["payment"])
+    id_ = request.ids["payment"]
+    payment = batch.find_payment(id_)
     if payment is None:
+        require_payments_shown(batch, (id_,), request.now)
         raise Invalid(NOT_FOUND)
     return payment
 

@@ -6,15 +6,15 @@ that was just added, nor have one that was just removed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
 from mappings import money, outcome_rules
 from mappings.batch_views import Batch
 from mappings.effects import JSON
-from mappings.failures import Problem
-from mappings.matching import Payment
+from mappings.failures import Halted, Problem
+from mappings.matching import Payment, list_entry_ids
 
 NOT_SHOWN_YET = Problem(
     "internal_server_error",
@@ -51,6 +51,14 @@ def has_last_changes(
 def is_recently_changed(batch: Batch, now: datetime) -> bool:
     """Whether legacy requests changed the batch so recently that the summary need not show it."""
     return _is_recent(batch.facts.get("changed_at") or batch.facts.get("updatedAt"), now)
+
+
+def require_payments_shown(batch: Batch, ids: Iterable[str], now: datetime) -> None:
+    """Raises Halted if one of these payments, which the summary does not show, was just added."""
+    if not is_recently_changed(batch, now) or not (unknown_ids := frozenset(ids)):
+        return
+    if any(not unknown_ids.isdisjoint(list_entry_ids(entry)) for entry in batch.entries):
+        raise Halted(NOT_SHOWN_YET, retry_after=5)
 
 
 def _has_requested_amount(payment: Payment) -> bool:

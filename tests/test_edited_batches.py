@@ -465,3 +465,27 @@ async def test_start_is_not_refused_for_good_while_the_only_payment_is_not_shown
         service.faults.clear()
         await request_successfully(gateway, "POST", path)
         assert len(service.batch_starts) == 1
+
+
+@pytest.mark.parametrize("method", ["GET", "PATCH", "DELETE", "PATCH batch"])
+async def test_payment_that_was_just_added_is_not_taken_for_an_unknown_one(
+    method: str, tmp_path: Path
+) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "10.00")
+        summary = await load_service_summary(gateway, service)
+        added = {"recipient": {"id": recipient}, "sourceAmount": "20.00"}
+        path = f"/batches/{batch}/payments"
+        payment = (await request_successfully(gateway, "POST", path, added))["payment"]["id"]
+        show_summary(service, summary)
+        path = f"{path}/{payment}"
+        change: dict[str, Any] | None = {"sourceAmount": "30.00"} if method == "PATCH" else None
+        if method == "PATCH batch":
+            method, path = "PATCH", f"/batches/{batch}"
+            change = {"remove_payments": [{"id": payment}]}
+        response = await gateway.request(method, f"/v1{path}", change)
+        assert (response.status, response.headers["Retry-After"]) == (500, "5")
+        service.faults.clear()
+        await request_successfully(gateway, method, path, change)
