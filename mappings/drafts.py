@@ -155,7 +155,9 @@ def edit_batch(
         facts |= {"changed_at": now} | ({"removed_at": now} if edit.removed_ids else {})
         facts |= {"description_was": None} if edit.facts else {}
         yield build_batch_record(
-            batch.id, facts, edit.build_entries_after_upstream_edit(build_entries_from_batch(batch))
+            batch.id,
+            facts,
+            edit.build_entries_after_upstream_edit(build_entries_from_batch(batch, request.now)),
         )
         return
     if not edit.has_payment_changes:
@@ -291,8 +293,13 @@ def _save_draft(
     yield CompareAndSet("batch", batch.id, facts, linked=records)
 
 
-def build_entries_from_batch(batch: Batch) -> Sequence[Entry]:
-    """Builds an entry for every payment of a batch, including those created elsewhere."""
+def build_entries_from_batch(batch: Batch, now: datetime) -> Sequence[Entry]:
+    """Builds an entry for every payment of a batch, including those created elsewhere.
+
+    They are the stored ones if the summary does not show the last changes yet.
+    """
+    if not has_last_changes(batch, (), now):
+        return batch.entries
     return map_rows(_build_payment_entry, batch.payments)
 
 
@@ -304,7 +311,7 @@ def _build_draft_entries(batch: Batch, request: Request) -> Sequence[Entry]:
     it, because to its client the batch is the same, and an edit changes only the payments that it
     names. ``apply_payment_changes`` drops what an edit makes wrong.
     """
-    entries = build_entries_from_batch(batch)
+    entries = build_entries_from_batch(batch, request.now)
     seen_ids, nameless_positions = set[JSON](), set[int]()
     for position, entry in enumerate(entries):
         if not entry.get("id") or entry["id"] in seen_ids:

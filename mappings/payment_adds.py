@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from mappings.batch_locks import (
@@ -42,7 +43,7 @@ class Add:
     body: Mapping[str, JSON]
     since: str
     """Identifies the lock: another value means that the batch was unlocked since."""
-    requested_at: str
+    requested_at: datetime
 
     def load_bodies_of_other_adds(self) -> Generator[Step, Any, list[JSON]]:
         """Loads the bodies of other adds: under way, in doubt, or answered without an id.
@@ -84,13 +85,12 @@ def lock_batch_for_add(batch: Batch, request: Request, body: Mapping[str, JSON])
         raise Conflict("batch")
     # Recorded with the lock and before the call, so that no add is missed after a crash.
     new_facts = {ADDS: {**adds, request.seed: body}}
-    requested_at = format_timestamp(request.now)
     if batch.has_lock:
         yield CompareAndSet("batch", batch.id, new_facts)
-        return Add(batch, request.seed, body, str(batch.facts.get("since")), requested_at)
+        return Add(batch, request.seed, body, str(batch.facts.get("since")), request.now)
     since = f"{request.now.isoformat()} {request.seed}"
     yield build_batch_lock_acquisition(batch, {"phase": "editing", "since": since, **new_facts})
-    return Add(batch, request.seed, body, since, requested_at)
+    return Add(batch, request.seed, body, since, request.now)
 
 
 def store_added_payment_and_unlock(add: Add, entry: Entry) -> SubFlow:
@@ -106,7 +106,7 @@ def store_added_payment_and_unlock(add: Add, entry: Entry) -> SubFlow:
         remaining_adds[add.name] = {**add.body, _IS_ADDED: True}
     else:
         remaining_adds.pop(add.name, None)
-    times = {"updatedAt": add.requested_at, "changed_at": add.requested_at}
+    times = dict.fromkeys(("updatedAt", "changed_at"), format_timestamp(add.requested_at))
     yield build_batch_record(
         add.batch.id,
         {**_build_facts_after_add(facts, remaining_adds), **times},
@@ -138,7 +138,7 @@ def _relock_batch_and_load_facts(add: Add) -> SubFlow:
     """Returns the batch's facts and entries; locks it again if it was unlocked during the doubt."""
     facts = yield LoadFacts("batch", add.batch.id)
     if facts.get("since") == add.since:
-        return facts, build_entries_from_batch(add.batch)
+        return facts, build_entries_from_batch(add.batch, add.requested_at)
     for _ in range(MAX_LOCK_WAITS):
         facts = yield AwaitFacts("batch", add.batch.id, condition=is_open_to_adds)
         new_lock = {"phase": "editing", "since": f"{add.since} again"}

@@ -28,23 +28,27 @@ def has_last_changes(
     batch: Batch, signed_adds: Sequence[Mapping[str, JSON]], now: datetime
 ) -> bool:
     """Whether the summary shows the changes that were made so recently that it may lack them."""
+    is_changed = is_recently_changed(batch, now)
+    is_removed = _is_recent(batch.facts.get("removed_at"), now)
+    recent_adds = [added for added in signed_adds if _is_recent(added.get("changed_at"), now)]
+    if not (is_changed or is_removed or recent_adds):
+        return True
     # Payments that were not requested as legacy ones.
     others = [payment for payment in batch.payments if payment["asked_side"] is None]
-    if is_recently_changed(batch, now) and not (
+    if is_changed and not (
         len(batch.payments) - len(others) >= len(batch.entries)
         and all(map(_has_requested_amount, batch.payments))
     ):
         return False
-    if _is_recent(batch.facts.get("removed_at"), now) and len(others) > len(signed_adds):
+    if is_removed and len(others) > len(signed_adds):
         return False
-    for added in signed_adds:
-        if _is_recent(added.get("changed_at"), now):
-            is_same = partial(
-                outcome_rules.is_payment_of_add, sent=added, batch_currency=batch.currency
-            )
-            if (payment := next(filter(is_same, others), None)) is None:
-                return False
-            others.remove(payment)
+    for added in recent_adds:
+        is_same = partial(
+            outcome_rules.is_payment_of_add, sent=added, batch_currency=batch.currency
+        )
+        if (payment := next(filter(is_same, others), None)) is None:
+            return False
+        others.remove(payment)
     return True
 
 

@@ -489,3 +489,22 @@ async def test_payment_that_was_just_added_is_not_taken_for_an_unknown_one(
         assert (response.status, response.headers["Retry-After"]) == (500, "5")
         service.faults.clear()
         await request_successfully(gateway, method, path, change)
+
+
+async def test_amount_is_set_back_after_another_change_that_is_not_shown_either(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "10.00")
+        (payment,) = await load_payment_ids(gateway, batch)
+        show_summary(service, await load_service_summary(gateway, service))
+        path = f"/batches/{batch}/payments"
+        await request_successfully(gateway, "PATCH", f"{path}/{payment}", {"sourceAmount": "90.00"})
+        added = {"recipient": {"id": recipient}, "sourceAmount": "20.00"}
+        await request_successfully(gateway, "POST", path, added)
+        await request_successfully(gateway, "PATCH", f"{path}/{payment}", {"sourceAmount": "10.00"})
+        (upstream,) = service.find_or_create_tenant().batches.values()
+        amounts = [str(payment.amount) for payment in upstream.payments.values()]
+        assert sorted(amounts) == ["10.00", "20.00"]

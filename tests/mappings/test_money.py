@@ -39,7 +39,7 @@ def test_number_has_one_format_everywhere(number: JSON, text: str) -> None:
         text,
         text,
     )
-    assert build_entries_from_batch(batch)[0]["sourceAmount"] == text
+    assert build_entries_from_batch(batch, datetime.now(UTC))[0]["sourceAmount"] == text
     assert read_one_balance(number) == text
 
 
