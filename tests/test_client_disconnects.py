@@ -20,7 +20,7 @@ from tests.legacy_and_current import open_gateway_between
 from tests.payouts import create_batch, create_recipient, open_gateway_and_service
 from tests.running_gateway import GatewayUnderTest
 from tests.signed_requests import CLIENT, build_response, open_raw_service, open_signed_gateway
-from tests.sockets import open_connection
+from tests.sockets import open_connection, wait_until
 from tests.test_migration_modes import build_batch_body
 
 PAUSE_SECONDS = 0.3
@@ -157,6 +157,8 @@ async def test_signed_write_waiting_for_a_connection_is_dropped_if_the_client_di
     ):
         async with await open_connection(gateway.running.port) as holding_connection:
             await holding_connection.send(request_bytes)
+            # Two requests that arrive at the same time may overtake each other.
+            await wait_until(lambda: bool(recorder.requests))
             async with await open_connection(gateway.running.port) as waiting_connection:
                 await waiting_connection.send(request_bytes)
                 await asyncio.sleep(PAUSE_SECONDS)
