@@ -7,7 +7,7 @@ without marks are neither walked nor copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -143,55 +143,68 @@ def _iterate_lazy_texts(lazy_lists: LazyLists) -> Iterator[tuple[Mark, str]]:
             yield from texts
 
 
+class _CollectorSource:
+    """The source of a collector: nested ``if`` and ``for`` statements in the form of the shape.
+
+    Every response is searched for ids, and a call for each of its parts costs more than the rest.
+    """
+
+    def __init__(self) -> None:
+        self.lines = ["def collect(v0, texts, lazy_lists):"]
+        self.names: dict[str, Any] = {"LazySequence": LazySequence}
+        self._count = 0
+
+    def write_node(self, node: ShapeNode, variable: str, indent: str) -> None:
+        if isinstance(node, ObjectNode):
+            self.lines.append(f"{indent}if isinstance({variable}, dict):")
+            for name, field_node in node.marked_fields:
+                self._count += 1
+                field = f"v{self._count}"
+                self.lines.append(f"{indent} {field} = {variable}.get({name!r})")
+                self.write_node(field_node, field, f"{indent} ")
+            # An object may have words as names of fields, but no marked ones.
+            self.lines.append(f"{indent} pass")
+        elif isinstance(node, ValueNode):
+            mark = self._bind(node.mark)
+            self.lines += [
+                f"{indent}if isinstance({variable}, str):",
+                f"{indent} texts.append(({mark}, {variable}))",
+            ]
+        else:
+            self._write_children(node, variable, indent)
+
+    def _write_children(self, node: ListNode | MapNode, variable: str, indent: str) -> None:
+        self._count += 1
+        child = f"v{self._count}"
+        if node.item is not None:
+            item_collector = self._bind(_compile_collector(node.item))
+            # Some services send a list of the items instead of the map.
+            self.lines += [
+                f"{indent}if isinstance({variable}, LazySequence):",
+                f"{indent} lazy_lists.append(({item_collector}, {variable}))",
+                f"{indent}elif isinstance({variable}, list):",
+                f"{indent} for {child} in {variable}:",
+            ]
+            self.write_node(node.item, child, f"{indent}  ")
+        if isinstance(node, MapNode):
+            self.lines.append(f"{indent}if isinstance({variable}, dict):")
+            for part_node, source in ((node.name, variable), (node.item, f"{variable}.values()")):
+                if part_node is not None:
+                    self.lines.append(f"{indent} for {child} in {source}:")
+                    self.write_node(part_node, child, f"{indent}  ")
+
+    def _bind(self, value: object) -> str:
+        name = f"bound_{len(self.names)}"
+        self.names[name] = value
+        return name
+
+
 def _compile_collector(node: ShapeNode) -> TextCollector:
-    """Compiles a node to nested functions, since every response is searched for ids."""
-    if isinstance(node, ObjectNode):
-        return _compile_object_collector(node)
-    if isinstance(node, ListNode | MapNode):
-        return _compile_items_collector(node)
-    mark = node.mark
-
-    def collect_text(value: JSON, texts: MarkedTexts, _lazy_lists: LazyLists) -> None:
-        if isinstance(value, str):
-            texts.append((mark, value))
-
-    return collect_text
-
-
-def _compile_object_collector(node: ObjectNode) -> TextCollector:
-    fields = [(name, _compile_collector(field_node)) for name, field_node in node.marked_fields]
-
-    def collect_fields(value: JSON, texts: MarkedTexts, lazy_lists: LazyLists) -> None:
-        if isinstance(value, dict):
-            for name, collect in fields:
-                if (field := value.get(name)) is not None:
-                    collect(field, texts, lazy_lists)
-
-    return collect_fields
-
-
-def _compile_items_collector(node: ListNode | MapNode) -> TextCollector:
-    collect_item = _compile_collector(node.item) if node.item else None
-    name_node = node.name if isinstance(node, MapNode) else None
-    collect_name = _compile_collector(name_node) if name_node else None
-
-    def collect_items(value: JSON, texts: MarkedTexts, lazy_lists: LazyLists) -> None:
-        items: Iterable[JSON] = value if isinstance(value, list) else ()
-        if isinstance(node, MapNode) and isinstance(value, dict):
-            items = value.values()
-            if collect_name is not None:
-                for name in value:
-                    collect_name(name, texts, lazy_lists)
-        if collect_item is None:
-            return
-        # Some services send a list of the items instead of the map.
-        if isinstance(value, LazySequence):
-            lazy_lists.append((collect_item, value))
-            return
-        for item in items:
-            collect_item(item, texts, lazy_lists)
-
-    return collect_items
+    source = _CollectorSource()
+    source.write_node(node, "v0", " ")
+    exec("\n".join(source.lines), source.names)  # noqa: S102 - made of shapes only
+    collector: TextCollector = source.names["collect"]
+    return collector
 
 
 WORD_MARKS: MarkTypes = (Word, WordKey)
