@@ -196,7 +196,9 @@ class LegacyCodec:
             sent_ids = _select_sent_ids(
                 path_ids, collect_ids(body_shape, body), collect_ids(operation.query_shape, query)
             )
-        current_ids = await self._ids.map_legacy_to_current_ids(tenant, sent_ids)
+        current_ids = self._ids.find_cached_current_ids(tenant, sent_ids)
+        if current_ids is None:
+            current_ids = await self._ids.map_legacy_to_current_ids(tenant, sent_ids)
         if current_ids:
             context.client_ids = {current_ids.get(id_, id_): id_ for id_ in sent_ids}
             context.has_only_current_ids = False
@@ -225,9 +227,15 @@ class LegacyCodec:
             context.notices = answer.notices
         is_long = caller is not None and caller.is_long and json_codec.has_rows(body)
         if caller is not None:
-            client_ids = await self._map_ids_in_response_to_client_ids(
-                context, caller, operation.answer_shape, body, is_long=is_long
+            client_ids = (
+                None
+                if is_long
+                else self._find_cached_client_ids(context, caller, operation.answer_shape, body)
             )
+            if client_ids is None:
+                client_ids = await self._map_ids_in_response_to_client_ids(
+                    context, caller, operation.answer_shape, body, is_long=is_long
+                )
             if client_ids:
                 body = replace_ids(operation.answer_shape, body, client_ids)
         # Words come last, because ids are found by the neutral field names.
@@ -240,6 +248,18 @@ class LegacyCodec:
         chunks = await run_in_thread(json_codec.dumps_chunks, response.body)
         _log_progress(context, "sending_response", sum(map(len, chunks)))
         return structs.replace(response, body={}, chunks=chunks)
+
+    def _find_cached_client_ids(
+        self, context: RequestContext, caller: Caller, response_shape: Any, body: JSON
+    ) -> Mapping[str, str] | None:
+        """Maps the ids of an answer as below, but only from the cache; None if any is missing."""
+        collected = objects, mentioned_ids = collect_ids(response_shape, body)
+        if mentioned_ids:
+            return None
+        legacy_ids = self._ids.find_cached_legacy_ids(caller.key.tenant, objects)
+        if legacy_ids is None or (not legacy_ids and context.has_only_current_ids):
+            return legacy_ids
+        return dict(_iter_differing_id_pairs(collected, legacy_ids, context.client_ids))
 
     async def _map_ids_in_response_to_client_ids(
         self,
@@ -265,8 +285,6 @@ class LegacyCodec:
             legacy_ids = await self._ids.find_or_create_object_and_text_ids(
                 tenant, *collected, deferred_ids
             )
-            if not legacy_ids and context.has_only_current_ids:
-                return {}
             return dict(_iter_differing_id_pairs(collected, legacy_ids, context.client_ids))
         slices = iterate_id_slices(response_shape, body)
         client_ids: dict[str, str] = {}

@@ -48,6 +48,23 @@ class AliasIds:
     def has_aliases_for_kind(self, kind: str) -> bool:
         return is_kind_with_alias_ids(kind, self._mode)
 
+    def find_cached_current_ids(
+        self, tenant: Tenant, legacy_ids: Iterable[str]
+    ) -> dict[str, str] | None:
+        """Resolves legacy ids as ``map_legacy_to_current_ids``, but only from the cache.
+
+        None if any of them is not cached.
+        """
+        known: dict[str, str] = {}
+        for id_ in legacy_ids:
+            name = tenant, id_
+            if cached_id := self._current_ids.get(name):
+                known[id_] = cached_id
+            # An id that is cached as its own legacy id stands for itself.
+            elif self._legacy_ids.get(name) != id_:
+                return None
+        return known
+
     async def map_legacy_to_current_ids(
         self, tenant: Tenant, legacy_ids: Iterable[str], *, is_cached: bool = True
     ) -> dict[str, str]:
@@ -59,12 +76,10 @@ class AliasIds:
         known: dict[str, str] = {}
         missing: set[str] = set()
         for id_ in legacy_ids:
-            name = tenant, id_
-            if cached_id := self._current_ids.get(name):
-                known[id_] = cached_id
-            # An id that is cached as its own legacy id stands for itself.
-            elif self._legacy_ids.get(name) != id_:
+            if (current_ids := self.find_cached_current_ids(tenant, (id_,))) is None:
                 missing.add(id_)
+            else:
+                known |= current_ids
         if missing:
             found = await load_current_ids_by_legacy_id(self._store, tenant, missing)
             for legacy_id, current_id in found.items() if is_cached else ():
@@ -87,6 +102,21 @@ class AliasIds:
             for legacy_id, current_id in sorted(current_ids.items())
             if derive_alias_id(self._key, tenant.merchant, current_id) != legacy_id
         }
+
+    def find_cached_legacy_ids(
+        self, tenant: Tenant, objects: AbstractSet[tuple[str, str]]
+    ) -> dict[str, str] | None:
+        """Resolves (kind, current id) as ``find_or_create_legacy_ids``, but only from the cache.
+
+        None if any of them is not cached.
+        """
+        legacy_ids: dict[str, str] = {}
+        for _kind, id_ in objects:
+            if (legacy_id := self._legacy_ids.get((tenant, id_))) is None:
+                return None
+            if legacy_id != id_:
+                legacy_ids[id_] = legacy_id
+        return legacy_ids
 
     async def find_or_create_legacy_ids(
         self,
