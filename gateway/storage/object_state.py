@@ -69,14 +69,24 @@ class ObjectStateStore:
 
     async def load(self, owner: Tenant, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - the documents' word
         """Loads the facts of an object; an empty dict if it has none."""
-        table = STATE_TABLES[kind]
-        row = {"merchant": owner.merchant, "environment": owner.environment, "id": id}
-        rows = None
-        if not table.is_encrypted:
-            rows = self._store.database.fetch_now(table.select_one, row)
-        if rows is None:
-            rows = await self._store.read(lambda tx: tx.fetch(table.select_one, row), is_brief=True)
+        if (facts := self.load_now(owner, kind, id)) is not None:
+            return facts
+        table, row = STATE_TABLES[kind], {**owner._asdict(), "id": id}
+        rows = await self._store.read(lambda tx: tx.fetch(table.select_one, row), is_brief=True)
         return (await self._decode_facts_by_id(owner, kind, rows)).get(id, {}) if rows else {}
+
+    def load_now(self, owner: Tenant, kind: str, id: str) -> dict[str, Any] | None:  # noqa: A002
+        """Loads the facts of an object as ``load``; None if that has to wait, or takes long."""
+        table = STATE_TABLES[kind]
+        if table.is_encrypted:
+            return None
+        row = {"merchant": owner.merchant, "environment": owner.environment, "id": id}
+        rows = self._store.database.fetch_now(table.select_one, row)
+        if not rows:
+            return None if rows is None else {}
+        if len(table.select_stored_others(rows[0]) or "") > _MAX_INLINE_LENGTH:
+            return None
+        return self._decode_unchunked_facts_by_id(owner, kind, rows).get(id, {})
 
     async def is_batch_superseded_for_any_tenant(self, environment: str, batch_id: str) -> bool:
         """Whether a batch of any merchant is superseded; for requests whose tenant is unknown."""

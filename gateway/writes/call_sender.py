@@ -7,19 +7,19 @@ four failures (Refused, Unreachable, Unknown, NoSuchOperation).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
 import structlog
 
 from gateway.admission.load import AdmissionSlot, LoadShedder, Overloaded
 from gateway.config import settings
+from gateway.observability import metrics, traces
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
-from gateway.upstream import instrumentation
 from gateway.upstream.client import MAX_ANSWER_BYTES, UpstreamClient
 from gateway.upstream.http_connection import Reply
 from gateway.upstream.optional_endpoints import OptionalEndpoints
@@ -54,6 +54,10 @@ ten bytes; hostile input does."""
 
 MAX_SLICED_MEMORY = 16
 """Maximum estimated memory, by size, of a response that is decoded in slices; rows have a quarter."""
+
+STATUS_CLASSES = tuple(f"{hundreds}xx" for hundreds in range(10))
+"""Outcomes of answered calls, by the first digit of the status."""
+
 
 START_DEADLINE_SECONDS = 25.0
 """Seconds after its request was received within which a start is sent (contract, section 7)."""
@@ -145,26 +149,31 @@ class CallSender:
         # Counted before it is sent: the access log also shows calls that failed.
         caller.call_count += 1
         try:
-            with instrumentation.instrument_call(
-                key.environment, call.method, endpoint.path
-            ) as call_recorder:
-                reply = await self._upstream.send(
-                    key.environment,
-                    key.credentials,
-                    call.method,
-                    self._targets.build(call, endpoint),
-                    data,
-                    request_id=caller.request_id,
-                    write=not is_read,
-                    fence=None if is_read else _build_fence(call, caller),
-                )
-                call_recorder.record_status(reply.status)
-        except CircuitOpen:
-            caller.call_count -= 1
+            sending = self._upstream.send(
+                key.environment,
+                key.credentials,
+                call.method,
+                self._targets.build(call, endpoint),
+                data,
+                request_id=caller.request_id,
+                write=not is_read,
+                fence=None if is_read else _build_fence(call, caller),
+            )
+            if traces.active_tracer is not None:
+                sending = _await_in_span(sending, call, endpoint, caller)
+            reply = await sending
+            outcome = STATUS_CLASSES[reply.status // 100]
+        except BaseException as error:
+            outcome = _describe_failed_call(error)
+            if isinstance(error, CircuitOpen):
+                caller.call_count -= 1
             raise
         finally:
-            caller.service_seconds += time.perf_counter() - started_at
-        del data  # the body may be large, and so may the response
+            seconds = time.perf_counter() - started_at
+            caller.service_seconds += seconds
+            name = key.environment, call.method, endpoint.path
+            metrics.pending_calls.append((name, outcome, seconds))
+        del data, sending  # the body may be large, and so may the response
         body: JSON
         if caller.is_long or len(reply.body) > json_codec.LARGE_BYTES:
             body = await self._decode_long_response(call, caller, reply.body)
@@ -276,11 +285,31 @@ class CallSender:
         }
 
 
+async def _await_in_span(
+    sending: Coroutine[Any, Any, Reply], call: Call, endpoint: Endpoint, caller: Caller
+) -> Reply:
+    with traces.start_call_span(call.method, endpoint.path, caller.key.environment) as span:
+        try:
+            reply = await sending
+        except BaseException as error:
+            span.record_outcome(_describe_failed_call(error))
+            raise
+        span.record_outcome(STATUS_CLASSES[reply.status // 100], reply.status)
+        return reply
+
+
 def _build_unreadable_failure(call: Call) -> Failure:
     """Builds the failure of a 2xx that does not contain what its call asks for."""
     # A read without a result changed nothing; a write may have been executed.
     failure = Unreachable if call.is_read else Unknown
     return failure("the response is unreadable")
+
+
+def _describe_failed_call(error: BaseException) -> str:
+    """Returns the outcome of a call without an answer, for metrics and traces."""
+    if isinstance(error, Failure):
+        return error.error_type
+    return "failed" if isinstance(error, Exception) else "cancelled"
 
 
 def _log_progress(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 
@@ -10,7 +11,11 @@ import msgspec
 from gateway.auth.keys import ApiKey
 from gateway.upstream.send_attempt import Fence
 from gateway.writes.operation_execution import OperationExecution
-from mappings.effects import JSON, Call
+from mappings.effects import (
+    JSON,
+    MAX_PARALLEL_CALLS,
+    Call,
+)
 from mappings.failures import ClientDisconnected
 
 
@@ -33,8 +38,16 @@ class Caller(msgspec.Struct, eq=False):
     """Sends a write in the client's own bytes, if it is signed by the client or forwarded."""
     stamped_at: datetime | None = None
     """The timestamp of the client's own signature."""
+    _read_slots: asyncio.Semaphore | None = None
 
     def check_connected(self) -> None:
         """Raises ClientDisconnected: the client may have been answered elsewhere."""
         if self.is_disconnected:
             raise ClientDisconnected
+
+    @property
+    def parallel_read_semaphore(self) -> asyncio.Semaphore:
+        """Limits the parallel reads of the request; created lazily, as most requests make none."""
+        if self._read_slots is None:
+            self._read_slots = asyncio.Semaphore(MAX_PARALLEL_CALLS)
+        return self._read_slots

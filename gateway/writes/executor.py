@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Generator, Mapping, Sequence
 from functools import partial
+from types import CoroutineType
 from typing import Any
 
 from gateway.admission.load import LoadShedder
@@ -29,7 +30,6 @@ from gateway.writes.outcome_policy import UNREADABLE_REASON, OutcomePolicy
 from mappings import errors
 from mappings.effects import (
     JSON,
-    MAX_PARALLEL_CALLS,
     Absent,
     Answer,
     AwaitFacts,
@@ -117,9 +117,10 @@ class FlowExecutor:
         while step is not None:
             if caller is None:
                 raise TypeError("an operation without an API key cannot call the service")
-            performing = self._start_step(step, caller, problems, execution)
+            result = self._start_step(step, caller, problems, execution)
             try:
-                result = await performing
+                if isinstance(result, CoroutineType):
+                    result = await result
                 # A call measured its response when it arrived; this measures stored values.
                 if result and not isinstance(step, Call):
                     caller.is_long = caller.is_long or _is_long_value(result)
@@ -147,8 +148,8 @@ class FlowExecutor:
         caller: Caller,
         problems: Sequence[Problem],
         execution: OperationExecution | None,
-    ) -> Awaitable[Any]:
-        """Starts a step, whose result is awaited."""
+    ) -> Any:
+        """Returns the result of a step, or a coroutine that waits for it."""
         if isinstance(step, Call) and not step.is_read:
             if problems:
                 raise Invalid(*problems)
@@ -163,6 +164,10 @@ class FlowExecutor:
             if isinstance(step, CompareAndSet):
                 return execution.compare_and_set(step)
             return self._perform_and_record_read(step, caller, execution)
+        if isinstance(step, LoadFacts) and step.id is not None:
+            facts = self._object_state.load_now(caller.key.tenant, step.kind, step.id)
+            if facts is not None:
+                return facts
         return self._perform_step(step, caller)
 
     async def _replay_step(self, step: Step, caller: Caller, execution: OperationExecution) -> Any:
@@ -406,12 +411,11 @@ class FlowExecutor:
 
     async def call_reads_in_parallel(self, calls: Sequence[Call], caller: Caller) -> list[Any]:
         """Sends reads in parallel; a failed read has its Failure in place of a result."""
-        semaphore = asyncio.Semaphore(MAX_PARALLEL_CALLS)
 
         async def call_or_failure(call: Call) -> Any:
             if not call.is_read:
                 raise TypeError("only reads may run in parallel: the order of writes matters")
-            async with semaphore:
+            async with caller.parallel_read_semaphore:
                 try:
                     return await self._send_call(call, caller)
                 except Failure as failure:
