@@ -6,10 +6,11 @@ method, LF, request path starting with /v1, LF, body, LF.
 
 from __future__ import annotations
 
-import hmac
 import re
 from dataclasses import dataclass, field
 from typing import Literal
+
+from gateway.storage.keyed_hmac import KeyedHmac
 
 SignedTargetForm = Literal["path", "path-and-query"]
 """The signed "request path": the document leaves open whether it includes the query string."""
@@ -37,6 +38,12 @@ class Credentials:
     secret_key: str = field(repr=False)
     merchant: str = field(default="", compare=False)
     """Whose they are, for logs and alerts."""
+    keyed: KeyedHmac = field(init=False, repr=False, compare=False)
+    """The prepared HMAC of the secret key."""
+
+    def __post_init__(self) -> None:
+        # Prepared once, because every signature uses it.
+        object.__setattr__(self, "keyed", KeyedHmac(self.secret_key.encode()))
 
     @property
     def access_key_prefix(self) -> str:
@@ -63,14 +70,20 @@ def extract_signed_target(form: SignedTargetForm, target: str) -> str:
     return target if form == "path-and-query" else target.partition("?")[0]
 
 
-def compute_signature(secret_key: str, stamp: int, method: str, target: str, body: bytes) -> str:
+_JOINED_BYTES = 64 * 1024
+"""Bytes up to which a body is copied to be signed."""
+
+
+def compute_signature(keyed: KeyedHmac, stamp: int, method: str, target: str, body: bytes) -> str:
     """Signs a request.
 
     ``stamp`` is in whole seconds since 1970, ``target`` is from ``extract_signed_target``.
     """
     head = f"{stamp}\n{method.upper()}\n{target}\n".encode()
-    signature = hmac.new(secret_key.encode(), head, "sha256")
-    signature.update(body)
-    # Belongs to the signed text also if there is no body (current interface, section 5).
-    signature.update(b"\n")
-    return signature.hexdigest()
+    # The line feed at the end belongs to the signed text also if there is no body (current
+    # interface, section 5). In one piece if it is short: that is faster.
+    if not body:
+        return keyed.hexdigest(head + b"\n")
+    if len(body) <= _JOINED_BYTES:
+        return keyed.hexdigest(b"%b%b\n" % (head, body))
+    return keyed.hexdigest_parts((head, body, b"\n"))

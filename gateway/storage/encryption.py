@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import hmac
 import os
 import secrets
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gateway.storage.errors import StoreUnavailable
+from gateway.storage.keyed_hmac import KeyedHmac
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -62,6 +64,7 @@ class EncryptionKeys:
             key_id: AESGCM(key) for key_id, key in self.derive_keys_by_id("secrets").items()
         }
         self._hashing = self.derive_keys_by_id("api keys")
+        self._newest_hashing = KeyedHmac(self._hashing[self.newest_key_id])
 
     def __repr__(self) -> str:
         return f"EncryptionKeys({', '.join(self.ids)})"
@@ -129,18 +132,14 @@ class EncryptionKeys:
 
     def digest_api_key(self, api_key: str) -> str:
         """Returns the digest of an API key with the newest key."""
-        return _digest_api_key(self._hashing[self.newest_key_id], api_key)
+        return self._newest_hashing.hexdigest(api_key.encode())
 
     def list_api_key_digests(self, api_key: str) -> tuple[Digest, ...]:
         """Returns the digests of an API key with each key, newest first."""
         return tuple(
-            Digest(key_id, _digest_api_key(key, api_key))
+            Digest(key_id, hmac.digest(key, api_key.encode(), hashlib.sha256).hex())
             for key_id, key in reversed(self._hashing.items())
         )
-
-
-def _digest_api_key(key: bytes, api_key: str) -> str:
-    return hmac.digest(key, api_key.encode(), "sha256").hex()
 
 
 def _build_undecryptable_error(context: EncryptionContext, key_id: str) -> StoreUnavailable:

@@ -346,7 +346,7 @@ class UpstreamClient:
         method, body, credentials = call.method, call.body, call.credentials
         stamp = int(self.clock.wall() + call.correction)
         target = extract_signed_target(call.form, call.target) if call.has_query else call.target
-        signature = compute_signature(credentials.secret_key, stamp, method, target, body)
+        signature = compute_signature(credentials.keyed, stamp, method, target, body)
         # These are not the gateway's own; a line break in one would inject a header.
         if not (call.request_id.isprintable() and credentials.access_key.isprintable()):
             raise ResponseLost("a header would be more than one")

@@ -7,7 +7,6 @@ writes were sent, and the flow can be replayed up to that point without sending 
 
 from __future__ import annotations
 
-import hmac
 import os
 import re
 import time
@@ -20,6 +19,7 @@ from gateway.payloads import json_codec, stored_json
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import ObjectStateStore, Store
+from gateway.storage.keyed_hmac import KeyedHmac
 from gateway.storage.operation_records import OperationRecord
 from gateway.storage.operation_states import DONE
 from gateway.storage.operations import OperationRepository
@@ -90,7 +90,7 @@ class Journal:
         """Seconds after a delivered response for which an identical request is still a retry."""
         # Where commits run in order: a reset that follows a delivery must not be saved before it.
         self.deliveries_to_combine = self.deliveries if store.is_of_one_process else None
-        self._key = store.encryption.derive_key_from_oldest("journal")
+        self._hmac = KeyedHmac(store.encryption.derive_key_from_oldest("journal"))
 
     def build_record(
         self,
@@ -332,11 +332,7 @@ class Journal:
         return self._digest([call.method, call.path, identity])
 
     def _digest(self, value: JSON) -> str:
-        digest = hmac.new(self._key, digestmod="sha256")
-        # In parts, because joining them would hold a second copy.
-        for part in json_codec.iterdumps_canonical(value):
-            digest.update(part)
-        return digest.hexdigest()
+        return self._hmac.hexdigest_parts(json_codec.iterdumps_canonical(value))
 
 
 def _list_bulk_delete_ids(body: JSON) -> list[JSON]:

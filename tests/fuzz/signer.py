@@ -17,6 +17,7 @@ from gateway.config.settings import CurrentWords
 from gateway.simulator.errors import ApiError
 from gateway.simulator.options import ServiceCredentials, ServiceOptions, Vocabulary
 from gateway.simulator.signature import authenticate_request, select_signed_target
+from gateway.storage.keyed_hmac import KeyedHmac
 from gateway.upstream.client import TARGET_PATTERN
 from tests.fuzz.choices import Choices
 
@@ -40,7 +41,7 @@ def check(data: bytes) -> None:
     if sent_target != "/prefix" + target.removesuffix("?"):
         return  # never sent by clients that normalise targets
     signed_target = extract_signed_target(target_form, target.removesuffix("?"))
-    signature = compute_signature(CREDENTIALS.secret_key, STAMP, method, signed_target, body)
+    signature = compute_signature(CREDENTIALS.keyed, STAMP, method, signed_target, body)
     words = CurrentWords()
     headers = {
         "Authorization": f"{words.scheme} {CREDENTIALS.access_key}:{signature}",
@@ -50,7 +51,9 @@ def check(data: bytes) -> None:
     assert _is_accepted(headers, method, on_the_wire, body, target_form)
     changed_body = bytes([*body[:-1], body[-1] ^ 1]) if body else b"\0"
     assert not _is_accepted(headers, method, on_the_wire, changed_body, target_form)
-    assert compute_signature("secret-u", STAMP, method, signed_target, body) != signature
+    assert (
+        compute_signature(KeyedHmac(b"secret-u"), STAMP, method, signed_target, body) != signature
+    )
 
 
 def _is_accepted(

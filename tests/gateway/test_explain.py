@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.auth.signing import compute_signature
+from gateway.auth.signing import Credentials, compute_signature
 from gateway.config.settings import CurrentWords, Settings, Words
 from gateway.docgen.explain import Explanation, explain_request
 from gateway.simulator import Service, start_simulator
@@ -229,7 +229,8 @@ def test_explanation_uses_configured_vocabulary() -> None:
 def test_signed_text_equals_text_of_the_signer() -> None:
     (call, *_) = explain("POST", "/v1/recipients", BUSINESS_BODY).calls
     body = call.signed_text.split("\n")[3].encode()
-    signature = compute_signature("secret", 1_700_000_000, "POST", "/v1/recipients", body)
+    keyed = Credentials("AK", "secret").keyed
+    signature = compute_signature(keyed, 1_700_000_000, "POST", "/v1/recipients", body)
     openssl = subprocess.run(
         ["openssl", "dgst", "-sha256", "-hmac", "secret"],
         input=call.signed_text.replace("<timestamp>", "1700000000").encode(),

@@ -10,6 +10,7 @@ from gateway.auth.signing import (
     compute_signature,
     extract_signed_target,
 )
+from gateway.storage.keyed_hmac import KeyedHmac
 
 SIGNATURES = Path(__file__).parents[1] / "signatures"
 VECTORS = sorted(SIGNATURES.glob("*.json"))
@@ -19,7 +20,7 @@ VECTORS = sorted(SIGNATURES.glob("*.json"))
 def test_signature_equals_openssl_signature(vector: Path):
     test_vector = json.loads(vector.read_text("utf-8"))
     assert test_vector["signature"] == compute_signature(
-        test_vector["secret_key"],
+        KeyedHmac(test_vector["secret_key"].encode()),
         test_vector["timestamp"],
         test_vector["method"],
         test_vector["target"],

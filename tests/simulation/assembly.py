@@ -263,7 +263,7 @@ def _sign(
     credentials: Credentials, method: str, target: str, body: bytes, stamp: float
 ) -> CIMultiDict[str]:
     timestamp, path = int(stamp), extract_signed_target("path", target)
-    signature = compute_signature(credentials.secret_key, timestamp, method, path, body)
+    signature = compute_signature(credentials.keyed, timestamp, method, path, body)
     signature_headers = {
         "Authorization": f"{SIGNATURE_HEADERS.scheme} {credentials.access_key}:{signature}",
         SIGNATURE_HEADERS.timestamp_header: str(timestamp),

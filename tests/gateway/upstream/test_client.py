@@ -45,9 +45,7 @@ class ReceivedRequest:
 
     def is_signed_over(self, target: str) -> bool:
         method = self.line.split(" ")[0]
-        signature = compute_signature(
-            CREDENTIALS.secret_key, self.timestamp, method, target, self.body
-        )
+        signature = compute_signature(CREDENTIALS.keyed, self.timestamp, method, target, self.body)
         return self.headers["authorization"] == f"svcsign AK:{signature}"
 
 
