@@ -75,7 +75,8 @@ class FieldNames(Mapping[str, str]):
     """Maps the field names of a batch and its payments to the client's, computed on demand.
 
     Stored for a hundred thousand payments, the names would take more memory than the payments, so
-    it iterates over those of the batch and of the first payment of each list only. ``payment_lists`` are the lists of the call's body by name; ``map_fields`` maps the fields of
+    it iterates over those of the batch and of the first payment of each list only.
+    ``payment_lists`` are the lists of the call's body by name; ``map_fields`` maps the fields of
     one payment.
     """
 

@@ -75,10 +75,14 @@ class ObjectStateStore:
         rows = await self._store.read(lambda tx: tx.fetch(table.select_one, row), is_brief=True)
         return (await self._decode_facts_by_id(owner, kind, rows)).get(id, {}) if rows else {}
 
-    def load_now(self, owner: Tenant, kind: str, id: str) -> dict[str, Any] | None:  # noqa: A002
+    def load_now(
+        self,
+        owner: Tenant,
+        kind: str,
+        id: str | None,  # noqa: A002
+    ) -> dict[str, Any] | None:
         """Loads the facts of an object as ``load``; None if that has to wait, or takes long."""
-        table = STATE_TABLES[kind]
-        if table.is_encrypted:
+        if id is None or (table := STATE_TABLES[kind]).is_encrypted:
             return None
         row = {"merchant": owner.merchant, "environment": owner.environment, "id": id}
         rows = self._store.database.fetch_now(table.select_one, row)

@@ -40,15 +40,13 @@ class Store:
         self.is_of_one_process = database.dialect == "sqlite"
         """Whether only one gateway may use the database at a time."""
         self.database_clock = DatabaseClock(database, clock)
-        self.encryption: EncryptionKeys
-
-    def clock(self) -> datetime:
+        self.clock = self.database_clock.now
         """Returns the current time by the clock of the database.
 
         Every time that is stored comes from it, because other machines, whose clocks differ, compare
         it with the current time.
         """
-        return self.database_clock.now()
+        self.encryption: EncryptionKeys
 
     def compute_time_before(self, age: timedelta) -> datetime:
         """Returns the latest time of what is old; see ``DatabaseClock.compute_time_before``."""

@@ -156,19 +156,29 @@ class FlowExecutor:
             if execution is None:
                 raise TypeError("a write needs an execution, which records it in the journal")
         if execution is not None:
-            execution.is_long = caller.is_long
-            if execution.recorded_steps and execution.is_replaying:
-                return self._replay_step(step, caller, execution)
-            if isinstance(step, Call) and not step.is_read:
-                return self._perform_write(step, caller, execution)
-            if isinstance(step, CompareAndSet):
-                return execution.compare_and_set(step)
-            return self._perform_and_record_read(step, caller, execution)
-        if isinstance(step, LoadFacts) and step.id is not None:
+            return self._start_recorded_step(step, caller, execution)
+        facts = None
+        if isinstance(step, LoadFacts):
+            facts = self._object_state.load_now(caller.key.tenant, step.kind, step.id)
+        return self._perform_step(step, caller) if facts is None else facts
+
+    def _start_recorded_step(
+        self, step: Step, caller: Caller, execution: OperationExecution
+    ) -> Any:
+        execution.is_long = caller.is_long
+        if execution.recorded_steps and execution.is_replaying:
+            return self._replay_step(step, caller, execution)
+        if isinstance(step, Call) and not step.is_read:
+            return self._perform_write(step, caller, execution)
+        if isinstance(step, CompareAndSet):
+            return execution.compare_and_set(step)
+        # A read must see the changes that the flow made before it, which are saved first.
+        if isinstance(step, LoadFacts) and not execution.pending_changes:
             facts = self._object_state.load_now(caller.key.tenant, step.kind, step.id)
             if facts is not None:
+                execution.record_step(step, facts)
                 return facts
-        return self._perform_step(step, caller)
+        return self._perform_and_record_read(step, caller, execution)
 
     async def _replay_step(self, step: Step, caller: Caller, execution: OperationExecution) -> Any:
         """Returns the recorded result of a step, or raises its failure."""
@@ -376,6 +386,9 @@ class FlowExecutor:
     def _perform_step(self, step: Step, caller: Caller) -> Awaitable[Any]:
         """Starts a step, whose result is awaited."""
         if isinstance(step, Call):
+            # Most reads: neither can their endpoint be missing, nor do they change anything.
+            if step.is_read and step.probe_ids is None:
+                return self._call_sender.send(step, caller)
             return self._send_call(step, caller)
         tenant = caller.key.tenant
         if isinstance(step, LoadFacts):
