@@ -190,7 +190,7 @@ class SqliteDatabase(Database):
             rows = self._rows.get(key)
             if rows is None:
                 # A transaction of its own, as every single statement is.
-                rows = self._find_free_cursor().execute(compiled.text, arguments).fetchall()
+                rows = self._open_read_cursor().execute(compiled.text, arguments).fetchall()
                 # Another change in the same tick of the file system's clock would not be noticed.
                 if time.time_ns() - self._changed_at > MAX_CLOCK_TICK_NS:
                     self._rows[key] = rows
@@ -204,12 +204,8 @@ class SqliteDatabase(Database):
         if changed_at != self._changed_at or len(self._rows) > MAX_REMEMBERED_STATEMENTS:
             self._rows, self._changed_at = {}, changed_at
 
-    def _find_free_cursor(self) -> sqlite3.Cursor:
-        # The connection that writes need not read again what it has changed.
-        is_free = self._cursor is not None and self._idle.is_set() and not self._is_closing
-        return (self._cursor if is_free else None) or self._open_read_cursor()
-
     def _open_read_cursor(self) -> sqlite3.Cursor:
+        # Not that of the connection that writes, whose pages in memory would hide a damaged file.
         if self._read_cursor is None:
             self._read_cursor = self._connect(0).cursor()
         return self._read_cursor
