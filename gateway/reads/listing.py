@@ -108,8 +108,8 @@ class ListReader:
         )
 
     def record_changed_recipient(self, tenant: Tenant, recipient_id: str) -> None:
-        """Records that a recipient may have changed; an empty id is that of none."""
-        if self._caches is not None and recipient_id:
+        """Records that a recipient may have changed; see ``RecipientCaches``."""
+        if self._caches is not None:
             self._caches.record_changed_recipient(tenant, recipient_id)
 
     def _may_list_have_hidden_rows(

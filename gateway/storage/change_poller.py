@@ -1,8 +1,9 @@
 """Polls for changes by other processes, with one statement for everything that is cached.
 
 The table ``counters`` counts the changes of API keys, modes, brownouts and capabilities, and the
-recipients of each tenant that were erased. What a count belongs to is loaded again only if the count differs, so an idle gateway reads one small
-table, and on SQLite only the modification time of the file.
+recipients of each tenant that were erased. What a count belongs to is loaded again only if the
+count differs, so an idle gateway reads one small table, and on SQLite only the modification time of
+the file.
 """
 
 from __future__ import annotations

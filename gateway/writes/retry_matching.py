@@ -108,9 +108,9 @@ class RetryMatcher:
     ) -> bool:
         """Whether ``row``, the same request, ended shortly before ``record`` came, or after.
 
-        Before: at most ``replay_seconds``. After: its head may have come long before its body, or this process may have been paused or busy.
-        The two are one, even if the response was delivered since: its client cannot have had it
-        when it sent the second.
+        Before: at most ``replay_seconds``. After: its head may have come long before its body, or
+        this process may have been paused or busy. The two are one, even if the response was
+        delivered since: its client cannot have had it when it sent the second.
         """
         if row.state not in (DONE, ANSWERED):
             return False

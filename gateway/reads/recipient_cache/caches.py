@@ -157,8 +157,11 @@ class RecipientCaches:
         await asyncio.gather(*self._drop_tasks, *(cache.close() for cache in self._caches.values()))
 
     def record_changed_recipient(self, tenant: Tenant, recipient_id: str) -> None:
-        """Records that this process may have changed a recipient, which is then read again."""
-        if cache := self._caches.get(tenant):
+        """Records that this process may have changed a recipient, which is then read again.
+
+        The id is empty for a call that names none.
+        """
+        if recipient_id and (cache := self._caches.get(tenant)):
             cache.changed_ids.add(recipient_id)
 
     async def drop_expired_and_erased(self, counts: ChangeCounts) -> None:
