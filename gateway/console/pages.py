@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 
 from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
 from gateway.admin.session import COOKIE, Sessions
+from gateway.console import static_files
 from gateway.console.alerts import HealthChecks
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.forms import (
@@ -98,6 +99,7 @@ class Pages:
         }
         self._templates.globals |= {
             "places": MENU,
+            "asset": static_files.format_static_file_url,
             "version": USER_AGENT.partition("/")[2],
             "needs_login": self.sessions.is_login_required,
         }

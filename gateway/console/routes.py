@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from aiohttp import web
 
 from gateway.console.alerts import HealthChecks
@@ -16,6 +14,7 @@ from gateway.console.overview import OverviewPage
 from gateway.console.pages import Pages
 from gateway.console.requests import RequestsPage
 from gateway.console.service import ServicePage
+from gateway.console.static_files import serve_static_file
 from gateway.console.traffic import TrafficPage
 from gateway.console.traffic_control import TrafficControlPage
 
@@ -53,6 +52,6 @@ def add_console_routes(application: web.Application, dependencies: ConsoleDepend
             web.post("/login", form_view(login.log_in)),
             web.post("/logout", form_view(login.log_out)),
             # Not wrapped: the page about an unavailable database needs its style too.
-            web.static("/assets", Path(__file__).with_name("assets")),
+            web.get("/assets/{name}", serve_static_file),
         ]
     )

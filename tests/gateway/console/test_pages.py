@@ -262,15 +262,16 @@ async def test_service_page_shows_recipient_index(tmp_path: Path) -> None:
         assert "recipient cache off" in await read_page_text(client, "/service")
 
 
-async def test_assets_are_served_and_no_other_file(
+async def test_assets_are_cacheable_and_no_other_file_is_served(
     console_client: ConsoleClient,
 ) -> None:
     page = await console_client.get("/")
     for address in re.findall(r'"(/assets/[^"]+)"', page.text):
         answer = await console_client.get(address)
         assert answer.status == 200
+        assert "immutable" in answer.headers["Cache-Control"]
     for name in ("routes.py", "..%2froutes.py", "%2e%2e/pages.py", ""):
-        assert (await console_client.get(f"/assets/{name}")).status in (403, 404)
+        assert (await console_client.get(f"/assets/{name}")).status == 404
 
 
 async def run_command_beside(console_under_test: ConsoleUnderTest, *arguments: str) -> str:
