@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -713,6 +714,23 @@ async def test_write_settled_as_not_happened_does_not_bind_the_batch(tmp_path: P
             return (await setup.run_json_command("modes", "list"))["begun_at_legacy"] == []
 
         await wait_until_async(is_unbound)
+
+
+async def test_verdict_on_a_forwarded_write_waits_for_no_clock_offset(tmp_path: Path) -> None:
+    """The clock of the current service is far ahead, which says nothing of the legacy one."""
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
+        setup.current.clock = lambda: time.time() + 600
+        assert (await setup.gateway.request("GET", "/v1/profile/balances")).status == 200
+        await setup.set_mode("forward")
+        path = "/v1/batches/B-1234567890123456/start-processing"
+        setup.add_legacy_fault("POST", path, close="before")
+        assert (await setup.gateway.request("POST", path)).status == 500
+        (lost_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        output = await setup.run_command(
+            "writes", "settle", lost_write["write"], "--did-not-happen", "--yes", code=2
+        )
+        assert (seconds := re.search(r"check again in (\d+) s", output)), output
+        assert 30 < int(seconds[1]) <= 36
 
 
 async def age_sent_writes(setup: GatewayBetween) -> None:

@@ -207,7 +207,13 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         """Saves a write before it is sent; a client's ``stamped_at`` may be ahead of our clock."""
         digest = self.journal.digest_call
         call_digest = await run_in_thread(digest, call) if self.is_long else digest(call)
-        now = self.journal.service_time(self.operation_record.tenant.environment)
+        record = self.operation_record
+        # A forwarded write has no timestamp that the service might still accept.
+        now = (
+            self.journal.clock()
+            if record.is_forwarded
+            else self.journal.service_time(record.tenant.environment)
+        )
         now = max(now, stamped_at or now)
         write = Write(self._position, call.method, call.path, call_digest, now)
         self.is_sending = True

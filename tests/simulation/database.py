@@ -115,6 +115,7 @@ class SimulatedStore(Store):
         self.memory_database = MemoryDatabase(process, connection)
         super().__init__(self.memory_database, process.now)
         self.database_clock = DatabaseClock(self.memory_database, process.now, process.monotonic)
+        self.clock = self.database_clock.now
         self.encryption = ENCRYPTION_KEYS
         self.is_of_one_process = not shared
 

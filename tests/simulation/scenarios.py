@@ -172,7 +172,7 @@ async def create_recipient_by_hasty_client(scenario: Scenario) -> None:
     tag, rng = scenario.tag, scenario.random_source
     request = LegacyRequest("create_recipient", {}, build_person(tag), None)
     responses: list[Response] = []
-    for _ in range(clients.MAX_TRIES_BEFORE_VERDICT):
+    for _ in range(200):
         connections = [ClientConnection() for _ in range(rng.choice((1, 2, 3)))]
         for connection in connections:
             gateway = rng.choice(scenario.environment.gateways)
