@@ -20,7 +20,7 @@ from typing import Any
 
 import aiohttp
 
-from gateway.config.settings import Settings
+from gateway.config.settings import Settings, State
 from gateway.simulator import Service
 from tests.gateway_processes import (
     GatewayForker,
@@ -98,7 +98,9 @@ class GatewaySeries:
 
 
 @asynccontextmanager
-async def open_series(series: GatewayForker, seed: int) -> AsyncIterator[GatewaySeries]:
+async def open_series(
+    series: GatewayForker, seed: int, state: State | None
+) -> AsyncIterator[GatewaySeries]:
     folder = Path(tempfile.mkdtemp(prefix="kills", dir=find_memory_folder()))
     try:
         async with (
@@ -106,7 +108,10 @@ async def open_series(series: GatewayForker, seed: int) -> AsyncIterator[Gateway
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=SECONDS)) as session,
         ):
             recorder.missing_endpoints += UNSUPPORTED_EDITS
-            settings = build_settings(folder, recorder.url, upstream={"timeout_seconds": 3})
+            sections: Any = {"upstream": {"timeout_seconds": 3}}
+            if state is not None:
+                sections["state"] = state.model_dump(mode="json", exclude_unset=True)
+            settings = build_settings(folder, recorder.url, **sections)
             await import_api_keys(settings, [KEY])
             child = await series.start(settings, folder)
             new_series = GatewaySeries(series, recorder, settings, folder, session, child)
@@ -312,13 +317,13 @@ def _check_outcome(series: GatewaySeries, write: RequestPlan, run_tag: str) -> N
     ) + [write.starts_batch]
 
 
-async def run_all(seeds: range, lane_count: int = 2) -> Counter[str]:
-    """Runs many kills in concurrent lanes; returns counts by kind."""
+async def run_all(seeds: range, lane_count: int = 2, state: State | None = None) -> Counter[str]:
+    """Runs many kills in concurrent lanes, each on a new SQLite file without ``state``; returns counts by kind."""
     kinds: Counter[str] = Counter()
     async with open_forker() as series:
 
         async def run_lane(number: int) -> None:
-            async with open_series(series, seeds.start + number) as lane_series:
+            async with open_series(series, seeds.start + number, state) as lane_series:
                 for seed in seeds[number::lane_count]:
                     try:
                         await run_kill(lane_series, seed)
