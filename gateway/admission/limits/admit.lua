@@ -1,5 +1,6 @@
 -- Admits a request of one key, or refuses it. KEYS[1] is the key's tally, ARGV[1] its limit.
 -- Returns whether it is admitted (1 or 0), the requests that remain, and the seconds until more do.
+-- With the limit -1 it counts no request, and returns the number of requests in the current window second.
 --
 -- The tally is a list of "second:admitted", oldest first: the number of requests admitted from the
 -- beginning of the tally to the end of that second. The first entry has expired; the others are
@@ -11,7 +12,7 @@ local RETAINED = 3601
 local tally, limit = KEYS[1], tonumber(ARGV[1])
 local now = tonumber(redis.call('TIME')[1])
 
-if limit < 1 then return {0, 0, RETAINED} end
+if limit == 0 then return {0, 0, RETAINED} end
 
 local function entry(at)
   local second, admitted = string.match(redis.call('LINDEX', tally, at), '^(%d+):(%d+)$')
@@ -36,6 +37,7 @@ if length > 1 and entry(-1) > now + RETAINED then
   length = 0
 end
 if length == 0 then
+  if limit < 0 then return {0, 0, 0} end
   length = redis.call('RPUSH', tally, '0:0')
 end
 
@@ -48,6 +50,8 @@ end
 
 local _, before = entry(0)
 local newest, admitted = entry(-1)
+
+if limit < 0 then return {0, admitted - before, 0} end
 
 if admitted - before >= limit then
   -- The entry that has to expire before a request is admitted: the first, unless the limit was lowered.

@@ -33,14 +33,12 @@ from redis.exceptions import AuthenticationError, ResponseError
 
 from gateway.admission.limits.in_process import Admission, InProcessRateLimiter
 from gateway.admission.limits.redis_connection import (
-    REDIS_ERRORS,
     AdmissionQuestion,
     AdmissionReply,
     RedisConnection,
     describe_redis_error,
     open_redis_connection,
 )
-from gateway.admission.limits.request_counts import fetch_request_counts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +51,9 @@ MAX_PIPELINED = 100
 
 PROBE_LIMIT = 1_000_000_000
 """The limit of the key that probes Redis; no client has that key."""
+
+COUNT_ONLY = -1
+"""The limit with which ``admit.lua`` counts no request, and returns how many count."""
 
 KEY_PREFIX = "payout-gateway:limit:"
 
@@ -123,14 +124,18 @@ class RedisRateLimiter:
         return Admission(is_admitted, limit, remaining, seconds, None if is_admitted else seconds)
 
     async def list_window_request_counts(self, keys: Sequence[str]) -> list[int] | None:
-        if not keys:
-            return []
-        try:
-            return await fetch_request_counts(
-                self._url, [self.build_redis_key(key) for key in keys]
-            )
-        except REDIS_ERRORS:
-            return None
+        counts: list[int] = []
+        # In turn with the requests of clients, which do not wait for all keys.
+        for start in range(0, len(keys), MAX_PIPELINED):
+            questions = [
+                AdmissionQuestion(self.build_redis_key(key), COUNT_ONLY)
+                for key in keys[start : start + MAX_PIPELINED]
+            ]
+            for reply in await asyncio.gather(*map(self._ask_redis_for_admission, questions)):
+                if reply is None:
+                    return None
+                counts.append(reply[1])
+        return counts
 
     async def find_limiter_problem(self) -> str | None:
         if await self._ask_redis_for_admission(self._probe) is not None:

@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.admission.limits import Admission, InProcessRateLimiter, redis_connection
-from gateway.admission.limits.in_redis import RedisRateLimiter
+from gateway.admission.limits.in_redis import COUNT_ONLY, RedisRateLimiter
 from gateway.admission.limits.redis_connection import ADMIT_SCRIPT
-from gateway.admission.limits.request_counts import COUNT_SCRIPT as COUNTED
 from tests.gateway.admission.limits.conftest import REDIS_URL
 from tests.gateway.admission.limits.test_memory_limiter import FakeClock, gaps
 from tests.processes import SECONDS, build_environment
@@ -84,7 +83,7 @@ async def test_four_processes_admit_exactly_10000_of_20000_requests(redis: Any) 
     script = f"""
 import asyncio, sys
 from gateway.admission.limits import redis_connection
-from gateway.admission.limits.in_redis import RedisRateLimiter
+from gateway.admission.limits.in_redis import COUNT_ONLY, RedisRateLimiter
 
 redis_connection.MAX_POLLS = {MANY_POLLS}
 
@@ -210,10 +209,6 @@ async def test_cancelled_caller_does_not_receive_answer_of_another(
         assert (limits.local_decision_count, limits.outage_count) == (0, 0)
 
 
-COUNT_SCRIPT_WITH_TIME_ARGUMENT = COUNTED.replace(REDIS_TIME_EXPRESSION, "ARGV[1]")
-assert COUNT_SCRIPT_WITH_TIME_ARGUMENT != COUNTED
-
-
 async def test_usage_of_a_key_can_be_read_by_every_process(
     open_redis_limiter: LimiterFactory,
 ) -> None:
@@ -243,7 +238,7 @@ def test_reported_usage_matches_next_decision(
     if timed_limits:
         run_script(redis, name, timed_limits)
     now += last_gap
-    (request_count,) = redis.eval(COUNT_SCRIPT_WITH_TIME_ARGUMENT, 1, name, math.floor(now))
+    _, request_count, _ = run_script(redis, name, [(now, COUNT_ONLY)])[0]
     # With a limit one above the usage it is admitted, and reports how many remain.
     is_admitted, remaining, _ = run_script(redis, name, [(now, 1000)])[0]
     assert (is_admitted, 1000 - remaining - 1) == (1, request_count)
