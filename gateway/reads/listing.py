@@ -6,24 +6,27 @@ scan for this query only (``recipient_cache.scan``).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 from cachetools import TTLCache
 from msgspec import structs
 
+from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.reads.recipient_cache import CacheUnavailable, RecipientCaches
+from gateway.reads.recipient_cache.entry import RecipientEntry
 from gateway.reads.recipient_cache.scan import (
     CallService,
     Row,
     fetch_all_rows,
     fetch_rows_if_single_page,
-    filter_sort_and_page,
     parse_page,
 )
 from gateway.storage.tenants import Tenant
 from mappings.effects import Call, ListPage, ListQuery
 from mappings.failures import Refused
+from mappings.paging import Page
 
 DAY_SECONDS = 86_400
 
@@ -60,44 +63,32 @@ class ListReader:
             # The service's totals count the hidden rows, so its page cannot be used.
             if result:
                 self._lists_hidden[cache_key] = True
-        if self._caches is not None and question.is_indexed and self._caches.can_cache(tenant):
-            try:
-                return await self._query_recipient_cache(
-                    self._caches, question, call_service, tenant
-                )
-            except CacheUnavailable:
-                pass  # the list is scanned for this query, as without a cache
-        rows = await fetch_all_rows(question, call_service)
-        self._record_whether_list_has_hidden(question, cache_key, rows)
-        return filter_sort_and_page(await self._add_alias_sort_key(tenant, question, rows), rows)
+        rows = await self._load_rows(question, call_service, tenant)
+        sorted_question = await self._add_alias_sort_key(tenant, question, rows)
+        is_cached = bool(rows) and isinstance(rows[0], RecipientEntry)
+        page, has_hidden = await run_in_thread_if(is_cached, _select_page, sorted_question, rows)
+        # A filtered list proves only that there are some; a whole list also that there are none.
+        if has_hidden or (question.excluded_ids and (is_cached or not question.prefilter)):
+            self._lists_hidden[cache_key] = has_hidden
+        return page
 
-    async def _query_recipient_cache(
-        self,
-        caches: RecipientCaches,
-        question: ListQuery,
-        call_service: CallService,
-        tenant: Tenant,
-    ) -> ListPage:
-        """Answers from the cache; raises CacheUnavailable if the recipients cannot be cached."""
-        if (
-            not caches.has_fresh_cache(tenant)
-            and (rows := await fetch_rows_if_single_page(question, call_service)) is not None
-        ):
-            self._record_whether_list_has_hidden(question, (tenant, question.path), rows)
-            return filter_sort_and_page(
-                await self._add_alias_sort_key(tenant, question, rows), rows
-            )
-        result = await caches.query(
-            question, call_service, tenant, partial(self._add_alias_sort_key, tenant)
-        )
-        cache_key = (tenant, question.path)
-        # Determined once: after that the next query may go straight to the service.
-        if question.excluded_ids and cache_key not in self._lists_hidden:
-            self._lists_hidden[cache_key] = await caches.has_hidden_rows(question, tenant)
-        return result
+    async def _load_rows(
+        self, question: ListQuery, call_service: CallService, tenant: Tenant
+    ) -> Sequence[Row | RecipientEntry]:
+        """Returns the rows of the list, at least those that pass the prefilter."""
+        caches = self._caches
+        if caches is not None and question.is_indexed and caches.can_cache(tenant):
+            if not caches.has_fresh_cache(tenant):
+                rows = await fetch_rows_if_single_page(question, call_service)
+                if rows is not None:
+                    return rows
+            # If they cannot be cached, the list is scanned for this query.
+            with suppress(CacheUnavailable):
+                return await caches.load_recipients(question, call_service, tenant)
+        return await fetch_all_rows(question, call_service)
 
     async def _add_alias_sort_key(
-        self, tenant: Tenant, question: ListQuery, rows: Iterable[Row]
+        self, tenant: Tenant, question: ListQuery, rows: Iterable[Row | RecipientEntry]
     ) -> ListQuery:
         """Returns the query with its sort key; ids are sorted by the alias ids that clients see."""
         if not question.is_sorted_by_id:
@@ -117,17 +108,23 @@ class ListReader:
     ) -> bool:
         return self._lists_hidden.get(cache_key, bool(question.excluded_ids))
 
-    def _record_whether_list_has_hidden(
-        self, question: ListQuery, cache_key: tuple[Tenant, str], rows: list[Row]
-    ) -> None:
-        """Records whether a list contains hidden rows.
 
-        A filtered list proves it only if there are some; a whole list also if there are none.
-        """
-        if any(map(question.is_hidden, rows)):
-            self._lists_hidden[cache_key] = True
-        elif question.excluded_ids and not question.prefilter:
-            self._lists_hidden[cache_key] = False
+def _select_page(
+    question: ListQuery, rows: Sequence[Row | RecipientEntry]
+) -> tuple[ListPage, bool]:
+    """Returns the page that a query asks for, and whether there are hidden rows."""
+    visible_rows = [row for row in rows if not question.is_hidden(row)]
+    matching_rows: list[Any] = list(filter(question.is_match, visible_rows))
+    if question.sort_key is not None:
+        # Sorted twice: the second sort is stable, so ties are in the order of ids in both
+        # directions.
+        matching_rows.sort(key=lambda row: str(row["id"]))
+        matching_rows.sort(key=question.sort_key, reverse=question.is_descending)
+    page_rows, counts = Page(question.page, question.page_size).select_rows(matching_rows)
+    page_rows = [
+        row.unpack_answer_fields() if isinstance(row, RecipientEntry) else row for row in page_rows
+    ]
+    return ListPage(page_rows, counts["pages"], counts["records"]), len(visible_rows) < len(rows)
 
 
 async def _query_service(

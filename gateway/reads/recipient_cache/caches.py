@@ -5,25 +5,23 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
 from gateway.observability import metrics
-from gateway.payloads.worker_thread import run_in_thread
 from gateway.reads.recipient_cache.cache import (
-    CacheDroppedError,
     ListRemoteChanges,
     RecipientCache,
     list_no_remote_changes,
 )
 from gateway.reads.recipient_cache.date_reader import CacheUnavailable, ServiceListReader
 from gateway.reads.recipient_cache.entry import RecipientEntry
-from gateway.reads.recipient_cache.scan import CallService, filter_sort_and_page
+from gateway.reads.recipient_cache.scan import CallService
 from gateway.storage.change_poller import ChangeCounts, build_erasure_count_name
 from gateway.storage.ttl_cache import TtlCache
-from mappings.effects import ListPage, ListQuery
+from mappings.effects import ListQuery
 
 if TYPE_CHECKING:
     from gateway.config.settings import Lists
@@ -38,9 +36,6 @@ REFRESH_AGE_FRACTION = 0.75
 _MAX_UNCACHEABLE = 10_000
 
 log = structlog.get_logger()
-
-PrepareOrder = Callable[[ListQuery, Sequence[RecipientEntry]], Awaitable[ListQuery]]
-"""Returns a query with the sort key for these rows, if the key depends on the rows."""
 
 
 class CacheFigures(NamedTuple):
@@ -69,7 +64,7 @@ class RecipientCaches:
         self._wall_clock = wall_clock
         self._caches: dict[Tenant, RecipientCache] = {}
         self._change_counts: ChangeCounts = {}
-        self._drop_tasks: set[asyncio.Task[None]] = set()
+        self._refresh_tasks: set[asyncio.Task[None]] = set()
         # Tenants whose recipients cannot be cached; caching is tried again after a while.
         self._uncacheable: TtlCache[Tenant, bool] = TtlCache(
             _MAX_UNCACHEABLE, settings.index_seconds, monotonic
@@ -98,35 +93,29 @@ class RecipientCaches:
             len(caches), sum(len(cache.rows) for cache in caches), max(ages_seconds, default=0.0)
         )
 
-    async def query(
-        self,
-        question: ListQuery,
-        call_service: CallService,
-        tenant: Tenant,
-        prepare_order: PrepareOrder,
-    ) -> ListPage:
-        """Returns the page that a query asks for.
+    async def load_recipients(
+        self, question: ListQuery, call_service: CallService, tenant: Tenant
+    ) -> list[RecipientEntry]:
+        """Returns all recipients as the service has them now.
 
         Raises CacheUnavailable and the errors of a call.
         """
         cache = self._caches.get(tenant)
         if cache is None:
-            arguments = (
+            cache = self._caches[tenant] = RecipientCache(
+                tenant,
                 self._settings.index_seconds,
                 self._evict_idle_caches_to_fit,
+                self._refresh_tasks,
                 self._create_remote_changes(tenant),
+                monotonic=self._monotonic,
+                wall_clock=self._wall_clock,
             )
-            cache = self._caches[tenant] = RecipientCache(
-                tenant, *arguments, monotonic=self._monotonic, wall_clock=self._wall_clock
-            )
-        reader = ServiceListReader(question, call_service, self._monotonic, cache.page_size)
+        reader = ServiceListReader(question, call_service, cache.page_size)
         try:
             await cache.sync(reader, question.excluded_ids)
-        # The cache was dropped during its refresh; the query starts again with a new one.
-        except CacheDroppedError:
-            return await self.query(question, call_service, tenant, prepare_order)
         except CacheUnavailable as error:
-            self._drop_cache(tenant, cache)
+            self._drop_cache(cache)
             # Remembered, or each query would start and give up another refresh.
             self._uncacheable.put(tenant, True)
             log.info("recipient_cache_not_used", **tenant._asdict(), reason=str(error))
@@ -136,25 +125,17 @@ class RecipientCaches:
         if cache.refresh_age_seconds > REFRESH_AGE_FRACTION * self._settings.index_seconds:
             # In the background, so that no query has to wait for the refresh.
             cache.start_refresh(
-                ServiceListReader(question, call_service, self._monotonic, cache.page_size),
-                question.excluded_ids,
+                ServiceListReader(question, call_service, cache.page_size), question.excluded_ids
             )
         # A copy: other requests may change the cache while a thread filters and sorts.
-        rows = [*cache.rows.values()]
-        return await run_in_thread(
-            _filter_sort_and_unpack_page, await prepare_order(question, rows), rows
-        )
-
-    async def has_hidden_rows(self, question: ListQuery, tenant: Tenant) -> bool:
-        """Whether the service lists rows that clients must not see, as far as known."""
-        cache = self._caches.get(tenant)
-        return cache is None or await run_in_thread(
-            _has_hidden_row, question, [*cache.rows.values()]
-        )
+        return [*cache.rows]
 
     async def close(self) -> None:
-        """Cancels background refreshes."""
-        await asyncio.gather(*self._drop_tasks, *(cache.close() for cache in self._caches.values()))
+        """Cancels the running refreshes."""
+        tasks = [*self._refresh_tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def record_changed_recipient(self, tenant: Tenant, recipient_id: str) -> None:
         """Records that this process may have changed a recipient, which is then read again.
@@ -162,7 +143,7 @@ class RecipientCaches:
         The id is empty for a call that names none.
         """
         if recipient_id and (cache := self._caches.get(tenant)):
-            cache.changed_ids.add(recipient_id)
+            cache.record_changes([recipient_id])
 
     async def drop_expired_and_erased(self, counts: ChangeCounts) -> None:
         """Listens to the change poller.
@@ -175,51 +156,24 @@ class RecipientCaches:
             name = build_erasure_count_name(tenant)
             is_expired = not cache.is_refresh_recent and self._is_cache_idle(cache)
             if is_expired or counts.get(name) != earlier_counts.get(name):
-                self._drop_cache(tenant, cache)
+                self._drop_cache(cache)
 
-    def _drop_cache(self, tenant: Tenant, cache: RecipientCache) -> None:
-        if self._caches.get(tenant) is cache:
-            del self._caches[tenant]
-            # The event loop has only weak references to tasks, so the set keeps them alive.
-            self._drop_tasks.add(drop_task := asyncio.create_task(cache.close()))
-            drop_task.add_done_callback(self._drop_tasks.discard)
+    def _drop_cache(self, cache: RecipientCache) -> None:
+        if self._caches.get(cache.tenant) is cache:
+            del self._caches[cache.tenant]
 
     def _is_cache_idle(self, cache: RecipientCache) -> bool:
         return self._monotonic() - cache.used_at >= EVICTABLE_AFTER_SECONDS
 
     def _evict_idle_caches_to_fit(self, cache: RecipientCache, count: int) -> bool:
         """Evicts idle caches if necessary; returns whether ``count`` recipients fit."""
-        max_recipients = self._settings.index_recipients
-        other_caches = {
-            tenant: other_cache
-            for tenant, other_cache in self._caches.items()
-            if other_cache is not cache
-        }
-        total = sum(
-            max(other_cache.expected_count, len(other_cache.rows))
-            for other_cache in other_caches.values()
-        )
-        for tenant, other_cache in sorted(other_caches.items(), key=lambda item: item[1].used_at):
-            if (
-                # Nothing is evicted in vain, nor a cache that is in use.
-                total + count <= max_recipients
-                or count > max_recipients
-                or not self._is_cache_idle(other_cache)
-            ):
+        others = [other for other in self._caches.values() if other is not cache]
+        free = self._settings.index_recipients - sum(other.expected_count for other in others)
+        for other in sorted(others, key=lambda other: other.used_at):
+            # Nothing is evicted in vain, nor a cache that is in use.
+            is_in_vain = count > self._settings.index_recipients
+            if count <= free or is_in_vain or not self._is_cache_idle(other):
                 break
-            total -= max(other_cache.expected_count, len(other_cache.rows))
-            self._drop_cache(tenant, other_cache)
-        return total + count <= max_recipients
-
-
-def _has_hidden_row(question: ListQuery, entries: Sequence[RecipientEntry]) -> bool:
-    return any(map(question.is_hidden, entries))
-
-
-def _filter_sort_and_unpack_page(
-    question: ListQuery, entries: Sequence[RecipientEntry]
-) -> ListPage:
-    result = filter_sort_and_page(question, entries)
-    return ListPage(
-        [row.unpack_answer_fields() for row in result.rows], result.pages, result.records
-    )
+            free += other.expected_count
+            self._drop_cache(other)
+        return count <= free

@@ -7,7 +7,6 @@ move to the end, where the walk meets them.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -51,7 +50,6 @@ class ServiceListReader:
 
     question: ListQuery
     call_service: CallService
-    monotonic: Callable[[], float] = time.monotonic
     page_size: int | None = PAGE_SIZE
     call_count: int = field(default=0, init=False)
 
@@ -98,14 +96,8 @@ class ServiceListReader:
         walked_entries: list[RecipientEntry] = []
         number = FIRST_PAGE
         while True:
-            # Before the call: what changes during it must count as newer than this reading.
-            requested_at = self.monotonic()
             page = await self._fetch_page(since, until, number=number, status=status)
-            entries = (
-                await run_in_thread(_build_recipient_entries, page.rows, requested_at)
-                if page.rows
-                else []
-            )
+            entries = await run_in_thread(_build_recipient_entries, page.rows) if page.rows else []
             _check_rows_filtered_and_sorted(entries, since, until)
             store_entries(entries)
             walked_entries += entries
@@ -152,7 +144,6 @@ class ServiceListReader:
 
     async def _fetch_and_store_recipient(self, id_: str, store_entries: StoreEntries) -> bool:
         self.call_count += 1
-        requested_at = self.monotonic()
         try:
             body = await self.call_service(Call("GET", f"{self.question.path}/{id_}"))
         except Refused as error:
@@ -165,7 +156,7 @@ class ServiceListReader:
             raise CacheUnavailable("the service returned another recipient than requested")
         if is_deleted_for_clients(row, {}):
             return False
-        store_entries(_build_recipient_entries([row], requested_at))
+        store_entries(_build_recipient_entries([row]))
         return True
 
     async def _fetch_page(
@@ -209,9 +200,9 @@ class ServiceListReader:
         )
 
 
-def _build_recipient_entries(rows: Sequence[Row], asked_at: float) -> list[RecipientEntry]:
+def _build_recipient_entries(rows: Sequence[Row]) -> list[RecipientEntry]:
     try:
-        return [RecipientEntry(row, asked_at) for row in rows]
+        return [RecipientEntry(row) for row in rows]
     except (AttributeError, KeyError, TypeError, ValueError):
         raise CacheUnavailable("the service's rows do not match the document") from None
 

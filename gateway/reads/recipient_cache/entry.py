@@ -53,24 +53,22 @@ class RecipientEntry:
     """One recipient, with the mapping interface of ``recipient_rows.select_query_fields``.
 
     It is immutable; a later read replaces it. ``stamp`` is its update date in milliseconds since
-    1970; ``asked_at`` is the time of the request that read it, by this process's monotonic clock.
+    1970.
     """
 
     __slots__ = (
         *recipient_rows.QUERY_FIELDS,
         *recipient_rows.QUERY_ADDRESS_FIELDS,
         "accounts",
-        "asked_at",
         "packed",
         "stamp",
     )
     id: str
     status: JSON
     stamp: int
-    asked_at: float
     packed: bytes
 
-    def __init__(self, row: Row, asked_at: float) -> None:
+    def __init__(self, row: Row) -> None:
         query_fields = recipient_rows.select_query_fields(row)
         self._set_fields(query_fields, _INTERNED_FIELDS, _OWN_FIELDS)
         self._set_fields(query_fields["address"], _INTERNED_ADDRESS_FIELDS, ("postalCode",))
@@ -81,7 +79,6 @@ class RecipientEntry:
             else accounts
         )
         self.stamp = parse_row_stamp(row)
-        self.asked_at = asked_at
         # From the service's own values: an answer must be the same with and without the cache.
         self.packed = _compress(json_codec.dumps_trusted(recipient_rows.select_answer_fields(row)))
 
@@ -106,13 +103,12 @@ class RecipientEntry:
         row: Row = json_codec.loads(_decompress(self.packed))
         return row
 
+    def is_same(self, other: RecipientEntry) -> bool:
+        return self.stamp == other.stamp and self.packed == other.packed
+
     def has_undated_change(self, other: RecipientEntry) -> bool:
         """Whether the recipient has changed since ``other`` was read, with the same update date."""
         return self.stamp == other.stamp and self.packed != other.packed
-
-    def is_older_than(self, other: RecipientEntry) -> bool:
-        """Whether ``other`` is newer, by update date; if equal, by the time of the request."""
-        return (self.stamp, self.asked_at) < (other.stamp, other.asked_at)
 
 
 def parse_row_stamp(row: Row) -> int:

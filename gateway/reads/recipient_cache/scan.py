@@ -7,16 +7,16 @@ end. If rows may have moved between pages meanwhile, the scan is repeated.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeVar
 
 from msgspec import structs
 
-from mappings.effects import JSON, Call, ListPage, ListQuery
+from mappings.effects import JSON, Call, ListQuery
 from mappings.failures import Refused, Unreachable
-from mappings.paging import FIRST_PAGE, Page, parse_count_or_default
+from mappings.paging import FIRST_PAGE, parse_count_or_default
 
 PAGE_SIZE = 250
 """Rows in a page; the document states no maximum. A service that refuses it gets its default."""
@@ -40,18 +40,6 @@ class ScannedPage:
     number: int
     page_count: int | None
     record_count: int | None
-
-
-def filter_sort_and_page(question: ListQuery, rows: Iterable[Any]) -> ListPage:
-    """Filters and sorts all rows, and returns the requested page."""
-    matching_rows = [row for row in rows if not question.is_hidden(row) and question.is_match(row)]
-    if question.sort_key is not None:
-        # Sorted twice: the second sort is stable, so ties are in the order of ids in both
-        # directions.
-        matching_rows.sort(key=lambda row: str(row["id"]))
-        matching_rows.sort(key=question.sort_key, reverse=question.is_descending)
-    rows, counts = Page(question.page, question.page_size).select_rows(matching_rows)
-    return ListPage(rows, counts["pages"], counts["records"])
 
 
 async def fetch_rows_if_single_page(
