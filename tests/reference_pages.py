@@ -49,9 +49,10 @@ Each operation has one of these levels of exactness:
 - *inferred*: needs an endpoint that the document of the current interface does not list.
 - *lossy*: part of the legacy behavior is lost; the description says which part.
 
-The first table of an operation lists all calls that it can make, in order. The example below it
-shows the calls for one request, made to a simulated service in which every object exists and every
-write succeeds. Validation, errors and special cases are in `tests/cases/`.
+The first table of an operation lists all calls that it can make, in order. If its request has a
+body or a query, the example below it shows the calls for one request, made to a simulated service in
+which every object exists and every write succeeds. Validation, errors and special cases are in
+`tests/cases/`.
 
 A response with status 200 and `"ok": false` is a definite refusal if each of its errors has one of these
 codes; it is answered as the same code with its own status is: {codes}. With any other code, with an error
@@ -151,6 +152,9 @@ def _render_operation(operation: Operation) -> Iterator[str]:
 def _render_example(operation: Operation) -> Iterator[str]:
     # Default settings: the page describes the neutral words, not one service's.
     example = build_request_example(Settings(), operation)
+    # Without fields it would only repeat the calls.
+    if example.body is None and "?" not in example.target:
+        return
     data = b"" if example.body is None else json.dumps(example.body).encode()
     explanation = explain_request(Settings(), example.method, example.target, data)
     # One field a line: enough to read, and shorter than any nesting.
@@ -207,18 +211,30 @@ def _render_field_table_links(operation: Operation) -> Iterator[str]:
 def _render_field_tables() -> Iterator[str]:
     yield "## Fields\n"
     yield (
-        "Every field of the legacy objects, with the current field that it is sent as and the source of "
-        "its value in answers. The gateway does not start if a field is missing.\n"
+        "Every field of the legacy objects: first those with the same name on both sides, then the others "
+        "with the current field that they are sent as and the source of their values in answers. The "
+        "gateway does not start if a field is missing.\n"
     )
     for name, fields in FIELD_TABLES.items():
         yield f"### {name}\n"
-        rows = [
-            [format_inline_code(row.legacy_name), format_inline_code(row.current_name), format_inline_code(row.answer_name), row.reason or ("same" if row.legacy_name == row.current_name else "renamed")]
-            for row in fields.rows
-        ]  # fmt: skip
-        yield from format_markdown_table(
-            ["legacy field", "current field", "shown from", "rule"], rows
-        )
+        names_by_rule: dict[str, list[str]] = {}
+        rows = []
+        for row in fields.rows:
+            names = row.legacy_name, row.current_name, row.answer_name
+            is_same = len(set(names)) == 1
+            rule = row.reason or ("same" if is_same else "renamed")
+            if is_same:
+                names_by_rule.setdefault(rule, []).append(row.legacy_name)
+            else:
+                rows.append([*map(format_inline_code, names), rule])
+        for rule, same_names in names_by_rule.items():
+            yield f"- {', '.join(map(format_inline_code, same_names))}: {rule}"
+        if names_by_rule:
+            yield ""
+        if rows:
+            yield from format_markdown_table(
+                ["legacy field", "current field", "shown from", "rule"], rows
+            )
 
 
 # States

@@ -79,10 +79,12 @@ EXAMPLE_BODIES: Mapping[str, Any] = {
         **_RECIPIENT_FIELDS,
         "id": EXAMPLE_IDS["recipients"],
         "status": "disabled",
-        "payout": {"primary": {"method": "bank"}, "accounts": {"bank": _BANK_ACCOUNT}},
     },
     "create_payout_method": _PAYOUT_SETTINGS,
-    "update_payout_method": _PAYOUT_SETTINGS,
+    "update_payout_method": {
+        "primary": {"method": "wallet"},
+        "accounts": {"wallet": {"address": "ada@example.com"}},
+    },
     "create_batch": {
         "sourceCurrency": "USD",
         "description": "March",
@@ -98,7 +100,10 @@ EXAMPLE_BODIES: Mapping[str, Any] = {
     "create_payment": _PAYMENT_BY_EMAIL,
     "update_payment": {"sourceAmount": "110.00", "memo": "March, corrected"},
 }
-"""Request bodies by operation, in the neutral vocabulary, with every field that clients may send."""
+"""Request bodies by operation, in the neutral vocabulary.
+
+Those of creates have every field that clients may send.
+"""
 
 EXAMPLE_QUERIES: Mapping[str, str] = {
     "list_recipients": "search=ada&orderBy=name&page=2",
