@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -253,13 +254,18 @@ class ListPage(msgspec.Struct, frozen=True):
     records: int
 
 
+MAX_READ_LAG = timedelta(minutes=1)
+"""Time for which the service may not show a change. Later, what it shows was changed elsewhere."""
+
+
 class LoadFacts(msgspec.Struct, frozen=True):
     """Loads the facts that the gateway stores about an object of the tenant.
 
     Yields a mapping, empty if nothing is stored. Without ``id`` it yields the facts of all objects
     of the kind, or of those in ``ids``, by id. With both, of the kind "payments", the entries are
-    only those of a draft with an id in ``ids``, and none if its payments have no rows. Three kinds
-    are special: "abandoned" yields the redirects of superseded batches only, "legacy id" the legacy
+    only those of a draft with an id in ``ids``, and none if its payments have no rows. Four kinds
+    are special: "changed" yields the id that was created and the service's time, by path, of each
+    change of the last minute of the object in ``ids``, "abandoned" yields the redirects of superseded batches only, "legacy id" the legacy
     ids of the objects in ``ids``, and "may exist" the times, by operation id, at which batches were
     sent that may exist, unless the batch in ``ids`` is known to be another write's.
     """

@@ -15,7 +15,7 @@ from msgspec import structs
 from mappings import banking, legacy, recipient_outcomes
 from mappings.banking import build_empty_field_problem
 from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, SubFlow
-from mappings.failures import Problem, Refused
+from mappings.failures import Halted, Problem, Refused
 from mappings.government_ids import ClientGovernmentId
 from mappings.objects import (
     ACCOUNT_TYPE_BY_METHOD,
@@ -46,18 +46,26 @@ from mappings.payouts import (
     validate_primary_method,
 )
 
+_NOT_SHOWN_YET = Problem(
+    "internal_server_error",
+    "The service does not show the last changes of this recipient yet; "
+    "its payout methods were not changed. Try again later.",
+)
+
 
 class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
     """The changes of a recipient's accounts that a client's payout requests.
 
     ``is_replacement`` is for a POST: its accounts replace the existing ones, unless they are the
-    existing ones sent back, with or without changes.
+    existing ones sent back, with or without changes. If ``is_shown_late``, the service may show the
+    accounts as they were before a change, so that values equal to the shown ones are sent, too.
     """
 
     payout: Payout
     recipient: Recipient
     facts: Facts
     is_replacement: bool = False
+    is_shown_late: bool = False
 
     @cached_property
     def holds(self) -> dict[str, JSON]:
@@ -180,13 +188,17 @@ class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
     @property
     def bank_changes(self) -> dict[str, JSON]:
         """The fields of the bank account that differ from the answer."""
-        bank = dict(self.payout.bank or {})
-        if self.payout.currency and self.new_primary_method == legacy.BANK:
-            bank.setdefault("currency", self.payout.currency)
         answer = self.bank_answer
         # Some clients send the province back under this name.
         answer["bankRegion"] = answer["bankProvince"]
-        return {name: value for name, value in bank.items() if value != answer.get(name)}
+        return {name: value for name, value in self._bank.items() if value != answer.get(name)}
+
+    @property
+    def _bank(self) -> dict[str, JSON]:
+        bank = dict(self.payout.bank or {})
+        if self.payout.currency and self.new_primary_method == legacy.BANK:
+            bank.setdefault("currency", self.payout.currency)
+        return bank
 
     def build_account_changes(self, method: str) -> dict[str, JSON]:
         """Builds the changed fields of an existing account, with current names."""
@@ -196,10 +208,14 @@ class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
             if method == legacy.BANK
             else self._build_wallet_fields(account)
         )
-        changes = {name: value for name, value in fields.items() if value != account.get(name)}
+        changes = {
+            name: value
+            for name, value in fields.items()
+            if self.is_shown_late or value != account.get(name)
+        }
         # A patch of another kind of account must not change which one is paid.
         if method == self.new_primary_method and (
-            changes or find_primary_account(self.recipient) is not account
+            changes or self.is_shown_late or find_primary_account(self.recipient) is not account
         ):
             changes["primary"] = True
         return changes
@@ -215,7 +231,7 @@ class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
         return fields
 
     def _build_bank_fields(self, account: Mapping[str, JSON]) -> dict[str, JSON]:
-        bank_changes = self.bank_changes
+        bank_changes = self._bank if self.is_shown_late else self.bank_changes
         return translate_bank_account(
             {"country": account.get("country"), **bank_changes}, account.get("branchId")
         )
@@ -244,13 +260,18 @@ class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
 
 
 def detect_payout_changes(
-    payout: Payout, recipient: Recipient, facts: Facts, *, is_replacement: bool = False
+    payout: Payout,
+    recipient: Recipient,
+    facts: Facts,
+    *,
+    is_replacement: bool = False,
+    is_shown_late: bool = False,
 ) -> PayoutChanges:
     """Determines the changes; if a currency was sent in two places, the changed one counts.
 
     If neither was changed, only the primary method is, and the bank account keeps its currency.
     """
-    changes = PayoutChanges(payout, recipient, facts, is_replacement)
+    changes = PayoutChanges(payout, recipient, facts, is_replacement, is_shown_late)
     account = changes.find_account(legacy.BANK)
     if not (
         payout.bank and account and payout.currency and changes.new_primary_method == legacy.BANK
@@ -314,6 +335,8 @@ def _update_account(
         current_account = map_shown_accounts_by_type(recipient).get(ACCOUNT_TYPE_BY_METHOD[method])
         if current_account is None:
             raise
+        if current_account["recipientAccountId"] == account["recipientAccountId"]:
+            raise Halted(_NOT_SHOWN_YET, retry_after=5) from None
         path, reconcile = (
             build_account_path(id_, current_account),
             recipient_outcomes.build_account_change_outcome_rule(id_, current_account, fields),

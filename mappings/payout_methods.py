@@ -73,8 +73,12 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
     )
     if is_replacement:
         payout = structs.replace(payout, method=payouts.resolve_primary_method(payout))
+    # New accounts are compared with none.
+    is_late = (not is_replacement or payout.has_shown_mask) and (
+        yield from recipient_reads.is_shown_late(recipient)
+    )
     changes = payout_changes.detect_payout_changes(
-        payout, recipient, facts, is_replacement=is_replacement
+        payout, recipient, facts, is_replacement=is_replacement, is_shown_late=is_late
     )
     ids = changes.government_ids
     request.raise_if_invalid(

@@ -90,15 +90,17 @@ def extract_ssn_as_government_ids(body: Mapping[str, JSON]) -> list[ClientGovern
 
 
 def drop_unchanged_recipient_fields(
-    body: Mapping[str, JSON], recipient: Recipient
+    body: Mapping[str, JSON], recipient: Recipient, *, is_shown_late: bool
 ) -> dict[str, JSON]:
     """Drops masks from answers, and the unchanged fields of a whole object that is sent back.
 
     A body with an ``id`` is a whole object. Its unchanged fields must not be sent: they would undo
     concurrent changes of others, and some services recompute the status when they get an address.
+    If ``is_shown_late``, a value may be shown that was changed a moment ago, so that it is sent.
     """
     answer = {**RECIPIENT.translate_to_legacy(recipient), "ssn": find_masked_ssn(recipient)}
-    compared_fields = _COMPARED_FIELDS if body.get("id") else _MASKED_FIELDS
+    is_whole_object = body.get("id") and not is_shown_late
+    compared_fields = _COMPARED_FIELDS if is_whole_object else _MASKED_FIELDS
     return {
         name: value
         for name, value in body.items()
@@ -172,14 +174,19 @@ def build_recipient_update_fields(
     recipient: Recipient,
     facts: Facts,
     government_ids: list[ClientGovernmentId],
+    *,
+    is_shown_late: bool,
 ) -> dict[str, JSON]:
     fields = RECIPIENT.translate_to_current(body)
     if "name" in body and _has_name_to_be_sent(body, recipient):
         fields["name"] = body["name"]
     currency = body.get(choose_currency_field(body))
-    if currency and currency != recipient.get("primaryCurrency"):
+    if currency and (is_shown_late or currency != recipient.get("primaryCurrency")):
         fields["primaryCurrency"] = currency
-    if status := _find_requested_status(body, recipient, facts):
+    status = _find_requested_status(body, recipient, facts)
+    if is_shown_late and body.get("status") in ("active", "suspended"):
+        status = body["status"]
+    if status:
         fields["status"] = UPSTREAM_STATUS.get(status, status)
     if government_ids:
         fields["governmentIds"] = build_government_id_entries(government_ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from mappings import money
@@ -45,6 +46,27 @@ def load_recipient(recipient_id: str) -> Generator[Step, Any, RecipientWithFacts
         raise Invalid(NOT_FOUND)
     recipient = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
     return recipient, (yield from delete_stale_status_fact(recipient_id, recipient, facts))
+
+
+def is_shown_late(recipient: Mapping[str, JSON]) -> Generator[Step, Any, bool]:
+    """Whether the service may show a recipient as it was before a change of the last minute.
+
+    If so, a value that is shown may not be the present one: it is no reason to send nothing. A change
+    of an account gives it another id (current interface, section 4.2).
+    """
+    changes = yield LoadFacts("changed", ids=(recipient["id"],))
+    shown_ids = {account.get("recipientAccountId") for account in recipient.get("accounts") or ()}
+    changed_ids = {path.rpartition("/")[2] for path in changes}
+    created_ids = {created_id for created_id, _ in changes.values() if created_id}
+    if not shown_ids.isdisjoint(changed_ids) or created_ids - changed_ids - shown_ids:
+        return True
+    if (change := changes.get(f"/recipients/{recipient['id']}")) is None:
+        return False
+    try:
+        updated_at = datetime.fromisoformat(str(recipient.get("updatedAt")))
+        return updated_at < datetime.fromisoformat(change[1])
+    except (ValueError, TypeError):
+        return True
 
 
 def load_recipient_and_call_result(

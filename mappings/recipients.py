@@ -289,13 +289,19 @@ def update_recipient(request: Request) -> Flow:
     If the payout is refused, the changes of the recipient stay; sending them again is harmless.
     """
     recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
-    body = recipient_bodies.drop_unchanged_recipient_fields(request.body, recipient)
+    is_late = yield from recipient_reads.is_shown_late(recipient)
+    body = recipient_bodies.drop_unchanged_recipient_fields(
+        request.body, recipient, is_shown_late=is_late
+    )
     options = request.options
     payout = payouts.drop_masks_sent_back(
         payouts.parse_payout(body.get("payout"), "payout.", request.problems), recipient
     )
     changes = payout_changes.detect_payout_changes(
-        payout, recipient_bodies.merge_new_type_and_name(body, recipient), facts
+        payout,
+        recipient_bodies.merge_new_type_and_name(body, recipient),
+        facts,
+        is_shown_late=is_late,
     )
     government_id_list = [
         *recipient_bodies.extract_ssn_as_government_ids(body),
@@ -309,7 +315,7 @@ def update_recipient(request: Request) -> Flow:
         ]
     )
     fields = recipient_bodies.build_recipient_update_fields(
-        body, recipient, facts, government_id_list
+        body, recipient, facts, government_id_list, is_shown_late=is_late
     )
     id_ = recipient["id"]
     updated: Mapping[str, JSON] = {}

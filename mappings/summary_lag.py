@@ -7,21 +7,15 @@ that was just added, nor have one that was just removed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 
 from mappings import money, outcome_rules
 from mappings.batch_views import Batch
-from mappings.effects import JSON
-from mappings.failures import Halted, Problem
+from mappings.effects import JSON, MAX_READ_LAG
+from mappings.errors import NOT_SHOWN_YET
+from mappings.failures import Halted
 from mappings.matching import Payment, list_entry_ids
-
-NOT_SHOWN_YET = Problem(
-    "internal_server_error",
-    "The service does not show the last changes of this batch yet; nothing was done. Try again later.",
-)
-MAX_SUMMARY_LAG = timedelta(minutes=1)
-"""Time for which a summary may lack changes. Later, what it shows was changed at the service."""
 
 
 def has_last_changes(
@@ -75,6 +69,6 @@ def _has_requested_amount(payment: Payment) -> bool:
 def _is_recent(time: JSON, now: datetime) -> bool:
     """Whether a change was made so recently that the summary need not show it."""
     try:
-        return now - datetime.fromisoformat(str(time)) < MAX_SUMMARY_LAG
+        return now - datetime.fromisoformat(str(time)) < MAX_READ_LAG
     except (ValueError, TypeError):  # of a batch that was never changed through the gateway
         return False

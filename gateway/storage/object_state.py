@@ -23,7 +23,7 @@ from gateway.storage.database import FEW, Transaction
 from gateway.storage.draft_payments import DRAFT_PAYMENTS, DraftPaymentRows
 from gateway.storage.encryption import EncryptionContext
 from gateway.storage.id_rows import load_legacy_ids
-from gateway.storage.operation_statements import SELECT_UNSEEN_BATCHES
+from gateway.storage.operation_statements import SELECT_CHANGES_SINCE, SELECT_UNSEEN_BATCHES
 from gateway.storage.sql import Parameters, build_upsert_statement
 from gateway.storage.state_changes import (
     EncodedFacts,
@@ -41,7 +41,7 @@ from gateway.storage.state_tables import (
 )
 from gateway.storage.tables import capabilities
 from gateway.storage.tenants import Tenant
-from mappings.effects import CompareAndSet, LoadFacts
+from mappings.effects import MAX_READ_LAG, CompareAndSet, LoadFacts
 from mappings.lazy_sequences import SLICE_SIZE, LazySequence, iterate_chunks, iterate_slices
 
 if TYPE_CHECKING:
@@ -110,6 +110,8 @@ class ObjectStateStore:
             return self.load_legacy_ids(tenant, step.ids or ())
         if step.kind == "abandoned":
             return self.load_superseded_batch_aliases(tenant)
+        if step.kind == "changed":
+            return self._load_recent_changes(tenant, *step.ids or ())
         if step.kind == "may exist":
             return self._load_times_of_unseen_batches(tenant, *step.ids or ())
         return self.load_facts_by_id(tenant, step.kind, step.ids)
@@ -160,6 +162,13 @@ class ObjectStateStore:
         row = {**owner._asdict(), "object_id": batch_id}
         rows = await self._store.read(lambda tx: tx.fetch(SELECT_UNSEEN_BATCHES, row))
         return {row.operation_id: row.recorded_at.isoformat() for row in rows}
+
+    async def _load_recent_changes(self, owner: Tenant, id_: str) -> dict[str, Any]:
+        """Loads the changes that the service need not show yet; see ``LoadFacts``."""
+        since = self._store.compute_time_before(MAX_READ_LAG)
+        row = {**owner._asdict(), "object_id": id_, "since": since}
+        rows = await self._store.read(lambda tx: tx.fetch(SELECT_CHANGES_SINCE, row), is_brief=True)
+        return {row.path: [row.object_id, row.recorded_at.isoformat()] for row in rows}
 
     async def load_legacy_ids(self, owner: Tenant, among: Iterable[str]) -> dict[str, str]:
         """Loads legacy ids by current id, for the objects that have one."""

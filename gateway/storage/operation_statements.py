@@ -337,6 +337,22 @@ def _build_unseen_batches_query() -> Any:
     )
 
 
+SELECT_CHANGES_SINCE = Statement(
+    lambda _kind: (
+        select(upstream_writes.c.path, upstream_writes.c.object_id, upstream_writes.c.recorded_at)
+        .where(
+            build_tenant_condition(operation_objects),
+            operation_objects.c.object_id == bindparam("object_id"),
+            operations.c.id == operation_objects.c.operation_id,
+            # A recipient that was just created shows no earlier value.
+            operations.c.operation != "create_recipient",
+            upstream_writes.c.operation_id == operations.c.id,
+            or_(*(upstream_writes.c.state == each for each in (states.ANSWERED, states.CONFIRMED))),
+            upstream_writes.c.resolved_at > bindparam("since"),
+        )
+        .order_by(upstream_writes.c.recorded_at)
+    )
+)
 SELECT_UNSEEN_BATCHES = Statement(lambda _kind: _build_unseen_batches_query())
 SELECT_RIVALS = Statement(
     lambda _kind: select(operations.c.id, operations.c.instance).where(

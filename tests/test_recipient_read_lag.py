@@ -1,0 +1,92 @@
+"""Changes of a recipient that the service shows a little later than it confirms them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from time import time
+from typing import Any
+
+import pytest
+
+from gateway.simulator import Fault, Service
+from tests.payouts import create_recipient, open_gateway_and_service, request_successfully
+from tests.running_gateway import GatewayUnderTest
+from tests.signed_requests import SigningClient, send_raw
+
+
+async def show_as_now(gateway: GatewayUnderTest, service: Service) -> None:
+    """Lets the service show its only recipient as it is now until its faults are cleared."""
+    (recipient,) = service.find_or_create_tenant().recipients
+    path = f"/v1/recipients/{recipient}"
+    request = SigningClient().build_request(target=path, stamp=int(time()))
+    body = (await send_raw(gateway, request)).body
+    assert json.loads(body)["recipient"]["id"] == recipient
+    service.faults.append(Fault("GET", path, status=200, body=body, times=100))
+
+
+def get_primary_account(service: Service) -> dict[str, Any]:
+    (recipient,) = service.find_or_create_tenant().recipients.values()
+    (account,) = (account for account in recipient.accounts if account.is_primary)
+    return {"type": account.type, **account.fields}
+
+
+def build_wallet(address: str) -> dict[str, Any]:
+    return {"primary": {"method": "wallet"}, "accounts": {"wallet": {"address": address}}}
+
+
+BANK = {
+    "primary": {"method": "bank", "currency": "USD"},
+    "accounts": {
+        "bank": {"country": "US", "accountNum": "1234567890", "routing": "021000021", "name": "Ada"}
+    },
+}
+FIRST_WALLET = build_wallet("ada@wallet.example.com")
+
+
+@pytest.mark.parametrize("is_in_recipient", [False, True], ids=["payout", "recipient"])
+@pytest.mark.parametrize(
+    "change", [build_wallet("eve@wallet.example.com"), BANK], ids=["address", "method"]
+)
+async def test_payout_is_set_back_although_the_change_is_not_shown_yet(
+    change: dict[str, Any], is_in_recipient: bool, tmp_path: Path
+) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        before = get_primary_account(service)
+        await show_as_now(gateway, service)
+        path = f"/recipients/{recipient}" + ("" if is_in_recipient else "/payout-methods")
+
+        def build_body(payout: dict[str, Any]) -> dict[str, Any]:
+            return {"payout": payout} if is_in_recipient else payout
+
+        await request_successfully(gateway, "PATCH", path, build_body(change))
+        assert get_primary_account(service) != before
+        response = await gateway.request("PATCH", f"/v1{path}", build_body(FIRST_WALLET))
+        if response.status != 200:
+            assert (response.status, response.headers["Retry-After"]) == (500, "5"), response.text
+            service.faults.clear()
+            await request_successfully(gateway, "PATCH", path, build_body(FIRST_WALLET))
+        assert get_primary_account(service) == before
+
+
+@pytest.mark.parametrize("is_whole_object", [False, True])
+async def test_recipient_is_set_back_although_the_change_is_not_shown_yet(
+    is_whole_object: bool, tmp_path: Path
+) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        (stored,) = service.find_or_create_tenant().recipients.values()
+        path = f"/recipients/{recipient}"
+        shown = (await request_successfully(gateway, "GET", path))["recipient"]
+        await show_as_now(gateway, service)
+        await request_successfully(
+            gateway, "PATCH", path, {"status": "suspended", "firstName": "Eve"}
+        )
+        assert (stored.status, stored.fields["firstName"]) == ("suspended", "Eve")
+        fields = {"status": shown["status"], "firstName": shown["firstName"]}
+        body = shown if is_whole_object else fields
+        await request_successfully(gateway, "PATCH", path, body)
+        assert (stored.status, stored.fields["firstName"]) == ("active", "Ada")
