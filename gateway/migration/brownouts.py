@@ -70,7 +70,8 @@ async def load_brownouts(
 def _build_interruption(until: datetime, now: datetime) -> Interruption:
     message = (
         "A planned interruption of this interface, which is going away: "
-        f"it answers again at {until:%Y-%m-%dT%H:%M:%SZ}. This request changed nothing."
+        f"it answers again at {until:%Y-%m-%dT%H:%M:%SZ}. This request changed nothing. "
+        "An earlier one that had no answer may have been carried out."
     )
     return Interruption(
         Problem("not_authorized", message), math.ceil((until - now).total_seconds())
