@@ -99,16 +99,18 @@ def drop_unchanged_fields(change: SentPayment, payment: Payment | None) -> SentP
     """
     if payment is None:
         return change
-    body, target_currency = dict(change.body), payment.get("targetCurrency")
+    body, currency = dict(change.body), change.body.get("targetCurrency")
+    shown_currency = payment.get("targetCurrency")
+    # As with an amount, the service may not show the one that was last requested.
+    is_same_currency = {shown_currency, payment.get("asked_currency") or shown_currency} == {
+        currency
+    }
     if _is_unchanged_amount("source", body, payment):
         del body["sourceAmount"]
     # The same number in another currency is a change.
-    if _is_unchanged_amount("target", body, payment) and body.get("targetCurrency") in (
-        None,
-        target_currency,
-    ):
+    if _is_unchanged_amount("target", body, payment) and (currency is None or is_same_currency):
         del body["targetAmount"]
-    if not body.get("targetAmount") and body.get("targetCurrency") == target_currency:
+    if not body.get("targetAmount") and is_same_currency:
         body.pop("targetCurrency", None)
     if (body.get("memo") or None) == (payment.get("memo") or None):
         body.pop("memo", None)

@@ -349,6 +349,7 @@ def _merge_payment_with_request(
     merged["asked_side"] = side = _derive_fixed_side(requested)
     # The service may not show the last change yet.
     merged["asked_amount"] = requested.get(f"{side}Amount")
+    merged["asked_currency"] = requested.get("targetCurrency") if side == "target" else None
     # Field by field: summaries often show no more of a recipient than the id.
     merged["recipient"] = {**(requested.get("recipient") or {}), **(payment.get("recipient") or {})}
     _set_source_or_target_amount(merged, requested, batch)

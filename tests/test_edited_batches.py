@@ -387,6 +387,27 @@ async def test_amount_is_set_back_although_the_service_does_not_show_the_change_
         assert str(paid.amount) == "10.00"
 
 
+async def test_target_currency_is_set_back_although_the_change_is_not_shown_yet(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        target = {"targetAmount": "10.00", "targetCurrency": "EUR"}
+        payment = {"recipient": {"id": await create_recipient(gateway)}, **target}
+        body = {"sourceCurrency": "USD", "payments": [payment]}
+        batch = (await request_successfully(gateway, "POST", "/batches", body))["batch"]["id"]
+        (payment_id,) = await load_payment_ids(gateway, batch)
+        show_summary(service, await load_service_summary(gateway, service))
+        for currency in ("GBP", "EUR"):
+            path, change = (
+                f"/batches/{batch}/payments/{payment_id}",
+                {**target, "targetCurrency": currency},
+            )
+            await request_successfully(gateway, "PATCH", path, change)
+        (paid,) = service.find_or_create_tenant().payments.values()
+        assert (str(paid.amount), paid.currency) == ("10.00", "EUR")
+
+
 @pytest.mark.parametrize("method", ["PATCH", "DELETE"])
 async def test_draft_has_the_payments_as_they_were_last_changed(
     method: str, tmp_path: Path
