@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import math
 import random
-import re
 import threading
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -79,7 +79,7 @@ class ConsoleUnderTest:
 
 @dataclass(slots=True)
 class ConsoleClient:
-    """A browser as the server sees it: cookies, Origin and the CSRF token of forms."""
+    """A browser as the server sees it: credentials, and the Origin of forms."""
 
     session: aiohttp.ClientSession
     url: str
@@ -87,25 +87,13 @@ class ConsoleClient:
     async def get(self, path: str, **headers: str) -> Answer:
         return await self._request("GET", path, headers={"Accept": "text/html", **headers})
 
-    async def post(
-        self, path: str, fields: Mapping[str, str], *, word: str | None = None, **headers: str
-    ) -> Answer:
-        """Sends a form of the page that was fetched last; ``word`` replaces its CSRF token."""
+    async def post(self, path: str, fields: Mapping[str, str], **headers: str) -> Answer:
+        """Sends a form of the console."""
         sent_headers = {"Origin": self.url, "Sec-Fetch-Site": "same-origin", **headers}
         sent_headers = {
             name.replace("_", "-"): value for name, value in sent_headers.items() if value
         }
-        data = {**fields, "csrf": await self.load_csrf_token() if word is None else word}
-        return await self._request("POST", path, headers=sent_headers, data=data)
-
-    async def load_csrf_token(self) -> str:
-        """The CSRF token of the page's forms."""
-        page = await self.get("/explain")
-        match = re.search('name="csrf" value="([0-9a-f]{64})"', page.text)
-        if match is None:
-            match = re.search('name="csrf" value="([0-9a-f]{64})"', (await self.get("/login")).text)
-        assert match
-        return match[1]
+        return await self._request("POST", path, headers=sent_headers, data=dict(fields))
 
     async def _request(self, method: str, path: str, **options: Any) -> Answer:
         async with self.session.request(
@@ -116,8 +104,11 @@ class ConsoleClient:
 
 
 @asynccontextmanager
-async def open_console_client(url: str) -> AsyncIterator[ConsoleClient]:
-    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
+async def open_console_client(url: str, token: str = "") -> AsyncIterator[ConsoleClient]:
+    """``token`` is what the user of the browser has entered as password."""
+    encoded = base64.b64encode(f"operator:{token}".encode()).decode()
+    headers = {"Authorization": f"Basic {encoded}"} if token else {}
+    async with aiohttp.ClientSession(headers=headers) as session:
         yield ConsoleClient(session, url)
 
 

@@ -1,7 +1,6 @@
 """Access control of the admin port: by token, or by loopback.
 
-Programs send the token with each request. Browsers send it once, to the login page, and then the
-session cookie (``session``).
+Programs send the token as a bearer token, browsers as the password of any user name (HTTP Basic).
 
 Without a token the port listens on loopback only. A web page in a browser on this machine could still
 reach it through a host name that resolves to 127.0.0.1 (DNS rebinding). Such a request carries that
@@ -10,12 +9,17 @@ name in its Host header, and is refused.
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import hmac
+from weakref import WeakValueDictionary
+
 import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from gateway.admin.session import COOKIE, Sessions, Throttle, is_equal_constant_time
 from gateway.config.settings import Server
+from gateway.http.client_address import format_address_rate_limit_name, resolve_client_address
 from gateway.operator.preflight import is_loopback_host
 
 log = structlog.get_logger()
@@ -23,74 +27,70 @@ log = structlog.get_logger()
 UNAUTHENTICATED_PATHS = ("/healthz", "/readyz")
 """Health checks of orchestrators and load balancers, which have no token."""
 
-
-LOGIN_PATH = "/login"
-LOGOUT_PATH = "/logout"
-ASSETS_PREFIX = "/assets/"
-"""Needed before login; the console protects these paths itself."""
-
-
 CLIENT_ADDRESS_HEADER = "X-Payout-Gateway-Asked-From"
 """Header in which the parent process passes the client's address to a worker."""
+
+FAILURE_DELAY_SECONDS = 1.0
+"""Delay of the answer to a wrong token."""
+
+MAX_PARALLEL_FAILURES = 4
+"""Wrong tokens of one address that are delayed in parallel; further ones queue."""
 
 
 def create_auth_middleware(server: Server) -> Middleware:
     token = server.admin_token.get_secret_value()
-    sessions = Sessions(token)
-    throttle = Throttle()
+    # Weak: an address is forgotten when no answer to it is delayed any more.
+    delays: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    def is_authenticated(request: web.Request) -> bool:
-        return _has_valid_bearer_token(request, token) or sessions.is_valid(
-            request.cookies.get(COOKIE, "")
-        )
+    async def delay_authentication_failure(address: str) -> None:
+        # An IPv6 network counts as one address, because a client can choose any address in it.
+        address_group = format_address_rate_limit_name(resolve_client_address(address, (), ()))
+        semaphore = delays.setdefault(address_group, asyncio.Semaphore(MAX_PARALLEL_FAILURES))
+        async with semaphore:
+            await asyncio.sleep(FAILURE_DELAY_SECONDS)
 
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if token and not _is_unauthenticated_path(request) and not is_authenticated(request):
-            # Only browsers are redirected: a program would take the login page for its response.
-            if _accepts_html(request):
-                headers = {"Location": LOGIN_PATH, "Cache-Control": "no-store"}
-                return web.Response(status=303, headers=headers)
+        # The raw path: an encoded spelling of these paths must not pass without a token.
+        is_public = request.raw_path.partition("?")[0] in UNAUTHENTICATED_PATHS
+        if token and not is_public and not _has_token(request, token):
             # Without a token nothing was guessed, so there is nothing to slow down or to log.
             if "Authorization" in request.headers:
                 log.warning("admin_token_refused", **{"client.address": request.remote})
-                await throttle.delay_authentication_failure(request.remote or "")
+                await delay_authentication_failure(request.remote or "")
+            # A browser asks its user.
+            is_page = request.method == "GET" and "text/html" in request.headers.get("Accept", "")
             return web.json_response(
-                _build_error_body("not_authorized", "The admin token is missing or wrong."),
+                _build_error_body("The admin token is missing or wrong."),
                 status=401,
-                headers={"WWW-Authenticate": "Bearer"},
+                headers={"WWW-Authenticate": BASIC_CHALLENGE if is_page else "Bearer"},
             )
         if not token and not _has_loopback_host_header(request):
             message = "The admin port requires a local Host header: 127.0.0.1 or localhost."
-            return web.json_response(_build_error_body("not_authorized", message), status=403)
-        response = await handler(request)
-        # A worker has ended the session, but this process verifies its cookie.
-        if request.path == LOGOUT_PATH and response.status == 303:
-            sessions.revoke(request.cookies.get(COOKIE, ""))
-        return response
+            return web.json_response(_build_error_body(message), status=403)
+        return await handler(request)
 
     return authenticate
 
 
-def _is_unauthenticated_path(request: web.Request) -> bool:
-    # The raw path: an encoded spelling of these paths must not pass without a token.
-    path = request.raw_path.partition("?")[0]
-    return path in (*UNAUTHENTICATED_PATHS, LOGIN_PATH) or (
-        path.startswith(ASSETS_PREFIX) and "/" not in path[len(ASSETS_PREFIX) :]
-    )
+BASIC_CHALLENGE = 'Basic realm="payout-gateway, with the admin token as password", charset="UTF-8"'
 
 
-def _accepts_html(request: web.Request) -> bool:
-    """Whether a browser requests a page; without a login it is redirected instead of refused."""
-    return request.method == "GET" and "text/html" in request.headers.get("Accept", "")
-
-
-def _has_valid_bearer_token(request: web.Request, token: str) -> bool:
+def _has_token(request: web.Request, token: str) -> bool:
     headers = request.headers.getall("Authorization", [])
     # With several headers, a proxy in front may have checked a different one.
     scheme, _, given_token = headers[0].partition(" ") if len(headers) == 1 else ("", "", "")
-    is_equal = is_equal_constant_time(given_token.strip(), token)
-    return is_equal and scheme.lower() == "bearer"
+    if scheme.lower() == "basic":
+        try:
+            given_token = base64.b64decode(given_token, validate=True).decode().partition(":")[2]
+        except ValueError:
+            return False
+    elif scheme.lower() != "bearer":
+        return False
+    # In constant time, so that timing does not reveal a matching prefix.
+    return hmac.compare_digest(
+        given_token.strip().encode("utf-8", "surrogateescape"), token.encode()
+    )
 
 
 def _has_loopback_host_header(request: web.Request) -> bool:
@@ -107,5 +107,5 @@ def _strip_port(host: str) -> str:
     return host.partition(":")[0]
 
 
-def _build_error_body(code: str, message: str) -> dict[str, object]:
-    return {"ok": False, "errors": [{"code": code, "message": message}]}
+def _build_error_body(message: str) -> dict[str, object]:
+    return {"ok": False, "errors": [{"code": "not_authorized", "message": message}]}

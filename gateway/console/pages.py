@@ -14,16 +14,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
-from gateway.admin.session import COOKIE, Sessions
 from gateway.console import static_files
 from gateway.console.alerts import HealthChecks
 from gateway.console.dependencies import ConsoleDependencies
-from gateway.console.forms import (
-    CsrfForms,
-    FormRejected,
-    generate_session_cookie_value,
-    set_session_cookie,
-)
+from gateway.console.forms import FormRejected, read_form_fields
 from gateway.storage import StoreUnavailable
 from gateway.storage.audit_log import describe_scope
 from gateway.storage.request_counts import BUCKET_BOUNDS_MS
@@ -73,11 +67,6 @@ class Pages:
     """Renders pages, and wraps views with the handling of errors and forms."""
 
     def __init__(self, dependencies: ConsoleDependencies) -> None:
-        self.sessions = Sessions(dependencies.settings.server.admin_token.get_secret_value())
-        # A key of the state, so that a form of one worker is valid at every other one.
-        self.forms = CsrfForms(
-            dependencies.store.encryption.derive_key_from_oldest("console forms")
-        )
         self._dependencies = dependencies
         self._templates = Environment(
             loader=PackageLoader("gateway.console"),
@@ -101,30 +90,21 @@ class Pages:
             "places": MENU,
             "asset": static_files.format_static_file_url,
             "version": USER_AGENT.partition("/")[2],
-            "needs_login": self.sessions.is_login_required,
         }
 
     def render_page(
         self, request: web.Request, template: str, status: int = 200, **values: Any
     ) -> web.Response:
-        # The token of a form is bound to a cookie, so a browser without one gets a random one: the
-        # login form and a console without login need it too.
-        cookie = request.cookies.get(COOKIE, "")
-        session_cookie = cookie or generate_session_cookie_value()
         text = self._templates.get_template(f"{template}.html.j2").render(
             path=request.path,
             now=self._dependencies.store.clock(),
-            csrf=self.forms.build_token(session_cookie),
             **values,
         )
-        # Not even in the browser's cache, where pages would survive the logout.
+        # Not even in the browser's cache, where pages would remain.
         headers = {**SECURITY_HEADERS, "Cache-Control": "no-store"}
-        response = web.Response(
+        return web.Response(
             text=text, status=status, content_type="text/html", charset="utf-8", headers=headers
         )
-        if not cookie:
-            set_session_cookie(request, response, session_cookie)
-        return response
 
     def render_message(
         self, request: web.Request, status: int, heading: str, text: str, link: tuple[str, str]
@@ -149,12 +129,12 @@ class Pages:
 
         return handle_request
 
-    def wrap_form_view_with_csrf_check(self, view: FormView) -> View:
+    def wrap_form_view(self, view: FormView) -> View:
         """Wraps a view that handles a submitted form: checks that this console's page sent it."""
 
         async def handle_form(request: web.Request) -> web.StreamResponse:
             try:
-                fields = await self.forms.read_verified_form_fields(request)
+                fields = await read_form_fields(request)
             except FormRejected as rejected:
                 link = request.path, "Open the page"
                 return self.render_message(request, 403, "Nothing was done", str(rejected), link)

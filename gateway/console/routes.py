@@ -8,7 +8,6 @@ from gateway.console.alerts import HealthChecks
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.explaining import ExplainPage
 from gateway.console.listings import ComparisonPage, ComparisonsPage, LimitsPage, WritesPage
-from gateway.console.login import LoginPage
 from gateway.console.migration import MigrationPage
 from gateway.console.overview import OverviewPage
 from gateway.console.pages import Pages
@@ -25,9 +24,9 @@ def add_console_routes(application: web.Application, dependencies: ConsoleDepend
     health = HealthChecks(dependencies)
     parts = dependencies, pages, health
     service, switches = ServicePage(*parts), TrafficControlPage(*parts)
-    requests, explain, login = RequestsPage(*parts), ExplainPage(*parts), LoginPage(pages)
-    # Only POST changes something, and only through `form_view`, which checks the token.
-    view, form_view = pages.wrap_view_with_unavailable_page, pages.wrap_form_view_with_csrf_check
+    requests, explain = RequestsPage(*parts), ExplainPage(*parts)
+    # Only POST changes something, and only through `form_view`, which checks its origin.
+    view, form_view = pages.wrap_view_with_unavailable_page, pages.wrap_form_view
     application.add_routes(
         [
             web.get("/", view(OverviewPage(*parts))),
@@ -48,9 +47,6 @@ def add_console_routes(application: web.Application, dependencies: ConsoleDepend
             web.get("/switches/confirm", view(switches.confirm)),
             web.get("/explain", view(explain)),
             web.post("/explain", form_view(explain.explain)),
-            web.get("/login", view(login.show_form)),
-            web.post("/login", form_view(login.log_in)),
-            web.post("/logout", form_view(login.log_out)),
             # Not wrapped: the page about an unavailable database needs its style too.
             web.get("/assets/{name}", serve_static_file),
         ]

@@ -14,7 +14,6 @@ from typing import Any
 import structlog
 import uvloop
 
-from gateway.admin.session import adopt_session_secret
 from gateway.config.settings import ConfigurationError, load_settings
 from gateway.observability import logs
 from gateway.server.app import run_process
@@ -34,7 +33,6 @@ async def run_worker() -> int:
     """Serves until a signal or the parent's exit; returns the exit code."""
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=sys.stdin.fileno()))
     start = WorkerStart(**json.loads(await reader.readline()))
-    adopt_session_secret(bytes.fromhex(start.session_secret))
     try:
         settings = load_settings(Path(start.config_file) if start.config_file else None)
         logs.configure_logging(

@@ -13,7 +13,6 @@ from typing import Any
 import structlog
 
 from gateway.admin.authentication import create_auth_middleware
-from gateway.admin.session import get_session_secret
 from gateway.config.settings import ConfigurationError, Settings, build_url
 from gateway.operator.preflight import check_settings_are_runnable
 from gateway.server.admin_server import AdminServer
@@ -50,7 +49,7 @@ async def supervise_workers(
     reserved_sockets = reserve_port(server.host, server.port, "SERVER__PORT")
     port = find_bound_port(reserved_sockets)
     with _create_socket_folder() as folder:
-        start = str(config_file) if config_file else None, port, get_session_secret().hex()
+        start = str(config_file) if config_file else None, port
         workers = [
             # The number, which is a label of its metrics, stays when it is replaced.
             Worker(WorkerStart(*start, admin_socket=str(folder / str(number))))

@@ -28,11 +28,10 @@ class WorkerStartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WorkerStart:
-    """What a worker is started with. The session secret must not be an argument of a command."""
+    """What a worker is started with."""
 
     config_file: str | None
     port: int
-    session_secret: str
     admin_socket: str
 
 

@@ -1,4 +1,4 @@
-"""Console access: login, sessions, CSRF protection, and data that no page may show."""
+"""Console access: the token, forms of other pages, and data that no page may show."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,8 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
-from gateway.admin import session as admin_session
 from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
 from gateway.admin.authentication import create_auth_middleware as admin_door
-from gateway.admin.session import COOKIE, SESSION_SECONDS, Sessions
 from gateway.server.app import run_gateway
 from gateway.server.listener import WorkerPorts
 from gateway.server.workers.admin_port import (
@@ -67,76 +64,41 @@ async def is_frozen(console: ConsoleUnderTest) -> bool:
         return bool(await list_freezes(store))
 
 
-async def test_token_opens_login_for_browser_and_authorizes_program(tmp_path: Path) -> None:
-    async with (
-        open_token_protected_console(tmp_path) as console,
-        open_console_client(console.url) as client,
-    ):
-        for path in ("/", "/switches", "/metrics"):
-            redirect = await client.get(path)
-            assert (redirect.status, redirect.headers["Location"]) == (303, "/login")
-            unauthorized_response = await client.get(path, Accept="*/*")
-            assert (
-                unauthorized_response.status,
-                unauthorized_response.headers["WWW-Authenticate"],
-            ) == (
-                401,
-                "Bearer",
-            )
-        assert (await client.post("/switches", FREEZE_FORM, word="x")).status == 401
-        login = await client.get("/login")
-        assert login.status == 200
-        assert "<nav" not in login.text
-        for asset_path in re.findall(r'"(/assets/[^"]+)"', login.text):
-            assert (await client.get(asset_path)).status == 200
-        assert (await client.get("/assets/../switches")).status in (303, 404)
-
-        rejected_login = await client.post("/login", {"token": TOKEN[:-1] + "x"})
-        assert rejected_login.status == 403
-        assert TOKEN not in rejected_login.text
-        assert (await client.get("/")).status == 303
-
-        accepted_login = await client.post("/login", {"token": TOKEN})
-        assert (accepted_login.status, accepted_login.headers["Location"]) == (303, "/")
-        cookie = accepted_login.headers["Set-Cookie"]
-        for part in ("HttpOnly", "SameSite=Strict", "Path=/", f"Max-Age={SESSION_SECONDS}"):
-            assert part in cookie
-        assert TOKEN not in cookie
-        assert "Secure" not in cookie
-        for path in (*PAGES, "/metrics"):
-            page = await client.get(path)
-            assert page.status in (200, 404), path
-            assert TOKEN not in page.text
-            assert "Set-Cookie" not in page.headers
-        assert "Log out" in (await client.get("/")).text
-        assert (await client.post("/logout", {})).status == 303
-        assert (await client.get("/")).status == 303
-
-        bearer_header = {"Authorization": f"Bearer {TOKEN}"}
-        assert (await client.get("/", **bearer_header)).status == 200
-
-
-async def test_logout_ends_every_copy_of_the_session(tmp_path: Path) -> None:
-    async with (
-        open_token_protected_console(tmp_path) as console,
-        open_console_client(console.url) as client,
-    ):
-        await client.get("/login")
-        login = await client.post("/login", {"token": TOKEN})
-        copied_cookie = login.headers["Set-Cookie"].partition(";")[0]
-        async with aiohttp.ClientSession() as session:
-            headers = {"Cookie": copied_cookie, "Accept": "text/html"}
-            request_overview = partial(
-                session.get, f"{console.url}/", headers=headers, allow_redirects=False
-            )
-            async with request_overview() as response_before:
-                assert response_before.status == 200
-            assert (await client.post("/logout", {})).status == 303
-            async with request_overview() as response_after:
-                assert (response_after.status, response_after.headers["Location"]) == (
-                    303,
-                    "/login",
-                )
+async def test_browser_is_asked_for_the_token_and_program_for_a_bearer_token(
+    tmp_path: Path,
+) -> None:
+    async with open_token_protected_console(tmp_path) as console:
+        async with open_console_client(console.url) as client:
+            for path in (
+                "/",
+                "/switches",
+                "/metrics",
+                "/assets/console.css",
+                "/assets/../switches",
+            ):
+                page = await client.get(path)
+                assert (page.status, page.text.count("\n")) == (401, 0)
+                assert page.headers["WWW-Authenticate"].startswith("Basic realm=")
+                response = await client.get(path, Accept="*/*")
+                assert (response.status, response.headers["WWW-Authenticate"]) == (401, "Bearer")
+            assert (await client.post("/switches", FREEZE_FORM)).status == 401
+            bearer_header = {"Authorization": f"Bearer {TOKEN}"}
+            assert (await client.get("/", **bearer_header)).status == 200
+        for wrong_token in (TOKEN[:-1] + "x", f"{TOKEN}:", f"x:{TOKEN}"):
+            async with open_console_client(console.url, wrong_token) as client:
+                refused_page = await client.get("/")
+                assert refused_page.status == 401
+                assert TOKEN not in refused_page.text
+        async with open_console_client(console.url, TOKEN) as client:
+            for path in (*PAGES, "/metrics"):
+                page = await client.get(path)
+                assert page.status in (200, 404), path
+                assert TOKEN not in page.text
+                assert "Set-Cookie" not in page.headers
+            for asset_path in re.findall(r'"(/assets/[^"]+)"', (await client.get("/")).text):
+                assert (await client.get(asset_path)).status == 200
+            assert (await client.post("/switches", FREEZE_FORM)).status == 303
+            assert await is_frozen(console)
 
 
 async def test_wrong_tokens_do_not_delay_a_right_one(tmp_path: Path) -> None:
@@ -160,50 +122,6 @@ async def test_wrong_tokens_do_not_delay_a_right_one(tmp_path: Path) -> None:
         assert set(await asyncio.gather(*wrong_attempts)) == {401}
 
 
-async def test_cookie_is_secure_behind_tls(tmp_path: Path) -> None:
-    async with (
-        open_token_protected_console(tmp_path) as console,
-        open_console_client(console.url) as client,
-    ):
-        await client.get("/login")
-        host = console.url.removeprefix("http://")
-        login = await client.post("/login", {"token": TOKEN}, Origin=f"https://{host}")
-        assert login.status == 303
-        assert "Secure" in login.headers["Set-Cookie"]
-
-
-def test_session_ends_with_the_process_which_knows_what_was_revoked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cookie = Sessions(TOKEN).log_in(TOKEN)
-    assert cookie
-    assert Sessions(TOKEN).is_valid(cookie)
-    monkeypatch.setattr(admin_session, "_PROCESS_SECRET", b"of another process")
-    assert not Sessions(TOKEN).is_valid(cookie)
-
-
-def test_session_expires_ends_with_token_change_and_cannot_be_forged() -> None:
-    now = [1_000_000.0]
-    sessions = Sessions(TOKEN, lambda: now[0])
-    cookie = sessions.log_in(TOKEN)
-    assert cookie
-    assert sessions.is_valid(cookie)
-    assert not Sessions(TOKEN + "2", lambda: now[0]).is_valid(cookie)
-    number, expires_at, digest = cookie.split(".")
-    for forged_cookie in (
-        f"{number}.{int(expires_at) + 1}.{digest}",
-        f"{number}.{expires_at}.{'0' * 64}",
-        f"{number}.{expires_at}",
-        f"{cookie} ",
-        "",
-    ):
-        assert not sessions.is_valid(forged_cookie)
-    now[0] += SESSION_SECONDS
-    assert not sessions.is_valid(cookie)
-    assert not Sessions("").is_valid(cookie)
-    assert Sessions("").log_in("") is None
-
-
 CROSS_SITE_HEADERS: list[dict[str, Any]] = [
     {"Origin": "http://evil.example"},
     {"Origin": "null"},
@@ -214,9 +132,6 @@ CROSS_SITE_HEADERS: list[dict[str, Any]] = [
     {"Sec-Fetch-Site": "none"},
     {"Origin": "", "Sec-Fetch-Site": ""},
     {"Content-Type": "text/plain"},
-    {"word": ""},
-    {"word": "0" * 64},
-    {"word": "é"},
 ]
 
 
@@ -226,11 +141,8 @@ async def test_only_forms_of_this_console_change_anything(tmp_path: Path) -> Non
             response = await client.post("/switches", FREEZE_FORM, **headers)
             assert response.status == 403, headers
             assert not await is_frozen(console)
-        async with open_console_client(console.url) as other_client:
-            other_token = await other_client.load_csrf_token()
-        assert (await client.post("/switches", FREEZE_FORM, word=other_token)).status == 403
-        for path in ("/explain", "/service", "/logout", "/login"):
-            assert (await client.post(path, {}, word="")).status == 403
+        for path in ("/explain", "/service"):
+            assert (await client.post(path, {}, Origin="http://evil.example")).status == 403
         for path in (
             "/switches?do=freeze&merchant=demo",
             "/switches/confirm?do=freeze&merchant=*&environment=*",
@@ -243,7 +155,7 @@ async def test_only_forms_of_this_console_change_anything(tmp_path: Path) -> Non
 
 async def test_page_is_refused_to_a_rebound_host_name(tmp_path: Path) -> None:
     async with open_console(tmp_path) as console:
-        for path in ("/", "/login", "/assets/console.css", "/switches"):
+        for path in ("/", "/assets/console.css", "/switches"):
             for host_header in ("Host: rebound.example", "Host: 127.0.0.1.rebound.example:80"):
                 request_text = f"GET {path} HTTP/1.1\r\n{host_header}\r\nAccept: text/html\r\n\r\n"
                 answer = await exchange(console.gateway.running.admin_port, request_text.encode())
@@ -307,10 +219,8 @@ async def test_log_and_audit_log_name_operator_without_secrets(
 ) -> None:
     async with (
         open_token_protected_console(tmp_path) as console,
-        open_console_client(console.url) as client,
+        open_console_client(console.url, TOKEN) as client,
     ):
-        await client.get("/login")
-        await client.post("/login", {"token": TOKEN})
         assert (await client.post("/switches", FREEZE_FORM)).status == 303
         async with open_store(console.gateway.settings.state) as store:
             _import_event, freeze_event = await list_audit_events(store)
@@ -323,10 +233,9 @@ async def test_log_and_audit_log_name_operator_without_secrets(
     assert "Freeze writes of merchant demo, live and sandbox" in log_text
     assert "127.0.0.1" in log_text
     assert TOKEN not in log_text
-    assert COOKIE not in log_text
 
 
-async def test_worker_behind_parent_accepts_login_and_sees_client_address(tmp_path: Path) -> None:
+async def test_worker_behind_parent_sees_client_address(tmp_path: Path) -> None:
     settings = build_settings(
         tmp_path, "http://127.0.0.1:9", server={"port": 0, "admin_port": 0, "admin_token": TOKEN}
     )
@@ -337,20 +246,15 @@ async def test_worker_behind_parent_accepts_login_and_sees_client_address(tmp_pa
             lambda: workers,
             [admin_door(settings.server)],
         )
-        async with (
-            TestServer(parent_application) as server,
-            open_console_client(f"http://127.0.0.1:{server.port}") as client,
-        ):
-            assert (await client.get("/")).headers["Location"] == "/login"
-            assert (await client.post("/switches", FREEZE_FORM, word="x")).status == 401
-            assert (await client.get("/login")).status == 200
-            assert (await client.post("/login", {"token": "wrong"})).status == 403
-            assert (await client.post("/login", {"token": TOKEN})).status == 303
-            assert "Overview" in (await client.get("/")).text
-            address_header = {CLIENT_ADDRESS_HEADER: "203.0.113.9"}
-            assert (await client.post("/switches", FREEZE_FORM, **address_header)).status == 303
-            assert (await client.post("/logout", {})).status == 303
-            assert (await client.get("/")).status == 303
+        async with TestServer(parent_application) as server:
+            url = f"http://127.0.0.1:{server.port}"
+            async with open_console_client(url) as client:
+                assert (await client.get("/")).status == 401
+                assert (await client.post("/switches", FREEZE_FORM)).status == 401
+            async with open_console_client(url, TOKEN) as client:
+                assert "Overview" in (await client.get("/")).text
+                address_header = {CLIENT_ADDRESS_HEADER: "203.0.113.9"}
+                assert (await client.post("/switches", FREEZE_FORM, **address_header)).status == 303
     async with open_store(settings.state) as store:
         _import_event, freeze_event = await list_audit_events(store)
     assert freeze_event.actor == "console, from 127.0.0.1"
