@@ -8,15 +8,14 @@ from typing import Any, Self, cast
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from gateway.admission.load import ConnectionBounds, ConnectionTracker
 from gateway.http import responses
 from gateway.server.connection import MALFORMED_HTTP
 from mappings import errors
 
-ADMIN_BOUNDS = ConnectionBounds(
-    max_connections=64, head_seconds=10, idle_seconds=75, pressed_seconds=2
-)
-"""The admin port's own bounds; its sockets are among ``file_descriptors.OTHER_DESCRIPTORS``."""
+MAX_CONNECTIONS = 64
+"""The sockets are among ``file_descriptors.OTHER_DESCRIPTORS``."""
+
+IDLE_SECONDS = 75
 
 SHUTDOWN_SECONDS = 10
 """Seconds that a shutdown waits for pages."""
@@ -28,37 +27,30 @@ NO_ACCESS_LOG: Any = None
 class AdminConnection(web.RequestHandler):
     """A connection whose errors do not repeat the request, and which may be closed for others."""
 
-    def __init__(self, tracker: ConnectionTracker[AdminConnection], server: web.Server) -> None:
-        self.tracker = tracker
-        self.loop = asyncio.get_running_loop()
+    def __init__(self, connections: dict[AdminConnection, None], server: web.Server) -> None:
+        self.connections = connections
+        """All that are open, of the idle ones that for longest first."""
         self.is_answering = False
         super().__init__(
             server,
-            loop=self.loop,
+            loop=asyncio.get_running_loop(),
             access_log=NO_ACCESS_LOG,
-            keepalive_timeout=ADMIN_BOUNDS.idle_seconds,
+            keepalive_timeout=IDLE_SECONDS,
         )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.tracker.register_connection(self, None)
+        self.connections[self] = None
+        if len(self.connections) > MAX_CONNECTIONS:
+            # Itself if a page is answered on every other one.
+            replaced = next(each for each in self.connections if not each.is_answering)
+            del self.connections[replaced]
+            if replaced.transport is not None:
+                replaced.transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self.tracker.connections.close(self)
+        self.connections.pop(self, None)
         super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        # Data that comes while a page is answered belongs to its body.
-        if not self.is_answering:
-            self.tracker.connections.mark_header_started(self, self.loop.time())
-
-    def abort(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
-
-    def is_stalled(self, _now: float) -> bool:
-        return False  # such a connection is idle, and closed after a while
 
     def handle_error(
         self,
@@ -91,41 +83,32 @@ class AdminServer:
         application.middlewares.append(_track_request)
         application.on_response_prepare.append(_close_after_chunked_body)
         self._runner = web.AppRunner(application, shutdown_timeout=SHUTDOWN_SECONDS)
-        self._tracker: ConnectionTracker[AdminConnection] = ConnectionTracker(
-            ADMIN_BOUNDS, asyncio.get_running_loop().time
-        )
-        self._sweep_task: asyncio.Task[None] | None = None
+        self._connections: dict[AdminConnection, None] = {}
 
     def __call__(self) -> asyncio.Protocol:
         """Creates the protocol of a new connection."""
-        return AdminConnection(self._tracker, cast("web.Server", self._runner.server))
+        return AdminConnection(self._connections, cast("web.Server", self._runner.server))
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
-        self._sweep_task = asyncio.ensure_future(
-            self._tracker.close_slow_connections_periodically()
-        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        # The sweep ends last: it closes connections for which the cleanup would wait.
         await self._runner.cleanup()
-        if self._sweep_task is not None:
-            self._sweep_task.cancel()
 
 
 @web.middleware
 async def _track_request(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Exempts the connection from the timeout of a head while a page is answered."""
+    """Exempts the connection from being closed for others while a page is answered."""
     connection = cast("AdminConnection", request.protocol)
-    table, clock = connection.tracker.connections, connection.loop.time
     connection.is_answering = True
-    table.start_request(connection, clock())
     try:
         return await handler(request)
     finally:
         connection.is_answering = False
-        table.mark_connection_idle(connection, clock())
+        if connection in connection.connections:
+            del connection.connections[connection]
+            connection.connections[connection] = None
 
 
 async def _close_after_chunked_body(request: web.BaseRequest, response: web.StreamResponse) -> None:
