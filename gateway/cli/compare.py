@@ -33,13 +33,12 @@ from gateway.cli.output import (
     show_progress,
 )
 from gateway.compare.endpoints import Side
-from gateway.compare.findings import Findings
+from gateway.compare.findings import Entry, Findings
 from gateway.compare.id_map import IdMap
 from gateway.compare.inputs import load_inputs, read_input_text
 from gateway.compare.masking import Redactor
 from gateway.compare.page import render_report_page
-from gateway.compare.report import build_report, redact_api_keys
-from gateway.compare.report_schema import DifferenceEntry, NotComparedEntry, OperationEntry, Report
+from gateway.compare.report import Report, build_report, redact_api_keys
 from gateway.compare.requests import InputError
 from gateway.compare.rules import Rule, Rules, parse_rules
 from gateway.compare.run import Options, Run
@@ -260,7 +259,7 @@ def _print_report(report: Report) -> None:
         click.echo(f"\n{report['sentence']}")
 
 
-def _print_uncompared(title: str, steps: list[NotComparedEntry]) -> None:
+def _print_uncompared(title: str, steps: list[Entry]) -> None:
     if steps:
         click.echo(f"\n{title}:")
     for step in steps[:MAX_SKIPPED]:
@@ -270,13 +269,13 @@ def _print_uncompared(title: str, steps: list[NotComparedEntry]) -> None:
         click.echo(f"  … and {len(steps) - MAX_SKIPPED} more")
 
 
-def _build_operation_row(operation: OperationEntry) -> list[str]:
+def _build_operation_row(operation: Entry) -> list[str]:
     statuses = ", ".join(f"{pair}: {count}" for pair, count in operation["statuses"].items())
     counts = (operation["compared"], operation["equal"], operation["different"])
     return [operation["request"], *map(str, counts), statuses]
 
 
-def _build_difference_row(difference: DifferenceEntry) -> list[str]:
+def _build_difference_row(difference: Entry) -> list[str]:
     example = difference["examples"][0]
     values = (example["control"]["text"], example["candidate"]["text"])
     return [

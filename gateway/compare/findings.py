@@ -9,12 +9,14 @@ from typing import Any
 
 from gateway.compare.differences import Difference, DifferenceKind
 from gateway.compare.masking import Redactor
-from gateway.compare.report_schema import DifferenceEntry, ExampleEntry, NotComparedEntry
 from gateway.compare.requests import RequestedOperation
 from gateway.compare.rules import Rule
 from gateway.compare.steps import Step
 
 MAX_NOTES = 5
+
+Entry = dict[str, Any]
+"""An entry of the report."""
 
 _FindingKey = tuple[RequestedOperation, DifferenceKind, str]
 
@@ -35,7 +37,7 @@ class NotCompared:
     and writes were not allowed.
     """
 
-    entry: NotComparedEntry
+    entry: Entry
     is_write_withheld: bool = False
 
 
@@ -49,7 +51,7 @@ class Findings:
     redactor: Redactor
     max_examples: int = 5
     tallies: dict[RequestedOperation, Tally] = field(default_factory=dict)
-    found_by_key: dict[_FindingKey, DifferenceEntry] = field(default_factory=dict)
+    found_by_key: dict[_FindingKey, Entry] = field(default_factory=dict)
     rule_uses: Counter[Rule] = field(default_factory=Counter)
     not_sent: list[NotCompared] = field(default_factory=list)
     skipped: list[NotCompared] = field(default_factory=list)
@@ -82,7 +84,7 @@ class Findings:
                     )
             seen_keys.add(key)
 
-    def _find_or_create_finding(self, key: _FindingKey, difference: Difference) -> DifferenceEntry:
+    def _find_or_create_finding(self, key: _FindingKey, difference: Difference) -> Entry:
         operation, kind, _ = key
         if key not in self.found_by_key:
             path = self.redactor.redact_normal_path(difference.control_path)
@@ -100,7 +102,7 @@ class Findings:
 
     def _build_example(
         self, step: Step, request: str, statuses: tuple[int, int], difference: Difference
-    ) -> ExampleEntry:
+    ) -> Entry:
         redactor, path = self.redactor, difference.control_path
         return {
             "input": step.source,
@@ -116,8 +118,8 @@ class Findings:
             "note": redactor.remove_api_keys(difference.note),
         }
 
-    def list_differences(self) -> list[DifferenceEntry]:
-        def build_key(item: tuple[_FindingKey, DifferenceEntry]) -> tuple[Any, ...]:
+    def list_differences(self) -> list[Entry]:
+        def build_key(item: tuple[_FindingKey, Entry]) -> tuple[Any, ...]:
             (operation, kind, _), entry = item
             return (build_sort_key(operation), -entry["answers"], entry["path"], kind)
 

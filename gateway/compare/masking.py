@@ -14,7 +14,6 @@ from urllib.parse import unquote
 
 from gateway.compare import paths
 from gateway.compare.paths import Path
-from gateway.compare.report_schema import Value
 from gateway.compare.requests import OBJECT_ID, is_public_path_part
 from gateway.compare.strict_json import ABSENT, Number, describe_json_type, dumps_strict
 
@@ -153,7 +152,8 @@ class Redactor:
     api_keys: tuple[str, ...] = ()
     is_unmasked: bool = False
 
-    def redact_value(self, path: Path, value: Any) -> Value:
+    def redact_value(self, path: Path, value: Any) -> dict[str, str]:
+        """Returns the JSON type of a value (or ``nothing``), and the text that is shown."""
         return {"type": describe_json_type(value), "text": self._format_value(path, value)}
 
     def redact_path(self, path: Path) -> str:

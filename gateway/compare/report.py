@@ -1,28 +1,28 @@
-"""Builds the report of a comparison."""
+"""Builds the report of a comparison: what ``--json`` writes and the page renders.
+
+``deploy/compare/README.md`` describes its fields. Within a version, fields may be added; none is
+renamed, removed or given another meaning. Values are masked unless ``--show-values`` is given.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.compare.endpoints import Side
 from gateway.compare.findings import Findings, build_sort_key
 from gateway.compare.masking import Redactor
-from gateway.compare.report_schema import (
-    EXIT_CODES,
-    FORMAT,
-    VERSION,
-    Counts,
-    OperationEntry,
-    Report,
-    Result,
-    RuleEntry,
-    SideEntry,
-)
 from gateway.compare.rules import IdRule, Rules
 from gateway.compare.run import Run
+
+FORMAT, VERSION = "payout-gateway compare", 1
+
+EXIT_CODES = {"equal": 0, "different": 1, "could not run": 2}
+"""By result."""
+
+Report = dict[str, Any]
 
 
 def build_report(run: Run) -> Report:
@@ -70,7 +70,7 @@ def build_report(run: Run) -> Report:
     }
 
 
-def _decide_result(run: Run, counts: Counts) -> Result:
+def _decide_result(run: Run, counts: Mapping[str, int]) -> str:
     # A difference is a definite result, even if other steps failed.
     if counts["differences"]:
         return "different"
@@ -84,7 +84,7 @@ def _count_skipped(run: Run) -> int:
     return sum(not skipped_step.is_write_withheld for skipped_step in run.findings.skipped)
 
 
-def _build_result_sentence(run: Run, counts: Counts, result: Result) -> str:
+def _build_result_sentence(run: Run, counts: Mapping[str, int], result: str) -> str:
     compared = _format_count(counts["compared"], "answer")
     if result == "different":
         found = _format_count(counts["differences"], "difference")
@@ -99,7 +99,7 @@ def _build_result_sentence(run: Run, counts: Counts, result: Result) -> str:
     return "Nothing was compared."
 
 
-def _build_remarks(run: Run, counts: Counts) -> Iterator[str]:
+def _build_remarks(run: Run, counts: Mapping[str, int]) -> Iterator[str]:
     """Yields what was left out."""
     if run.stop_reason and counts["compared"]:
         yield f"The comparison ended early: {run.stop_reason}."
@@ -160,7 +160,7 @@ def _is_unencrypted_remote_url(url: str) -> bool:
     return parts.scheme == "http" and not is_local
 
 
-def _count_results(run: Run, difference_count: int) -> Counts:
+def _count_results(run: Run, difference_count: int) -> dict[str, int]:
     findings = run.findings
     compared = sum(tally.compared for tally in findings.tallies.values())
     different = sum(tally.different for tally in findings.tallies.values())
@@ -176,7 +176,7 @@ def _count_results(run: Run, difference_count: int) -> Counts:
     }
 
 
-def _build_operation_entries(findings: Findings) -> list[OperationEntry]:
+def _build_operation_entries(findings: Findings) -> list[dict[str, Any]]:
     tallies = sorted(findings.tallies.values(), key=lambda tally: build_sort_key(tally.operation))
     return [
         {
@@ -194,7 +194,7 @@ def _build_operation_entries(findings: Findings) -> list[OperationEntry]:
     ]
 
 
-def _build_side_entry(side: Side) -> SideEntry:
+def _build_side_entry(side: Side) -> dict[str, Any]:
     durations = sorted(side.durations_seconds)
     return {
         "url": side.url,
@@ -204,7 +204,7 @@ def _build_side_entry(side: Side) -> SideEntry:
     }
 
 
-def _build_rule_entries(run: Run, rule_sets: list[Rules]) -> list[RuleEntry]:
+def _build_rule_entries(run: Run, rule_sets: list[Rules]) -> list[dict[str, Any]]:
     if not run.options.allow_writes:
         rule_sets = [rules.rules_for_runs_without_writes for rules in rule_sets]
     # A dict keeps the order of rules and drops those that several steps share.
@@ -241,4 +241,4 @@ def redact_api_keys(report: Report, redactor: Redactor) -> Report:
             return {redact_value(key): redact_value(item) for key, item in value.items()}
         return [redact_value(item) for item in value] if isinstance(value, list | tuple) else value
 
-    return cast("Report", redact_value(report))
+    return {name: redact_value(value) for name, value in report.items()}

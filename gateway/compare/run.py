@@ -29,7 +29,6 @@ from gateway.compare.endpoints import (
 from gateway.compare.findings import Findings, NotCompared
 from gateway.compare.id_map import IdMap
 from gateway.compare.paths import Path
-from gateway.compare.report_schema import NotComparedEntry
 from gateway.compare.requests import ID_IN_TEXT, OBJECT_ID
 from gateway.compare.steps import (
     OWN_VARIABLE,
@@ -324,7 +323,7 @@ class Run:
     def _build_not_compared(
         self, step: Step, reason: str, is_write_withheld: bool = False
     ) -> NotCompared:
-        entry: NotComparedEntry = {
+        entry = {
             "input": step.source,
             "step": step.number,
             "name": step.name,

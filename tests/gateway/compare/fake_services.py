@@ -17,8 +17,7 @@ from gateway.compare.findings import Findings
 from gateway.compare.id_map import IdMap
 from gateway.compare.inputs import parse_input
 from gateway.compare.masking import Redactor
-from gateway.compare.report import build_report, redact_api_keys
-from gateway.compare.report_schema import Report
+from gateway.compare.report import Report, build_report, redact_api_keys
 from gateway.compare.rules import Rules
 from gateway.compare.run import Options, Run
 

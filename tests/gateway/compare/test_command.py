@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 
-from gateway.compare.report_schema import FORMAT, VERSION, Report
+from gateway.compare.report import FORMAT, VERSION
 from tests.gateway.compare.fake_services import (
     CANDIDATE_KEY,
     CONTROL_KEY,
@@ -180,17 +179,16 @@ async def test_output_contains_no_key_and_no_personal_data(tmp_path: Path) -> No
     assert stat.S_IMODE((tmp_path / "out.json").stat().st_mode) == 0o600
 
 
-async def test_json_report_matches_schema(tmp_path: Path) -> None:
+async def test_json_report_has_the_documented_fields(tmp_path: Path) -> None:
     async with open_two_services(lambda _: PlannedResponse({"ok": 1}, 200)) as (control, candidate):
         result = await run_compare(tmp_path, control.url, candidate.url, "reads.txt", "--json", "-")
     report = json.loads(result.stdout)
     assert [*report][:2] == ["format", "version"]
     assert (report["format"], report["version"]) == (FORMAT, VERSION)
-    report_type = TypeAdapter(Report)
-    validated_report = report_type.dump_python(
-        report_type.validate_json(result.stdout, strict=True), mode="json"
-    )
-    assert validated_report == report, "validation drops keys that the schema does not name"
+    documentation = Path("deploy/compare/README.md").read_text()
+    table = documentation.partition("\n| field | content |\n|---|---|\n")[2]
+    rows = [row.split("|")[1] for row in table.partition("\n\n")[0].splitlines()]
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(report)
     assert (report["result"], report["exit_code"], result.returncode) == ("different", 1, 1)
 
 
