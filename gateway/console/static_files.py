@@ -9,7 +9,7 @@ from importlib.resources import files
 from aiohttp import web
 
 CONTENT_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-FILE_NAMES = ("console.css", "console.js", "explain.js", "icon.svg")
+FILE_NAMES = ("console.css", "console.js", "icon.svg")
 
 
 # Read once: the files are part of the package.

@@ -28,10 +28,12 @@ async def test_each_field_is_linked_to_its_translation(
     page = await console_client.post("/explain", {"request": CREATE_CURL})
     assert page.status == 200
     source_names = dict(
-        re.findall(r'data-sent="(\d+)"><span class="what"><span class="name">([^<]+)<', page.text)
+        re.findall(
+            r'id="sent-(\d+)"[^>]*><span class="what"><span class="name">([^<]+)<', page.text
+        )
     )
     target_names = dict(
-        re.findall(r'data-given="(\d+)">.*?<span class="name">([^<]+)</span>', page.text)
+        re.findall(r'href="#sent-(\d+)".*?<span class="name">([^<]+)</span>', page.text)
     )
     assert {name: target_names[field_number] for field_number, name in source_names.items()}[
         "payout.accounts.bank.routing"
