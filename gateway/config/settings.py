@@ -183,13 +183,6 @@ SECRET_KEYS = (("server", "admin_token"), ("upstream", "proxy_credentials"))
 """Keys that only a variable or a separate file may set, not the configuration file."""
 
 
-REMOVED_KEYS = (
-    *("load.head_seconds", "load.pressed_seconds", "load.body_seconds"),
-    *("upstream.bytes_per_second", "comparing.queue", "server.public_urls"),
-)
-"""Keys of earlier versions, which are constants now."""
-
-
 def _iter_secret_key_problems(document: dict[str, Any], config_file: ConfigFile) -> Iterator[str]:
     for section, key in SECRET_KEYS:
         section_values = document.get(section)
@@ -213,11 +206,9 @@ def _describe_validation_error(error: ValidationError, config_file: ConfigFile) 
     for loc, message in list_problems(error, _map_section_fields_by_key, "key"):
         problem, known_keys = message, list(_map_section_fields_by_key(loc[:-1]))
         # There are so few that naming them helps.
-        if (key := ".".join(map(str, loc))) in REMOVED_KEYS:
-            problem = "is not a setting any more; remove it"
-        elif message == "unknown key" and 0 < len(known_keys) < 3:
+        if message == "unknown key" and 0 < len(known_keys) < 3:
             problem = f"{message}; valid keys: {', '.join(known_keys)}"
-        yield _format_problem_with_location(key, problem, config_file)
+        yield _format_problem_with_location(".".join(map(str, loc)), problem, config_file)
 
 
 def _map_section_fields_by_key(section: Sequence[int | str]) -> Mapping[str, FieldInfo]:

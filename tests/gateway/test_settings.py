@@ -248,8 +248,6 @@ def test_mistyped_key_gets_a_suggestion(
     assert problem_text.endswith("live.base_ulr: unknown key; did you mean base_url?")
     assert load_only_problem("[server.port]\nx = 1").startswith("gateway.toml:1: server.port: ")
     assert load_only_problem("[limits]\ncolour = 1") == "gateway.toml:2: limits.colour: unknown key"
-    removed_problem = "gateway.toml:2: load.head_seconds: is not a setting any more; remove it"
-    assert load_only_problem("[load]\nhead_seconds = 5") == removed_problem
     monkeypatch.setenv("PAYOUT_GATEWAY_SERVER__PROT", "9000")
     variable = "environment variable PAYOUT_GATEWAY_SERVER__PROT"
     assert load_only_problem("") == f"{variable}: unknown key; did you mean port?"

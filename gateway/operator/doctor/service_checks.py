@@ -1,14 +1,22 @@
-"""Checks each configured environment, with the credentials of its first active key."""
+"""Checks each environment's service, with reads signed with the credentials of its first key."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from urllib.parse import urlencode
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import urlencode, urlsplit
 
 from gateway.auth.key_rows import ListedKey, load_credentials, load_listed_keys
+from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
-from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding
-from gateway.operator.doctor.remote_checks import ServiceProbe, is_accepted
+from gateway.operator.account_checks import FORBIDDEN_ADVICE
+from gateway.operator.doctor.findings import (
+    ALL_ENVIRONMENTS,
+    Finding,
+    State,
+    advise_on_unreachable_address,
+)
 from gateway.operator.doctor.stored_findings import (
     ENDPOINTS_CHECK,
     SIGNATURE_CHECK,
@@ -20,12 +28,14 @@ from gateway.storage import Store
 from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
-from gateway.upstream.optional_endpoints import (
-    MISSING_STATUSES,
-    OptionalEndpoints,
-)
+from gateway.upstream.http_connection import Reply
+from gateway.upstream.optional_endpoints import MISSING_STATUSES, OptionalEndpoints
 from mappings.effects import JSON, Call
-from mappings.failures import Failure, Refused, Unreachable
+from mappings.failures import Failure, Refused, Unknown, Unreachable
+
+PROBE_TARGET = "/v1/recipients?page=1&pageSize=1"
+TARGET_WITHOUT_QUERY = "/v1/recipients"
+"""A target without a query: its signature is the same for both values of signed_target."""
 
 LIST_ENDPOINT = "GET /batches"
 LIST_CALL = Call("GET", "/batches", query={"page": "1", "pageSize": "1"}, probe_ids=())
@@ -43,17 +53,11 @@ async def check_service_per_environment(
         problem = "no key is imported, so every client is refused"
         findings.append(Finding(ALL_ENVIRONMENTS, "keys", "error", problem, "run `keys import`"))
     for name in environments:
-        # One key is enough for most checks: all credentials are signed in the same way.
+        # One key is enough: all credentials are signed in the same way.
         key = next((key for key in keys if key.environment == name), None)
         credentials = await load_credentials(store, key.tenant) if key else None
-        probe = ServiceProbe(settings, upstream, name, credentials, key.name if key else "")
-        findings += await probe.check_reachability_and_credentials()
-        findings += _iter_signature_scope_findings(probe, settings, capabilities)
-        findings += _check_clock(probe, upstream)
-        findings += iter_rehearsal_findings(name, capabilities)
-        findings += [
-            finding async for finding in _check_optional_endpoints(probe, settings, capabilities)
-        ]
+        check = _ServiceCheck(settings, upstream, capabilities, name, credentials)
+        findings += await check.run(key.name if key else "")
     return findings
 
 
@@ -75,128 +79,300 @@ def _iter_unconfigured_environment_findings(
         yield Finding(name, "keys", "error", description, advice)
 
 
-def _iter_signature_scope_findings(
-    probe: ServiceProbe, settings: Settings, capabilities: CapabilityCache
-) -> Iterator[Finding]:
-    """Reports whether signatures cover the query. A refused form was already reported by ``probe``."""
-    name, setting = probe.name, settings.upstream.signed_target
-    if probe.accepted_reply:
-        suffix = "" if setting == "auto" else " as configured,"
-        yield Finding(
-            name, SIGNATURE_CHECK, "ok", f"{probe.target_form}:{suffix} accepted just now"
+class _ServiceCheck:
+    """The checks of one environment, and what they have found so far."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        upstream: UpstreamClient,
+        capabilities: CapabilityCache,
+        name: str,
+        credentials: Credentials | None,
+    ) -> None:
+        self._settings = settings
+        self._upstream = upstream
+        self._capabilities = capabilities
+        self._name = name
+        self._credentials = credentials
+        self._key_prefix = f"{credentials.access_key_prefix}…" if credentials else ""
+        self._url = settings.environments.map_base_urls_by_environment()[name]
+        self._findings: list[Finding] = []
+        self._accepted_reply: Reply | None = None
+        """The service's answer to a signed read, if it accepted one."""
+        self._skip_reason = ""
+        """Why there is none."""
+
+    async def run(self, key_name: str) -> list[Finding]:
+        if self._credentials is None:
+            self._skip_reason = "no key of this environment is imported"
+            self._add("keys", "warning", "no key is imported", "run `keys import`")
+            self._add_skipped("reachable")
+            self._add_skipped("credentials")
+        else:
+            await self._check_credentials(self._credentials, key_name)
+        self._check_signature_scope()
+        self._check_clock()
+        self._findings += iter_rehearsal_findings(self._name, self._capabilities)
+        if self._settings.upstream.inferred_operations == "use":
+            await self._check_forced_optional_endpoints()
+        else:
+            await self._check_optional_endpoints()
+        return self._findings
+
+    def _add(self, check_name: str, state: State, result: str, advice: str = "") -> None:
+        self._findings.append(Finding(self._name, check_name, state, result, advice))
+
+    def _add_skipped(self, check_name: str, known: str = "") -> None:
+        advice = "fix the errors above first" if self._credentials else "run `keys import`"
+        self._add(check_name, "skipped", f"{known}skipped: {self._skip_reason}", advice)
+
+    async def _read(self, target: str, environment: str = "") -> Reply:
+        """Sends a signed read. Raises Unreachable and Unknown."""
+        if self._credentials is None:
+            raise Unreachable(self._skip_reason)
+        return await self._upstream.send(
+            environment or self._name,
+            self._credentials,
+            "GET",
+            target,
+            None,
+            request_id="doctor",
+            write=False,
         )
-    elif not probe.is_form_refused:
-        stored = build_scope_finding(name, settings.upstream, capabilities)
-        result = f"{stored.result}; {_describe_skip_reason(probe)}"
-        yield Finding(name, SIGNATURE_CHECK, "skipped", result, probe.advice_if_skipped)
+
+    async def _is_accepted_without_query(self, environment: str) -> bool:
+        """Whether an environment accepts the credentials.
+
+        Safe to try elsewhere: a signature is valid only for this path and a few seconds.
+        """
+        try:
+            return _is_accepted(await self._read(TARGET_WITHOUT_QUERY, environment))
+        except (Unreachable, Unknown):
+            return False
+
+    # Address and credentials
+
+    async def _check_credentials(self, credentials: Credentials, key_name: str) -> None:
+        try:
+            reply = await self._read(PROBE_TARGET)
+            # Twice: the clock skew is only corrected after two answers agree.
+            reply = await self._read(PROBE_TARGET)
+        except (Unreachable, Unknown) as failure:
+            self._skip_reason = "the service was not reached"
+            advice = advise_on_unreachable_address(str(failure), self._url)
+            self._add("reachable", "error", str(failure), advice)
+            self._add_skipped("credentials")
+            return
+        self._add("reachable", "ok", f"answers in {reply.seconds * 1000:.0f} ms")
+        if _is_accepted(reply):
+            self._accepted_reply = reply
+            self._add("credentials", "ok", f"access key {self._key_prefix} is accepted")
+        elif reply.status == 401:
+            self._skip_reason = "the service refuses signed requests"
+            await self._diagnose_refused_credentials(credentials, key_name)
+        # The legacy interface answers 403 invalid_api_key, the current one 401.
+        elif reply.status == 403 and b"invalid_api_key" not in bytes(reply.body):
+            self._skip_reason = "the service does not permit requests"
+            self._add("credentials", "error", "not permitted (403)", FORBIDDEN_ADVICE)
+        else:
+            self._skip_reason = "the server at this address is not the service"
+            self._add("base_url", "error", *self._describe_wrong_address(reply))
+            self._add_skipped("credentials")
+
+    def _describe_wrong_address(self, reply: Reply) -> tuple[str, str]:
+        """Returns what answers at the address, and advice."""
+        if reply.status == 403:
+            return (
+                "the legacy interface answers at this address: it requires an X-API-Key",
+                f"{self._url} belongs to legacy_base_url; set base_url to the current interface's",
+            )
+        if reply.status >= 500:
+            advice = (
+                "wait until the service, or the proxy in front of it, recovers; if it never "
+                f"worked, check that {self._url} is the current interface's address"
+            )
+            return f"the service fails (status {reply.status})", advice
+        description = f"the answer is not of the service (status {reply.status})"
+        target = urlsplit(reply.headers.get("Location", ""))
+        if 300 <= reply.status < 400 and target.hostname:
+            description += f": it redirects to {target.scheme}://{target.hostname}"
+        advice = f"check that {self._url} is the current interface's address, without /v1"
+        return description, f"{advice}{self._path_hint}"
+
+    @property
+    def _path_hint(self) -> str:
+        """A hint if base_url has a path, because a proxy that strips it breaks signatures."""
+        path = urlsplit(self._url).path
+        return f"; perhaps remove the path {path} from base_url" if path else ""
+
+    async def _diagnose_refused_credentials(self, credentials: Credentials, key_name: str) -> None:
+        """Finds out why credentials are refused: the signature scope, or the wrong environment."""
+        # With "auto", the client has already tried both forms.
+        form = self._settings.upstream.signed_target
+        if form != "auto" and await self._is_accepted_without_query(self._name):
+            self._skip_reason = f"the service does not accept signatures over the {form}"
+            accepted = f"access key {self._key_prefix} is accepted if there is no query to sign"
+            self._add("credentials", "ok", accepted)
+            advice = 'set upstream.signed_target to "auto"'
+            self._add(SIGNATURE_CHECK, "error", self._skip_reason, advice)
+            return
+        # It has --no-verify, because `rotate-secret` compares the new credentials with the stored
+        # ones, which are refused. Ready to paste, even if the key's name has spaces.
+        replacement = (
+            "make sure that the new ones belong to the same merchant (the gateway cannot compare "
+            f"them with refused ones), then run `payout-gateway keys rotate-secret "
+            f"{shlex.quote(key_name)} --no-verify`"
+        )
+        # A common mistake: the credentials of one environment imported for the other.
+        for other in self._settings.environments.map_configured_environments_by_name():
+            if other != self._name and await self._is_accepted_without_query(other):
+                self._add(
+                    "credentials",
+                    "error",
+                    f"access key {self._key_prefix} is refused here but accepted by {other}",
+                    f'the credentials belong to {other}: import the key with "environment": '
+                    f'"{other}", or replace the credentials: {replacement}',
+                )
+                return
+        cause = (
+            "access_key and secret_key look swapped"
+            if credentials.look_swapped
+            else "check that the credentials belong to this environment, that access_key and "
+            "secret_key are not swapped, and that vocabulary.current has the service's scheme and "
+            f"timestamp_header{self._path_hint}"
+        )
+        self._add(
+            "credentials",
+            "error",
+            f"access key {self._key_prefix} is refused",
+            f"{cause}. To replace the credentials, {replacement}",
+        )
+
+    # Signature scope and clock
+
+    def _check_signature_scope(self) -> None:
+        """Reports whether signatures cover the query, unless a refused form was reported."""
+        if self._accepted_reply:
+            form = self._upstream.signed_target.find_form(self._name)
+            suffix = "" if self._settings.upstream.signed_target == "auto" else " as configured,"
+            self._add(SIGNATURE_CHECK, "ok", f"{form}:{suffix} accepted just now")
+        elif all(finding.check_name != SIGNATURE_CHECK for finding in self._findings):
+            stored = build_scope_finding(self._name, self._settings.upstream, self._capabilities)
+            self._add_skipped(SIGNATURE_CHECK, f"{stored.result}; ")
+
+    def _check_clock(self) -> None:
+        offset = self._upstream.clock.offset(self._name)
+        if abs(offset) >= NOTEWORTHY_SKEW_SECONDS:
+            advice = "the gateway corrects for it, but synchronize this machine's clock (NTP)"
+            direction = "behind" if offset > 0 else "ahead of"
+            result = f"this machine is {abs(offset):.0f} s {direction} the service"
+            self._add("clock", "warning", result, advice)
+        elif self._accepted_reply is None:
+            self._add_skipped("clock")
+        elif "Date" not in self._accepted_reply.headers:
+            advice = "no action needed while calls are accepted; keep this machine's clock synchronized (NTP)"
+            self._add("clock", "warning", "the service's answers have no Date header", advice)
+        else:
+            self._add("clock", "ok", "in sync with the service")
+
+    # Optional endpoints
+
+    async def _check_optional_endpoints(self) -> None:
+        for stored in iter_endpoint_findings(
+            self._name, self._settings.upstream, self._capabilities
+        ):
+            is_tried = stored.check_name == LIST_ENDPOINT and self._accepted_reply is not None
+            if not (is_tried and await self._try_batch_list()):
+                self._findings.append(stored)
+
+    async def _try_batch_list(self) -> bool:
+        """Tries the list now; returns whether it was answered."""
+        capability = self._capabilities.get(self._name, f"inferred {LIST_ENDPOINT}") or {}
+        refusals: list[int] = []
+
+        async def send_call(call: Call) -> JSON:
+            try:
+                reply = await self._read(f"/v1{call.path}?{urlencode(call.query)}")
+            except (Unreachable, Unknown):
+                raise Unreachable("no answer") from None
+            if _is_accepted(reply):
+                return {}
+            # `probe_endpoint` also sends a documented read, to distinguish a missing path from a
+            # service that is down.
+            if call is LIST_CALL:
+                refusals.append(reply.status)
+            raise Refused(reply.status)
+
+        try:
+            # Stores the result, so that running gateways use it too.
+            is_available = await OptionalEndpoints("auto", self._capabilities).probe_endpoint(
+                LIST_CALL, self._name, send_call
+            )
+        except Failure:
+            if refusals:
+                self._add(LIST_ENDPOINT, "warning", *_describe_unclear_list(refusals[-1]))
+            return bool(refusals)
+        if is_available:
+            self._add(LIST_ENDPOINT, "ok", "the service has it: it answered just now")
+            return True
+        result = (
+            f"the service does not have it: it answered status {refusals[-1]} just now; batches "
+            "are listed from the gateway's records"
+        )
+        if not capability.get("present"):
+            self._add(LIST_ENDPOINT, "ok", result)
+            return True
+        self._add(
+            LIST_ENDPOINT,
+            "warning",
+            f"{result}. It had it before: batches created elsewhere are no longer listed",
+            "if a proxy in front of the service gave this answer, fix the proxy and run `doctor` "
+            "again",
+        )
+        return True
+
+    async def _check_forced_optional_endpoints(self) -> None:
+        """Checks the setting "use", which requires all optional endpoints, by trying one read."""
+        setting = 'upstream.inferred_operations is "use"'
+        if self._accepted_reply is None:
+            self._add_skipped(ENDPOINTS_CHECK, f"{setting}; ")
+            return
+        try:
+            reply = await self._read(f"/v1{LIST_CALL.path}?{urlencode(LIST_CALL.query)}")
+        except (Unreachable, Unknown):
+            reply = None
+        if reply is not None and _is_accepted(reply):
+            result = f"{setting}; the service answered {LIST_ENDPOINT} just now"
+            self._add(ENDPOINTS_CHECK, "ok", result)
+        elif reply is not None and reply.status in MISSING_STATUSES:
+            result = f"the service answered {LIST_ENDPOINT} with status {reply.status} just now, but {setting}"
+            advice = 'set upstream.inferred_operations to "auto"'
+            self._add(ENDPOINTS_CHECK, "error", result, advice)
+        else:
+            result = (
+                f"{setting}; the answer to {LIST_ENDPOINT} does not show whether the service has it"
+            )
+            self._add(ENDPOINTS_CHECK, "warning", result, "fix the errors above first")
 
 
-def _describe_skip_reason(probe: ServiceProbe) -> str:
-    return f"skipped: {probe.failure_reason}"
-
-
-def _check_clock(probe: ServiceProbe, upstream: UpstreamClient) -> Iterator[Finding]:
-    name, offset = probe.name, upstream.clock.offset(probe.name)
-    if abs(offset) >= NOTEWORTHY_SKEW_SECONDS:
-        advice = "the gateway corrects for it, but synchronize this machine's clock (NTP)"
-        direction = "behind" if offset > 0 else "ahead of"
-        description = f"this machine is {abs(offset):.0f} s {direction} the service"
-        yield Finding(name, "clock", "warning", description, advice)
-    elif probe.accepted_reply is None:
-        description = f"skipped: {probe.failure_reason}"
-        yield Finding(name, "clock", "skipped", description, probe.advice_if_skipped)
-    elif "Date" not in probe.accepted_reply.headers:
-        advice = "no action needed while calls are accepted; keep this machine's clock synchronized (NTP)"
-        yield Finding(name, "clock", "warning", "the service's answers have no Date header", advice)
-    else:
-        yield Finding(name, "clock", "ok", "in sync with the service")
-
-
-async def _check_optional_endpoints(
-    probe: ServiceProbe, settings: Settings, capabilities: CapabilityCache
-) -> AsyncIterator[Finding]:
-    if settings.upstream.inferred_operations == "use":
-        yield await _check_forced_optional_endpoints(probe)
-        return
-    for stored in iter_endpoint_findings(probe.name, settings.upstream, capabilities):
-        tried_now = None
-        if stored.check_name == LIST_ENDPOINT:
-            tried_now = await _probe_batch_list_endpoint(probe, capabilities)
-        yield tried_now or stored
-
-
-async def _probe_batch_list_endpoint(
-    probe: ServiceProbe, capabilities: CapabilityCache
-) -> Finding | None:
-    """Tries the list now. The result is stored, so running gateways use it too."""
-    if probe.accepted_reply is None:
-        return None
-    optional_endpoints = OptionalEndpoints("auto", capabilities)
-    was_available = (capabilities.get(probe.name, f"inferred {LIST_ENDPOINT}") or {}).get("present")
-    refusals: list[int] = []
-
-    async def send_call(call: Call) -> JSON:
-        reply = await probe.try_signed_read(f"/v1{call.path}?{urlencode(call.query)}")
-        if reply is None:
-            raise Unreachable("no answer")
-        if is_accepted(reply):
-            return {}
-        # `probe` also sends a documented read, to distinguish a missing path from a service that is
-        # down.
-        if call is LIST_CALL:
-            refusals.append(reply.status)
-        raise Refused(reply.status)
-
-    try:
-        # Stores the result, so that running gateways use it too.
-        is_available = await optional_endpoints.probe_endpoint(LIST_CALL, probe.name, send_call)
-    except Failure:
-        return _build_unclear_list_finding(probe.name, refusals[-1]) if refusals else None
-    if is_available:
-        return Finding(probe.name, LIST_ENDPOINT, "ok", "the service has it: it answered just now")
-    description = (
-        f"the service does not have it: it answered status {refusals[-1]} just now; batches are "
-        "listed from the gateway's records"
-    )
-    if not was_available:
-        return Finding(probe.name, LIST_ENDPOINT, "ok", description)
-    description += ". It had it before: batches created elsewhere are no longer listed"
-    advice = (
-        "if a proxy in front of the service gave this answer, fix the proxy and run `doctor` again"
-    )
-    return Finding(probe.name, LIST_ENDPOINT, "warning", description, advice)
-
-
-def _build_unclear_list_finding(name: str, status: int) -> Finding:
-    description = f"unclear whether the service has it: it answered status {status} just now, "
+def _describe_unclear_list(status: int) -> tuple[str, str]:
+    """Returns a result and advice."""
+    result = f"unclear whether the service has it: it answered status {status} just now, "
     advice = "check which server answers at this address, and run `doctor` again"
     if status in MISSING_STATUSES:
-        description += "and a documented read failed too"
+        result += "and a documented read failed too"
     else:
         # Some API gateways answer 403 for every path that they do not know.
-        description += "which does not say that there is no such path"
+        result += "which does not say that there is no such path"
         advice += '; if the service has none, set upstream.inferred_operations = "avoid"'
-    advice += "; until then GET /v1/batches fails"
-    return Finding(name, LIST_ENDPOINT, "warning", description, advice)
+    return result, f"{advice}; until then GET /v1/batches fails"
 
 
-async def _check_forced_optional_endpoints(probe: ServiceProbe) -> Finding:
-    """Checks the setting "use", which requires all optional endpoints, by trying one read."""
-    name, check_name = probe.name, ENDPOINTS_CHECK
-    setting_text = 'upstream.inferred_operations is "use"'
-    target = f"/v1{LIST_CALL.path}?{urlencode(LIST_CALL.query)}"
-    reply = await probe.try_signed_read(target) if probe.accepted_reply else None
-    if reply is not None and is_accepted(reply):
-        description = f"{setting_text}; the service answered {LIST_ENDPOINT} just now"
-        return Finding(name, check_name, "ok", description)
-    if reply is not None and reply.status in MISSING_STATUSES:
-        description = f"the service answered {LIST_ENDPOINT} with status {reply.status} just now, but {setting_text}"
-        advice = 'set upstream.inferred_operations to "auto"'
-        return Finding(name, check_name, "error", description, advice)
-    if probe.accepted_reply is None:
-        description = f"{setting_text}; {_describe_skip_reason(probe)}"
-        return Finding(name, check_name, "skipped", description, probe.advice_if_skipped)
-    description = (
-        f"{setting_text}; the answer to {LIST_ENDPOINT} does not show whether the service has it"
-    )
-    return Finding(name, check_name, "warning", description, probe.advice_if_skipped)
+def _is_accepted(reply: Reply) -> bool:
+    # All answers of both interfaces have this field; the pages of a proxy do not.
+    try:
+        body = json.loads(bytes(reply.body))
+    except ValueError:
+        return False
+    return 200 <= reply.status < 300 and isinstance(body, dict) and "ok" in body
