@@ -248,7 +248,7 @@ async def test_failure_of_the_compared_service_is_no_difference(tmp_path: Path) 
         await setup.gateway.request("GET", "/v1/recipients")
         report = await wait_for_count(setup, "list_recipients", 1)
         assert (report["ready"], report["mostly_not_comparable"]) == (False, ["list_recipients"])
-        url = f"{setup.gateway.running.admin_url}/compare/key?key={KEY_NAME}"
+        url = f"{setup.gateway.running.admin_url}/compare"
         async with setup.gateway.session.get(url) as page:
             text = await page.text()
         assert "Not ready for cutover" in text

@@ -8,9 +8,8 @@ from aiohttp import web
 
 from gateway.console.pages import Page
 from gateway.operator.in_doubt_writes import advise_to_wait, load_in_doubt_writes
-from gateway.operator.readiness import Difference, KeyReadiness, load_cutover_readiness
+from gateway.operator.readiness import load_cutover_readiness
 from gateway.operator.usage import NEAR_LIMIT_RATIO
-from gateway.storage.difference_rows import Tally
 from gateway.storage.superseded_batches import list_superseded_batches
 
 MAX_KEYS = 200
@@ -54,7 +53,7 @@ class WritesPage(Page):
 
 
 class ComparisonsPage(Page):
-    """Lists the compared keys."""
+    """Lists the compared keys, each with its differences."""
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         standings = await load_cutover_readiness(self._store)
@@ -65,36 +64,3 @@ class ComparisonsPage(Page):
         return self._pages.render_page(
             request, "comparisons", standings=standings[:MAX_KEYS], more=len(standings) - MAX_KEYS
         )
-
-
-class ComparisonPage(Page):
-    """Shows one key, by its unique name."""
-
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
-        standings = await load_cutover_readiness(self._store, request.query.get("key", ""))
-        if not standings:
-            text, link = (
-                "Nothing was compared for a key of this name",
-                ("/compare", "All compared keys"),
-            )
-            return self._pages.render_message(request, 404, "Page not found", text, link)
-        return self._pages.render_page(
-            request,
-            "comparison",
-            standing=standings[0],
-            operations=_sort_operations(standings[0]),
-        )
-
-
-def _sort_operations(standing: KeyReadiness) -> list[tuple[str, Tally, list[Difference]]]:
-    """Returns each operation with its differences, most differences first."""
-    differences = sorted(
-        standing.differences, key=lambda each: (each.why is not None, -each.answers)
-    )
-    return [
-        (name, tally, [each for each in differences if each.operation == name])
-        for name, tally in sorted(
-            standing.operations.items(),
-            key=lambda item: (-item[1].different, -item[1].compared, item[0]),
-        )
-    ]

@@ -7,7 +7,7 @@ from aiohttp import web
 from gateway.console.alerts import HealthChecks
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.explaining import ExplainPage
-from gateway.console.listings import ComparisonPage, ComparisonsPage, LimitsPage, WritesPage
+from gateway.console.listings import ComparisonsPage, LimitsPage, WritesPage
 from gateway.console.migration import MigrationPage
 from gateway.console.overview import OverviewPage
 from gateway.console.pages import Pages
@@ -38,7 +38,6 @@ def add_console_routes(application: web.Application, dependencies: ConsoleDepend
             web.get("/migration", view(MigrationPage(*parts))),
             web.get("/writes", view(WritesPage(*parts))),
             web.get("/compare", view(ComparisonsPage(*parts))),
-            web.get("/compare/key", view(ComparisonPage(*parts))),
             web.get("/service", view(service)),
             health.refusals.build_route(),
             web.post("/service", form_view(service.run_and_show_doctor_checks)),

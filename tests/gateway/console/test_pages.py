@@ -53,7 +53,6 @@ PAGES = (
     ),
     *(
         "/explain",
-        "/compare/key?key=demo-sandbox",
         "/switches/confirm?do=freeze&merchant=*&environment=*",
     ),
 )
@@ -221,13 +220,12 @@ async def test_lost_write_and_superseded_batch_are_shown_with_advice(
 
 
 async def test_comparison_drills_down_to_fields(console_client: ConsoleClient) -> None:
-    assert "demo-sandbox • not ready 48 1,452 2 0 demo sandbox" in await read_page_text(
-        console_client, "/compare"
-    )
-    page_text = await read_page_text(console_client, "/compare/key?key=demo-sandbox")
-    assert "recipients[].payout.primary.currency value 41" in page_text
+    page_text = await read_page_text(console_client, "/compare")
+    assert "demo-sandbox demo sandbox • not ready 48 unexplained" in page_text
+    assert "1452 answers compared" in page_text
+    assert "list_recipients 812 48 2 1" in page_text
+    assert "recipients[].payout.primary.currency value list_recipients 41" in page_text
     assert "3c11177e92518934a0385865 legacy USD , current EUR" in page_text
-    assert (await console_client.get("/compare/key?key=nobody")).status == 404
 
 
 async def test_service_page_shows_and_probes_capabilities(console_client: ConsoleClient) -> None:
@@ -294,8 +292,7 @@ async def test_unused_gateway_has_pages(
         open_console_client(new_console.url) as client,
     ):
         for path in PAGES:
-            expected_status = 404 if path.startswith("/compare/key") else 200
-            assert (await client.get(path)).status == expected_status, path
+            assert (await client.get(path)).status == 200, path
         assert "All systems operational" in await read_page_text(client, "/")
         assert "No requests in this period." in await read_page_text(client, "/traffic")
 
