@@ -1,20 +1,18 @@
 """Documentation of the translation, derived from flows and field tables.
 
-For an operation it gives the calls, the reason why a field is not sent, and the source of each
-field of an answer.
+For an operation it gives the calls, and the reason why a field is not sent.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import get_type_hints
 
 from mappings.batch_views import BATCH
 from mappings.effects import JSON, Operation
-from mappings.fields import FieldTable
-from mappings.objects import ADDRESS, BANK, PAYMENT, PAYMENT_BATCH, RECIPIENT, WALLET
+from mappings.objects import ADDRESS, BANK, PAYMENT, RECIPIENT, WALLET
 
 _TABLES = (BANK, WALLET, RECIPIENT, ADDRESS, PAYMENT, BATCH)
 _UNSENT_REASONS = {
@@ -102,75 +100,6 @@ def explain_unsent_params(
         if value and name not in sent_params:
             reason = "applied by the gateway, over all rows of the service"
             yield name, reason if name in known_params else "not a parameter of this request"
-
-
-_TABLE_BY_NAME: Mapping[str, FieldTable] = {
-    "recipient": RECIPIENT,
-    "recipients": RECIPIENT,
-    "address": ADDRESS,
-    "bank": BANK,
-    "wallet": WALLET,
-    "batch": BATCH,
-    "batches": BATCH,
-    "payment": PAYMENT,
-    "payments": PAYMENT,
-}
-"""Field name of an object in answers to its table."""
-
-
-_FROM_SERVICE_OR_COUNTED = "as the service returns it, or computed from the payments"
-
-_SUMMARY_RULES: Mapping[str, tuple[str, str]] = {
-    "processed_by": ("processed_by", "as the service returns it, else API"),
-    "errors": ("errors", "as the service returns it, else empty"),
-    "serverTime": ("serverTime", "as the service returns it, else the gateway's clock"),
-    **{
-        name: (name, _FROM_SERVICE_OR_COUNTED)
-        for name in ("methods", "ServiceTotal", "GatewayTotal", "total")
-    },
-    "merchantBalances": ("amount", "from GET /balance, in the currency of the batch"),
-    "enoughFunds": ("amount", "as the service returns it, or computed with GET /balance"),
-}
-"""Source and rule of the fields of a batch summary that ``summaries`` computes."""
-
-_BALANCE_RULES: Mapping[str, tuple[str, str]] = {
-    "primary": ("primary", "as the service returns it, else the first one"),
-    "type": ("type", "service, except for the wallet account"),
-}
-"""Source and rule of the fields of a balance that ``balances`` computes."""
-
-
-def _trace_fields_with_rules(
-    fields: Iterable[str], rules: Mapping[str, tuple[str, str]], prefix: str
-) -> Iterator[tuple[str, str, str]]:
-    for name in fields:
-        yield f"{prefix}.{name}", *rules.get(name, (name, "same"))
-
-
-def trace_answer_fields(
-    answer: Mapping[str, JSON], table: FieldTable | None = None, prefix: str = ""
-) -> Iterator[tuple[str, str, str]]:
-    """Iterates over the fields of an answer that have a rule: legacy path, current field, rule."""
-    rows = {row.legacy_name: row for row in table.rows} if table else {}
-    for name, value in answer.items():
-        path = f"{prefix}.{name}" if prefix else name
-        if row := rows.get(name):
-            current = row.answer_name or row.current_name or "-"
-            yield path, current, row.reason or ("same" if current == name else "renamed")
-        if name == "batchSummary" and isinstance(value, Mapping):
-            yield from _trace_fields_with_rules(value, _SUMMARY_RULES, path)
-            continue
-        if name == "balances" and isinstance(value, Mapping):
-            yield from _trace_fields_with_rules(
-                next(iter(value.values()), ()), _BALANCE_RULES, f"{path}{{}}"
-            )
-            continue
-        inner = PAYMENT_BATCH if table is PAYMENT and name == "batch" else _TABLE_BY_NAME.get(name)
-        if isinstance(value, Mapping):
-            yield from trace_answer_fields(value, inner, path)
-        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
-            # All items have the same fields, so the first one represents them.
-            yield from trace_answer_fields(value[0], inner, f"{path}[]")
 
 
 def _iterate_field_paths(value: JSON, prefix: str = "") -> Iterator[str]:

@@ -122,9 +122,6 @@ def _print_explanation(explanation: Explanation) -> None:
         )
         return
     click.echo(f"\nAnswer: status 200, with the fields {', '.join(explanation.answer or ())}")
-    if explanation.answered:
-        rows = [[f"    {name}", source, rule] for name, source, rule in explanation.answered]
-        print_table(["    field", "from", "rule"], rows)
 
 
 def _print_curl_script(settings: Settings, explanation: Explanation) -> None:
@@ -200,11 +197,5 @@ def _build_explanation_json(explanation: Explanation) -> dict[str, Any]:
         "refusal": {"status": explanation.refusal.status, **explanation.refusal.build_body()}
         if explanation.refusal
         else None,
-        "answer": {
-            "example": explanation.answer,
-            "fields": [
-                {"field": name, "from": source, "rule": reason}
-                for name, source, reason in explanation.answered
-            ],
-        },
+        "answer": {"example": explanation.answer},
     }

@@ -36,7 +36,6 @@ from mappings.provenance import (
     explain_unsent_fields,
     explain_unsent_params,
     is_field_path_within,
-    trace_answer_fields,
 )
 from mappings.vocabulary import build_current_translator, build_legacy_translator
 
@@ -85,8 +84,6 @@ class Explanation:
     remembered: list[str] = field(default_factory=list)
     """What the gateway stores because the current interface has no field for it."""
     answer: Mapping[str, JSON] | None = None
-    answered: list[tuple[str, str, str]] = field(default_factory=list)
-    """Fields of the answer: legacy name, current name, and rule."""
     refusal: ErrorAnswer | None = None
 
 
@@ -139,7 +136,6 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
         explanation.answer = spelling.translate_from_neutral(
             operation.answer_shape, {"ok": True, **answer.body}
         )
-        explanation.answered = list(trace_answer_fields(answer.body))
     fields_in_calls = {origin.sent_in for call in explanation.calls for origin in call.fields}
     explanation.kept = list(explain_unsent_fields(legacy_body, fields_in_calls))
     explanation.kept += explain_unsent_params(operation, legacy_query, fields_in_calls)

@@ -137,50 +137,9 @@ def test_signed_text_includes_query_if_configured(
     assert call.signed_text == f"<timestamp>\nGET\n{expected_target or call.target}\n\n"
 
 
-def test_only_fields_of_answer_have_a_source() -> None:
-    explanation = explain("GET", "/v1/recipients/R-1")
-    fields = {name: (current_field, rule) for name, current_field, rule in explanation.answered}
-    assert fields["recipient.address.city"] == ("city", "same")
-    assert fields["recipient.payout.accounts.bank.routing"][0] == "branchId"
-    assert fields["recipient.payout.accounts.wallet.address"] == ("emailAddress", "renamed")
-    assert "recipient.currency" not in fields
-    assert explain("PATCH", "/v1/recipients/R-1", {"email": "a@b.c"}).answered == []
-    for path, name in (
-        ("batches", "batches[].amount"),
-        ("recipients/R-1/payments", "payments[].memo"),
-    ):
-        assert name in {
-            answered_field[0] for answered_field in explain("GET", f"/v1/{path}").answered
-        }
-
-
 @pytest.mark.parametrize("path", ["recipients/R-1/payout-methods", "profile/balances/wallet"])
 def test_requested_objects_are_assumed_to_exist(path: str) -> None:
     assert explain("GET", f"/v1/{path}").refusal is None
-
-
-@pytest.mark.parametrize(
-    ("path", "field", "source_field"),
-    [
-        ("/v1/batches/B-1/summary", "batchSummary.enoughFunds", "amount"),
-        ("/v1/batches/B-1/summary", "batchSummary.createdAt", "createdAt"),
-        ("/v1/profile/balances", "balances{}.primary", "primary"),
-        ("/v1/profile/balances/wallet", "balances{}.amount", "amount"),
-    ],
-)
-def test_computed_answer_is_explained_field_by_field(
-    path: str, field: str, source_field: str
-) -> None:
-    explanation = explain("GET", path)
-    assert explanation.answer
-    (name, answer_fields), *_ = (
-        (name, field_value) for name, field_value in explanation.answer.items() if name != "ok"
-    )
-    fields = answer_fields if name == "batchSummary" else next(iter(answer_fields.values()))
-    assert len(explanation.answered) == len(fields)
-    assert (field, source_field) in {
-        (field_value, current_field) for field_value, current_field, _ in explanation.answered
-    }
 
 
 def test_refused_request_shows_errors_and_makes_no_write() -> None:
