@@ -12,9 +12,14 @@ from gateway.storage.object_state import CAPABILITY_CHANGES as CHANGES
 
 
 class CapabilityCache:
-    """Capabilities by environment and name, from ``load_capabilities``. Reads use memory only."""
+    """Capabilities by environment and name, from ``load_capabilities``. Reads use memory only.
 
-    def __init__(self, object_state: ObjectStateStore, environments: Iterable[str] = ()) -> None:
+    Without a database they are remembered for this process.
+    """
+
+    def __init__(
+        self, object_state: ObjectStateStore | None = None, environments: Iterable[str] = ()
+    ) -> None:
         self._object_state = object_state
         self._environments = tuple(environments)
         self._values: dict[tuple[str, str], Any] = {}
@@ -35,7 +40,8 @@ class CapabilityCache:
         self._values[environment, name] = value
         # The stored time follows when the change poller sees the change.
         self._found_at.pop((environment, name), None)
-        await self._object_state.save_capability(environment, name, value)
+        if self._object_state is not None:
+            await self._object_state.save_capability(environment, name, value)
 
     async def reload_if_changed(self, counts: ChangeCounts) -> None:
         """Listens to the change poller; raises StoreUnavailable."""
@@ -45,6 +51,8 @@ class CapabilityCache:
 
     async def reload(self) -> None:
         """Loads what other processes and commands have found; raises StoreUnavailable."""
+        if self._object_state is None:
+            return
         for environment in self._environments:
             for name, (value, found_at) in (
                 await self._object_state.load_capabilities(environment)

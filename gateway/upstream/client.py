@@ -27,6 +27,7 @@ from gateway.auth.signing import (
 from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
 from gateway.observability import metrics, traces
 from gateway.payloads import json_codec
+from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.circuit_breaker import CircuitBreaker, CircuitBreakers, Outcome
 from gateway.upstream.clock import EnvironmentSkew, ServiceClock, measure_skew
 from gateway.upstream.http_connection import (
@@ -38,7 +39,7 @@ from gateway.upstream.http_connection import (
 )
 from gateway.upstream.send_attempt import Fence, ResponseLost, UnusableConnection
 from gateway.upstream.service_problems import ServiceProblems
-from gateway.upstream.signed_target import CapabilityStore, NoCapabilities, SignedTargetForms
+from gateway.upstream.signed_target import SignedTargetForms
 from gateway.upstream.transport import Origin, create_origins
 from mappings.failures import Unknown, Unreachable
 
@@ -116,7 +117,7 @@ class UpstreamClient:
         self,
         settings: Settings,
         clock: ServiceClock,
-        capabilities: CapabilityStore,
+        capabilities: CapabilityCache,
         breakers: CircuitBreakers,
     ) -> None:
         self.clock = clock
@@ -462,13 +463,13 @@ async def open_upstream_client(
     settings: Settings,
     *,
     clock: ServiceClock | None = None,
-    capabilities: CapabilityStore | None = None,
+    capabilities: CapabilityCache | None = None,
     breakers: CircuitBreakers | None = None,
     create_client: Callable[..., UpstreamClient] = UpstreamClient,
 ) -> AsyncIterator[UpstreamClient]:
     breakers = breakers or create_circuit_breakers(settings)
     client = create_client(
-        settings, clock or ServiceClock(), capabilities or NoCapabilities(), breakers
+        settings, clock or ServiceClock(), capabilities or CapabilityCache(), breakers
     )
     try:
         yield client

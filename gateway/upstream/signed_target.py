@@ -6,7 +6,7 @@ accepted form is remembered for each environment, and no other form is tried fro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -15,31 +15,16 @@ if TYPE_CHECKING:
 
     from gateway.auth.signing import SignedTargetForm
     from gateway.config.settings import Upstream
+    from gateway.upstream.capability_cache import CapabilityCache
 
 CAPABILITY_NAME = "signed_target"
 
 log = structlog.get_logger()
 
 
-class CapabilityStore(Protocol):
-    """Stores capabilities of an environment across restarts."""
-
-    def get(self, environment: str, name: str) -> Any | None: ...
-
-    async def put(self, environment: str, name: str, value: Any) -> None: ...
-
-
-class NoCapabilities:
-    """Stores no capabilities."""
-
-    def get(self, environment: str, name: str) -> None: ...
-
-    async def put(self, environment: str, name: str, value: Any) -> None: ...
-
-
 class SignedTargetForms:
     def __init__(
-        self, settings: Upstream, environments: Iterable[str], capabilities: CapabilityStore
+        self, settings: Upstream, environments: Iterable[str], capabilities: CapabilityCache
     ) -> None:
         self._setting = settings.signed_target
         self._capabilities = capabilities

@@ -43,16 +43,6 @@ SUMMARY_WITH_PAYMENT = {"batchSummary": {"id": BATCH, "payments": [{"id": PAYMEN
 Mode = Literal["auto", "use", "avoid"]
 
 
-class FakeLearnedStore(CapabilityCache):
-    """Learned capabilities, without a database."""
-
-    def __init__(self) -> None:
-        self._values: dict[tuple[str, str], Any] = {}
-
-    async def put(self, environment: str, name: str, value: Any) -> None:
-        self._values[environment, name] = value
-
-
 LIST_CALL = Call("GET", "/batches", query={"page": "1", "pageSize": "100"}, probe_ids=())
 LIST_NAME = "inferred GET /batches"
 
@@ -65,7 +55,7 @@ class OptionalEndpointHarness:
         self.reads = reads if isinstance(reads, list) else [reads]
         self.calls: list[str] = []
         self.now = 1_000_000.0
-        self.facts = FakeLearnedStore()
+        self.facts = CapabilityCache()
         self.inferred = OptionalEndpoints(mode, self.facts, lambda: self.now)
 
     async def answer_call(self, call: Call) -> Any:
