@@ -129,7 +129,7 @@ class Connection(asyncio.Protocol):
     # The connection as handlers use it
 
     def attribute_to_tenant(self, tenant: Hashable) -> None:
-        self._table.assign_tenant(self, tenant, self._loop.time())
+        self._table.assign_tenant(self, tenant)
 
     def mark_request_running(self, tenant: Hashable = None) -> None:
         self._table.mark_request_running(self, self._loop.time(), tenant)

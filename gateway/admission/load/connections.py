@@ -10,10 +10,13 @@ again. Under pressure, when more than half of the connections are in use, the ti
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from heapq import nsmallest
+from operator import itemgetter
+from typing import Generic, TypeVar
 
 PRESSURE_SECONDS = 30
 """Seconds of pressure after the last excess, so that connections that caused it are closed too."""
@@ -52,11 +55,9 @@ class _ConnectionState:
     phase: ConnectionPhase
     since: float
     tenant: Hashable = None
-    group: dict[Any, float] | None = None
-    """The connections of one tenant or address, of which one may be closed for others."""
-    groups: Any = None
-    holder: Hashable = None
-    """The groups of which this is one, and its key in them."""
+
+    def change_phase(self, phase: ConnectionPhase, now: float, tenant: Hashable = None) -> None:
+        self.phase, self.since, self.tenant = phase, now, tenant
 
 
 class ConnectionTable(Generic[ConnectionT]):
@@ -66,9 +67,7 @@ class ConnectionTable(Generic[ConnectionT]):
         self._bounds = bounds
         self._pressed_until = float("-inf")
         self._states: dict[ConnectionT, _ConnectionState] = {}
-        # Connections that may be closed, by address or tenant, the longest without progress first.
-        self._unauthenticated: dict[Hashable, dict[ConnectionT, float]] = {}
-        self._authenticated: dict[Hashable, dict[ConnectionT, float]] = {}
+        self._found_to_replace: list[tuple[float, ConnectionT]] = []
 
     def __len__(self) -> int:
         return len(self._states)
@@ -89,52 +88,39 @@ class ConnectionTable(Generic[ConnectionT]):
                 return connection
             self.close(replaced)
         phase = ConnectionPhase.HANDSHAKE if shakes_hands else ConnectionPhase.SILENT
-        state = self._states[connection] = _ConnectionState(address, phase, now)
-        self._change_phase(connection, state, phase, now)
+        self._states[connection] = _ConnectionState(address, phase, now)
         self._extend_pressure_if_crowded(now)
         return replaced
 
     def mark_handshake_complete(self, connection: ConnectionT, now: float) -> None:
         if (state := self._states.get(connection)) is not None:
-            self._change_phase(connection, state, ConnectionPhase.SILENT, now)
+            state.change_phase(ConnectionPhase.SILENT, now)
 
     def mark_header_started(self, connection: ConnectionT, now: float) -> None:
         """Records the first bytes of a header; further bytes do not extend its timeout."""
         state = self._states.get(connection)
         if state is not None and state.phase is not ConnectionPhase.HEAD:
             # Without the tenant: a proxy may send requests of several clients on one connection.
-            self._change_phase(connection, state, ConnectionPhase.HEAD, now)
+            state.change_phase(ConnectionPhase.HEAD, now)
 
     def start_request(self, connection: ConnectionT, now: float) -> None:
         """Records a complete header, or more of the body, which counts as progress."""
         state = self._states.get(connection)
-        if state is None or state.phase is WORK:
-            return
-        if state.phase is IDLE:
-            # It stays in its group until its request is known to be of a tenant, or is answered:
-            # for most requests that is at once.
-            state.phase, state.since, state.tenant = REQUEST, now, None
-            return
-        tenant = state.tenant if state.phase is REQUEST else None
-        self._change_phase(connection, state, REQUEST, now, tenant)
+        if state is not None and state.phase is not WORK:
+            state.change_phase(REQUEST, now, state.tenant if state.phase is REQUEST else None)
 
-    def assign_tenant(self, connection: ConnectionT, tenant: Hashable, now: float) -> None:
-        """Moves a connection to the group of a tenant, once its request is authenticated."""
+    def assign_tenant(self, connection: ConnectionT, tenant: Hashable) -> None:
+        """Attributes a connection to a tenant, once its request is authenticated."""
         state = self._states.get(connection)
         # Only in this phase: any other connection has been closed or carries another request.
         if state is not None and state.phase is REQUEST:
-            # Progress is that of the phase, and a check of a key is none.
-            since = state.since
-            self._change_phase(connection, state, REQUEST, now, tenant)
-            state.since = since
+            # A check of a key is no progress.
+            state.tenant = tenant
 
     def mark_request_running(
         self, connection: ConnectionT, now: float, tenant: Hashable = None
     ) -> None:
-        # Written out, because each request does both.
         if (state := self._states.get(connection)) is not None:
-            if state.group is not None:
-                self._leave_group(connection, state)
             state.phase, state.since, state.tenant = WORK, now, tenant or state.tenant
 
     def mark_response_in_progress(self, connection: ConnectionT, now: float) -> None:
@@ -142,19 +128,14 @@ class ConnectionTable(Generic[ConnectionT]):
         state = self._states.get(connection)
         # A connection that was closed or became idle in the meantime must not count as busy again.
         if state is not None and (state.phase is WORK or state.phase is REQUEST):
-            self._change_phase(connection, state, REQUEST, now, state.tenant)
+            state.phase, state.since = REQUEST, now
 
     def mark_connection_idle(self, connection: ConnectionT, now: float) -> None:
         if (state := self._states.get(connection)) is not None:
-            if state.group is not None:
-                self._leave_group(connection, state)
             state.phase, state.since = IDLE, now
-            self._join_group(connection, state)
 
     def close(self, connection: ConnectionT) -> None:
-        if (state := self._states.pop(connection, None)) is not None:
-            # As a running request's, it is in no group.
-            self._change_phase(connection, state, WORK, 0.0)
+        self._states.pop(connection, None)
 
     def list_connections_with_request(self) -> list[ConnectionT]:
         phases = (ConnectionPhase.REQUEST, ConnectionPhase.WORK)
@@ -193,51 +174,30 @@ class ConnectionTable(Generic[ConnectionT]):
             self._pressed_until = now + PRESSURE_SECONDS
 
     def _select_connection_to_replace(self) -> ConnectionT | None:
-        unauthenticated, authenticated = (
-            self._unauthenticated.values(),
-            self._authenticated.values(),
-        )
+        while True:
+            # A few are found at once, so that in a flood not each connection costs a search.
+            if not self._found_to_replace:
+                self._found_to_replace = self._find_connections_to_replace()
+            if not self._found_to_replace:
+                return None
+            since, connection = self._found_to_replace.pop()
+            state = self._states.get(connection)
+            if state is not None and state.since == since and state.phase is not WORK:
+                return connection
+
+    def _find_connections_to_replace(self) -> list[tuple[float, ConnectionT]]:
+        """Finds some connections of the largest groups, with their times; the oldest is last."""
+        # A running request may move money, so its connection is never replaced.
+        closable = [
+            (state.tenant is not None, state.tenant or state.address, state.since, connection)
+            for connection, state in self._states.items()
+            if state.phase is not WORK
+        ]
         # Equal numbers go against unknown clients, which can open connections without a key.
-        groups = (
-            unauthenticated
-            if sum(map(len, unauthenticated)) >= sum(map(len, authenticated))
-            else authenticated
-        )
-        if not groups:
-            return None
-        largest = max(groups, key=lambda group: (len(group), -next(iter(group.values()))))
-        return next(iter(largest))
-
-    def _change_phase(
-        self,
-        connection: ConnectionT,
-        state: _ConnectionState,
-        phase: ConnectionPhase,
-        now: float,
-        tenant: Hashable = None,
-    ) -> None:
-        """Changes the phase and the tenant, and with them the group of a connection."""
-        if state.group is not None:
-            self._leave_group(connection, state)
-        state.phase, state.since, state.tenant = phase, now, tenant
-        # A running request may move money, so its connection is in no group and is never replaced.
-        if phase is not WORK:
-            self._join_group(connection, state)
-
-    def _leave_group(self, connection: ConnectionT, state: _ConnectionState) -> None:
-        group, state.group = state.group or {}, None
-        del group[connection]
-        if not group:
-            del state.groups[state.holder]
-
-    def _join_group(self, connection: ConnectionT, state: _ConnectionState) -> None:
-        groups, holder = (
-            (self._unauthenticated, state.address)
-            if state.tenant is None
-            else (self._authenticated, state.tenant)
-        )
-        group = groups.get(holder)
-        if group is None:
-            group = groups[holder] = {}
-        state.group, state.groups, state.holder = group, groups, holder
-        group[connection] = state.since
+        is_authenticated = sum(each[0] for each in closable) * 2 > len(closable)
+        group = [each for each in closable if each[0] is is_authenticated]
+        counts = Counter(each[1] for each in group)
+        most = max(counts.values(), default=0)
+        candidates = [each[2:] for each in group if counts[each[1]] == most]
+        count = max(1, self._bounds.max_connections // 100)
+        return nsmallest(count, candidates, key=itemgetter(0))[::-1]

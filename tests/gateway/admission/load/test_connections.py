@@ -28,7 +28,7 @@ def open_connections(*names: str) -> ConnectionTable[str]:
         if phase in ("stranger", "body", "work", "response", "idle"):
             connections.start_request(name, now)
         if phase in ("body", "work", "response", "idle"):
-            connections.assign_tenant(name, merchant, now)
+            connections.assign_tenant(name, merchant)
         if phase in ("work", "response"):
             connections.mark_request_running(name, now)
         if phase == "response":
@@ -75,7 +75,7 @@ def test_connection_belongs_to_tenant_of_its_latest_request() -> None:
     connections = open_connections("idle acme 1", "idle acme 2", "body bolt 1", "body bolt 2")
     connections.start_request("body bolt 1", 5)  # more of the body
     connections.start_request("idle acme 1", 5)
-    connections.assign_tenant("idle acme 1", "bolt", 5)
+    connections.assign_tenant("idle acme 1", "bolt")
     assert connections.add_and_return_displaced_connection("new", 10, "x") == "body bolt 2"
 
 
@@ -87,7 +87,7 @@ def test_reconnecting_clients_displace_only_their_own_connections() -> None:
     for number in range(10):
         connections.add_and_return_displaced_connection(f"acme {number}", number, "x")
         connections.start_request(f"acme {number}", number)
-        connections.assign_tenant(f"acme {number}", "acme", number)
+        connections.assign_tenant(f"acme {number}", "acme")
     connections.add_and_return_displaced_connection("bolt", 10, "y")
     for number in range(10, 14):  # these have not authenticated yet, unlike "bolt"
         assert (
@@ -155,7 +155,7 @@ def test_closed_connection_is_not_tracked_again() -> None:
     connections = open_connections("head x", "work acme 1", "work acme 2", "work acme 3")
     assert connections.add_and_return_displaced_connection("new", 5) == "head x"
     connections.start_request("head x", 6)
-    connections.assign_tenant("head x", "acme", 6)
+    connections.assign_tenant("head x", "acme")
     connections.mark_request_running("head x", 6)
     connections.mark_connection_idle("head x", 6)
     assert len(connections) == BOUNDS.max_connections
