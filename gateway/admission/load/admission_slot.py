@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Hashable
+from contextlib import suppress
 from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from gateway.admission.load.fair_limiter import (
+    FINISHED,
     SHED,
     WAITING,
     FairLimiter,
@@ -63,7 +65,6 @@ class LoadShedder:
         )
         self.shed_counts: Counter[str] = Counter()
         """Rejected requests, by reason."""
-        self._wakeups: dict[Waiter, asyncio.Future[str]] = {}
 
     def count_shed_and_build_error(self, reason: str) -> Overloaded:
         self.shed_counts[reason] += 1
@@ -72,23 +73,19 @@ class LoadShedder:
 
     async def wait_for_turn(self, waiter: Waiter) -> None:
         """Waits until the waiter may run; raises Overloaded if it may not in time."""
-        wakeup = self._wakeups[waiter] = asyncio.get_running_loop().create_future()
-        try:
+        waiter.wakeup = asyncio.get_running_loop().create_future()
+        with suppress(TimeoutError):
             async with asyncio.timeout(self.settings.queue_seconds):
-                shed_reason = await wakeup
-        except TimeoutError:
-            shed_reason = "waited longer than load.queue_seconds"
-        finally:
-            del self._wakeups[waiter]
-        if shed_reason:
+                await waiter.wakeup
+        if shed_reason := _SHED_REASONS.get(waiter.state):
             raise self.count_shed_and_build_error(shed_reason)
 
-    def wake_waiter(self, waiter: Waiter, shed_reason: str = "") -> None:
-        """Wakes a waiter, which then runs, or fails if there is a ``reason``."""
-        wakeup = self._wakeups.get(waiter)
-        # A timeout may have ended the wait in the same round of the event loop.
-        if wakeup is not None and not wakeup.done():
-            wakeup.set_result(shed_reason)
+
+_SHED_REASONS = {
+    SHED: "displaced by merchants with shorter queues",
+    FINISHED: "the client disconnected while the request waited",
+    WAITING: "waited longer than load.queue_seconds",
+}
 
 
 class AdmissionSlot(msgspec.Struct, eq=False):
@@ -140,10 +137,7 @@ class AdmissionSlot(msgspec.Struct, eq=False):
 
     async def acquire(self, merchant: str) -> None:
         """Waits for a place among the running requests; raises Overloaded."""
-        waiter, displaced = self._load.limiter.admit_or_queue(merchant)
-        self._waiter = waiter
-        for displaced_waiter in displaced:
-            self._load.wake_waiter(displaced_waiter, "displaced by merchants with shorter queues")
+        waiter = self._waiter = self._load.limiter.admit_or_queue(merchant)
         # Shed immediately: neither a place to run nor one to wait is free.
         if waiter.state is SHED:
             raise self._load.count_shed_and_build_error(TOO_MANY_REASON)
@@ -154,18 +148,16 @@ class AdmissionSlot(msgspec.Struct, eq=False):
 
     def cancel_wait(self) -> None:
         """Cancels the wait of a request whose client disconnected; a running request continues."""
-        if self._waiter is not None:
-            self._load.wake_waiter(self._waiter, "the client disconnected while the request waited")
+        if self._waiter is not None and self._waiter.state is WAITING:
+            self._load.limiter.remove(self._waiter)
 
     def release(self) -> None:
         if self._reserved_bytes:
             self._load.memory_budget.release(self._holder, self._reserved_bytes)
             self._reserved_bytes = 0
         if self._merchant:
-            for started_waiter in self._load.limiter.end(self._merchant):
-                self._load.wake_waiter(started_waiter)
+            self._load.limiter.end(self._merchant)
             self._merchant = ""
         elif self._waiter is not None:
-            for started_waiter in self._load.limiter.remove_and_start_waiters(self._waiter):
-                self._load.wake_waiter(started_waiter)
+            self._load.limiter.remove(self._waiter)
             self._waiter = None

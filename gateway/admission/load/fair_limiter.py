@@ -6,14 +6,12 @@ running requests is next, so slow requests of one merchant delay only that merch
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 import msgspec
-
-NO_WAITERS: Sequence[Waiter] = ()
 
 
 class WaiterState(Enum):
@@ -32,6 +30,14 @@ class Waiter(msgspec.Struct, eq=False):
     merchant: str
     sequence_number: int
     state: WaiterState = WAITING
+    wakeup: asyncio.Future[None] | None = None
+    """Ends with the state in which the request waits."""
+
+    def change_state(self, state: WaiterState) -> None:
+        self.state = state
+        # A timeout may have ended the wait in the same round of the event loop.
+        if self.wakeup is not None and not self.wakeup.done():
+            self.wakeup.set_result(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +51,7 @@ class LimiterCapacity:
 
 
 class FairLimiter:
-    """Decides which requests run, wait or are shed.
-
-    Methods return the waiters of other requests whose state they changed.
-    """
+    """Decides which requests run, wait or are shed."""
 
     def __init__(self, capacity: LimiterCapacity) -> None:
         self._capacity = capacity
@@ -81,41 +84,39 @@ class FairLimiter:
         self._running_by_merchant[merchant] = running_here + 1
         return True
 
-    def end(self, merchant: str) -> Sequence[Waiter]:
-        """Ends a running request; returns the waiters that start instead."""
+    def end(self, merchant: str) -> None:
+        """Ends a running request, so that others may start."""
         self.running_count -= 1
         if (count := self._running_by_merchant[merchant] - 1) > 0:
             self._running_by_merchant[merchant] = count
         else:
             del self._running_by_merchant[merchant]
-        return list(self._start_waiters()) if self._queues else NO_WAITERS
+        if self._queues:
+            self._start_waiters()
 
-    def admit_or_queue(self, merchant: str) -> tuple[Waiter, Sequence[Waiter]]:
-        """Adds a request; returns its waiter, and the waiters that it displaced."""
+    def admit_or_queue(self, merchant: str) -> Waiter:
         self._last_sequence_number += 1
         waiter = Waiter(merchant, self._last_sequence_number)
         if self.try_start(merchant):
             waiter.state = RUNNING
-            return waiter, NO_WAITERS
-        if not self._can_wait(merchant):
+        elif not self._can_wait(merchant):
             waiter.state = SHED
-            return waiter, NO_WAITERS
-        # If the queue is full, the merchant with the longest queue gives up a place to this one.
-        displaced = (
-            [self._shed_newest_of_longest_queue()]
-            if self.waiting_count >= self._capacity.max_waiting
-            else []
-        )
-        self._queues.setdefault(merchant, deque()).append(waiter)
-        return waiter, displaced
+        else:
+            # If the queue is full, the merchant with the longest queue gives up a place to this
+            # one.
+            if self.waiting_count >= self._capacity.max_waiting:
+                self._shed_newest_of_longest_queue()
+            self._queues.setdefault(merchant, deque()).append(waiter)
+        return waiter
 
-    def remove_and_start_waiters(self, waiter: Waiter) -> Sequence[Waiter]:
-        """Removes a finished or cancelled request; returns the waiters that start instead."""
-        state, waiter.state = waiter.state, FINISHED
+    def remove(self, waiter: Waiter) -> None:
+        """Removes a finished or cancelled request, so that others may start."""
+        state = waiter.state
+        waiter.change_state(FINISHED)
         if state is WAITING:
             self._remove_from_queue(waiter)
-            return list(self._start_waiters()) if self._queues else NO_WAITERS
-        return self.end(waiter.merchant) if state is RUNNING else NO_WAITERS
+        elif state is RUNNING:
+            self.end(waiter.merchant)
 
     def _can_run(self, merchant: str) -> bool:
         capacity = self._capacity
@@ -137,13 +138,12 @@ class FairLimiter:
     def _get_longest_queue_length(self) -> int:
         return max(map(len, self._queues.values()), default=0)
 
-    def _shed_newest_of_longest_queue(self) -> Waiter:
+    def _shed_newest_of_longest_queue(self) -> None:
         """Sheds the newest request of the longest queue, so that the busiest merchant gives way."""
         longest_queue = max(self._queues.values(), key=len)
         waiter = longest_queue[-1]
         self._remove_from_queue(waiter)
-        waiter.state = SHED
-        return waiter
+        waiter.change_state(SHED)
 
     def _remove_from_queue(self, waiter: Waiter) -> None:
         queue = self._queues[waiter.merchant]
@@ -155,9 +155,9 @@ class FairLimiter:
         self.running_count += 1
         running_here = self._running_by_merchant.get(waiter.merchant, 0)
         self._running_by_merchant[waiter.merchant] = running_here + 1
-        waiter.state = RUNNING
+        waiter.change_state(RUNNING)
 
-    def _start_waiters(self) -> Iterator[Waiter]:
+    def _start_waiters(self) -> None:
         while merchants := [merchant for merchant in self._queues if self._can_run(merchant)]:
             # Sorted by running requests first, or a merchant with a long queue would get most
             # places.
@@ -171,4 +171,3 @@ class FairLimiter:
             waiter = self._queues[next_merchant][0]
             self._remove_from_queue(waiter)
             self._start_running(waiter)
-            yield waiter

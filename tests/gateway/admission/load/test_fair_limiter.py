@@ -13,7 +13,7 @@ CAPACITY = LimiterCapacity(
 
 
 def request_slots(limiter: FairLimiter, merchant: str, times: int = 1) -> list[Waiter]:
-    return [limiter.admit_or_queue(merchant)[0] for _ in range(times)]
+    return [limiter.admit_or_queue(merchant) for _ in range(times)]
 
 
 def format_states(waiters: list[Waiter]) -> str:
@@ -42,27 +42,26 @@ def test_next_slot_goes_to_merchant_with_fewest_running() -> None:
     slow_waiters = request_slots(limiter, "slow", 5)
     (other_waiter, waiting) = request_slots(limiter, "other", 2)
     assert format_states([*slow_waiters, other_waiter, waiting]) == "GGGWWGW"
-    assert limiter.remove_and_start_waiters(slow_waiters[0]) == [waiting], (
+    limiter.remove(slow_waiters[0])
+    assert format_states([*slow_waiters, waiting]) == "oGGWWG", (
         "slow has two running, and other one"
     )
-    assert limiter.remove_and_start_waiters(other_waiter) == [slow_waiters[3]]
+    limiter.remove(other_waiter)
+    assert format_states([*slow_waiters, waiting]) == "oGGGWG"
 
 
 def test_requests_of_one_merchant_run_in_arrival_order() -> None:
     limiter = FairLimiter(LimiterCapacity(1, 1, 5, 5))
-    first, *others_in_queue = request_slots(limiter, "a", 4)
-    run_order = [first]
-    while granted_waiters := limiter.remove_and_start_waiters(run_order[-1]):
-        run_order += granted_waiters
-    assert run_order == [first, *others_in_queue]
+    waiters = request_slots(limiter, "a", 4)
+    for waiter, states in zip(waiters, ("oGWW", "ooGW", "oooG", "oooo"), strict=True):
+        limiter.remove(waiter)
+        assert format_states(waiters) == states
 
 
 def test_full_queue_displaces_last_waiter_of_longest_queue() -> None:
     limiter = FairLimiter(LimiterCapacity(1, 1, 4, 4))
     waiters = request_slots(limiter, "many", 5)
-    waiter, displaced_waiters = limiter.admit_or_queue("few")
-    assert waiter.state is WaiterState.WAITING
-    assert displaced_waiters == [waiters[4]]
+    assert limiter.admit_or_queue("few").state is WaiterState.WAITING
     assert format_states(waiters) == "GWWW-"
 
 
@@ -76,16 +75,17 @@ def test_waiter_is_not_displaced_by_merchant_with_equal_demand() -> None:
 def test_cancelled_waiter_leaves_the_queue() -> None:
     limiter = FairLimiter(LimiterCapacity(1, 1, 1, 1))
     running, waiting = request_slots(limiter, "a", 2)
-    assert not limiter.remove_and_start_waiters(waiting)
+    limiter.remove(waiting)
     (retried_waiter,) = request_slots(limiter, "a")
-    assert limiter.remove_and_start_waiters(running) == [retried_waiter]
+    limiter.remove(running)
+    assert format_states([running, waiting, retried_waiter]) == "ooG"
 
 
 def test_slot_is_released_only_once() -> None:
     limiter = FairLimiter(CAPACITY)
     (waiter,) = request_slots(limiter, "a")
-    limiter.remove_and_start_waiters(waiter)
-    limiter.remove_and_start_waiters(waiter)
+    limiter.remove(waiter)
+    limiter.remove(waiter)
     assert (limiter.running_count, limiter.waiting_count) == (0, 0)
     assert format_states(request_slots(limiter, "a", 8)) == "GGGWWWW-"
 
@@ -108,9 +108,9 @@ def test_bounds_hold_and_no_slot_stays_unused_for_any_sequence(
     limiter, waiters = FairLimiter(CAPACITY), list[Waiter]()
     for merchant, number in steps:
         if number < len(waiters):
-            limiter.remove_and_start_waiters(waiters[number])
+            limiter.remove(waiters[number])
         else:
-            waiters.append(limiter.admit_or_queue(merchant)[0])
+            waiters.append(limiter.admit_or_queue(merchant))
         running = [waiter for waiter in waiters if waiter.state is WaiterState.RUNNING]
         waiting = [waiter for waiter in waiters if waiter.state is WaiterState.WAITING]
         assert (len(running), len(waiting)) == (limiter.running_count, limiter.waiting_count)
