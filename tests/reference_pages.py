@@ -52,7 +52,7 @@ Each operation has one of these levels of exactness:
 The first table of an operation lists all calls that it can make, in order. If its request has a
 body or a query, the example below it shows the calls for one request, made to a simulated service in
 which every object exists and every write succeeds. Validation, errors and special cases are in
-`tests/cases/`.
+`tests/cases/`. Where the fields of answers come from is below, in [Fields](#fields).
 
 A response with status 200 and `"ok": false` is a definite refusal if each of its errors has one of these
 codes; it is answered as the same code with its own status is: {codes}. With any other code, with an error
@@ -81,15 +81,6 @@ FIELD_TABLES: dict[str, FieldTable] = {
     "Payment": PAYMENT,
     "Batch of a payment": PAYMENT_BATCH,
 }
-
-
-TABLES_BY_MODULE: Mapping[str, tuple[FieldTable, ...]] = {
-    "recipients": (RECIPIENT, ADDRESS),
-    "payout_methods": (BANK, WALLET),
-    "batches": (BATCH,),
-    "payments": (PAYMENT,),
-}
-"""Module of an operation to the tables of its answers."""
 
 
 def render_operations_page() -> str:
@@ -146,7 +137,6 @@ def _render_operation(operation: Operation) -> Iterator[str]:
         ],
     )
     yield from _render_example(operation)
-    yield from _render_field_table_links(operation)
 
 
 def _render_example(operation: Operation) -> Iterator[str]:
@@ -194,18 +184,6 @@ def _render_call(number: int, call: ExplainedCall) -> Iterator[str]:
             for origin in changed
         ]
         yield from format_markdown_table(["field", "value", "sent in", "rule"], rows)
-
-
-def _render_field_table_links(operation: Operation) -> Iterator[str]:
-    # Deletes answer without an object.
-    names = [
-        name
-        for name, table in FIELD_TABLES.items()
-        if table in TABLES_BY_MODULE.get(operation.flow.__module__.rpartition(".")[2], ())
-    ]
-    if names and operation.method != "DELETE":
-        links = ", ".join(f"[{name}](#{_build_anchor(name)})" for name in names)
-        yield f"Answer fields: {links}.\n"
 
 
 def _render_field_tables() -> Iterator[str]:

@@ -63,7 +63,14 @@ class ListReader:
             # The service's totals count the hidden rows, so its page cannot be used.
             if result:
                 self._lists_hidden[cache_key] = True
-        rows = await self._load_rows(question, call_service, tenant)
+        try:
+            rows = await self._load_rows(question, call_service, tenant)
+        except Refused as error:
+            if error.status not in (400, 406) or not question.prefilter:
+                raise
+            # The service does not support a value of the prefilter.
+            question = structs.replace(question, prefilter={})
+            rows = await self._load_rows(question, call_service, tenant)
         sorted_question = await self._add_alias_sort_key(tenant, question, rows)
         is_cached = bool(rows) and isinstance(rows[0], RecipientEntry)
         page, has_hidden = await run_in_thread_if(is_cached, _select_page, sorted_question, rows)

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeVar
 
-from msgspec import structs
-
 from mappings.effects import JSON, Call, ListQuery
 from mappings.failures import Refused, Unreachable
 from mappings.paging import FIRST_PAGE, parse_count_or_default
@@ -49,28 +47,15 @@ async def fetch_rows_if_single_page(
     try:
         page = await _fetch_page(question, FIRST_PAGE, PAGE_SIZE, call_service)
     except Refused as error:
-        if error.status not in (400, 406):
+        if question.prefilter or error.status not in (400, 406):
             raise
-        return (
-            await fetch_rows_if_single_page(structs.replace(question, prefilter={}), call_service)
-            if question.prefilter
-            else None
-        )
+        return None
     is_all = page.page_count is not None and page.page_count <= FIRST_PAGE
     return page.rows if is_all and page.record_count in (None, len(page.rows)) else None
 
 
 async def fetch_all_rows(question: ListQuery, call_service: CallService) -> list[Row]:
-    """Fetches all rows, with the prefilter if the service supports it."""
-    try:
-        return await _fetch_stable_rows(question, call_service)
-    except Refused as error:
-        if error.status not in (400, 406) or not question.prefilter:
-            raise
-    return await _fetch_stable_rows(structs.replace(question, prefilter={}), call_service)
-
-
-async def _fetch_stable_rows(question: ListQuery, call_service: CallService) -> list[Row]:
+    """Fetches all rows that pass the prefilter."""
     for _ in range(MAX_SCANS):
         pages = await _fetch_all_pages(question, call_service)
         if pages is None:
