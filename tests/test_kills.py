@@ -13,8 +13,8 @@ from tests.killed_gateways import KINDS, run_all
 
 postgres = conftest.postgres
 
-GROUPS = 4
-RUNS = int(os.environ.get("KILLS", "200"))
+GROUPS = 2
+RUNS = int(os.environ.get("KILLS", "80"))
 """Each run starts a gateway, which takes most of the time; `make soak` does 600, and as many on PostgreSQL."""
 
 _IN_A_GROUP = RUNS // GROUPS
