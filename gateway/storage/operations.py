@@ -34,7 +34,7 @@ from gateway.storage.operation_states import (
     list_source_states,
 )
 from gateway.storage.operation_texts import OperationTexts
-from gateway.storage.sql import AnyOf
+from gateway.storage.sql import AnyOf, Statement
 from gateway.storage.store import Store
 from gateway.storage.tables import operation_objects, operation_steps, operations, upstream_writes
 from gateway.storage.tenants import Tenant
@@ -399,10 +399,7 @@ class OperationRepository(checkpoints.CheckpointWriter):
     async def load_operator_outcomes(self, ids: Sequence[str]) -> dict[str, OperatorOutcomes]:
         """Loads the outcomes that operators recorded, by operation id."""
         outcomes: dict[str, OperatorOutcomes] = {}
-        query, values = (
-            _WRITES_QUERY.where(upstream_writes.c.operator_outcome.is_not(None)),
-            {"ids": list(ids)},
-        )
+        query, values = _OPERATOR_OUTCOMES_QUERY, {"ids": list(ids)}
         for row in await self._store.read(lambda tx: tx.fetch(query, values)) if ids else ():
             earlier = outcomes.get(row.operation_id, ())
             outcomes[row.operation_id] = (*earlier, (row.number, row.operator_outcome))
@@ -443,14 +440,20 @@ class OperationRepository(checkpoints.CheckpointWriter):
 
 
 _get_start = attrgetter("started_at", "id")
-_SUBJECTS_QUERY = select(operation_objects).where(AnyOf(operation_objects.c.operation_id, "ids"))
-_WRITES_QUERY = (
+_SUBJECTS_QUERY = Statement(
+    lambda _kind: select(operation_objects).where(AnyOf(operation_objects.c.operation_id, "ids"))
+)
+_select_writes = (
     select(
         upstream_writes.c.operation_id,
         *(upstream_writes.c[name] for name in Write.__struct_fields__),
     )
     .where(AnyOf(upstream_writes.c.operation_id, "ids"))
     .order_by(upstream_writes.c.number)
+)
+_WRITES_QUERY = Statement(lambda _kind: _select_writes)
+_OPERATOR_OUTCOMES_QUERY = Statement(
+    lambda _kind: _select_writes.where(upstream_writes.c.operator_outcome.is_not(None))
 )
 
 
