@@ -21,7 +21,7 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(YOUNG_OBJECTS)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def require_redis() -> None:
     """Skips the test without Redis; the key file makes the names of counters unique."""
     # Not imported by every run of tests.

@@ -10,7 +10,7 @@ import shutil
 import signal
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import pytest_asyncio
 
 from gateway.auth.key_import import import_keys
 from gateway.auth.key_lines import parse_key_lines
@@ -41,10 +42,12 @@ from tests.processes import (
 )
 from tests.running_gateway import KEY
 from tests.sockets import RawConnection, wait_until
+from tests.tcp_proxy import TcpProxy, open_tcp_proxy
 
 START_SECONDS = 120
 """A parent and its workers each load the whole program, sequentially on a busy machine."""
 
+TOKEN = "a-token-of-the-console"
 RECIPIENT_BODY = {
     "type": "individual",
     "firstName": "Ada",
@@ -64,6 +67,11 @@ def database() -> Iterator[str]:
     yield from create_temporary_database()
 
 
+@pytest.fixture(scope="module")
+def shared_database() -> Iterator[str]:
+    yield from create_temporary_database()
+
+
 @pytest.fixture
 async def simulator() -> AsyncIterator[Simulator]:
     simulator = await start_simulator(service=Service(seed=1))
@@ -71,30 +79,31 @@ async def simulator() -> AsyncIterator[Simulator]:
     await simulator.stop()
 
 
-Configure = Callable[..., None]
+def write_settings(
+    folder: Path, database: str, base_url: str, *, workers: int = 2, port: int = 0
+) -> None:
+    """Writes gateway.toml, with limits in Redis."""
+    text = [
+        f"[server]\nport = {port}\nadmin_port = 0\nworkers = {workers}",
+        f'[environments.sandbox]\nbase_url = "{base_url}"',
+        f'[state]\nurl = "{database}"\nencryption_key_file = "gateway.key"',
+        f'[limits]\nurl = "{REDIS_URL}"',
+    ]
+    (folder / "gateway.toml").write_text("\n".join(text))
+
+
+def protect_admin_port(folder: Path) -> None:
+    (folder / "token").write_text(TOKEN)
+    (folder / "token").chmod(0o600)
+    file = folder / "gateway.toml"
+    file.write_text(file.read_text().replace("[server]", '[server]\nadmin_token_file = "token"'))
 
 
 @pytest.fixture
-def write_configuration(
-    tmp_path: Path, database: str, simulator: Simulator, require_redis: None
-) -> Configure:
-    """Returns a function that writes gateway.toml, with an empty database and limits in Redis."""
+def configuration(tmp_path: Path, database: str, simulator: Simulator, require_redis: None) -> None:
     run_statements(database, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
     create_key_file(tmp_path / "gateway.key")
-
-    def write_file(workers: int = 2, *, port: int = 0, base_url: str = "", **limits: Any) -> None:
-        lines = [f"{name} = {json.dumps(value)}" for name, value in limits.items()]
-        text = [
-            f"[server]\nport = {port}\nadmin_port = 0\nworkers = {workers}",
-            f'[environments.sandbox]\nbase_url = "{base_url or simulator.url}"',
-            f'[state]\nurl = "{database}"\nencryption_key_file = "gateway.key"',
-            f'[limits]\nurl = "{REDIS_URL}"',
-            *lines,
-        ]
-        (tmp_path / "gateway.toml").write_text("\n".join(text))
-
-    write_file()
-    return write_file
+    write_settings(tmp_path, database, simulator.url)
 
 
 async def import_api_key(folder: Path, database: str, **fields: Any) -> None:
@@ -107,6 +116,54 @@ async def import_api_key(folder: Path, database: str, **fields: Any) -> None:
 async def run_workers(folder: Path) -> AsyncIterator[Process]:
     async with run_serve(folder, seconds=START_SECONDS, command=COMMAND) as gateway:
         yield gateway
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWorkers:
+    """Two workers that several tests use, because each start loads the whole program three times."""
+
+    gateway: Process
+    folder: Path
+    database: str
+    service: Service
+    proxy: TcpProxy
+    """Between the workers and the service."""
+    admin_session: aiohttp.ClientSession
+
+    @property
+    def admin_url(self) -> str:
+        return f"http://127.0.0.1:{self.gateway.admin_port}"
+
+    async def import_api_key(self, **fields: Any) -> str:
+        await import_api_key(self.folder, self.database, **fields)
+        return str(fields["api_key"])
+
+    async def load_page(self, path: str) -> tuple[int, Any]:
+        async with self.admin_session.get(self.admin_url + path) as response:
+            assert response.headers.getall("Server") == ["payout-gateway"]
+            is_json = response.content_type == "application/json"
+            return response.status, await (response.json() if is_json else response.text())
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def workers(
+    tmp_path_factory: pytest.TempPathFactory, shared_database: str, require_redis: None
+) -> AsyncIterator[SharedWorkers]:
+    folder = tmp_path_factory.mktemp("workers")
+    simulator = await start_simulator(service=Service(seed=1))
+    authorization = {"Authorization": f"Bearer {TOKEN}"}
+    async with (
+        open_tcp_proxy("127.0.0.1", int(simulator.url.rpartition(":")[2])) as proxy,
+        aiohttp.ClientSession(headers=authorization) as session,
+    ):
+        create_key_file(folder / "gateway.key")
+        write_settings(folder, shared_database, f"http://127.0.0.1:{proxy.port}")
+        protect_admin_port(folder)
+        async with run_workers(folder) as gateway:
+            await import_api_key(folder, shared_database)
+            yield SharedWorkers(gateway, folder, shared_database, simulator.service, proxy, session)
+            assert await gateway.stop() == 0
+    await simulator.stop()
 
 
 def list_children(gateway: Process) -> set[int]:
@@ -133,13 +190,14 @@ class BackgroundLoad:
     """
 
     gateway: Process
+    api_key: str = KEY["api_key"]
     statuses: Counter[int] = field(default_factory=Counter)
     errors: list[str] = field(default_factory=list)
     is_stopped: bool = False
 
     async def run_client(self, *, is_fresh: bool) -> None:
         connector = aiohttp.TCPConnector(force_close=is_fresh)
-        headers = {"X-API-Key": KEY["api_key"]}
+        headers = {"X-API-Key": self.api_key}
         timeout = aiohttp.ClientTimeout(total=START_SECONDS)
         async with aiohttp.ClientSession(
             connector=connector, headers=headers, timeout=timeout
@@ -164,8 +222,10 @@ CLIENT_COUNT = 8
 
 
 @asynccontextmanager
-async def run_load(gateway: Process) -> AsyncIterator[BackgroundLoad]:
-    load = BackgroundLoad(gateway)
+async def run_load(
+    gateway: Process, api_key: str = KEY["api_key"]
+) -> AsyncIterator[BackgroundLoad]:
+    load = BackgroundLoad(gateway, api_key)
     clients = [
         asyncio.ensure_future(load.run_client(is_fresh=position % 2 == 0))
         for position in range(CLIENT_COUNT)
@@ -189,10 +249,10 @@ def read_startup_error(folder: Path, **variables: str) -> str:
 
 
 async def test_workers_start_on_an_empty_database_and_all_serve(
-    tmp_path: Path, database: str, write_configuration: Configure
+    tmp_path: Path, database: str, simulator: Simulator, configuration: None
 ) -> None:
     port = find_free_port()
-    write_configuration(3, port=port)
+    write_settings(tmp_path, database, simulator.url, workers=3, port=port)
     async with run_workers(tmp_path) as gateway:
         assert gateway.output.count("\n") == 1
         assert len(list_children(gateway)) == 3
@@ -227,13 +287,13 @@ async def test_workers_start_on_an_empty_database_and_all_serve(
     ],
 )
 def test_startup_failure_of_workers_is_a_one_line_error(
-    tmp_path: Path, write_configuration: Configure, invalid_settings: dict[str, str], message: str
+    tmp_path: Path, configuration: None, invalid_settings: dict[str, str], message: str
 ) -> None:
     assert message in read_startup_error(tmp_path, **invalid_settings)
 
 
 def test_unusable_temporary_directory_is_a_one_line_error(
-    tmp_path: Path, write_configuration: Configure
+    tmp_path: Path, configuration: None
 ) -> None:
     long_path = tmp_path / ("x" * 100)
     long_path.mkdir()
@@ -242,7 +302,7 @@ def test_unusable_temporary_directory_is_a_one_line_error(
 
 @pytest.mark.parametrize("port_name", ["PORT", "ADMIN_PORT"])
 def test_port_in_use_is_a_one_line_error(
-    tmp_path: Path, write_configuration: Configure, port_name: str
+    tmp_path: Path, configuration: None, port_name: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
@@ -255,7 +315,7 @@ def test_port_in_use_is_a_one_line_error(
 
 
 async def test_shutdown_under_load_completes_requests_in_flight(
-    tmp_path: Path, database: str, write_configuration: Configure, simulator: Simulator
+    tmp_path: Path, database: str, configuration: None, simulator: Simulator
 ) -> None:
     async with run_workers(tmp_path) as gateway:
         await import_api_key(tmp_path, database)
@@ -275,7 +335,7 @@ async def test_shutdown_under_load_completes_requests_in_flight(
 
 
 async def test_workers_finish_and_exit_if_the_parent_is_killed(
-    tmp_path: Path, database: str, write_configuration: Configure, simulator: Simulator
+    tmp_path: Path, database: str, configuration: None, simulator: Simulator
 ) -> None:
     async with run_workers(tmp_path) as gateway:
         await import_api_key(tmp_path, database)
@@ -301,9 +361,16 @@ def _is_running(pid: int) -> bool:
 
 
 async def test_killed_worker_is_replaced(
-    tmp_path: Path, database: str, write_configuration: Configure
+    tmp_path: Path, database: str, configuration: None
 ) -> None:
-    async with run_workers(tmp_path) as gateway:
+    """``/metrics`` has the series of each worker; those of one begin again, the other's continue."""
+    async with run_workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
+
+        async def count_requests(worker: int) -> float:
+            metrics = await fetch_metrics(session, f"http://127.0.0.1:{gateway.admin_port}")
+            assert metrics.sum("payout_gateway_database_up", worker=str(worker)) == 1
+            return metrics.sum("payout_gateway_requests_total", worker=str(worker))
+
         await import_api_key(tmp_path, database)
         children_before = list_children(gateway)
         killed_pid = min(children_before)
@@ -313,6 +380,8 @@ async def test_killed_worker_is_replaced(
             await wait_until(lambda: bool(list_events(gateway, "worker_started")), START_SECONDS)
             (new,) = list_children(gateway) - children_before
             await wait_until(lambda: count_served(gateway)[new] > 10, START_SECONDS)
+        served_counts = [count_served(gateway)[pid] for pid in list_children(gateway)]
+        assert sorted(served_counts) == sorted([await count_requests(1), await count_requests(2)])
         assert set(load.statuses) == {200}
         assert len(load.errors) <= CLIENT_COUNT, load.errors
         (exit_event,) = list_events(gateway, "worker_exited")
@@ -328,20 +397,16 @@ async def test_killed_worker_is_replaced(
 
 
 async def test_sighup_reloads_the_certificate_of_every_worker(
-    tmp_path: Path, write_configuration: Configure
+    tmp_path: Path, configuration: None
 ) -> None:
     (tmp_path / "tls").mkdir()
     authority = Authority(tmp_path / "tls")
     first_pair, second_pair = authority.issue("first"), authority.issue("second")
-    token = tmp_path / "token"
-    token.write_text("a-token-of-some-length")
-    token.chmod(0o600)
-    section = [
-        f'tls_certificate_file = "{first_pair.certificate}"\ntls_key_file = "{first_pair.key}"',
-        f'admin_token_file = "{token}"',
-    ]
+    section = (
+        f'tls_certificate_file = "{first_pair.certificate}"\ntls_key_file = "{first_pair.key}"'
+    )
     configured = (tmp_path / "gateway.toml").read_text()
-    text = configured.replace("workers = 2", "\n".join(["workers = 2", *section]))
+    text = configured.replace("workers = 2", f"workers = 2\n{section}")
     (tmp_path / "gateway.toml").write_text(text)
 
     async def load_common_name() -> str:
@@ -358,7 +423,7 @@ async def test_sighup_reloads_the_certificate_of_every_worker(
                 dict(entry for component in peer_certificate for entry in component)["commonName"]
             )
 
-    async with run_workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
+    async with run_workers(tmp_path) as gateway:
         assert {await load_common_name() for _ in range(6)} == {"first"}
         shutil.copy(second_pair.certificate, first_pair.certificate)
         shutil.copy(second_pair.key, first_pair.key)
@@ -367,165 +432,121 @@ async def test_sighup_reloads_the_certificate_of_every_worker(
             lambda: len(list_events(gateway, "certificate_reloaded")) >= 2, START_SECONDS
         )
         assert {await load_common_name() for _ in range(6)} == {"second"}
-        page = f"http://127.0.0.1:{gateway.admin_port}/limits"
-        async with session.get(page) as response:
-            assert response.status == 401
-        headers = {"Authorization": "Bearer a-token-of-some-length"}
-        async with session.get(page, headers=headers) as response:
-            assert response.status == 200
         assert await gateway.stop() == 0
 
 
 # What they have in common.
 
 
-async def test_admin_port_reports_on_all_workers(
-    tmp_path: Path, write_configuration: Configure, simulator: Simulator
-) -> None:
-    async with run_workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
-
-        async def load_page(path: str) -> tuple[int, Any]:
-            async with session.get(f"http://127.0.0.1:{gateway.admin_port}{path}") as response:
-                assert response.headers.getall("Server") == ["payout-gateway"]
-                is_json = response.content_type == "application/json"
-                return response.status, await (response.json() if is_json else response.text())
-
-        assert await load_page("/healthz") == (200, {"status": "ok"})
-        assert await load_page("/readyz") == (
-            200,
-            {"status": "ok", "faults": {}, "circuit_breakers": {"sandbox": "closed"}},
-        )
-        assert (await load_page("/no-such-page"))[0] == 404
-        stopped_pid = min(list_children(gateway))
-        os.kill(stopped_pid, signal.SIGSTOP)
-        try:
-            status, body = await load_page("/readyz")
-            assert (status, body["status"]) == (200, "degraded")
-            assert body["faults"] == {"workers": "1 of 2 do not answer"}
-        finally:
-            os.kill(stopped_pid, signal.SIGCONT)
-        await simulator.stop()
-        status, body = await load_page("/readyz")
+@pytest.mark.asyncio(loop_scope="module")
+async def test_admin_port_reports_on_all_workers(workers: SharedWorkers) -> None:
+    assert await workers.load_page("/healthz") == (200, {"status": "ok"})
+    assert await workers.load_page("/readyz") == (
+        200,
+        {"status": "ok", "faults": {}, "circuit_breakers": {"sandbox": "closed"}},
+    )
+    assert (await workers.load_page("/no-such-page"))[0] == 404
+    stopped_pid = min(list_children(workers.gateway))
+    os.kill(stopped_pid, signal.SIGSTOP)
+    try:
+        status, body = await workers.load_page("/readyz")
+        assert (status, body["status"]) == (200, "degraded")
+        assert body["faults"] == {"workers": "1 of 2 do not answer"}
+    finally:
+        os.kill(stopped_pid, signal.SIGCONT)
+    await workers.proxy.disconnect()
+    try:
+        status, body = await workers.load_page("/readyz")
         assert (status, list(body["faults"])) == (503, ["environments.sandbox"])
-        assert await load_page("/healthz") == (200, {"status": "ok"})
+        assert await workers.load_page("/healthz") == (200, {"status": "ok"})
+    finally:
+        await workers.proxy.restore()
 
 
-async def test_requests_page_covers_all_workers(
-    tmp_path: Path, database: str, write_configuration: Configure
-) -> None:
-    async with run_workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
-        await import_api_key(tmp_path, database)
-        async with run_load(gateway) as load:
-            await wait_until(lambda: load.answered_count > 40, START_SECONDS)
-        assert len(count_served(gateway)) == 2
-        async with session.get(f"http://127.0.0.1:{gateway.admin_port}/requests") as response:
-            assert f">{len(list_events(gateway, 'request'))} requests " in await response.text()
-        assert await gateway.stop() == 0
+@pytest.mark.asyncio(loop_scope="module")
+async def test_requests_page_covers_all_workers(workers: SharedWorkers) -> None:
+    served_before = count_served(workers.gateway)
+    async with run_load(workers.gateway) as load:
+        await wait_until(lambda: load.answered_count > 40, START_SECONDS)
+    assert len(count_served(workers.gateway) - served_before) == 2
+    _, text = await workers.load_page("/requests")
+    assert f">{len(list_events(workers.gateway, 'request'))} requests " in text
 
 
-async def test_overview_covers_refusals_of_all_workers(
-    tmp_path: Path, database: str, write_configuration: Configure, simulator: Simulator
-) -> None:
-    async with run_workers(tmp_path) as gateway, AsyncExitStack() as stack:
-        await import_api_key(tmp_path, database)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_overview_covers_refusals_of_all_workers(workers: SharedWorkers) -> None:
+    async def request(session: aiohttp.ClientSession) -> int:
+        """Returns the process that answered."""
+        count = len(list_events(workers.gateway, "request"))
+        path, headers = "/v1/profile/balances", {"X-API-Key": KEY["api_key"]}
+        async with session.get(workers.gateway.url + path, headers=headers) as response:
+            await response.read()
+        await wait_until(
+            lambda: len(list_events(workers.gateway, "request")) > count, START_SECONDS
+        )
+        return int(list_events(workers.gateway, "request")[-1]["process.pid"])
 
-        async def request(session: aiohttp.ClientSession) -> None:
-            path, headers = "/v1/profile/balances", {"X-API-Key": KEY["api_key"]}
-            async with session.get(gateway.url + path, headers=headers) as response:
-                await response.read()
+    async def is_refusal_shown() -> bool:
+        return f"credentials of {KEY['merchant']}" in (await workers.load_page("/"))[1]
 
-        async def is_refusal_shown() -> bool:
-            url = f"http://127.0.0.1:{gateway.admin_port}/"
-            async with aiohttp.ClientSession() as session, session.get(url) as response:
-                return f"credentials of {KEY['merchant']}" in await response.text()
+    async def is_overview_clear() -> bool:
+        return not await is_refusal_shown()
 
-        async def is_overview_clear() -> bool:
-            return not await is_refusal_shown()
-
+    async with AsyncExitStack() as stack:
         connections: dict[int, aiohttp.ClientSession] = {}
         while len(connections) < 2:
             session = await stack.enter_async_context(aiohttp.ClientSession())
-            count = len(list_events(gateway, "request"))
-            await request(session)
-            await wait_until(lambda count=count: len(list_events(gateway, "request")) > count)
-            connections[list_events(gateway, "request")[-1]["process.pid"]] = session
+            connections[await request(session)] = session
         for session in connections.values():
-            simulator.service.faults.append(Fault("GET", "/v1/balance", status=403))
+            workers.service.faults.append(Fault("GET", "/v1/balance", status=403))
             await request(session)
             await wait_until_async(is_refusal_shown, 60)
             await request(session)
             await wait_until_async(is_overview_clear, 60)
-        assert await gateway.stop() == 0
 
 
-async def test_console_requires_the_token_once(
-    tmp_path: Path, write_configuration: Configure
-) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_console_requires_the_token_once(workers: SharedWorkers) -> None:
     """The parent checks it, and passes the requests of a browser on to a worker."""
-    token = "a-token-of-the-console"
-    (tmp_path / "token").write_text(token)
-    (tmp_path / "token").chmod(0o600)
-    file = tmp_path / "gateway.toml"
-    file.write_text(file.read_text().replace("[server]", '[server]\nadmin_token_file = "token"'))
-    async with run_workers(tmp_path) as gateway:
-        url = f"http://127.0.0.1:{gateway.admin_port}"
-        async with open_console_client(url) as client:
-            assert (await client.get("/")).status == 401
-        async with open_console_client(url, token) as client:
-            assert "Overview" in (await client.get("/")).text
-        assert await gateway.stop() == 0
+    async with open_console_client(workers.admin_url) as client:
+        assert (await client.get("/")).status == 401
+    async with open_console_client(workers.admin_url, TOKEN) as client:
+        assert "Overview" in (await client.get("/")).text
+    assert (await workers.load_page("/limits"))[0] == 200
 
 
-async def test_metrics_have_the_series_of_each_worker(
-    tmp_path: Path, database: str, write_configuration: Configure
-) -> None:
-    async with run_workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
-
-        async def count_requests(worker: int) -> float:
-            metrics = await fetch_metrics(session, f"http://127.0.0.1:{gateway.admin_port}")
-            assert metrics.sum("payout_gateway_database_up", worker=str(worker)) == 1
-            return metrics.sum("payout_gateway_requests_total", worker=str(worker))
-
-        await import_api_key(tmp_path, database)
-        async with run_load(gateway) as load:
-            await wait_until(lambda: load.answered_count > 40, START_SECONDS)
-        by_pid = count_served(gateway)
-        counts = [await count_requests(1), await count_requests(2)]
-        assert sorted(counts) == sorted(by_pid.values())
-        killed_pid, surviving_pid = sorted(list_children(gateway))
-        os.kill(killed_pid, signal.SIGKILL)
-        await wait_until(lambda: bool(list_events(gateway, "worker_started")), START_SECONDS)
-        # The series of one begin again, and those of the other continue.
-        assert {await count_requests(1), await count_requests(2)} == {0, by_pid[surviving_pid]}
+@pytest.mark.asyncio(loop_scope="module")
+async def test_rate_limit_is_shared_by_all_workers(workers: SharedWorkers) -> None:
+    api_key = await workers.import_api_key(
+        name="limited", api_key="key-with-a-limit", requests_per_hour=30
+    )
+    served_before = count_served(workers.gateway)
+    async with run_load(workers.gateway, api_key) as load:
+        await wait_until(lambda: load.answered_count > 60, START_SECONDS)
+    assert load.statuses[200] == 30
+    assert set(load.statuses) == {200, 429}
+    assert len(count_served(workers.gateway) - served_before) == 2
 
 
-async def test_rate_limit_is_shared_by_all_workers(
-    tmp_path: Path, database: str, write_configuration: Configure
-) -> None:
-    write_configuration(requests_per_hour=30)
-    async with run_workers(tmp_path) as gateway:
-        await import_api_key(tmp_path, database)
-        async with run_load(gateway) as load:
-            await wait_until(lambda: load.answered_count > 60, START_SECONDS)
-        assert load.statuses[200] == 30
-        assert set(load.statuses) == {200, 429}
-        assert len(count_served(gateway)) == 2
-
-
+@pytest.mark.asyncio(loop_scope="module")
 async def test_revoked_key_is_refused_by_every_worker_within_3_seconds(
-    tmp_path: Path, database: str, write_configuration: Configure
+    workers: SharedWorkers,
 ) -> None:
-    async with run_workers(tmp_path) as gateway:
-        await import_api_key(tmp_path, database, name="leaving")
-        async with run_load(gateway):
-            await wait_until(lambda: len(count_served(gateway)) == 2, START_SECONDS)
-        arguments = ("keys", "revoke", "leaving")
-        process = await asyncio.to_thread(
-            run_installed_command, *arguments, folder=tmp_path, seconds=START_SECONDS
+    api_key = await workers.import_api_key(name="leaving", api_key="key-that-is-revoked")
+    served_before = count_served(workers.gateway)
+    async with run_load(workers.gateway, api_key):
+        await wait_until(
+            lambda: len(count_served(workers.gateway) - served_before) == 2, START_SECONDS
         )
-        assert process.returncode == 0, process.stderr
-        await asyncio.sleep(3)
-        served_before = count_served(gateway)
-        async with run_load(gateway) as load:
-            await wait_until(lambda: len(count_served(gateway) - served_before) == 2, START_SECONDS)
-        assert set(load.statuses) == {403}
+    arguments = ("keys", "revoke", "leaving")
+    process = await asyncio.to_thread(
+        run_installed_command, *arguments, folder=workers.folder, seconds=START_SECONDS
+    )
+    assert process.returncode == 0, process.stderr
+    await asyncio.sleep(3)
+    served_before = count_served(workers.gateway)
+    async with run_load(workers.gateway, api_key) as load:
+        await wait_until(
+            lambda: len(count_served(workers.gateway) - served_before) == 2, START_SECONDS
+        )
+    assert set(load.statuses) == {403}
