@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import pycountry
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import BeforeValidator
 
 WordName = Literal[
     "wallet",
@@ -224,62 +224,16 @@ def is_masked_value(value: Any) -> bool:
     return isinstance(value, str) and "*" in value
 
 
-# The JSON schemas describe the legacy document's rules, for the OpenAPI description. The lax forms
-# (numbers for text, `"False"`) are accepted for existing clients and deliberately not documented.
-
-Text = Annotated[str, BeforeValidator(_parse_text), WithJsonSchema({"type": "string"})]
-Country = Annotated[
-    str,
-    BeforeValidator(_parse_country),
-    WithJsonSchema({"type": "string", "pattern": "^[A-Z]{2}$", "examples": ["US"]}),
-]
-_CURRENCY_SCHEMA = {"pattern": "^[A-Z]{3}$", "examples": ["USD"]}
-Currency = Annotated[
-    str, BeforeValidator(_parse_currency), WithJsonSchema({"type": "string", **_CURRENCY_SCHEMA})
-]
-ShownCurrency = Annotated[
-    str | None,
-    BeforeValidator(_parse_optional_currency),
-    WithJsonSchema({"type": ["string", "null"], **_CURRENCY_SCHEMA}),
-]
-Email = Annotated[
-    str,
-    BeforeValidator(_parse_email),
-    WithJsonSchema(
-        {
-            "type": "string",
-            "pattern": r"^[^@\s]{1,256}@[^@\s]{1,256}$",
-            "examples": ["ada@example.com"],
-        }
-    ),
-]
-Day = Annotated[
-    str,
-    BeforeValidator(_parse_day),
-    WithJsonSchema({"type": "string", "format": "date", "examples": ["1990-12-10"]}),
-]
-Flag = Annotated[bool, BeforeValidator(_parse_boolean), WithJsonSchema({"type": "boolean"})]
-Integer = Annotated[int, BeforeValidator(_parse_integer), WithJsonSchema({"type": "integer"})]
-Ssn = Annotated[
-    str,
-    BeforeValidator(_parse_ssn),
-    WithJsonSchema({"type": "string", "pattern": "^[0-9]{9}$", "examples": ["900000001"]}),
-]
-Amount = Annotated[
-    str,
-    BeforeValidator(_parse_amount),
-    WithJsonSchema(
-        {
-            "type": "string",
-            "maxLength": 1003,
-            "pattern": r"^(0*[1-9][0-9]*(\.[0-9]{2})?|0+\.(0[1-9]|[1-9][0-9]))$",
-            "examples": ["100.00"],
-        }
-    ),
-]
-ShownAmount = Annotated[
-    str, BeforeValidator(_parse_amount_with_any_decimals), Amount.__metadata__[1]
-]
+Text = Annotated[str, BeforeValidator(_parse_text)]
+Country = Annotated[str, BeforeValidator(_parse_country)]
+ShownCurrency = Annotated[str | None, BeforeValidator(_parse_optional_currency)]
+Email = Annotated[str, BeforeValidator(_parse_email)]
+Day = Annotated[str, BeforeValidator(_parse_day)]
+Flag = Annotated[bool, BeforeValidator(_parse_boolean)]
+Integer = Annotated[int, BeforeValidator(_parse_integer)]
+Ssn = Annotated[str, BeforeValidator(_parse_ssn)]
+Amount = Annotated[str, BeforeValidator(_parse_amount)]
+ShownAmount = Annotated[str, BeforeValidator(_parse_amount_with_any_decimals)]
 RecipientType = Annotated[
     Literal["individual", "business"],
     BeforeValidator(_parse_recipient_type),

@@ -74,11 +74,15 @@ def build_openapi_document() -> dict[str, Any]:
     }  # fmt: skip
 
 
-class _UntitledSchemas(GenerateJsonSchema):
-    """Without a title for each field, which would repeat its name."""
+class _Schemas(GenerateJsonSchema):
+    """With those of values from the table, and without a title for each field, which would repeat its name."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
+
+    def function_before_schema(self, schema: Any) -> dict[str, Any]:
+        validator = schema["function"]["function"].__name__
+        return dict(TABLES["validators"].get(validator) or super().function_before_schema(schema))
 
 
 def build_schemas(words: Mapping[str, str]) -> dict[str, Schema]:
@@ -89,7 +93,7 @@ def build_schemas(words: Mapping[str, str]) -> dict[str, Schema]:
     _, document = TypeAdapter.json_schemas(
         [(shape, "validation", TypeAdapter(shape)) for shape in (*bodies, *answers, legacy.BatchRecipient)],
         ref_template=_REFERENCE,
-        schema_generator=_UntitledSchemas,
+        schema_generator=_Schemas,
     )  # fmt: skip
     schemas: dict[str, Schema] = document["$defs"]
     for name, schema in schemas.items():

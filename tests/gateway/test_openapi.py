@@ -169,11 +169,7 @@ def test_amount_pattern_agrees_with_validation(text: str) -> None:
      (field_types.Day, "1990-12-10"), (field_types.Ssn, "900000001"), (field_types.Amount, "100.00")],
 )  # fmt: skip
 def test_example_of_every_field_type_is_valid(kind: Any, text: str) -> None:
-    json_schema = next(
-        annotation.json_schema
-        for annotation in get_args(kind)[1:]
-        if hasattr(annotation, "json_schema")
-    )
+    json_schema = TABLES["validators"][get_args(kind)[1].func.__name__]
     assert json_schema["examples"] == [text]
     assert TypeAdapter(kind).validate_python(text) == text
     assert re.search(json_schema.get("pattern", ""), text)
