@@ -181,8 +181,7 @@ class RecipientCache:
             recipients.remove_deleted_recipients_once(deleted_ids)
             # The count before the increment: a recipient created between the two is then a surplus,
             # not a gap.
-            service_count, _ = await reader.fetch_count_and_newest_date()
-            increment_start = recipients.increment_start
+            service_count, increment_start = await reader.count_rows(), recipients.increment_start
             await self._fetch_and_apply_changes(reader, recipients)
             self._check_room_for_recipients(len(recipients.rows))
             if len(recipients.rows) == service_count or (

@@ -53,6 +53,9 @@ class ServiceListReader:
     page_size: int | None = PAGE_SIZE
     call_count: int = field(default=0, init=False)
 
+    async def count_rows(self) -> int:
+        return _require_record_count(await self._fetch_page(None, None, size=1))
+
     async def fetch_count_and_newest_date(self) -> tuple[int, int | None]:
         """Returns the number of rows and the newest update date; None if there are no rows."""
         page = await self._fetch_page(None, None, size=1, direction="desc")
