@@ -17,7 +17,7 @@ from tests.processes import COMMAND, Process, build_configuration, run_serve
 from tests.running_gateway import KEY, build_settings, import_api_keys
 
 MEGABYTE = 1 << 20
-CHARGED_BYTES = 24 * MEGABYTE
+CHARGED_BYTES = 12 * MEGABYTE
 """The approximate charge of each body."""
 
 PAYMENTS = ("{}", '{"id":"P-1"}', '{"recipient":{"id":"x"}}', "[]")

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -34,6 +33,7 @@ from gateway.simulator import (
 from gateway.storage import ObjectStateStore, open_store
 from mappings import OPERATIONS, UNLISTED
 from tests.operator_commands import run_command, write_configuration
+from tests.processes import build_command
 from tests.running_gateway import build_settings, import_api_keys
 from tests.state import KEY
 
@@ -97,7 +97,7 @@ class RehearsedFolder:
     async def start_process(self, key: str, *options: str) -> asyncio.subprocess.Process:
         self.temporary_folder.mkdir(exist_ok=True)
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "gateway", "rehearse", "--key", key, *options,
+            *build_command(), "rehearse", "--key", key, *options,
             "--config", str(self.folder / "gateway.toml"),
             stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "TMPDIR": str(self.temporary_folder)},
