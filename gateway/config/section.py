@@ -47,6 +47,8 @@ def list_problems(
             if loc in misspelt:
                 continue
             message = "missing"
+        elif problem["type"] == "model_type":
+            message = "must be a section with keys, not a value"
         listed.append((loc, message))
     return listed
 

@@ -25,6 +25,7 @@ from gateway.config.value_types import (
     Day,
     Days,
     HeaderName,
+    HttpOriginOrEmpty,
     Label,
     Network,
     NeutralWord,
@@ -91,7 +92,7 @@ class Environment(Section):
     allow_http: bool = False
     base_url: Origin
     ca_file: Path | None = None
-    legacy_base_url: Literal[""] | Origin = ""
+    legacy_base_url: OriginOrEmpty = ""
 
     @field_validator("base_url", "legacy_base_url")
     @classmethod
@@ -150,7 +151,7 @@ class Upstream(Section):
     timeout_seconds: float = Field(25, gt=0)
     connections: int = Field(100, ge=1)
     ca_file: Path | None = None
-    proxy: Literal[""] | Annotated[Origin, AfterValidator(build_url_scheme_validator("http"))] = ""
+    proxy: HttpOriginOrEmpty = ""
     proxy_credentials: SecretStr = SecretStr("")
     proxy_credentials_file: KeyFile | None = None
     breaker_failures: int = Field(10, ge=0)
@@ -184,7 +185,7 @@ class Logs(Section):
 
 
 class Traces(Section):
-    endpoint: Literal[""] | Origin = ""
+    endpoint: OriginOrEmpty = ""
     ratio: float = Field(1.0, ge=0, le=1)
 
 

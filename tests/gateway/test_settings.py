@@ -62,6 +62,14 @@ def test_invalid_port_is_a_configuration_error(address: str) -> None:
         ("[environments.live]\nbase_url = 'https://x y'", "must be an address such as"),
         ("[deprecation]\npage = 'x'", "deprecation.page: must be an address such as"),
         (
+            "[environments.live]\nbase_url = 'https://x'\nlegacy_base_url = 'x'",
+            "gateway.toml:3: environments.live.legacy_base_url: must be an address such as",
+        ),
+        ("server = 1", "gateway.toml:1: server: must be a section"),
+        ("[upstream]\nproxy = 'x'", "upstream.proxy: must be an address such as"),
+        ("[upstream]\nproxy = 'https://x'", "upstream.proxy: must begin with http://"),
+        ("[traces]\nendpoint = 'x'", "traces.endpoint: must be an address such as"),
+        (
             "[vocabulary.current]\ntimestamp_header = 'Host'",
             "must be a header of the service's own",
         ),
