@@ -12,7 +12,7 @@ from functools import cached_property
 import msgspec
 from msgspec import structs
 
-from mappings import banking, legacy, recipient_outcomes
+from mappings import banking, legacy
 from mappings.banking import build_empty_field_problem
 from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, SubFlow
 from mappings.failures import Halted, Problem, Refused
@@ -33,7 +33,6 @@ from mappings.payouts import (
     Payout,
     Recipient,
     add_accounts_and_delete_replaced,
-    build_account_path,
     build_unknown_method_problem,
     extract_government_ids,
     map_account_field_names_to_client,
@@ -45,6 +44,7 @@ from mappings.payouts import (
     validate_masks,
     validate_primary_method,
 )
+from mappings.recipient_outcomes import build_account_change_call
 
 _NOT_SHOWN_YET = Problem(
     "internal_server_error",
@@ -317,13 +317,8 @@ def _update_account(
     """
     id_, account = changes.recipient["id"], changes.find_account(method) or {}
     country = account.get("country")
-    call = Call(
-        "PATCH",
-        build_account_path(id_, account),
-        fields,
-        field_map=map_account_field_names_to_client(changes.payout, method, country),
-        reconcile=recipient_outcomes.build_account_change_outcome_rule(id_, account, fields),
-    )
+    field_map = map_account_field_names_to_client(changes.payout, method, country)
+    call = build_account_change_call(id_, account, fields, field_map)
     try:
         return (yield from send_account_with_number_retry(call, country, options))
     except Refused as refused:
@@ -337,12 +332,5 @@ def _update_account(
             raise
         if current_account["recipientAccountId"] == account["recipientAccountId"]:
             raise Halted(_NOT_SHOWN_YET, retry_after=5) from None
-        path, reconcile = (
-            build_account_path(id_, current_account),
-            recipient_outcomes.build_account_change_outcome_rule(id_, current_account, fields),
-        )
-        return (
-            yield from send_account_with_number_retry(
-                structs.replace(call, path=path, reconcile=reconcile), country, options
-            )
-        )
+        call = build_account_change_call(id_, current_account, fields, field_map)
+        return (yield from send_account_with_number_retry(call, country, options))

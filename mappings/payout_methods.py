@@ -13,7 +13,7 @@ from mappings import (
     recipient_outcomes,
     recipient_reads,
 )
-from mappings.effects import Answer, Call, Flow, Operation, Request, SubFlow
+from mappings.effects import Answer, Flow, Operation, Request, SubFlow
 from mappings.errors import NOT_FOUND
 from mappings.failures import Invalid
 from mappings.objects import build_legacy_payout
@@ -90,18 +90,10 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
     # Sent before the accounts, because in some countries the service requires the government id
     # first.
     if ids:
-        id_, fields = (
-            recipient["id"],
-            {"governmentIds": government_ids.build_government_id_entries(ids)},
-        )
-        response = yield Call(
-            "PATCH",
-            f"/recipients/{id_}",
-            fields,
-            field_map=government_ids.map_government_id_field_names_to_client(ids),
-            reconcile=recipient_outcomes.build_recipient_update_outcome_rule(
-                id_, fields, recipient
-            ),
+        fields = {"governmentIds": government_ids.build_government_id_entries(ids)}
+        field_map = government_ids.map_government_id_field_names_to_client(ids)
+        response = yield recipient_outcomes.build_recipient_update_call(
+            recipient["id"], fields, field_map, recipient
         )
         changes = structs.replace(changes, recipient={**recipient, **response["recipient"]})
     recipient = yield from payout_changes.apply_payout_changes(changes, request.options)

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 import msgspec
 from msgspec import structs
 
-from mappings import banking, current, legacy, recipient_outcomes
+from mappings import banking, current, legacy
 from mappings.banking import build_empty_field_problem, build_invalid_field_problem
 from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, LoadFacts, SubFlow
 from mappings.failures import Failure, Problem, Refused
@@ -29,6 +29,11 @@ from mappings.objects import (
     find_masked_government_id,
     find_primary_account,
     map_shown_accounts_by_type,
+)
+from mappings.recipient_outcomes import (
+    build_account_change_call,
+    build_account_creation_outcome_rule,
+    build_account_deletion_call,
 )
 
 Recipient = Mapping[str, JSON]
@@ -350,7 +355,7 @@ def add_accounts_and_delete_replaced(
             # This includes the ids of accounts just added: a new account is recognized by an id
             # that was not there before.
             existing = [*(original.get("accounts") or []), *new_accounts]
-            reconcile = recipient_outcomes.build_account_creation_outcome_rule(
+            reconcile = build_account_creation_outcome_rule(
                 recipient["id"], account, collect_account_ids(existing)
             )
             call = Call("POST", path, account, field_map=field_map, reconcile=reconcile)
@@ -375,7 +380,7 @@ def add_accounts_and_delete_replaced(
     for account in old_accounts:
         with suppress(Failure):
             yield from _call_with_current_id(
-                original, new_accounts, account, _build_account_deletion
+                original, new_accounts, account, build_account_deletion_call
             )
     return replace_accounts_of_recipient(recipient, new_accounts, old_accounts)
 
@@ -387,11 +392,7 @@ def _set_wallet_currency(
     if not currency or wallet.get("currency") in (None, currency):
         return {}
     fields = {"currency": currency}
-    reconcile = recipient_outcomes.build_account_change_outcome_rule(
-        recipient["id"], wallet, fields
-    )
-    path = build_account_path(recipient["id"], wallet)
-    response = yield Call("PATCH", path, fields, field_map=field_map, reconcile=reconcile)
+    response = yield build_account_change_call(recipient["id"], wallet, fields, field_map)
     return {**fields, **_extract_account(response)}
 
 
@@ -409,7 +410,7 @@ def _undo_account_additions(
     for account in new_accounts:
         with suppress(Failure):
             yield from _call_with_current_id(
-                recipient, new_accounts, account, _build_account_deletion
+                recipient, new_accounts, account, build_account_deletion_call
             )
 
 
@@ -454,20 +455,9 @@ def _build_set_primary_account_call(
     recipient_id: str, account: Mapping[str, JSON], refusal: Refused
 ) -> Call:
     """Builds the call that makes an account primary again, to undo a change that was refused."""
-    fields = {"primary": True}
-    account = {**account, "primary": False}
-    reconcile = recipient_outcomes.build_account_change_outcome_rule(recipient_id, account, fields)
-    path = build_account_path(recipient_id, account)
-    return Call("PATCH", path, fields, reconcile=reconcile, undo_of=refusal)
-
-
-def _build_account_deletion(recipient_id: str, account: Mapping[str, JSON]) -> Call:
-    reconcile = recipient_outcomes.build_account_deletion_outcome_rule(
-        recipient_id, account["recipientAccountId"]
-    )
-    return Call(
-        "DELETE", build_account_path(recipient_id, account), reconcile=reconcile, is_cleanup=True
-    )
+    old_account = {**account, "primary": False}
+    call = build_account_change_call(recipient_id, old_account, {"primary": True})
+    return structs.replace(call, undo_of=refusal)
 
 
 def collect_account_ids(accounts: Sequence[Mapping[str, JSON]]) -> list[str]:
@@ -488,7 +478,3 @@ def replace_accounts_of_recipient(
     if any(account["primary"] for account in new_accounts):
         other_accounts = [{**account, "primary": False} for account in other_accounts]
     return {**recipient, "accounts": [*other_accounts, *new_accounts]}
-
-
-def build_account_path(recipient_id: str, account: Mapping[str, JSON]) -> str:
-    return f"/recipients/{recipient_id}/accounts/{account['recipientAccountId']}"

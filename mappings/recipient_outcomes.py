@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -87,23 +87,27 @@ def _confirm_operator_named_recipient(recipient_id: str, body: JSONObject) -> Ou
     return Inconclusive(f"{recipient_id}, named by the operator, has another address")
 
 
-def build_recipient_update_outcome_rule(
-    recipient_id: str, fields: JSONObject, old_recipient: JSONObject = MappingProxyType({})
-) -> OutcomeRule:
-    """Builds the rule of a recipient update; it reads GET /recipients/:id.
+def build_recipient_update_call(
+    recipient_id: str,
+    fields: JSONObject,
+    field_map: Mapping[str, str],
+    old_recipient: JSONObject = MappingProxyType({}),
+) -> Call:
+    """Builds the call of PATCH /recipients/:id; its outcome rule reads GET /recipients/:id.
 
     An update that looks like ``old_recipient``, behind its masks, is absent: sending it again does
     no harm. An operator's word outweighs it, because the service may normalize values.
     """
+    path = f"/recipients/{recipient_id}"
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
-        recipient = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
+        recipient = (yield Call("GET", path))["recipient"]
         is_shown = _has_compatible_values(fields, recipient)
         is_evidence = is_shown and not _has_compatible_values(fields, old_recipient)
         is_executed = is_evidence or write.is_confirmed_by_operator
         return Confirmed({"recipient": recipient}) if is_executed else Absent()
 
-    return read_outcome
+    return Call("PATCH", path, fields, field_map=field_map, reconcile=read_outcome)
 
 
 def build_recipients_deletion_outcome_rule(*ids: str) -> OutcomeRule:
@@ -159,14 +163,17 @@ def build_account_creation_outcome_rule(
 _ACCOUNT_ID = "recipientAccountId"
 
 
-def build_account_change_outcome_rule(
-    recipient_id: str, old_account: JSONObject, fields: JSONObject
-) -> OutcomeRule:
-    """Builds the rule of an account change; it reads GET /recipients/:id.
+def build_account_change_call(
+    recipient_id: str,
+    old_account: JSONObject,
+    fields: JSONObject,
+    field_map: Mapping[str, str] = MappingProxyType({}),
+) -> Call:
+    """Builds the call of PATCH /recipients/:id/accounts/:account; its rule reads the recipient.
 
     The change gives the account another id (current interface, section 4.2).
     """
-    account_id = old_account["recipientAccountId"]
+    account_id = old_account[_ACCOUNT_ID]
 
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
         accounts = yield from _fetch_accounts(recipient_id)
@@ -186,18 +193,21 @@ def build_account_change_outcome_rule(
             return Confirmed({"account": matching_accounts[0]})
         return Inconclusive("the account no longer exists")
 
-    return read_outcome
+    path = f"/recipients/{recipient_id}/accounts/{account_id}"
+    return Call("PATCH", path, fields, field_map=field_map, reconcile=read_outcome)
 
 
-def build_account_deletion_outcome_rule(recipient_id: str, account_id: str) -> OutcomeRule:
-    """Builds the rule of an account deletion; it reads GET /recipients/:id."""
+def build_account_deletion_call(recipient_id: str, account: JSONObject) -> Call:
+    """Builds the call of DELETE /recipients/:id/accounts/:account; its rule reads the recipient."""
+    account_id = account[_ACCOUNT_ID]
 
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
         accounts = yield from _fetch_accounts(recipient_id)
-        is_present = any(account.get("recipientAccountId") == account_id for account in accounts)
+        is_present = any(each.get(_ACCOUNT_ID) == account_id for each in accounts)
         return Absent(is_old_state_shown=True) if is_present else Confirmed({"object": "deleted"})
 
-    return read_outcome
+    path = f"/recipients/{recipient_id}/accounts/{account_id}"
+    return Call("DELETE", path, reconcile=read_outcome, is_cleanup=True)
 
 
 def _fetch_accounts(recipient_id: str) -> Generator[Step, Any, list[dict[str, JSON]]]:

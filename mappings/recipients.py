@@ -125,10 +125,9 @@ def _send_remaining_recipient_values(
         field_map = RECIPIENT.map_field_names_to_client() | {
             "primaryCurrency": recipient_bodies.choose_currency_field(body)
         }
-        reconcile = recipient_outcomes.build_recipient_update_outcome_rule(
-            new_recipient["id"], patch_body
+        call = recipient_outcomes.build_recipient_update_call(
+            new_recipient["id"], patch_body, field_map
         )
-        call = Call("PATCH", path, patch_body, field_map=field_map, reconcile=reconcile)
         recipient = {**new_recipient, **(yield call)["recipient"]}
     if not payout.methods:
         return recipient
@@ -325,11 +324,9 @@ def update_recipient(request: Request) -> Flow:
             | {"primaryCurrency": recipient_bodies.choose_currency_field(body)}
             | government_ids.map_government_id_field_names_to_client(government_id_list)
         )
-        path, reconcile = (
-            f"/recipients/{id_}",
-            recipient_outcomes.build_recipient_update_outcome_rule(id_, fields, recipient),
+        response = yield recipient_outcomes.build_recipient_update_call(
+            id_, fields, field_map, recipient
         )
-        response = yield Call("PATCH", path, fields, field_map=field_map, reconcile=reconcile)
         updated = (
             response_recipient
             if isinstance(response_recipient := response.get("recipient"), dict)
