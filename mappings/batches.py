@@ -284,12 +284,7 @@ def start_batch(request: Request) -> Flow:
     yield from require_batch_not_superseded(request.ids["id"])
     check = partial(check_start_and_list_notices, request)
     batch, notices = yield from _submit_draft_and_lock_batch(request, "starting", check)
-    path, outcome_rule = (
-        f"/batches/{batch.upstream_id}/start-processing",
-        outcome_rules.build_batch_start_outcome_rule(batch.upstream_id),
-    )
-    # Sent only while the client waits: a disconnected client may start the batch in another way.
-    call = Call("POST", path, reconcile=outcome_rule, only_while_client_waits=True)
+    call = outcome_rules.build_batch_start_call(batch.upstream_id)
     response = yield from call_service_under_batch_lock(batch, call)
     facts = {
         **build_finished_change_facts(batch.facts, "sent"),

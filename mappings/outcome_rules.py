@@ -448,8 +448,8 @@ def build_quote_outcome_rule(upstream_id: str, previous_expiry: JSON) -> Outcome
     return read_outcome
 
 
-def build_batch_start_outcome_rule(upstream_id: str) -> OutcomeRule:
-    """Builds the rule of a start; it reads GET /batch/:id/summary.
+def build_batch_start_call(upstream_id: str) -> Call:
+    """Builds the call of a start; its rule reads GET /batch/:id/summary.
 
     Any status but open and pending confirms the start.
     """
@@ -464,4 +464,6 @@ def build_batch_start_outcome_rule(upstream_id: str) -> OutcomeRule:
             return Inconclusive("the service shows no status of the batch")
         return Absent(is_old_state_shown=True)
 
-    return read_outcome
+    # Sent only while the client waits: a disconnected client may start the batch in another way.
+    path = f"/batches/{upstream_id}/start-processing"
+    return Call("POST", path, reconcile=read_outcome, only_while_client_waits=True)

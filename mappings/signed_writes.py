@@ -58,14 +58,8 @@ def start_signed_batch(request: Request) -> Flow:
     """
     upstream_id, batch_id = request.ids["id"], request.ids["batch"]
     facts, lock_facts = yield from _acquire_batch_lock_for_start(upstream_id, batch_id, request)
-    outcome_rule = outcome_rules.build_batch_start_outcome_rule(upstream_id)
     try:
-        yield Call(
-            "POST",
-            f"/batches/{upstream_id}/start-processing",
-            reconcile=outcome_rule,
-            only_while_client_waits=True,
-        )
+        yield outcome_rules.build_batch_start_call(upstream_id)
     except (Refused, Unreachable, Conflict) as failure:
         # A batch without facts gets none, or it would look as if the gateway had created it.
         facts_before = {"phase": "sent", "since": None} if facts else dict.fromkeys(lock_facts)
