@@ -47,11 +47,12 @@ run: $(VENV)/ready
 install: $(VENV)/ready
 	@echo 'Ready: export PATH="$(CURDIR)/$(BIN):$$PATH"'
 
-# Compiles first: the tests start hundreds of processes, some of which may not write bytecode.
+# Compiles first: the tests start hundreds of processes, some of which may not write bytecode. pytest may: each
+# of its processes would otherwise rewrite the assertions of every module again.
 test: $(VENV)/ready-dev
 	@tests/browser.sh $(BIN)/playwright
 	@$(BIN)/python -m compileall -q gateway mappings tests
-	$(BIN)/python -m pytest -n $(PROCESSES) $(TESTS) || { test $$? -eq 1 || exit 1; \
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(PROCESSES) $(TESTS) || { test $$? -eq 1 || exit 1; \
 	  echo '== Repeating the failed tests alone; a test that passes now is flaky: find out why =='; \
 	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(TESTS); }
 
