@@ -10,8 +10,8 @@ from mappings.batch_bodies import read_recipients, select_listed_recipient_field
 from mappings.batch_views import Batch, Facts, build_batch, drop_nulls, is_draft
 from mappings.current import BALANCE_PATH, SUMMARY_PATH
 from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Parallel, SubFlow
-from mappings.errors import NOT_FOUND, NOT_SHOWN_YET, is_transient
-from mappings.failures import Conflict, Failure, Halted, Invalid, Problem, Refused, Unreachable
+from mappings.errors import NOT_FOUND, is_transient
+from mappings.failures import Conflict, Failure, Invalid, Problem, Refused, Unreachable
 from mappings.lazy_sequences import filter_rows, iterate_field, map_rows, materialize_rows
 from mappings.matching import Entry, Payment, extract_recipient_id, match_payments_with_entries
 from mappings.payloads import extract_batch, find_payments
@@ -31,12 +31,8 @@ class StoredBatch:
     entries: Sequence[Entry]
 
     @property
-    def upstream_id(self) -> str:
-        return self.facts.get("upstream") or self.id
-
-    @property
     def summary_call(self) -> Call:
-        return Call("GET", SUMMARY_PATH.format(id=self.upstream_id))
+        return Call("GET", SUMMARY_PATH.format(id=self.facts.get("upstream") or self.id))
 
 
 def load_batch(batch_id: str, payment_ids: Collection[str] | None = None) -> SubFlow:
@@ -47,20 +43,8 @@ def load_batch(batch_id: str, payment_ids: Collection[str] | None = None) -> Sub
     gateway. The status may be missing: see ``add_missing_status``.
     """
     stored_batch = yield from _load_stored_batch(batch_id, payment_ids)
-    try:
-        summary = None if is_draft(stored_batch.facts) else (yield stored_batch.summary_call)
-    except Refused as refused:
-        raise (yield from _explain_failed_read(stored_batch, refused)) from None
+    summary = None if is_draft(stored_batch.facts) else (yield stored_batch.summary_call)
     return (yield from _build_loaded_batch(stored_batch, summary))
-
-
-def _explain_failed_read(stored_batch: StoredBatch, failure: Exception) -> SubFlow:
-    """Returns the failure; Halted if the service may not show the batch yet."""
-    if is_missing_batch_failure(failure) and (
-        yield LoadFacts("changed", ids=(stored_batch.upstream_id,))
-    ):
-        return Halted(NOT_SHOWN_YET, retry_after=5)
-    return failure
 
 
 def load_created_batch(facts: Facts, entries: Sequence[Entry], response: JSON) -> SubFlow:
@@ -125,10 +109,9 @@ def _load_chunk_of_batches(batch_ids: Sequence[str]) -> SubFlow:
             results.append(stored_batch)
             continue
         summary = None if is_draft(stored_batch.facts) else next(answers)
-        if isinstance(summary, Exception):
-            results.append((yield from _explain_failed_read(stored_batch, summary)))
-            continue
-        results.append((yield from _build_loaded_batch(stored_batch, summary)))
+        if not isinstance(summary, Exception):
+            summary = yield from _build_loaded_batch(stored_batch, summary)
+        results.append(summary)
     return results
 
 

@@ -529,36 +529,3 @@ async def test_amount_is_set_back_after_another_change_that_is_not_shown_either(
         (upstream,) = service.find_or_create_tenant().batches.values()
         amounts = [str(payment.amount) for payment in upstream.payments.values()]
         assert sorted(amounts) == ["10.00", "20.00"]
-
-
-@pytest.mark.parametrize("inferred", [True, False])
-async def test_batch_that_the_service_does_not_show_yet_is_not_called_unknown(
-    inferred: bool, tmp_path: Path
-) -> None:
-    service = Service(seed=1, options=ServiceOptions(inferred=inferred))
-    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
-        recipient = await create_recipient(gateway)
-        batch = await create_batch(gateway, recipient, "10.00")
-        path = f"/batches/{batch}"
-        body = b'{"ok":false,"errors":[{"code":"not_found","message":"Object not found"}]}'
-        unseen = Fault("GET", "/v1/batch/*/summary", status=404, body=body, times=100)
-        service.faults.append(unseen)
-        added = {"recipient": {"id": recipient}, "sourceAmount": "20.00"}
-        requests: list[tuple[str, str, Any]] = [
-            ("GET", path, None),
-            ("GET", f"{path}/summary", None),
-            ("GET", f"{path}/payments", None),
-            ("PATCH", path, {"description": "changed"}),
-            ("POST", f"{path}/start-processing", None),
-            ("DELETE", path, None),
-            *([] if inferred else [("POST", f"{path}/payments", added)]),
-        ]
-        for method, target, request_body in requests:
-            response = await gateway.request(method, f"/v1{target}", request_body)
-            assert response.status == 500, (method, target, response.text)
-            assert response.headers["Retry-After"] == "5", (method, target, response.text)
-        service.faults.clear()
-        await request_successfully(gateway, "POST", f"{path}/start-processing")
-        (start,) = service.batch_starts
-        (paid,) = service.require_batch(start.batch_id).payments.values()
-        assert str(paid.amount) == "10.00"
