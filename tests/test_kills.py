@@ -11,7 +11,7 @@ from gateway.config.settings import State
 from tests.gateway.storage import conftest
 from tests.killed_gateways import KINDS, run_all
 
-postgres = conftest.postgres
+database, postgres = conftest.database, conftest.postgres
 
 GROUPS = 2
 RUNS = int(os.environ.get("KILLS", "80"))

@@ -29,6 +29,7 @@ ASSEMBLY = {
     "tests/request_examples.py": "puts examples into the configured vocabulary",
     "tests/kill_points.py": "kills a gateway between two of its steps",
     "tests/state.py": "sets up and reads its state",
+    "tests/gateway/storage/conftest.py": "creates databases",
     "tests/assembly.py": "assembles a gateway without sockets for the cases in process",
     "tests/simulation/assembly.py": "assembles a gateway without sockets",
     "tests/simulation/database.py": "is the database of such a gateway",
