@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -36,11 +35,6 @@ class GatewayBetween:
 
     async def run_json_command(self, *arguments: str, code: int = 0) -> Any:
         return json.loads((await run_command(self.folder, *arguments, "--json", code=code)).stdout)
-
-    async def count_batches_at_legacy(self) -> int:
-        """The number of batches that stay at the legacy service, which created them."""
-        output = await self.run_command("modes", "list")
-        return sum(map(int, re.findall(r"which created them: (\d+)\.", output)))
 
     async def set_mode(self, mode: str, *groups: str) -> None:
         """Sets the key's mode and waits until the gateway applies it."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 from click.testing import CliRunner, Result
@@ -37,49 +36,6 @@ class AdjustableClock:
         return time.monotonic() + self.ahead_seconds
 
 
-class TracedRequest(NamedTuple):
-    """A request in the text of `trace`; ``calls`` are its lines about calls."""
-
-    at: str
-    operation: str
-    key: str
-    request_id: str
-    state: str
-    calls: list[str]
-
-
-class Trace(NamedTuple):
-    """The text of `trace`, by its parts; ``facts`` are the texts of the gateway's records."""
-
-    owner: str
-    descriptions: dict[str, list[str]]
-    facts: dict[str, str]
-    requests: list[TracedRequest]
-    acts: list[str]
-
-    @property
-    def operations(self) -> list[str]:
-        return [request.operation for request in self.requests]
-
-
-def parse_trace(text: str) -> Trace:
-    owner, _, *lines = text.splitlines()
-    trace = Trace(owner, {}, {}, [], [])
-    for line in lines:
-        if match := re.fullmatch(r"(\S+)  (\w+), key (.+?), request (\w+), (.*)", line):
-            trace.requests.append(TracedRequest(*match.groups(), []))
-        elif line.startswith("    "):
-            trace.requests[-1].calls.append(line.strip())
-        elif match := re.fullmatch(r"  (record of [^:]*|payments on record): (.*)", line):
-            trace.facts[match[1].removeprefix("record of ")] = match[2]
-        elif line.startswith("  "):
-            id_, _, descriptions = line.strip().partition("  ")
-            trace.descriptions[id_] = descriptions.split("; ")
-        elif line:
-            trace.acts.append(line.partition("  ")[2])
-    return trace
-
-
 @dataclass
 class OperatedGateway:
     """A gateway, its service, and commands that use its folder."""
@@ -101,9 +57,6 @@ class OperatedGateway:
     async def run_json_command(self, *arguments: str, code: int = 0) -> Any:
         """The JSON document that a command prints with ``--json``."""
         return json.loads((await self.run_command(*arguments, "--json", code=code)).stdout)
-
-    async def trace(self, id_: str, *arguments: str) -> Trace:
-        return parse_trace((await self.run_command("trace", id_, *arguments)).stdout)
 
     async def age_sent_writes(self) -> None:
         """Advances every clock past the time in which a sent write could still be executed."""

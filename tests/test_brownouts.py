@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 from gateway.simulator import Service, start_simulator
@@ -137,8 +138,9 @@ async def test_brownout_applies_to_the_named_key_and_refuses_unknown_names(
     assert (
         await asyncio.to_thread(run_installed_command, *schedule, *key_options, folder=tmp_path)
     ).returncode == 0
-    brownout_list = await asyncio.to_thread(run_brownout_command, tmp_path, "list")
-    assert [line.split()[-1] for line in brownout_list.splitlines()[::2]] == ["till"]
+    brownout_list = await asyncio.to_thread(run_brownout_command, tmp_path, "list", "--json")
+    report = json.loads(brownout_list)["brownouts"]
+    assert [entry["key"] for entry in report] == ["till"]
 
 
 async def request_recipients(port: int, key: str = KEY["api_key"]) -> RawResponse:

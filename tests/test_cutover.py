@@ -368,11 +368,12 @@ async def test_refused_legacy_write_does_not_bind_the_batch(
         assert (await setup.gateway.request("PATCH", path, invalid_body)).status == 406
         setup.add_legacy_fault("DELETE", path, status=403, body=b'{"ok":false,"errors":[]}')
         assert (await setup.gateway.request("DELETE", path)).status == 403
-        assert await setup.count_batches_at_legacy() == 0
+        assert (await setup.run_json_command("modes", "list"))["begun_at_legacy"] == []
         valid_body = {"payments": [build_payment(legacy_ids["plain"], "1.00")]}
         assert (await setup.gateway.request("PATCH", path, valid_body)).status == 200
         assert (await setup.gateway.request("PATCH", path, invalid_body)).status == 406
-        assert await setup.count_batches_at_legacy() == 1
+        (report,) = (await setup.run_json_command("modes", "list"))["begun_at_legacy"]
+        assert report["batches"] == 1
 
 
 async def test_legacy_write_in_doubt_is_not_sent_again_after_import(
@@ -479,12 +480,13 @@ async def test_deleted_legacy_batch_is_no_longer_bound(
         assert (await setup.gateway.request("DELETE", f"/v1/batches/{first_id}")).status == 200
         both = {"ids": [second_id, third_id]}
         assert (await setup.gateway.request("DELETE", "/v1/batches", both)).status == 200
-        assert await setup.count_batches_at_legacy() == 1
+        (report,) = (await setup.run_json_command("modes", "list"))["begun_at_legacy"]
+        assert report["batches"] == 1
         assert (await setup.request_legacy("DELETE", f"/v1/batches/{fourth_id}")).status == 200
         assert (await run_import(setup, "--dry-run", code=1))["batches_at_legacy"] == 0
-        assert await setup.count_batches_at_legacy() == 1
+        assert (await setup.run_json_command("modes", "list"))["begun_at_legacy"] == [report]
         assert (await run_import(setup, code=1))["batches_at_legacy"] == 0
-        assert await setup.count_batches_at_legacy() == 0
+        assert (await setup.run_json_command("modes", "list"))["begun_at_legacy"] == []
 
 
 async def test_batch_unknown_to_the_legacy_service_is_not_bound(

@@ -58,8 +58,8 @@ async def test_requests_are_translated_by_default(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await create_recipient(setup.gateway)
         assert setup.count_legacy_calls() == 0
-        output = await setup.run_command("modes", "list")
-        assert output == "No mode is set: every request is translated.\n"
+        report = await setup.run_json_command("modes", "list")
+        assert report == {"modes": [], "begun_at_legacy": [], "acts": []}
 
 
 async def test_key_is_switched_and_back_while_the_gateway_runs(tmp_path: Path) -> None:
@@ -110,8 +110,8 @@ async def test_renamed_key_keeps_its_mode(tmp_path: Path) -> None:
             return "key=store" in read_log(setup.folder)
 
         await wait_until_async(is_renamed)
-        output = await setup.run_command("modes", "list")
-        assert set(re.findall(r"  store +\w+ +(\w+)", output)) == {"forward"}
+        modes = (await setup.run_json_command("modes", "list"))["modes"]
+        assert {mode["mode"] for mode in modes if mode["key"] == "store"} == {"forward"}
 
 
 async def test_switching_a_merchant_switches_all_its_keys(tmp_path: Path) -> None:
@@ -119,8 +119,9 @@ async def test_switching_a_merchant_switches_all_its_keys(tmp_path: Path) -> Non
         await setup.set_mode("forward", "balances")
         output = await setup.run_command("modes", "set", "--merchant", "demo", "translate", "--yes")
         assert f"replaces the mode of these keys: {KEY_NAME}" in output
-        output = await setup.run_command("modes", "list")
-        assert set(re.findall(r"demo +sandbox +(\S+ ?\S+)  ", output)) == {"every key"}
+        assert {
+            mode["key"] for mode in (await setup.run_json_command("modes", "list"))["modes"]
+        } == {None}
         await setup.run_command("modes", "set", "--merchant", "demo", "forward", "--yes")
 
         async def has_switched() -> bool:
@@ -249,7 +250,8 @@ async def test_unexpectedly_compressed_answer_is_read(tmp_path: Path) -> None:
             await wait_until_async(has_switched)
             response = await setup.gateway.request("POST", "/v1/batches", {"sourceCurrency": "USD"})
             assert response.body["batch"]["id"] == "B-LEGACY0000000001"
-            assert await setup.count_batches_at_legacy() == 1
+            report = await setup.run_json_command("modes", "list")
+            assert [entry["batches"] for entry in report["begun_at_legacy"]] == [1]
 
 
 async def test_refusal_of_the_legacy_service_is_shown_with_its_code_and_field(
@@ -329,7 +331,7 @@ async def test_switching_asks_for_confirmation(tmp_path: Path) -> None:
     async with open_gateway_between(tmp_path) as setup:
         output = await setup.run_command("modes", "set", "--key", KEY_NAME, "forward", code=2)
         assert "are passed unchanged to the legacy service" in output
-        assert "No mode is set" in await setup.run_command("modes", "list")
+        assert (await setup.run_json_command("modes", "list"))["modes"] == []
         for arguments in (["--key", "nobody"], ["--merchant", "nobody"], []):
             await setup.run_command("modes", "set", *arguments, "forward", "--yes", code=2)
 
@@ -359,7 +361,8 @@ async def test_forwarded_batch_stays_at_the_legacy_service(tmp_path: Path) -> No
         assert len(setup.legacy.batch_starts) == 1
         assert setup.current.batch_starts == []
         assert setup.count_current_calls("*", "/v1/batch*") == batch_call_count
-        assert await setup.count_batches_at_legacy() == 1
+        report = await setup.run_json_command("modes", "list")
+        assert [entry["batches"] for entry in report["begun_at_legacy"]] == [1]
 
 
 async def test_recipient_write_does_not_bind_a_batch(tmp_path: Path) -> None:
@@ -371,7 +374,7 @@ async def test_recipient_write_does_not_bind_a_batch(tmp_path: Path) -> None:
             setup.gateway, "PATCH", f"/recipients/{recipient}", {"status": "disabled"}
         )
         await request_successfully(setup.gateway, "DELETE", f"/recipients/{recipient}")
-        assert await setup.count_batches_at_legacy() == 0
+        assert (await setup.run_json_command("modes", "list"))["begun_at_legacy"] == []
 
 
 async def test_translated_batch_stays_at_the_current_service(tmp_path: Path) -> None:
@@ -699,7 +702,8 @@ async def test_write_settled_as_not_happened_does_not_bind_the_batch(tmp_path: P
         path = "/v1/batches/B-1234567890123456/start-processing"
         setup.add_legacy_fault("POST", path, close="before")
         assert (await setup.gateway.request("POST", path)).status == 500
-        assert await setup.count_batches_at_legacy() == 1
+        (bound_count,) = (await setup.run_json_command("modes", "list"))["begun_at_legacy"]
+        assert bound_count["batches"] == 1
         await age_sent_writes(setup)
         (lost_write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
         await setup.run_command(
@@ -707,7 +711,7 @@ async def test_write_settled_as_not_happened_does_not_bind_the_batch(tmp_path: P
         )
 
         async def is_unbound() -> bool:
-            return await setup.count_batches_at_legacy() == 0
+            return (await setup.run_json_command("modes", "list"))["begun_at_legacy"] == []
 
         await wait_until_async(is_unbound)
 
@@ -783,7 +787,7 @@ async def test_unsent_forwarded_write_may_be_sent_again(
         assert (await setup.gateway.request("POST", path)).status == 500
         assert (await setup.run_json_command("writes", "unsettled"))["writes"] == []
         # An unreachable service must not bind a batch that it never received.
-        assert await setup.count_batches_at_legacy() == 0
+        assert (await setup.run_json_command("modes", "list"))["begun_at_legacy"] == []
 
 
 async def test_freeze_applies_to_forwarded_writes(tmp_path: Path) -> None:
@@ -800,7 +804,7 @@ async def test_freeze_applies_to_forwarded_writes(tmp_path: Path) -> None:
         # Nothing was sent, so the batch is bound to neither service.
         path = "/v1/batches/B-1234567890123456/start-processing"
         assert (await setup.gateway.request("POST", path)).status == 500
-        assert await setup.count_batches_at_legacy() == 0
+        assert (await setup.run_json_command("modes", "list"))["begun_at_legacy"] == []
 
 
 @pytest.mark.parametrize("status", [502, 524])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import click
 
@@ -12,6 +13,8 @@ from gateway.cli.options import (
     FullHelpGroup,
     config_option,
     format_time,
+    json_option,
+    print_json,
     require_confirmation_if_interactive,
     yes_option,
 )
@@ -128,16 +131,35 @@ def _describe_scope(window: Brownout) -> str:
 
 
 @brownout.command("list")
+@json_option
 @config_option
-def print_brownouts(*, settings: Settings) -> None:
+def print_brownouts(*, as_json: bool, settings: Settings) -> None:
     """List brownouts."""
     windows, now = run_with_store(settings, list_brownouts), datetime.now(UTC)
+    if as_json:
+        entries = [
+            _build_window_json(window, describe_window_state(window, now)) for window in windows
+        ]
+        print_json({"brownouts": entries})
+        return
     if not windows:
         click.echo("There are no brownouts.")
     for window in windows:
         span = f"{format_time(window.begins_at)} to {format_time(window.ends_at)}"
         click.echo(f"{window.id}  {span}  {describe_window_scope(window)}")
         click.echo(f"    {describe_window_state(window, now)}")
+
+
+def _build_window_json(window: Brownout, state: str) -> dict[str, Any]:
+    return {
+        "id": window.id,
+        "from": format_time(window.begins_at),
+        "until": format_time(window.ends_at),
+        "merchant": window.merchant or None,
+        "key": window.key or None,
+        "operations": list(window.operations),
+        "state": state,
+    }
 
 
 @brownout.command("off")

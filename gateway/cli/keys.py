@@ -243,8 +243,11 @@ async def _verify_same_account(
 
 @keys.command("verify")
 @click.argument("names_or_prefixes", nargs=-1)
+@json_option
 @config_option
-def verify_credentials(*, names_or_prefixes: tuple[str, ...], settings: Settings) -> None:
+def verify_credentials(
+    *, names_or_prefixes: tuple[str, ...], as_json: bool, settings: Settings
+) -> None:
     """Verify credentials against the service, with reads only.
 
     Without arguments, verifies the credentials of all keys that are not revoked. Credentials are
@@ -262,15 +265,29 @@ def verify_credentials(*, names_or_prefixes: tuple[str, ...], settings: Settings
 
     results = run_with_store(settings, check_listed_keys, "Verifying")
     findings = describe_credential_problems(results)
-    rows = [
-        [*result.tenant, f"{result.access_key_prefix}…", result.probe.description]
-        for result in results
-    ]
-    print_table(["merchant", "environment", "access key", "result"], rows)
-    for finding in findings:
-        click.echo(f"Finding: {finding}")
+    if as_json:
+        entries = [_build_result_json(result) for result in results]
+        print_json({"ok": not findings, "pairs": entries, "findings": findings})
+    else:
+        rows = [
+            [*result.tenant, f"{result.access_key_prefix}…", result.probe.description]
+            for result in results
+        ]
+        print_table(["merchant", "environment", "access key", "result"], rows)
+        for finding in findings:
+            click.echo(f"Finding: {finding}")
     if findings:
         click.get_current_context().exit(1)
+
+
+def _build_result_json(result: CredentialCheck) -> dict[str, Any]:
+    return {
+        **result.tenant._asdict(),
+        "access_key_prefix": result.access_key_prefix,
+        "keys": list(result.key_names),
+        "result": result.probe.result,
+        "detail": result.probe.description,
+    }
 
 
 @keys.command("new-encryption-key")

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from gateway.cli.freeze import print_audit_events
+from gateway.cli.freeze import build_audit_event_json, print_audit_events
 from gateway.cli.options import (
     FullHelpGroup,
     config_option,
     environment_option,
     format_time,
+    json_option,
+    print_json,
     require_confirmation,
     yes_option,
 )
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
-from gateway.operator.mode_switches import load_switch_status, plan_switch
+from gateway.operator.mode_switches import (
+    SwitchStatus,
+    load_switch_status,
+    plan_switch,
+)
 from gateway.storage.mode_rows import GROUPS, MODES, Group, Mode
 
 
@@ -76,13 +84,17 @@ def switch_keys(
 
 
 @modes.command("list")
+@json_option
 @config_option
-def list_switched_keys(*, settings: Settings) -> None:
+def list_switched_keys(*, as_json: bool, settings: Settings) -> None:
     """List the switched keys and the audit log of switches. All other keys are translated.
 
     Also shows how many batches of each merchant stay at the legacy service, which created them.
     """
     status = run_with_store(settings, load_switch_status)
+    if as_json:
+        print_json(_build_status_json(status))
+        return
     if not status.switches:
         click.echo("No mode is set: every request is translated.")
         return
@@ -103,3 +115,24 @@ def list_switched_keys(*, settings: Settings) -> None:
         )
     click.echo("")
     print_audit_events(status.events)
+
+
+def _build_status_json(status: SwitchStatus) -> dict[str, Any]:
+    return {
+        "modes": [
+            {
+                **switch.tenant._asdict(),
+                "key": switch.key or None,
+                "group": switch.group,
+                "mode": switch.mode,
+                "since": format_time(switch.since),
+            }
+            for switch in status.switches
+        ],
+        # The names of some JSON keys are older than those in the code; scripts read them.
+        "begun_at_legacy": [
+            {**tenant._asdict(), "batches": batch_count}
+            for tenant, batch_count in status.begun.items()
+        ],
+        "acts": list(map(build_audit_event_json, status.events)),
+    }

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import click
 
 from gateway.cli import CommandError
-from gateway.cli.options import config_option, environment_option, merchant_option
+from gateway.cli.freeze import build_audit_event_json
+from gateway.cli.options import (
+    config_option,
+    environment_option,
+    format_time,
+    json_option,
+    merchant_option,
+    print_json,
+)
 from gateway.cli.output import run_with_store
 from gateway.config.settings import Settings
-from gateway.operator.object_trace import find_object_tenants, trace_object
+from gateway.operator.object_trace import (
+    ObjectTrace,
+    find_object_tenants,
+    format_trace,
+    measure_resolution_seconds,
+    trace_object,
+)
 from gateway.storage import Store, Tenant
+from gateway.storage.operation_records import Write
 
 
 @click.command()
 @click.argument("id_", metavar="ID")
 @merchant_option
 @environment_option
+@json_option
 @config_option
-def trace(*, id_: str, merchant: str | None, environment: str | None, settings: Settings) -> None:
+def trace(
+    *, id_: str, merchant: str | None, environment: str | None, as_json: bool, settings: Settings
+) -> None:
     """Show everything known about ID.
 
     ID is any id of a recipient, account, batch or payment, or the X-Request-Id of a request that
@@ -26,7 +47,7 @@ def trace(*, id_: str, merchant: str | None, environment: str | None, settings: 
     data is shown. If the id exists under several merchants, add --merchant.
     """
 
-    async def load_trace(store: Store) -> list[str]:
+    async def load_trace(store: Store) -> ObjectTrace:
         tenants = [
             tenant
             for tenant in await find_object_tenants(store, id_)
@@ -35,7 +56,11 @@ def trace(*, id_: str, merchant: str | None, environment: str | None, settings: 
         # Two merchants may have objects with the same id; their records must not be mixed.
         return await trace_object(store, _require_single_tenant(tenants), id_)
 
-    click.echo("\n".join(run_with_store(settings, load_trace)))
+    object_trace = run_with_store(settings, load_trace)
+    if as_json:
+        print_json(_build_trace_json(object_trace))
+    else:
+        click.echo("\n".join(format_trace(object_trace)))
 
 
 def _require_single_tenant(tenants: list[Tenant]) -> Tenant:
@@ -51,3 +76,47 @@ def _require_single_tenant(tenants: list[Tenant]) -> Tenant:
             f"several tenants have this id: {tenant_list}; choose one with --merchant and --environment"
         )
     return tenants[0]
+
+
+def _build_trace_json(object_trace: ObjectTrace) -> dict[str, Any]:
+    return {
+        **object_trace.owner._asdict(),
+        "names": [{"id": name.id, "what": name.description} for name in object_trace.known_ids],
+        # Decimals and dates become text, because `print_json` cannot encode them.
+        "facts": json.loads(json.dumps(object_trace.facts, default=str)),
+        "payments": object_trace.payments,
+        "requests": [
+            {
+                "at": format_time(record.started_at),
+                "ended": format_time(record.ended_at) if record.ended_at else None,
+                "operation": record.operation,
+                "key": record.key_name,
+                "merchant": record.tenant.merchant,
+                "request_id": record.request_id,
+                # The names of some JSON keys are older than those in the code; scripts read them.
+                "undertaking": record.id,
+                "state": record.state,
+                "why": record.reason,
+                "writes": [_build_write_json(write) for write in object_trace.writes[record.id]],
+            }
+            for record in object_trace.operations
+        ],
+        "acts": [
+            build_audit_event_json(event) | {"undertaking": event.operation_id}
+            for event in object_trace.events
+        ],
+    }
+
+
+def _build_write_json(write: Write) -> dict[str, Any]:
+
+    return {
+        "at": format_time(write.recorded_at),
+        "method": write.method,
+        "path": write.path,
+        "state": write.state,
+        "status": write.status,
+        "seconds": measure_resolution_seconds(write),
+        "made": write.object_id,
+        "told": write.operator_outcome,
+    }

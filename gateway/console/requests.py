@@ -18,7 +18,7 @@ from gateway.observability.recent_requests import (
     RecentRequest,
     list_recent_requests,
 )
-from gateway.operator.object_trace import find_object_tenants, trace_object
+from gateway.operator.object_trace import find_object_tenants, format_trace, trace_object
 
 FILTERS = ("status", "operation", "merchant", "environment", "key", "code", "field")
 
@@ -72,7 +72,10 @@ class RequestsPage(Page):
             200 if tenants or requests else 404,
             id=id_,
             requests=requests,
-            traces=["\n".join(await trace_object(store, tenant, id_)) for tenant in tenants],
+            traces=[
+                "\n".join(format_trace(await trace_object(store, tenant, id_)))
+                for tenant in tenants
+            ],
             moment_of=_parse_time,
         )
 

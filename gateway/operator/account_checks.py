@@ -122,10 +122,11 @@ def find_credentials_replacement_problem(
 
 @dataclass(frozen=True, slots=True)
 class CredentialCheck:
-    """The checked credentials of a tenant."""
+    """The checked credentials of a tenant, with the names of its keys."""
 
     tenant: Tenant
     access_key_prefix: str
+    key_names: tuple[str, ...]
     probe: AccountProbe
 
 
@@ -133,7 +134,9 @@ async def probe_tenant_credentials(
     store: Store, upstream: UpstreamClient, listed_keys: Iterable[ListedKey]
 ) -> list[CredentialCheck]:
     """Checks the credentials of each key's tenant once, concurrently; raises StoreUnavailable."""
-    tenants = dict.fromkeys(key.tenant for key in listed_keys)
+    key_names: dict[Tenant, list[str]] = {}
+    for key in listed_keys:
+        key_names.setdefault(key.tenant, []).append(key.name)
     # By environment, so that one that hangs does not delay the checks of the other.
     semaphores: defaultdict[str, asyncio.Semaphore] = defaultdict(
         lambda: asyncio.Semaphore(MAX_CONCURRENT_CHECKS)
@@ -143,9 +146,14 @@ async def probe_tenant_credentials(
         async with semaphores[tenant.environment]:
             credentials = await load_credentials(store, tenant)
             probe = await probe_account(upstream, tenant.environment, credentials)
-        return CredentialCheck(tenant, credentials.access_key_prefix, probe)
+        return CredentialCheck(
+            tenant,
+            credentials.access_key_prefix,
+            tuple(key_names[tenant]),
+            probe,
+        )
 
-    return await asyncio.gather(*map(check, tenants))
+    return await asyncio.gather(*map(check, key_names))
 
 
 def describe_credential_problems(checks: Sequence[CredentialCheck]) -> list[str]:

@@ -1,8 +1,8 @@
-"""Everything known about an id: other ids of the object, its records, and its history.
+"""Everything known about an id: other ids of the object, its records, and its history; also as text.
 
 The id may be of an object, a request (``X-Request-Id``), an operation or a write.
 
-The text contains no personal data: only facts that the gateway itself created are shown.
+The result contains no personal data: only facts that the gateway itself created are shown.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -65,6 +66,29 @@ REQUEST_ID = "a request"
 NAMED_BY_REQUEST = "named or created by that request"
 
 
+@dataclass(frozen=True, slots=True)
+class KnownId:
+    """One id of an object, and what kind of id it is."""
+
+    id: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectTrace:
+    """Everything known about an object of one tenant. Operations and audit events are oldest first."""
+
+    owner: Tenant
+    known_ids: tuple[KnownId, ...]
+    facts: Mapping[str, Mapping[str, Any]]
+    """The gateway's records, by ``<kind> <id>``."""
+    payments: int | None
+    """Number of recorded payments if the object is a batch."""
+    operations: Sequence[OperationRecord]
+    writes: Mapping[str, Sequence[Write]]
+    events: Sequence[AuditEvent]
+
+
 async def find_object_tenants(store: Store, id_: str) -> list[Tenant]:
     """Returns the tenants that know an id. Two merchants may have objects with the same id."""
     queries: list[tuple[Table, ColumnElement[bool]]] = [
@@ -100,101 +124,101 @@ def _extract_operation_id(id_: str) -> str:
     return match[1] if match else id_
 
 
-async def trace_object(store: Store, owner: Tenant, id_: str) -> list[str]:
-    """Returns lines about everything known of an id of one tenant; raises StoreUnavailable."""
+async def trace_object(store: Store, owner: Tenant, id_: str) -> ObjectTrace:
+    """Collects everything known about an id of one tenant. Raises StoreUnavailable."""
     ledger = ObjectStateStore(store)
-    known_ids: Mapping[str, Iterable[str]] = await _find_known_ids(store, ledger, owner, id_)
-    object_ids = list(known_ids)
+    known_ids = await _find_known_ids(store, ledger, owner, id_)
+    object_ids = list(dict.fromkeys(name.id for name in known_ids))
     repository = OperationRepository(store, ledger)
     operations = await repository.list_by_object(owner, object_ids)
     if requested := await repository.list_by_request_or_operation_id(
         owner, _extract_operation_id(id_)
     ):
-        known_ids = {record.request_id: [REQUEST_ID] for record in requested} | {
-            object_: [NAMED_BY_REQUEST] for record in requested for object_ in record.object_ids
-        }
-        operations = list({record.id: record for record in [*requested, *operations]}.values())
-    writes = await repository.load_writes(*(record.id for record in operations))
-    events = await _load_related_audit_events(store, owner, operations)
-    lines = [f"{owner}", "", *(f"  {each}  {'; '.join(known_ids[each])}" for each in known_ids)]
-    lines += await _format_records(ledger, owner, object_ids)
-    # Requests and audit events in one chronological list.
-    entries = [
-        (record.started_at, _format_request(record, writes[record.id], events))
-        for record in operations
+        known_ids = _list_known_ids_of_requests(requested)
+        operations = sorted(
+            {record.id: record for record in [*requested, *operations]}.values(),
+            key=lambda record: (record.started_at, record.id),
+        )
+    # Payments are stored under one of the ids only.
+    entries: Mapping[str, Any] = {}
+    for object_id in object_ids:
+        entries = entries or await ledger.load(owner, "payments", object_id)
+    return ObjectTrace(
+        owner,
+        tuple(known_ids),
+        await _load_shown_facts_by_object(ledger, owner, object_ids),
+        len(entries["entries"]) if "entries" in entries else None,
+        operations,
+        await repository.load_writes(*(record.id for record in operations)),
+        await _load_related_audit_events(store, owner, operations),
+    )
+
+
+def _list_known_ids_of_requests(records: Sequence[OperationRecord]) -> list[KnownId]:
+    """Returns descriptions of the requests and for the objects that they concern."""
+    objects = dict.fromkeys(object_ for record in records for object_ in record.object_ids)
+    known_ids = [
+        KnownId(id_, REQUEST_ID) for id_ in dict.fromkeys(record.request_id for record in records)
     ]
-    entries += [(event.at, [_format_event(event)]) for event in events]
-    entries.sort(key=lambda entry: entry[0])
-    return lines + [line for _when, texts in entries for line in ("", *texts)]
-
-
-async def _format_records(
-    ledger: ObjectStateStore, owner: Tenant, object_ids: Iterable[str]
-) -> list[str]:
-    lines: list[str] = []
-    payment_count: int | None = None
-    for id_ in object_ids:
-        for kind, names in SHOWN_FACTS.items():
-            facts = await ledger.load(owner, kind, id_)
-            if shown := [name for name in names if facts.get(name) is not None]:
-                values = ", ".join(f"{name} {_format_fact(facts[name])}" for name in shown)
-                lines += ["", f"  record of {kind} {id_}: {values}"]
-        # Payments are stored under one of the ids only.
-        if payment_count is None:
-            payments = await ledger.load(owner, "payments", id_)
-            payment_count = len(payments["entries"]) if "entries" in payments else None
-    return lines if payment_count is None else [*lines, f"  payments on record: {payment_count}"]
+    return known_ids + [KnownId(object_, NAMED_BY_REQUEST) for object_ in objects]
 
 
 async def _find_known_ids(
     store: Store, ledger: ObjectStateStore, owner: Tenant, id_: str
-) -> dict[str, dict[str, None]]:
-    """Returns every id of the object, with its descriptions; follows its known ids transitively."""
-    known_ids: dict[str, dict[str, None]] = {}
+) -> list[KnownId]:
+    """Returns every id of the object, found by following its known ids transitively."""
+    ids_by_name: dict[tuple[str, str], KnownId] = {}
     pending, seen_ids = [id_], set[str]()
     # An edited batch has a chain of ids, one per submission: follow them in both directions.
     while pending:
-        if (current_id := pending.pop()) in seen_ids:
+        current_id = pending.pop()
+        if current_id in seen_ids:
             continue
         seen_ids.add(current_id)
-        for found_id, description in await _find_related_ids(store, ledger, owner, current_id):
-            known_ids.setdefault(found_id, {})[description] = None
-            pending.append(found_id)
-    for descriptions in known_ids.values():
-        # The more specific description replaces the general one.
-        if not descriptions.keys().isdisjoint((SUBMITTED_ID, SUPERSEDED_ID)):
-            descriptions.pop(SERVICE_ID, None)
-    return known_ids or {id_: {"the given id": None}}
+        for name in await _find_related_ids(store, ledger, owner, current_id):
+            ids_by_name[name.id, name.description] = name
+            pending.append(name.id)
+    for known_id, description in [*ids_by_name]:
+        if description in (
+            SUBMITTED_ID,
+            SUPERSEDED_ID,
+        ):  # the more specific description replaces the general one
+            ids_by_name.pop((known_id, SERVICE_ID), None)
+    return list(ids_by_name.values()) or [KnownId(id_, "the given id")]
 
 
 async def _find_related_ids(
     store: Store, ledger: ObjectStateStore, owner: Tenant, id_: str
-) -> list[tuple[str, str]]:
-    """Returns the ids directly related to one id of the object, each with a description."""
+) -> list[KnownId]:
+    """Returns the ids directly related to one id of the object."""
     known_ids = await _load_legacy_and_service_ids(store, owner, id_)
     alias = await ledger.load(owner, "alias", id_)
     if alias.get("id"):
-        known_ids += [(id_, SUBMITTED_ID), (alias["id"], ORIGINAL_ID)]
+        known_ids += [KnownId(id_, SUBMITTED_ID), KnownId(alias["id"], ORIGINAL_ID)]
     if alias.get("batch"):
-        known_ids.append((id_, f"a payment of batch {alias['batch']}"))
+        known_ids.append(KnownId(id_, f"a payment of batch {alias['batch']}"))
     if alias.get("abandoned"):
         superseding_batches = await _find_superseding_batches(ledger, owner, id_)
-        known_ids += [(id_, SUPERSEDED_ID), *((each, ORIGINAL_ID) for each in superseding_batches)]
+        known_ids += [
+            KnownId(id_, SUPERSEDED_ID),
+            *(KnownId(batch_id, ORIGINAL_ID) for batch_id in superseding_batches),
+        ]
     batch = await ledger.load(owner, "batch", id_)
     if (upstream := batch.get("upstream")) and upstream != id_:
-        known_ids.append((upstream, SUBMITTED_ID))
-    return [*known_ids, *((each, SUPERSEDED_ID) for each in batch.get("abandoned", []))]
+        known_ids.append(KnownId(upstream, SUBMITTED_ID))
+    return [
+        *known_ids,
+        *(KnownId(superseded_id, SUPERSEDED_ID) for superseded_id in batch.get("abandoned", [])),
+    ]
 
 
-async def _load_legacy_and_service_ids(
-    store: Store, owner: Tenant, id_: str
-) -> list[tuple[str, str]]:
+async def _load_legacy_and_service_ids(store: Store, owner: Tenant, id_: str) -> list[KnownId]:
     is_id = or_(legacy_ids.c.legacy_id == id_, legacy_ids.c.current_id == id_)
     query = select(legacy_ids).filter_by(**owner._asdict()).where(is_id)
-    known_ids: list[tuple[str, str]] = []
+    known_ids: list[KnownId] = []
     for row in await store.read(lambda tx: tx.fetch(query)):
         description = "the legacy id, imported" if row.imported else "the legacy id"
-        known_ids += [(row.legacy_id, description), (row.current_id, SERVICE_ID)]
+        known_ids += [KnownId(row.legacy_id, description), KnownId(row.current_id, SERVICE_ID)]
     return known_ids
 
 
@@ -206,12 +230,24 @@ async def _find_superseding_batches(
     return [id_ for id_, facts in batches.items() if upstream in facts.get("abandoned", [])]
 
 
+async def _load_shown_facts_by_object(
+    ledger: ObjectStateStore, owner: Tenant, object_ids: Iterable[str]
+) -> dict[str, dict[str, Any]]:
+    facts_by_object: dict[str, dict[str, Any]] = {}
+    for id_ in object_ids:
+        for kind, names in SHOWN_FACTS.items():
+            facts = await ledger.load(owner, kind, id_)
+            if shown_facts := {name: facts[name] for name in names if facts.get(name) is not None}:
+                facts_by_object[f"{kind} {id_}"] = shown_facts
+    return facts_by_object
+
+
 async def _load_related_audit_events(
     store: Store, owner: Tenant, records: Sequence[OperationRecord]
 ) -> list[AuditEvent]:
     """Returns the audit events about these operations, and general events since the first of them."""
     operation_ids = {record.id for record in records}
-    first_started_at = min((record.started_at for record in records), default=None)
+    first_started_at = records[0].started_at if records else None
     return [
         event
         for event in await list_audit_events(store, owner)
@@ -227,6 +263,9 @@ async def _load_related_audit_events(
 
 EDIT_OPERATIONS = frozenset({"update_batch", "create_payment", "update_payment", "delete_payment"})
 DELETE_OPERATIONS = frozenset({"delete_batch", "delete_batches"})
+UNCHANGED_AT_SERVICE = "nothing was changed at the service"
+CHANGE_IS_IN_DRAFT = "any change it made is in a draft of the gateway"
+BATCH_IS_SUPERSEDED = "its batch is superseded, and the gateway never starts it"
 
 STATE_WORDS = {
     IN_DOUBT: "in doubt",
@@ -234,6 +273,28 @@ STATE_WORDS = {
     ANSWERED: "finished, the client has the response",
 }
 """The database keeps the names of the first version, which say less."""
+
+
+def format_trace(object_trace: ObjectTrace) -> list[str]:
+    lines = [f"{object_trace.owner}", ""]
+    descriptions: dict[str, list[str]] = {}
+    for name in object_trace.known_ids:
+        descriptions.setdefault(name.id, []).append(name.description)
+    lines += [f"  {id_}  {'; '.join(texts)}" for id_, texts in descriptions.items()]
+    for object_name, facts in object_trace.facts.items():
+        values = ", ".join(f"{name} {_format_fact(value)}" for name, value in facts.items())
+        lines += ["", f"  record of {object_name}: {values}"]
+    if object_trace.payments is not None:
+        lines += [f"  payments on record: {object_trace.payments}"]
+    # Requests and audit events in one chronological list.
+    entries = [
+        (record.started_at, _format_request(record, object_trace))
+        for record in object_trace.operations
+    ]
+    entries += [(act.at, [_format_event(act)]) for act in object_trace.events]
+    for _when, event_lines in sorted(entries, key=lambda entry: entry[0]):
+        lines += ["", *event_lines]
+    return lines
 
 
 def _format_fact(value: Any) -> str:
@@ -244,17 +305,19 @@ def _format_event(event: AuditEvent) -> str:
     return f"{format_time(event.at)}  {event.actor} {event.action}: {describe_scope(event.scope)}"
 
 
-def _format_request(
-    record: OperationRecord, writes: Sequence[Write], events: Sequence[AuditEvent]
-) -> list[str]:
+def _format_request(record: OperationRecord, object_trace: ObjectTrace) -> list[str]:
     head = f"{format_time(record.started_at)}  {record.operation}, key {record.key_name}, request {record.request_id}"
-    outcome = _describe_operation_state(record, writes)
+    record_writes = object_trace.writes[record.id]
+    outcome = _describe_operation_state(record, record_writes)
     state = f"{outcome}: {record.reason}" if record.reason else outcome
-    details = [
-        *(_format_call(write, record, events) for write in writes),
-        *_explain_request_without_service_change(record, writes),
+    calls = [_format_call(write, record, object_trace.events) for write in record_writes]
+    return [
+        f"{head}, {state}",
+        *(
+            f"    {line}"
+            for line in [*calls, *_explain_request_without_service_change(record, record_writes)]
+        ),
     ]
-    return [f"{head}, {state}", *(f"    {line}" for line in details)]
 
 
 def _explain_request_without_service_change(
@@ -266,12 +329,17 @@ def _explain_request_without_service_change(
         write.state != NO_ENDPOINT for write in record_writes
     ):
         return []
-    place = ""
-    if record.operation in DELETE_OPERATIONS and record_writes:
-        place = ": its batch is superseded, and the gateway never starts it"
-    elif record.operation in EDIT_OPERATIONS:
-        place = ": any change it made is in a draft of the gateway"
-    return [f"nothing was changed at the service{place}"]
+    if record.operation in DELETE_OPERATIONS:
+        return (
+            [f"{UNCHANGED_AT_SERVICE}: {BATCH_IS_SUPERSEDED}"]
+            if record_writes
+            else [UNCHANGED_AT_SERVICE]
+        )
+    return [
+        f"{UNCHANGED_AT_SERVICE}: {CHANGE_IS_IN_DRAFT}"
+        if record.operation in EDIT_OPERATIONS
+        else UNCHANGED_AT_SERVICE
+    ]
 
 
 def _describe_operation_state(record: OperationRecord, record_writes: Sequence[Write]) -> str:
@@ -290,11 +358,7 @@ def _format_call(write: Write, record: OperationRecord, events: Sequence[AuditEv
 
 def _format_outcome(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
     """Returns the outcome of a write and its source: an answer, a later read, or an operator."""
-    seconds = (
-        None
-        if write.resolved_at is None
-        else round((write.resolved_at - write.recorded_at).total_seconds(), 3)
-    )
+    seconds = measure_resolution_seconds(write)
     # Those two states come from a later read or from an operator, not from an answer.
     if write.state not in (CONFIRMED, ABSENT):
         state = describe_write_state(write.state)
@@ -332,6 +396,13 @@ def _format_verdict_operators(
     ]
     # Each name once, even if an operator recorded the outcome twice.
     return ", ".join(dict.fromkeys(operators)) or "an operator"
+
+
+def measure_resolution_seconds(write: Write) -> float | None:
+    """Returns the seconds from the record of a write until its outcome was known."""
+    if write.resolved_at is None:
+        return None
+    return round((write.resolved_at - write.recorded_at).total_seconds(), 3)
 
 
 def format_time(time: datetime) -> str:

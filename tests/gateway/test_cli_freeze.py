@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,14 +87,14 @@ async def test_freeze_stops_writes_keeps_reads_and_unfreeze_resumes_writes(
     async with open_operated_gateway(tmp_path) as operated_gateway:
         assert await post_recipient(operated_gateway) == (200, None)
         calls = operated_gateway.count_calls("POST", "*")
-        output = (await operated_gateway.run_command("freeze", *scope)).stdout
-        assert (output.partition("\n")[0], output.count("\n")) == ("Frozen.", 3)
+        report = await operated_gateway.run_json_command("freeze", *scope)
+        assert (report["changed"], len(report["frozen"])) == (True, 1)
         assert await post_recipient(operated_gateway) == FROZEN_REFUSAL
         assert operated_gateway.count_calls("POST", "*") == calls
         list_response = await operated_gateway.gateway.request("GET", "/v1/recipients")
         assert (list_response.status, list_response.body["meta"]["records"]) == (200, 1)
-        output = (await operated_gateway.run_command("unfreeze", *scope)).stdout
-        assert output == "Unfrozen.\nNothing is frozen.\n"
+        report = await operated_gateway.run_json_command("unfreeze", *scope)
+        assert (report["changed"], report["frozen"]) == (True, [])
         assert await post_recipient(operated_gateway) == (200, None)
 
 
@@ -111,7 +112,7 @@ async def test_other_tenants_are_not_frozen(scope: tuple[str, ...], tmp_path: Pa
         await operated_gateway.gateway.import_key(
             merchant="other", api_key="another-api-key", access_key="AK2"
         )
-        await operated_gateway.run_command("freeze", *scope)
+        await operated_gateway.run_json_command("freeze", *scope)
         assert await post_recipient(operated_gateway) == (200, None)
 
 
@@ -168,28 +169,25 @@ async def test_recorded_write_that_has_not_left_is_not_sent_after_a_freeze(
 
 async def test_repeated_freeze_changes_nothing_and_keeps_start_time(tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path) as operated_gateway:
-        outputs = [
-            (await operated_gateway.run_command(command, "--all")).stdout.partition("\n")
-            for command in ("freeze", "freeze", "unfreeze", "unfreeze")
-        ]
-        assert [output[0] for output in outputs] == [
-            "Frozen.",
-            "Nothing changed: already frozen.",
-            "Unfrozen.",
-            "Nothing changed: not frozen.",
-        ]
-        assert outputs[0][2] == outputs[1][2]
+        first = await operated_gateway.run_json_command("freeze", "--all")
+        second = await operated_gateway.run_json_command("freeze", "--all")
+        assert (first["changed"], second["changed"]) == (True, False)
+        assert first["frozen"] == second["frozen"]
+        assert "already frozen" in (await operated_gateway.run_command("freeze", "--all")).stdout
+        assert (await operated_gateway.run_json_command("unfreeze", "--all"))["changed"] is True
+        assert (await operated_gateway.run_json_command("unfreeze", "--all"))["changed"] is False
 
 
 async def test_unfreeze_needs_the_same_scope(tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path) as operated_gateway:
-        await operated_gateway.run_command("freeze", "--merchant", "demo")
-        await operated_gateway.run_command("freeze", "--all")
-        output = (await operated_gateway.run_command("unfreeze", "--all")).stdout
-        _unfrozen, _headers, remaining_freeze = output.splitlines()
-        assert remaining_freeze.split()[:2] == ["demo", "both"]
+        await operated_gateway.run_json_command("freeze", "--merchant", "demo")
+        await operated_gateway.run_json_command("freeze", "--all")
+        remaining_freezes = (await operated_gateway.run_json_command("unfreeze", "--all"))["frozen"]
+        assert [(freeze["merchant"], freeze["environment"]) for freeze in remaining_freezes] == [
+            ("demo", None)
+        ]
         assert await post_recipient(operated_gateway) == FROZEN_REFUSAL
-        await operated_gateway.run_command("unfreeze", "--merchant", "demo")
+        await operated_gateway.run_json_command("unfreeze", "--merchant", "demo")
         assert await post_recipient(operated_gateway) == (200, None)
 
 
@@ -198,17 +196,21 @@ async def test_freezes_are_audited(tmp_path: Path) -> None:
         recipient = await create_recipient(operated_gateway.gateway)
         await operated_gateway.run_command("freeze", "--all")
         await operated_gateway.run_command("unfreeze", "--all")
-        trace = await operated_gateway.trace(recipient)
-        name = find_operator_name()
-        assert trace.acts == [
-            f"{name} {action}: every merchant, live and sandbox" for action in ("froze", "unfroze")
+        report = await operated_gateway.run_json_command("freeze", "--list")
+        assert [(event["what"], event["by"]) for event in report["acts"]] == [
+            ("froze", find_operator_name()),
+            ("unfroze", find_operator_name()),
+        ]
+        assert [
+            event["what"]
+            for event in (await operated_gateway.run_json_command("trace", recipient))["acts"]
+        ] == [
+            "froze",
+            "unfroze",
         ]
         output = (await operated_gateway.run_command("freeze", "--list")).stdout
-        nothing, _, _headers, *events = output.splitlines()
-        assert nothing == "Nothing is frozen."
-        assert [event.split(maxsplit=4)[1:] for event in events] == [
-            ["all", "both", action, name] for action in ("froze", "unfroze")
-        ]
+        assert "Nothing is frozen." in output
+        assert find_operator_name() in output
 
 
 INVALID_SCOPES = {
@@ -225,8 +227,7 @@ INVALID_SCOPES = {
 async def test_empty_scope_is_a_usage_error(arguments: list[str], tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path) as operated_gateway:
         assert (await operated_gateway.run_command(*arguments, code=2)).stdout == ""
-        output = (await operated_gateway.run_command("freeze", "--list")).stdout
-        assert output == "Nothing is frozen.\n"
+        assert (await operated_gateway.run_json_command("freeze", "--list"))["frozen"] == []
 
 
 # Operations that have begun, and reads that need a write.
@@ -351,16 +352,20 @@ async def test_running_gateway_obeys_freeze_command(tmp_path: Path) -> None:
                 async with session.request(method, url, json=body) as answer:
                     return answer.status
 
-            async def run_command_for_tenant(command: str) -> str:
-                arguments = (command, "--merchant", "demo", "--environment", ENVIRONMENT)
-                result = await asyncio.to_thread(run_installed_command, *arguments, folder=tmp_path)
+            async def run_json_command(*arguments: str) -> Any:
+                result = await asyncio.to_thread(
+                    run_installed_command, *arguments, "--json", folder=tmp_path
+                )
                 assert (result.returncode, result.stderr) == (0, "")
-                return result.stdout
+                return json.loads(result.stdout)
 
-            assert "\ndemo " in await run_command_for_tenant("freeze")
+            freeze_report = await run_json_command(
+                "freeze", "--merchant", "demo", "--environment", ENVIRONMENT
+            )
+            assert freeze_report["frozen"][0]["merchant"] == "demo"
             assert await request_status("POST", RECIPIENT_BODY) == 500
             assert await request_status("GET") == 200
-            await run_command_for_tenant("unfreeze")
+            await run_json_command("unfreeze", "--merchant", "demo", "--environment", ENVIRONMENT)
             assert await request_status("POST", RECIPIENT_BODY) == 200
             stop_events = [
                 line for line in gateway.parse_log() if line.get("http.response.status_code") == 500

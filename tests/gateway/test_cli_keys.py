@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import pty
-import re
 import stat
 import subprocess
 import sys
@@ -274,16 +273,17 @@ async def test_verify_finds_shared_account_and_wrong_credentials(
         "-",
         stdin="\n".join([build_key_line(), build_key_line("bolt"), build_key_line("core")]),
     )
-    lines = (await run_in_thread("verify", code=1)).stdout.splitlines()
-    refusal = "refused, the service answered 401: wrong credentials, base_url, clock or vocabulary"
-    assert [re.split("  +", line)[0::3] for line in lines[1:4]] == [
-        ["acme", "accepted"],
-        ["bolt", "accepted"],
-        ["core", refusal],
+    result = json.loads((await run_in_thread("verify", "--json", code=1)).stdout)
+    assert result["ok"] is False
+    assert [credentials_check["result"] for credentials_check in result["pairs"]] == [
+        "accepted",
+        "accepted",
+        "refused",
     ]
-    assert lines[4:] == [
-        f"Finding: core live: {refusal}",
-        "Finding: same account under two merchant names: acme live and bolt live",
+    assert result["pairs"][0]["keys"] == ["acme-live"]
+    assert result["findings"] == [
+        "core live: refused, the service answered 401: wrong credentials, base_url, clock or vocabulary",
+        "same account under two merchant names: acme live and bolt live",
     ]
     assert (await run_in_thread("verify", "acme-live", "key-of-a")).exit_code == 0
     assert "Finding: core live" in (await run_in_thread("verify", "core-live", code=1)).stdout
@@ -300,6 +300,7 @@ async def test_swapped_credentials_never_show_the_secret(
         await run_in_thread("list"),
         await run_in_thread("list", "--json"),
         await run_in_thread("verify", code=1),
+        await run_in_thread("verify", "--json", code=1),
         await run_in_thread(
             "import", "-", stdin=build_key_line("bolt", **swapped_credentials), code=2
         ),
@@ -330,11 +331,10 @@ async def test_verify_stops_after_the_calls_that_hang(
         set_service_port(config_file, hanging.sockets[0].getsockname()[1])
         lines = [build_key_line(f"m{number}") for number in range(20)]
         await run_in_thread("import", "-", stdin="\n".join(lines))
-        output = (await run_in_thread("verify", code=1)).stdout
+        result = json.loads((await run_in_thread("verify", "--json", code=1)).stdout)
         for writer in writers:
             writer.close()
-    rows = [line for line in output.splitlines()[1:] if not line.startswith("Finding")]
-    details = [re.split("  +", row)[-1] for row in rows]
+    details = [pair["detail"] for pair in result["pairs"]]
     hung = "unreachable, GET /v1/recipients: no answer within 0.3 s"
     not_tried = "unreachable, not tried after a call without an answer"
     assert set(details) == {hung, not_tried}
@@ -344,7 +344,7 @@ async def test_verify_stops_after_the_calls_that_hang(
 def test_verify_skips_revoked_keys(run_keys_command: CommandRunner) -> None:
     run_keys_command("import", "-", stdin=build_key_line())
     run_keys_command("revoke", "acme-live")
-    assert len(run_keys_command("verify").stdout.splitlines()) == 1, "the headers only"
+    assert json.loads(run_keys_command("verify", "--json").stdout)["pairs"] == []
 
 
 async def test_rotation_to_credentials_of_same_account_succeeds(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 from tests.operator_commands import (
     OperatedGateway,
-    Trace,
     lose_batch_create,
     open_operated_gateway,
     read_log,
@@ -25,17 +25,21 @@ from tests.payouts import (
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
-DELIVERED = "finished, the client has the response"
+def list_requests(report: Any) -> list[tuple[str, str]]:
+    return [
+        (traced_request["operation"], traced_request["state"])
+        for traced_request in report["requests"]
+    ]
 
 
-async def run_trace(operated_gateway: OperatedGateway, id_: str) -> Trace:
+async def run_trace(operated_gateway: OperatedGateway, id_: str) -> Any:
     """Trace an id once deliveries are recorded, which happens after the answers."""
     trace: Any = None
 
     async def is_answered() -> bool:
         nonlocal trace
-        trace = await operated_gateway.trace(id_)
-        return {request.state for request in trace.requests} == {DELIVERED}
+        trace = await operated_gateway.run_json_command("trace", id_)
+        return {state for _operation, state in list_requests(trace)} == {"answered"}
 
     await wait_until_async(is_answered)
     return trace
@@ -49,19 +53,31 @@ async def test_recipient_is_traced_through_every_call(tmp_path: Path) -> None:
         )
         await request_successfully(operated_gateway.gateway, "DELETE", f"/recipients/{recipient}")
         trace = await run_trace(operated_gateway, recipient)
-        assert trace.owner == "demo sandbox"
-        assert trace.operations == ["create_recipient", "update_recipient", "delete_recipient"]
-        first = trace.requests[0]
-        assert TIMESTAMP.fullmatch(first.at)
-        assert (first.key, first.state) == ("demo-sandbox", DELIVERED)
-        create_write, account = first.calls
-        assert re.fullmatch(
-            rf"POST /recipients  answered( 200)? in [0-4]\.\d+ s, created {recipient}",
-            create_write,
-        )
-        assert account.startswith(f"POST /recipients/{recipient}/accounts  ")
-        assert ", created A-" in account
-        assert trace.facts == {f"recipient {recipient}": "deleted true"}
+        assert (trace["merchant"], trace["environment"]) == ("demo", "sandbox")
+        assert [operation for operation, _state in list_requests(trace)] == [
+            "create_recipient",
+            "update_recipient",
+            "delete_recipient",
+        ]
+        first = trace["requests"][0]
+        assert TIMESTAMP.fullmatch(first["at"])
+        assert (first["key"], first["state"]) == ("demo-sandbox", "answered")
+        assert first["request_id"]
+        create_write, account = first["writes"]
+        assert (create_write["method"], create_write["path"]) == ("POST", "/recipients")
+        assert (create_write["state"], create_write["made"]) == ("answered", recipient)
+        assert 0 <= create_write["seconds"] < 5
+        assert account["path"] == f"/recipients/{recipient}/accounts"
+        assert account["made"].startswith("A-")
+        assert trace["facts"] == {f"recipient {recipient}": {"deleted": True}}
+        text_result = await operated_gateway.run_command("trace", recipient)
+        for expected_text in (
+            "create_recipient, key demo-sandbox",
+            ", finished, the client has the response\n",
+            f"created {recipient}",
+            "deleted true",
+        ):
+            assert expected_text in text_result.stdout
 
 
 async def test_request_is_traced_by_request_id(
@@ -72,11 +88,19 @@ async def test_request_is_traced_by_request_id(
         answer = await operated_gateway.gateway.request("POST", "/v1/recipients", body)
         recipient, request_id = answer.body["recipient"]["id"], answer.headers["X-Request-Id"]
         recipient_trace = await run_trace(operated_gateway, recipient)
-        assert [request.request_id for request in recipient_trace.requests] == [request_id]
+        assert [traced_request["request_id"] for traced_request in recipient_trace["requests"]] == [
+            request_id
+        ]
         assert f"request_id={request_id}" in read_log(tmp_path)
-        trace = await operated_gateway.trace(request_id)
-        assert trace.requests == recipient_trace.requests
-        assert trace.descriptions.keys() >= {request_id, recipient}
+        operation_id = recipient_trace["requests"][0]["undertaking"]
+        for id_ in (request_id, operation_id, f"{operation_id[:12]}.0"):
+            trace = await operated_gateway.run_json_command("trace", id_)
+            assert list_requests(trace) == list_requests(recipient_trace)
+            assert {name["id"] for name in trace["names"]} >= {request_id, recipient}
+        assert (
+            f"request {request_id}"
+            in (await operated_gateway.run_command("trace", request_id)).stdout
+        )
 
 
 async def test_log_of_a_retry_names_the_traceable_request(tmp_path: Path) -> None:
@@ -112,6 +136,11 @@ async def test_operator_actions_name_their_scope(tmp_path: Path) -> None:
         output = (await operated_gateway.run_command("trace", recipient)).stdout
         assert "froze: merchant demo, live and sandbox" in output
         assert "froze: every merchant, live and sandbox" in output
+        merchant_freeze, global_freeze = (
+            await operated_gateway.run_json_command("trace", recipient)
+        )["acts"]
+        assert (merchant_freeze["merchant"], merchant_freeze["environment"]) == ("demo", None)
+        assert (global_freeze["merchant"], global_freeze["environment"]) == (None, None)
 
 
 async def test_account_is_traced_to_its_creation_and_changes(tmp_path: Path) -> None:
@@ -125,9 +154,12 @@ async def test_account_is_traced_to_its_creation_and_changes(tmp_path: Path) -> 
         await request_successfully(
             operated_gateway.gateway, "PATCH", f"/recipients/{recipient}/payout-methods", body
         )
-        trace = await operated_gateway.trace(account_id)
-        assert trace.operations == ["create_recipient", "update_payout_method"]
-        assert f"/accounts/{account_id}  " in trace.requests[1].calls[0]
+        trace = await operated_gateway.run_json_command("trace", account_id)
+        assert [operation for operation, _state in list_requests(trace)] == [
+            "create_recipient",
+            "update_payout_method",
+        ]
+        assert trace["requests"][1]["writes"][0]["path"].endswith(f"/accounts/{account_id}")
 
 
 async def test_every_id_of_a_batch_gives_the_same_trace(tmp_path: Path) -> None:
@@ -149,25 +181,35 @@ async def test_every_id_of_a_batch_gives_the_same_trace(tmp_path: Path) -> None:
             *("ids", "import", str(tmp_path / "ids.csv")),
             *("--merchant", "demo", "--environment", "sandbox"),
         )
-        traces = [await operated_gateway.trace(id_) for id_ in (batch, first, second, "B-OLD1")]
-        for trace in traces:
-            assert trace.descriptions.keys() == {batch, first, second, "B-OLD1"}
-            assert trace.operations == ["create_batch", "update_payment", "start_batch"]
-            assert trace.facts["payments on record"] == "1"
-            batch_facts = trace.facts[f"batch {first}"]
-            for fact in ("phase sent", f"upstream {second}", f'abandoned ["{first}"]'):
-                assert fact in batch_facts
-        superseded = "the service's id, superseded: must never be started"
-        assert superseded in traces[0].descriptions[first]
-        assert "the service's id" not in traces[0].descriptions[first]
-        assert "the legacy id, imported" in traces[0].descriptions["B-OLD1"]
-        assert [call.partition("  ")[0] for call in traces[0].requests[2].calls] == [
-            "POST /batches",
-            f"POST /batches/{second}/start-processing",
+        traces = {
+            id_: await operated_gateway.run_json_command("trace", id_)
+            for id_ in (batch, first, second, "B-OLD1")
+        }
+        for id_trace in traces.values():
+            assert {name["id"] for name in id_trace["names"]} == {batch, first, second, "B-OLD1"}
+            assert [operation for operation, _state in list_requests(id_trace)] == [
+                "create_batch",
+                "update_payment",
+                "start_batch",
+            ]
+            assert id_trace["payments"] == 1
+            batch_facts = id_trace["facts"][f"batch {first}"]
+            assert (batch_facts["phase"], batch_facts["upstream"], batch_facts["abandoned"]) == (
+                "sent",
+                second,
+                [first],
+            )
+        descriptions = {(name["id"], name["what"]) for name in traces[batch]["names"]}
+        assert (first, "the service's id, superseded: must never be started") in descriptions
+        assert (first, "the service's id") not in descriptions
+        assert ("B-OLD1", "the legacy id, imported") in descriptions
+        start_writes = traces[batch]["requests"][2]["writes"]
+        assert [write["path"] for write in start_writes] == [
+            "/batches",
+            f"/batches/{second}/start-processing",
         ]
-        payment_trace = await operated_gateway.trace(payment)
-        descriptions = [each for texts in payment_trace.descriptions.values() for each in texts]
-        assert f"a payment of batch {first}" in descriptions
+        payment_trace = await operated_gateway.run_json_command("trace", payment)
+        assert f"a payment of batch {first}" in {name["what"] for name in payment_trace["names"]}
 
 
 async def test_draft_change_is_marked_as_not_sent_to_service(
@@ -185,9 +227,9 @@ async def test_draft_change_is_marked_as_not_sent_to_service(
         await request_successfully(
             operated_gateway.gateway, "PATCH", path, {"sourceAmount": "7.00"}
         )
-        first, second = (await operated_gateway.trace(batch)).requests[1:]
-        assert "not done: the service has no such path" in first.calls[0]
-        assert len(second.calls) == 1
+        first, second = (await operated_gateway.run_json_command("trace", batch))["requests"][1:]
+        assert [write["state"] for write in first["writes"]] == ["no path"]
+        assert second["writes"] == []
         output = (await operated_gateway.run_command("trace", batch)).stdout
         assert "not done: the service has no such path" in output
         expected_text = (
@@ -229,9 +271,10 @@ async def test_write_in_doubt_shows_its_reason(tmp_path: Path) -> None:
         )
         operated_gateway.add_fault("POST", "/v1/batches/*/start-processing", close="before")
         await operated_gateway.gateway.request("POST", f"/v1/batches/{batch}/start-processing")
-        last_request = (await operated_gateway.trace(batch)).requests[-1]
-        assert last_request.calls[-1].endswith("start-processing  sent")
-        assert last_request.state.startswith("in doubt: ")
+        last_request = (await operated_gateway.run_json_command("trace", batch))["requests"][-1]
+        assert last_request["writes"][-1]["state"] == "sent"
+        assert last_request["writes"][-1]["seconds"] is None
+        assert last_request["why"]
 
 
 async def test_trace_contains_no_personal_data(tmp_path: Path) -> None:
@@ -254,10 +297,19 @@ async def test_trace_contains_no_personal_data(tmp_path: Path) -> None:
         )
         await lose_batch_create(operated_gateway, recipient)
         for id_ in (recipient, batch, payment):
-            output = (await operated_gateway.run_command("trace", id_)).stdout.casefold()
-            personal_values = "lovelace", "grace", "thank", "example.com", "main street", "6.00"
-            for personal_value in personal_values:
-                assert personal_value not in output
+            for options in ([], ["--json"]):
+                output = (
+                    await operated_gateway.run_command("trace", id_, *options)
+                ).stdout.casefold()
+                for personal_value in (
+                    "lovelace",
+                    "grace",
+                    "thank",
+                    "example.com",
+                    "main street",
+                    "6.00",
+                ):
+                    assert personal_value not in output
         in_doubt_output = (
             await operated_gateway.run_command("writes", "unsettled")
         ).stdout.casefold()
@@ -272,9 +324,10 @@ async def test_request_names_objects_without_path_segments(tmp_path: Path) -> No
         (current_id,) = operated_gateway.service.find_or_create_tenant().batches
         for step in ("generate-quote", "start-processing"):
             await request_successfully(operated_gateway.gateway, "POST", f"/batches/{batch}/{step}")
-        for request in (await run_trace(operated_gateway, batch)).requests:
-            trace = await operated_gateway.trace(request.request_id)
-            assert trace.descriptions.keys() - {request.request_id} == {current_id}
+        for traced_request in (await run_trace(operated_gateway, batch))["requests"]:
+            trace = await operated_gateway.run_json_command("trace", traced_request["request_id"])
+            named_ids = {name["id"] for name in trace["names"]} - {traced_request["request_id"]}
+            assert named_ids == {current_id}, traced_request["operation"]
 
 
 async def test_id_of_two_merchants_requires_merchant(tmp_path: Path) -> None:
@@ -293,13 +346,25 @@ async def test_id_of_two_merchants_requires_merchant(tmp_path: Path) -> None:
         )
         result = await operated_gateway.run_command("trace", batch, code=2)
         assert "several tenants have this id: demo sandbox, other sandbox; choose" in result.stderr
-        trace = await operated_gateway.trace(batch, "--merchant", "demo")
-        assert trace.operations[0] == "create_batch"
-        assert (await operated_gateway.trace(batch, "--merchant", "other")).requests == []
+        trace = await operated_gateway.run_json_command("trace", batch, "--merchant", "demo")
+        assert list_requests(trace)[0][0] == "create_batch"
+        assert (
+            list_requests(
+                await operated_gateway.run_json_command("trace", batch, "--merchant", "other")
+            )
+            == []
+        )
 
 
 async def test_unknown_id_is_an_error(tmp_path: Path) -> None:
     async with open_operated_gateway(tmp_path) as operated_gateway:
-        result = await operated_gateway.run_command("trace", "R-nobody", code=2)
+        result = await operated_gateway.run_command("trace", "R-nobody", "--json", code=2)
         assert (result.stdout, result.stderr.count("\n")) == ("", 1)
         assert "nothing is known about this id" in result.stderr
+
+
+async def test_json_output_is_one_document(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        recipient = await create_recipient(operated_gateway.gateway)
+        output = (await operated_gateway.run_command("trace", recipient, "--json")).stdout
+        assert isinstance(json.loads(output), dict)

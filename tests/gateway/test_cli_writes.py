@@ -462,11 +462,13 @@ async def test_operator_outcomes_are_audited(tmp_path: Path) -> None:
         (upstream_id,) = operated_gateway.service.find_or_create_tenant().batches
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", upstream_id, "--yes")
         await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
-        acts = (await operated_gateway.trace(upstream_id)).acts
+        events = (await operated_gateway.run_json_command("trace", upstream_id))["acts"]
         expected_text = f"happened (recorded by {find_operator_name()}), created {upstream_id}"
         assert expected_text in (await operated_gateway.run_command("trace", upstream_id)).stdout
-        text = f"{find_operator_name()} recorded the outcome of {write}: {upstream_id}: "
-        assert [act.startswith(text) for act in acts] == [True]
+        assert [(event["what"], event["by"]) for event in events] == [
+            (f"recorded the outcome of {write}: {upstream_id}", find_operator_name())
+        ]
+        assert events[0]["undertaking"].startswith(write.partition(".")[0])
 
 
 # Writes of a killed process.
@@ -592,8 +594,12 @@ async def test_closed_start_that_happened_is_recorded(
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--happened", "--yes")
         await wait_until_async(lambda: close_operation(operated_gateway, write), 60)
         assert (await operated_gateway.run_json_command("reconcile"))["findings"] == []
-        facts = (await operated_gateway.trace(batch)).facts
-        assert ["phase sent" in text for text in facts.values() if "started " in text] == [True]
+        object_facts = (await operated_gateway.run_json_command("trace", batch))["facts"]
+        assert [
+            batch_facts["phase"]
+            for name, batch_facts in object_facts.items()
+            if "started" in batch_facts
+        ] == ["sent"]
 
 
 async def close_operation(operated_gateway: OperatedGateway, write: str) -> bool:
