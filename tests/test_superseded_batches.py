@@ -312,9 +312,13 @@ def check_response(draft: ChangedBatch, change: BatchRequest, response: GatewayR
         ("summary", "change"),
         ("add", "remove"),
         ("delete", "add"),
+        # The simulation draws no deletion beside a signed request, and no signed quote.
         ("signed start", "remove"),
+        ("signed start", "delete"),
+        ("signed quote", "remove"),
         ("signed quote", "delete"),
         ("signed add", "remove"),
+        ("signed add", "delete"),
     ],
 )
 async def test_change_during_an_upstream_call_of_another_request(
