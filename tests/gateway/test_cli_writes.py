@@ -511,9 +511,9 @@ async def test_next_process_lists_and_settles_write_of_killed_process(
             assert write["why"] == "the process that sent it ended before the answer came"
             async with run_serve(tmp_path) as serve_process:
                 await wait_until_async(has_no_listed_write, 20)
-                assert (
-                    service.creation_counts["recipient"] == service.creation_counts["account"] == 1
-                )
+                # The write of the next step is listed only if its outcome is in doubt.
+                await wait_until(lambda: service.creation_counts["account"] == 1)
+                assert service.creation_counts["recipient"] == 1
                 assert await serve_process.stop() == 0
     finally:
         await simulator.stop()
