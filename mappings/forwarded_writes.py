@@ -66,7 +66,8 @@ def build_forwarded_operation(operation: Operation) -> Operation:
             raise
         if operation.name == "create_batch" and body.get("id"):
             # Recorded with the response: a batch that the client knows always has its mark.
-            yield CompareAndSet(ROUTING_KIND, str(body["id"]), LEGACY_MARK)
+            # No other operation that used the batch meanwhile may delete the mark any more.
+            yield CompareAndSet(ROUTING_KIND, str(body["id"]), {**LEGACY_MARK, "by": None})
         if operation.name in _BATCH_DELETIONS:
             yield from _delete_marks(operation, request)
         return Answer(body)

@@ -716,6 +716,36 @@ async def test_write_settled_as_not_happened_does_not_bind_the_batch(tmp_path: P
         await wait_until_async(is_unbound)
 
 
+async def test_created_batch_stays_bound_although_its_start_did_not_happen(tmp_path: Path) -> None:
+    """The start was the first to use the batch, and the create was settled before it."""
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
+        await setup.set_mode("forward")
+        body = build_batch_body(await create_recipient(setup.gateway), "10.00")
+        create = await lose_forwarded_batch(setup, body)
+        (batch,) = (await setup.request_legacy("GET", "/v1/batches")).body["batches"]
+        path = f"/v1/batches/{batch['id']}/start-processing"
+        setup.add_legacy_fault("POST", path, close="before")
+        assert (await setup.gateway.request("POST", path)).status == 500
+        await age_sent_writes(setup)
+
+        async def list_in_doubt() -> list[str]:
+            writes = (await setup.run_json_command("writes", "unsettled"))["writes"]
+            return [write["write"] for write in writes]
+
+        async def is_create_settled() -> bool:
+            return create not in await list_in_doubt()
+
+        await setup.run_command("writes", "settle", create, "--made", batch["id"], "--yes")
+        await wait_until_async(is_create_settled)
+        (start,) = await list_in_doubt()
+        await settle_and_wait(setup, start, "--did-not-happen")
+        await setup.set_mode("translate")
+        await request_successfully(
+            setup.gateway, "POST", f"/batches/{batch['id']}/start-processing"
+        )
+        assert setup.count_legacy_calls("POST", path) == 2
+
+
 async def test_verdict_on_a_forwarded_write_waits_for_no_clock_offset(tmp_path: Path) -> None:
     """The clock of the current service is far ahead, which says nothing of the legacy one."""
     async with open_gateway_between(tmp_path, has_two_services=True) as setup:
