@@ -46,8 +46,6 @@ from gateway.storage.tables import (
 )
 from mappings.forwarded_writes import ROUTING_KIND
 
-IS_SENT_WRITE = upstream_writes.c.state == literal_column(f"'{states.SENT}'")
-"""Has no index of its own: a sent write is found by its operation, which is open."""
 IS_OPEN_OPERATION = text(IS_OPEN.replace("state", "operations.state"))
 IS_UNREAD_ANSWER = text(UNREAD_ANSWER_CONDITION)
 """Conditions in the exact text of the partial indexes: otherwise a database would read the whole
@@ -60,12 +58,14 @@ SUMMARY_COLUMNS = tuple(
 )
 
 
-def _is_in_state(state: str) -> ColumnElement[bool]:
+def _is_in_state(state: str, table: Table = operations) -> ColumnElement[bool]:
     """Compares with a constant: for a parameter, SQLite would plan the query anew each time."""
-    return operations.c.state == literal_column(f"'{state}'")
+    return table.c.state == literal_column(f"'{state}'")
 
 
 IS_DONE = _is_in_state(states.DONE)
+IS_SENT_WRITE = _is_in_state(states.SENT, upstream_writes)
+"""Has no index of its own: a sent write is found by its operation, which is open."""
 UNFINISHED = and_(IS_OPEN_OPERATION, operations.c.state != literal_column(f"'{states.DONE}'"))
 
 
@@ -347,7 +347,12 @@ SELECT_CHANGES_SINCE = Statement(
             # A recipient that was just created shows no earlier value.
             operations.c.operation != "create_recipient",
             upstream_writes.c.operation_id == operations.c.id,
-            or_(*(upstream_writes.c.state == each for each in (states.ANSWERED, states.CONFIRMED))),
+            or_(
+                *(
+                    _is_in_state(each, upstream_writes)
+                    for each in (states.ANSWERED, states.CONFIRMED)
+                )
+            ),
             upstream_writes.c.resolved_at > bindparam("since"),
         )
         .order_by(upstream_writes.c.recorded_at)

@@ -443,7 +443,7 @@ _get_start = attrgetter("started_at", "id")
 _SUBJECTS_QUERY = Statement(
     lambda _kind: select(operation_objects).where(AnyOf(operation_objects.c.operation_id, "ids"))
 )
-_select_writes = (
+_WRITES = (
     select(
         upstream_writes.c.operation_id,
         *(upstream_writes.c[name] for name in Write.__struct_fields__),
@@ -451,9 +451,9 @@ _select_writes = (
     .where(AnyOf(upstream_writes.c.operation_id, "ids"))
     .order_by(upstream_writes.c.number)
 )
-_WRITES_QUERY = Statement(lambda _kind: _select_writes)
+_WRITES_QUERY = Statement(lambda _kind: _WRITES)
 _OPERATOR_OUTCOMES_QUERY = Statement(
-    lambda _kind: _select_writes.where(upstream_writes.c.operator_outcome.is_not(None))
+    lambda _kind: _WRITES.where(upstream_writes.c.operator_outcome.is_not(None))
 )
 
 
