@@ -32,7 +32,6 @@ from mappings.batch_reads import WRONG_STATUS, add_recipient_details, load_batch
 from mappings.batch_views import SIGNED_ADDS, Batch, build_batch_record
 from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Request, SubFlow
 from mappings.errors import (
-    NOT_SHOWN_YET,
     convert_not_found_if_field_named,
     convert_not_found_to_invalid_field,
 )
@@ -43,7 +42,7 @@ from mappings.matching import Entry, Payment, extract_recipient_id
 from mappings.objects import AMOUNT_FIELDS, RATE_FIELDS
 from mappings.payloads import extract_batch
 from mappings.payment_bodies import build_batch_body
-from mappings.summary_lag import has_last_changes
+from mappings.summary_lag import NOT_SHOWN_YET, has_last_changes
 
 CURRENCY_UNKNOWN = Problem(
     "invalid_status", "The batch cannot be changed: nothing tells in which currency it is."

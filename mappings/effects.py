@@ -264,10 +264,11 @@ class LoadFacts(msgspec.Struct, frozen=True):
     Yields a mapping, empty if nothing is stored. Without ``id`` it yields the facts of all objects
     of the kind, or of those in ``ids``, by id. With both, of the kind "payments", the entries are
     only those of a draft with an id in ``ids``, and none if its payments have no rows. Four kinds
-    are special: "changed" yields the id that was created and the service's time, by path, of each
-    change of the last minute of the object in ``ids``, "abandoned" yields the redirects of superseded batches only, "legacy id" the legacy
-    ids of the objects in ``ids``, and "may exist" the times, by operation id, at which batches were
-    sent that may exist, unless the batch in ``ids`` is known to be another write's.
+    are special: "abandoned" yields the redirects of superseded batches only, "legacy id" the legacy
+    ids of the objects in ``ids``, "may exist" the times, by operation id, at which batches were
+    sent that may exist, unless the batch in ``ids`` is known to be another write's, and "changed",
+    by path, the id that each change of the object in ``ids`` within ``MAX_READ_LAG`` created, and
+    the service's time of the change.
     """
 
     kind: str

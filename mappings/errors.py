@@ -68,10 +68,6 @@ OTHER_IN_DOUBT = Problem(
     "Send it again later.",
 )
 NOT_FOUND = Problem("not_found", "Object not found.")
-NOT_SHOWN_YET = Problem(
-    "internal_server_error",
-    "The service does not show the last changes of this batch yet; nothing was done. Try again later.",
-)
 INVALID_KEY = Problem("invalid_api_key", "Invalid API key.")
 NOT_AUTHORIZED = Problem("not_authorized", "Not authorized.")
 WRITES_FROZEN = Problem(

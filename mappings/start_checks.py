@@ -10,11 +10,10 @@ from mappings import money, outcome_rules
 from mappings.batch_reads import WRONG_STATUS
 from mappings.batch_views import SIGNED_ADDS, Batch
 from mappings.effects import JSON, LoadFacts, Request, SubFlow
-from mappings.errors import NOT_SHOWN_YET
 from mappings.failures import Halted, Invalid
 from mappings.matching import Entry, Payment, extract_recipient_id
 from mappings.outcome_matching import CREATION_TOLERANCE
-from mappings.summary_lag import is_recently_changed
+from mappings.summary_lag import NOT_SHOWN_YET, is_recently_changed
 
 
 def check_start_and_list_notices(request: Request, batch: Batch) -> SubFlow:

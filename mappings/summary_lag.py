@@ -13,9 +13,13 @@ from functools import partial
 from mappings import money, outcome_rules
 from mappings.batch_views import Batch
 from mappings.effects import JSON, MAX_READ_LAG
-from mappings.errors import NOT_SHOWN_YET
-from mappings.failures import Halted
+from mappings.failures import Halted, Problem
 from mappings.matching import Payment, list_entry_ids
+
+NOT_SHOWN_YET = Problem(
+    "internal_server_error",
+    "The service does not show the last changes of this batch yet; nothing was done. Try again later.",
+)
 
 
 def has_last_changes(

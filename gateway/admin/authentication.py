@@ -30,6 +30,8 @@ UNAUTHENTICATED_PATHS = ("/healthz", "/readyz")
 CLIENT_ADDRESS_HEADER = "X-Payout-Gateway-Asked-From"
 """Header in which the parent process passes the client's address to a worker."""
 
+BASIC_CHALLENGE = 'Basic realm="payout-gateway, with the admin token as password", charset="UTF-8"'
+
 FAILURE_DELAY_SECONDS = 1.0
 """Delay of the answer to a wrong token."""
 
@@ -71,9 +73,6 @@ def create_auth_middleware(server: Server) -> Middleware:
         return await handler(request)
 
     return authenticate
-
-
-BASIC_CHALLENGE = 'Basic realm="payout-gateway, with the admin token as password", charset="UTF-8"'
 
 
 def _has_token(request: web.Request, token: str) -> bool:

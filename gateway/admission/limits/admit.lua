@@ -1,6 +1,6 @@
 -- Admits a request of one key, or refuses it. KEYS[1] is the key's tally, ARGV[1] its limit.
 -- Returns whether it is admitted (1 or 0), the requests that remain, and the seconds until more do.
--- With the limit -1 it counts no request, and returns the number of requests in the current window second.
+-- With the limit -1 it counts nothing, and returns the requests in the current window instead of those that remain.
 --
 -- The tally is a list of "second:admitted", oldest first: the number of requests admitted from the
 -- beginning of the tally to the end of that second. The first entry has expired; the others are
