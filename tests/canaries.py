@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from tests.running_gateway import GatewayUnderTest
+
 API_KEY = "canary-api-key-7f3a9c"
 ACCESS_KEY = "CANARYACCESSKEY4D1"
 SECRET_KEY = "canary-secret-key-b82e61"
@@ -124,6 +126,16 @@ def build_payment(recipient: str, amount: str = "5.00") -> dict[str, Any]:
 def build_batch(recipient: str) -> dict[str, Any]:
     payments = [build_payment(recipient), build_payment(recipient, "6.00")]
     return {"sourceCurrency": "USD", "description": DESCRIPTION, "payments": payments}
+
+
+async def create_objects(gateway: GatewayUnderTest) -> Objects:
+    create_response = await gateway.request("POST", "/v1/recipients", PERSON | {"payout": PAYOUT})
+    recipient = create_response.body["recipient"]["id"]
+    batch = (await gateway.request("POST", "/v1/batches", build_batch(recipient))).body["batch"][
+        "id"
+    ]
+    list_response = await gateway.request("GET", f"/v1/batches/{batch}/payments")
+    return Objects(recipient, batch, list_response.body["payments"][0]["id"])
 
 
 def build_query(*names: str) -> str:

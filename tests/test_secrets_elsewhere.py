@@ -44,6 +44,7 @@ from tests.canaries import (
     Objects,
     assert_no_canary,
     build_batch,
+    create_objects,
     list_requests,
 )
 from tests.gateway.storage.conftest import database, postgres  # noqa: F401 - fixtures
@@ -74,16 +75,6 @@ async def open_service(*, inferred: bool = True) -> AsyncIterator[Simulator]:
         yield simulator
     finally:
         await simulator.stop()
-
-
-async def create_objects(gateway: GatewayUnderTest) -> Objects:
-    create_response = await gateway.request("POST", "/v1/recipients", PERSON | {"payout": PAYOUT})
-    recipient = create_response.body["recipient"]["id"]
-    batch = (await gateway.request("POST", "/v1/batches", build_batch(recipient))).body["batch"][
-        "id"
-    ]
-    list_response = await gateway.request("GET", f"/v1/batches/{batch}/payments")
-    return Objects(recipient, batch, list_response.body["payments"][0]["id"])
 
 
 async def request_all_operations(gateway: GatewayUnderTest) -> None:

@@ -29,12 +29,10 @@ from gateway.storage.freezes import list_freezes
 from tests.canaries import (
     ACCESS_KEY,
     API_KEY,
-    PAYOUT,
-    PERSON,
     SECRET_KEY,
     Objects,
     assert_no_canary,
-    build_batch,
+    create_objects,
     list_requests,
 )
 from tests.console import TOKEN, ConsoleClient, ConsoleUnderTest, open_console, open_console_client
@@ -164,14 +162,7 @@ async def test_page_is_refused_to_a_rebound_host_name(tmp_path: Path) -> None:
 
 
 async def use_every_operation(gateway: GatewayUnderTest) -> None:
-    response = await gateway.request("POST", "/v1/recipients", PERSON | {"payout": PAYOUT})
-    recipient = response.body["recipient"]["id"]
-    batch = (await gateway.request("POST", "/v1/batches", build_batch(recipient))).body["batch"][
-        "id"
-    ]
-    payment_list = await gateway.request("GET", f"/v1/batches/{batch}/payments")
-    created_objects = Objects(recipient, batch, payment_list.body["payments"][0]["id"])
-    for method, path, body in list_requests(created_objects):
+    for method, path, body in list_requests(await create_objects(gateway)):
         data = {"data": body} if isinstance(body, bytes) else {"body": body}
         await gateway.request(method, f"/v1{path}", **data)
     await gateway.request("GET", f"/v1/{SECRET_KEY}?x={API_KEY}")
