@@ -6,12 +6,13 @@ import hmac
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 from sqlalchemy import bindparam, insert, select, update
 
-from gateway.auth.key_lines import ImportRefused, NumberedLine, parse_key_lines
+from gateway.auth.key_lines import ImportRefused, KeyLine, NumberedLine, parse_key_lines
 from gateway.auth.key_rows import (
     AnyRow,
     build_secret_encryption_context,
@@ -24,7 +25,6 @@ from gateway.config.settings import State
 from gateway.observability.plurals import pluralize
 from gateway.storage.audit_log import record_audit_event
 from gateway.storage.database import Transaction
-from gateway.storage.encryption import EncryptionKeys
 from gateway.storage.mode_rows import copy_modes
 from gateway.storage.store import Store, open_store
 from gateway.storage.tables import api_keys, tenant_credentials
@@ -48,24 +48,20 @@ async def import_keys(
 ) -> ImportResult:
     """Imports all keys or none; raises ImportRefused and StoreUnavailable."""
 
-    async def run_import(tx: Transaction) -> _ImportPlan:
+    async def run_import(tx: Transaction) -> ImportResult:
         # Done first, because it locks out other writers of keys until this transaction ends.
         change_count = await increment_key_change_count(tx)
-        existing = await _ExistingKeys.load(tx, store.encryption)
-        plan = _ImportPlan(existing, store, change_count, reactivate=reactivate)
+        rows = await tx.fetch(select(api_keys)), await tx.fetch(select(tenant_credentials))
+        key_import = _KeyImport(store, change_count, *rows)
         # Named keys first, so that a generated name does not take a name that a later line has.
         for line in sorted(lines, key=lambda line: line.key.name is None):
-            plan.add_line(line)
-        await plan.execute(tx)
-        return plan
+            key_import.add_line(line, reactivate=reactivate)
+        await key_import.write_rows(tx)
+        new, changed = len(key_import.new_keys), len(key_import.changed_keys)
+        counts = Counter(line.key.tenant for line in lines)
+        return ImportResult(counts, new, changed, len(lines) - new - changed)
 
-    plan = await store.write(run_import)
-    return ImportResult(
-        keys_by_tenant=Counter(line.key.tenant for line in lines),
-        new=len(plan.new_keys),
-        changed=len(plan.changed_keys),
-        unchanged=len(lines) - len(plan.new_keys) - len(plan.changed_keys),
-    )
+    return await store.write(run_import)
 
 
 async def import_only_key(
@@ -83,78 +79,81 @@ async def import_only_key(
         await import_keys(store, parse_key_lines(json.dumps(key_line).encode()))
 
 
-@dataclass(frozen=True, slots=True)
-class _ExistingKeys:
-    """The keys and credentials that the database already holds."""
+class _KeyImport:
+    """Checks the lines against what is stored, and collects the rows to write after all checks."""
 
-    encryption: EncryptionKeys
-    keys: dict[tuple[str, str], AnyRow]
-    names: dict[str, str]
-    credentials: dict[Tenant, AnyRow]
-    tenant_by_access_key: dict[tuple[str, str], Tenant]
+    def __init__(
+        self,
+        store: Store,
+        change_count: int,
+        key_rows: Sequence[AnyRow],
+        credential_rows: Sequence[AnyRow],
+    ) -> None:
+        self._store, self._encryption = store, store.encryption
+        self._change_count = change_count
+        self._stored_keys = {(row.hash_key_id, row.key_hash): row for row in key_rows}
+        self._key_ids_by_name = {row.name: row.id for row in key_rows}
+        self._credentials = {Tenant(row.merchant, row.environment): row for row in credential_rows}
+        self._tenants_by_access_key = {
+            (tenant.environment, row.access_key): tenant
+            for tenant, row in self._credentials.items()
+        }
+        self._new_credentials: dict[Tenant, dict[str, Any]] = {}
+        self.new_keys: list[dict[str, Any]] = []
+        self.changed_keys: list[dict[str, Any]] = []
+        self._changes_by_tenant = Counter[Tenant]()
+        self._renames: list[tuple[Tenant, str, str]] = []
+        """Tenant, old name and new name; modes are stored by name and follow the key."""
 
-    @classmethod
-    async def load(cls, tx: Transaction, encryption: EncryptionKeys) -> _ExistingKeys:
-        key_rows = await tx.fetch(select(api_keys))
-        credential_rows = await tx.fetch(select(tenant_credentials))
-        return cls(
-            encryption=encryption,
-            keys={(row.hash_key_id, row.key_hash): row for row in key_rows},
-            names={row.name: row.id for row in key_rows},
-            credentials={Tenant(row.merchant, row.environment): row for row in credential_rows},
-            tenant_by_access_key={
-                (row.environment, row.access_key): Tenant(row.merchant, row.environment)
-                for row in credential_rows
-            },
-        )
-
-    def find_key(self, api_key: str) -> AnyRow | None:
-        # One digest per encryption key, because rows hashed with an older one must be found too.
-        digests = self.encryption.list_api_key_digests(api_key)
-        return next((row for digest in digests if (row := self.keys.get(digest))), None)
-
-    def has_same_credentials(self, row: AnyRow, tenant: Tenant, credentials: Credentials) -> bool:
-        stored = decrypt_credentials(row, tenant, self.encryption)
-        # The comparison takes constant time, as for all secrets.
-        return stored.access_key == credentials.access_key and hmac.compare_digest(
-            stored.secret_key.encode(), credentials.secret_key.encode()
-        )
-
-
-@dataclass(slots=True)
-class _ImportPlan:
-    """The rows to write, collected line by line; they are written after all lines are checked."""
-
-    existing: _ExistingKeys
-    store: Store
-    change_count: int
-    reactivate: bool
-    new_credentials: dict[Tenant, dict[str, Any]] = field(default_factory=dict)
-    new_keys: list[dict[str, Any]] = field(default_factory=list)
-    changed_keys: list[dict[str, Any]] = field(default_factory=list)
-    changed_keys_by_tenant: Counter[Tenant] = field(default_factory=Counter)
-    """Number of new and changed keys, for the audit log."""
-    renames: list[tuple[Tenant, str, str]] = field(default_factory=list)
-    """Tenant, old name and new name; modes are stored by name and follow the key."""
-
-    def add_line(self, line: NumberedLine) -> None:
+    def add_line(self, line: NumberedLine, *, reactivate: bool) -> None:
         key = line.key
-        existing_row = self.existing.find_key(key.api_key)
+        # One digest per encryption key, because rows hashed with an older one must be found too.
+        digests = self._encryption.list_api_key_digests(key.api_key)
+        stored = next(filter(None, map(self._stored_keys.get, digests)), None)
         # Moving a key would let its clients act on another merchant's account.
-        if existing_row and (existing_row.merchant, existing_row.environment) != key.tenant:
-            raise ImportRefused(
-                line.number, "api_key", "the key already belongs to another merchant or environment"
-            )
-        credentials_id = self._ensure_credentials_row_id(line)
-        if existing_row:
-            self._update_key(line, existing_row)
-        else:
-            self._add_new_key(line, credentials_id)
+        if stored and (stored.merchant, stored.environment) != key.tenant:
+            problem = "the key already belongs to another merchant or environment"
+            raise ImportRefused(line.number, "api_key", problem)
+        credentials_id = self._find_or_add_credentials(line)
+        if stored and stored.revoked_at and not reactivate:
+            problem = f"the key was revoked at {stored.revoked_at:%Y-%m-%dT%H:%M:%SZ}"
+            hint = "use `--reactivate` to reactivate it"
+            raise ImportRefused(line.number, "api_key", f"{problem}; {hint}")
+        id_ = stored.id if stored else generate_key_id()
+        name = key.name or (stored.name if stored else self._generate_name(key.tenant))
+        if self._key_ids_by_name.setdefault(name, id_) != id_:
+            raise ImportRefused(line.number, "name", "another key has this name")
+        if stored:
+            self._update_key(stored, key, name)
+            return
+        self._changes_by_tenant[key.tenant] += 1
+        self.new_keys.append(
+            {
+                "id": id_,
+                "name": name,
+                **key.tenant._asdict(),
+                "key_hash": digests[0].value,
+                "hash_key_id": digests[0].key_id,
+                "prefix": extract_displayable_key_prefix(key.api_key),
+                "credentials_id": credentials_id,
+                "requests_per_hour": key.requests_per_hour,
+                "allowed_ips": key.allowed_ips or [],
+                "created_at": self._store.clock(),
+                "revoked_at": None,
+                "changed": self._change_count,
+            }
+        )
 
-    def _ensure_credentials_row_id(self, line: NumberedLine) -> str:
-        tenant, credentials = line.key.tenant, line.key.credentials
-        if row := self.existing.credentials.get(tenant):
-            if not self.existing.has_same_credentials(row, tenant, credentials):
+    def _find_or_add_credentials(self, line: NumberedLine) -> str:
+        """Returns the id of the tenant's credentials, which have to be those of the line."""
+        tenant, new = line.key.tenant, line.key.credentials
+        if row := self._credentials.get(tenant):
+            stored = decrypt_credentials(row, tenant, self._encryption)
+            # The comparison takes constant time, as for all secrets.
+            is_same_secret = hmac.compare_digest(
+                stored.secret_key.encode(), new.secret_key.encode()
+            )
+            if stored.access_key != new.access_key or not is_same_secret:
                 raise ImportRefused(
                     line.number,
                     "access_key",
@@ -163,106 +162,56 @@ class _ImportPlan:
                 )
             return str(row.id)
         # Two tenants with one account would see each other's recipients.
-        if (
-            self.existing.tenant_by_access_key.get(
-                (tenant.environment, credentials.access_key), tenant
-            )
-            != tenant
-        ):
-            raise ImportRefused(
-                line.number, "access_key", "another merchant already has this access key"
-            )
-        if tenant not in self.new_credentials:
-            self.new_credentials[tenant] = self._build_credentials_row(tenant, credentials)
-        return str(self.new_credentials[tenant]["id"])
-
-    def _build_credentials_row(self, tenant: Tenant, credentials: Credentials) -> dict[str, Any]:
-        return {
-            "id": generate_key_id(),
-            **tenant._asdict(),
-            "access_key": credentials.access_key,
-            "secret": self.store.encryption.encrypt(
-                credentials.secret_key, build_secret_encryption_context(tenant)
-            ),
-            "created_at": self.store.clock(),
-        }
-
-    def _add_new_key(self, line: NumberedLine, credentials_id: str) -> None:
-        digest = self.store.encryption.list_api_key_digests(line.key.api_key)[0]
-        key_id = generate_key_id()
-        name = line.key.name
-        self.changed_keys_by_tenant[line.key.tenant] += 1
-        self.new_keys.append(
-            {
-                "id": key_id,
-                "name": self._generate_name(line.key.tenant, key_id) if name is None else name,
-                **line.key.tenant._asdict(),
-                "key_hash": digest.value,
-                "hash_key_id": digest.key_id,
-                "prefix": extract_displayable_key_prefix(line.key.api_key),
-                "credentials_id": credentials_id,
-                "requests_per_hour": line.key.requests_per_hour,
-                "allowed_ips": line.key.allowed_ips or [],
-                "created_at": self.store.clock(),
-                "revoked_at": None,
-                "changed": self.change_count,
+        access_key = tenant.environment, new.access_key
+        if self._tenants_by_access_key.setdefault(access_key, tenant) != tenant:
+            problem = "another merchant already has this access key"
+            raise ImportRefused(line.number, "access_key", problem)
+        if tenant not in self._new_credentials:
+            context = build_secret_encryption_context(tenant)
+            self._new_credentials[tenant] = {
+                "id": generate_key_id(),
+                **tenant._asdict(),
+                "access_key": new.access_key,
+                "secret": self._encryption.encrypt(new.secret_key, context),
+                "created_at": self._store.clock(),
             }
-        )
-        if name is not None:
-            self._reserve_unique_key_name(line, name, key_id)
+        return str(self._new_credentials[tenant]["id"])
 
-    def _update_key(self, line: NumberedLine, existing_row: AnyRow) -> None:
-        if existing_row.revoked_at is not None and not self.reactivate:
-            raise ImportRefused(
-                line.number,
-                "api_key",
-                f"the key was revoked at {existing_row.revoked_at:%Y-%m-%dT%H:%M:%SZ}; "
-                "use `--reactivate` to reactivate it",
-            )
-        new_values = {
-            "name": existing_row.name,
-            "requests_per_hour": existing_row.requests_per_hour,
-            "allowed_ips": existing_row.allowed_ips,
-            **line.key.map_given_settings_by_name(),
-            "revoked_at": None,
-        }
-        if line.key.name is not None:
-            self._reserve_unique_key_name(line, line.key.name, existing_row.id)
-            new_values["name"] = line.key.name
-            if line.key.name != existing_row.name:
-                self.renames.append((line.key.tenant, existing_row.name, line.key.name))
-        # An unchanged key is not written, so that importing a file twice reloads nothing.
-        if any(getattr(existing_row, name) != value for name, value in new_values.items()):
-            self.changed_keys.append(
-                {"key": existing_row.id, "changed": self.change_count, **new_values}
-            )
-            self.changed_keys_by_tenant[line.key.tenant] += 1
-
-    def _reserve_unique_key_name(self, line: NumberedLine, name: str, key_id: str) -> None:
-        if self.existing.names.setdefault(name, key_id) != key_id:
-            raise ImportRefused(line.number, "name", "another key has this name")
-
-    def _generate_name(self, tenant: Tenant, key_id: str) -> str:
+    def _generate_name(self, tenant: Tenant) -> str:
         """Generates ``merchant-environment``, with the first suffix that makes it unique."""
         base_name = f"{tenant.merchant}-{tenant.environment}"
-        name, number = base_name, 1
-        while self.existing.names.setdefault(name, key_id) != key_id:
-            number += 1
-            name = f"{base_name}-{number}"
-        return name
+        names = chain([base_name], (f"{base_name}-{number}" for number in count(2)))
+        return next(name for name in names if name not in self._key_ids_by_name)
 
-    async def execute(self, tx: Transaction) -> None:
+    def _update_key(self, stored: AnyRow, key: KeyLine, name: str) -> None:
+        new_values = {
+            "name": name,
+            "requests_per_hour": stored.requests_per_hour,
+            "allowed_ips": stored.allowed_ips,
+            **key.map_given_settings_by_name(),
+            "revoked_at": None,
+        }
+        # An unchanged key is not written, so that importing a file twice reloads nothing.
+        if all(getattr(stored, column) == value for column, value in new_values.items()):
+            return
+        if name != stored.name:
+            self._renames.append((key.tenant, stored.name, name))
+        self.changed_keys.append({"key": stored.id, "changed": self._change_count, **new_values})
+        self._changes_by_tenant[key.tenant] += 1
+
+    async def write_rows(self, tx: Transaction) -> None:
+        update_key = update(api_keys).where(api_keys.c.id == bindparam("key"))
         # Written in this order, because keys refer to credentials.
-        if self.new_credentials:
-            await tx.execute(insert(tenant_credentials), *self.new_credentials.values())
-        if self.new_keys:
-            await tx.execute(insert(api_keys), *self.new_keys)
-        if self.changed_keys:
-            statement = update(api_keys).where(api_keys.c.id == bindparam("key"))
-            await tx.execute(statement, *self.changed_keys)
-        for tenant, old_name, new_name in self.renames:
+        for statement, rows in (
+            (insert(tenant_credentials), list(self._new_credentials.values())),
+            (insert(api_keys), self.new_keys),
+            (update_key, self.changed_keys),
+        ):
+            if rows:
+                await tx.execute(statement, *rows)
+        for tenant, old_name, new_name in self._renames:
             # A renamed key keeps its modes: they must not change by a rename.
             await copy_modes(tx, tenant, old_name, new_name)
-        for tenant, number in self.changed_keys_by_tenant.items():
+        for tenant, number in self._changes_by_tenant.items():
             event = f"{IMPORTED_EVENT} {pluralize(number, 'key')}"
-            await record_audit_event(self.store, tx, event, tenant)
+            await record_audit_event(self._store, tx, event, tenant)
