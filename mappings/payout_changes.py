@@ -13,7 +13,7 @@ import msgspec
 from msgspec import structs
 
 from mappings import banking, legacy
-from mappings.banking import build_empty_field_problem
+from mappings.banking import build_empty_field_problem, build_invalid_field_problem
 from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, SubFlow
 from mappings.failures import Halted, Problem, Refused
 from mappings.government_ids import ClientGovernmentId
@@ -22,12 +22,12 @@ from mappings.objects import (
     WALLET,
     Facts,
     build_legacy_bank,
+    build_legacy_payout_holds,
     determine_account_method,
     determine_shown_payout_currency,
     find_primary_account,
     map_shown_accounts_by_type,
 )
-from mappings.payout_holds import collect_changed_payout_holds, find_active_hold_problems
 from mappings.payouts import (
     AccountPlan,
     Payout,
@@ -334,3 +334,34 @@ def _update_account(
             raise Halted(_NOT_SHOWN_YET, retry_after=5) from None
         call = build_account_change_call(id_, current_account, fields, field_map)
         return (yield from send_account_with_number_retry(call, country, options))
+
+
+# Holds (``autoswitch`` and ``holdup``), which are stored and have no effect
+
+
+def collect_changed_payout_holds(payout: Payout, facts: Facts) -> dict[str, JSON]:
+    """Collects the holds to store: those that the client changed."""
+    holds: dict[str, JSON] = {}
+    for name, hold in payout.holds.items():
+        previous = build_legacy_payout_holds(facts)[name]
+        # A client that sends a whole object back, without changing the hold, did not request one.
+        if {**previous, **hold} != previous:
+            holds[name] = {**previous, **hold}
+    return holds
+
+
+def find_active_hold_problems(
+    payout: Payout, holds: Mapping[str, JSON], options: LegacyOptions
+) -> Iterator[Problem]:
+    """Yields a problem for each active hold if ``holdup`` is ``refuse``: no payout can be held."""
+    for name, hold in holds.items():
+        if hold["active"] and options.holdup == "refuse":
+            yield build_invalid_field_problem(f"{payout.prefix}{name}.active", "is not supported")
+
+
+def build_hold_notices(holds: Mapping[str, JSON]) -> tuple[str, ...]:
+    return tuple(
+        f"{name} was requested; payouts to this recipient are not held"
+        for name, hold in holds.items()
+        if hold["active"]
+    )

@@ -8,7 +8,6 @@ from mappings import (
     government_ids,
     legacy,
     payout_changes,
-    payout_holds,
     payouts,
     recipient_outcomes,
     recipient_reads,
@@ -97,7 +96,7 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
         )
         changes = structs.replace(changes, recipient={**recipient, **response["recipient"]})
     recipient = yield from payout_changes.apply_payout_changes(changes, request.options)
-    notices = payout_holds.build_hold_notices(changes.holds)
+    notices = payout_changes.build_hold_notices(changes.holds)
     return recipient, {**facts, **changes.holds}, notices
 
 

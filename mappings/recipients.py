@@ -12,7 +12,6 @@ from mappings import (
     government_ids,
     legacy,
     payout_changes,
-    payout_holds,
     payouts,
     recipient_bodies,
     recipient_outcomes,
@@ -44,12 +43,12 @@ from mappings.objects import (
 )
 from mappings.paging import build_meta, complete_page_meta, parse_page_params, select_page_params
 from mappings.payouts import Payout, Recipient
-from mappings.recipient_logs import mask_api_keys_in_log_entry
 from mappings.recipient_reads import (
     build_visible_payments_query,
     filter_recipient_payments,
     load_draft_payments,
     load_memos_by_payment_id,
+    mask_api_keys_in_log_entry,
     restore_original_payment_ids,
 )
 
@@ -71,7 +70,7 @@ def create_recipient(request: Request) -> Flow:
     """
     body = request.body
     payout = payouts.parse_payout(body.get("payout"), "payout.", request.problems)
-    holds = payout_holds.collect_changed_payout_holds(payout, {})
+    holds = payout_changes.collect_changed_payout_holds(payout, {})
     # Everything is validated before the first call, so that a refused request changes nothing.
     government_id_list = [
         *recipient_bodies.extract_ssn_as_government_ids(body),
@@ -81,7 +80,7 @@ def create_recipient(request: Request) -> Flow:
         [
             *recipient_bodies.validate_new_recipient(body),
             *payouts.validate_new_payout(payout, body),
-            *payout_holds.find_active_hold_problems(payout, holds, request.options),
+            *payout_changes.find_active_hold_problems(payout, holds, request.options),
             *government_ids.validate_government_ids(government_id_list, {}, request.options),
         ]
     )
@@ -113,7 +112,7 @@ def create_recipient(request: Request) -> Flow:
     if holds:
         yield CompareAndSet("recipient", new_recipient["id"], holds)
     answer = build_legacy_recipient(recipient, holds, request.options)
-    return Answer({"recipient": answer}, payout_holds.build_hold_notices(holds))
+    return Answer({"recipient": answer}, payout_changes.build_hold_notices(holds))
 
 
 def _send_remaining_recipient_values(
@@ -335,7 +334,7 @@ def update_recipient(request: Request) -> Flow:
     if status_fact := recipient_bodies.derive_status_fact_change(body, fields, facts, updated):
         yield CompareAndSet("recipient", id_, status_fact)
     yield from payout_changes.apply_payout_changes(changes, options)
-    return Answer({"object": "updated"}, payout_holds.build_hold_notices(changes.holds))
+    return Answer({"object": "updated"}, payout_changes.build_hold_notices(changes.holds))
 
 
 # Delete

@@ -36,9 +36,8 @@ from gateway.storage.operations import OperationRepository
 from gateway.upstream.capability_cache import CapabilityCache, load_capabilities
 from gateway.upstream.client import open_upstream_client
 from gateway.upstream.clock import ServiceClock
-from gateway.upstream.http_connection import Reply
+from gateway.upstream.http_connection import Fence, Reply
 from gateway.upstream.optional_endpoints import OptionalEndpoints
-from gateway.upstream.send_attempt import Fence
 from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
 from gateway.writes.idempotency import IdempotencyGuard

@@ -37,8 +37,7 @@ from gateway.compare.findings import Entry, Findings
 from gateway.compare.id_map import IdMap
 from gateway.compare.inputs import load_inputs, read_input_text
 from gateway.compare.masking import Redactor
-from gateway.compare.page import render_report_page
-from gateway.compare.report import Report, build_report, redact_api_keys
+from gateway.compare.report import Report, build_report, redact_api_keys, render_report_page
 from gateway.compare.requests import InputError
 from gateway.compare.rules import Rule, Rules, parse_rules
 from gateway.compare.run import Options, Run

@@ -96,8 +96,12 @@ async def _serve_single_process(settings: Settings) -> None:
 
 async def _serve_demo(settings: Settings, *, has_traffic: bool) -> None:
     from gateway.server.app import run_process
-    from gateway.server.demo import DEMO_API_KEY, format_demo_instructions, open_demo_settings
-    from gateway.server.demo_traffic import send_sample_traffic
+    from gateway.server.demo import (
+        DEMO_API_KEY,
+        format_demo_instructions,
+        open_demo_settings,
+        send_sample_traffic,
+    )
 
     async with (
         open_demo_settings(settings) as demo_settings,

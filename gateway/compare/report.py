@@ -7,10 +7,14 @@ renamed, removed or given another meaning. Values are masked unless ``--show-val
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
+from jinja2 import Environment, StrictUndefined
+
+from gateway.compare.differences import KIND_DESCRIPTIONS
 from gateway.compare.endpoints import Side
 from gateway.compare.findings import Findings, build_sort_key
 from gateway.compare.masking import Redactor
@@ -242,3 +246,18 @@ def redact_api_keys(report: Report, redactor: Redactor) -> Report:
         return [redact_value(item) for item in value] if isinstance(value, list | tuple) else value
 
     return {name: redact_value(value) for name, value in report.items()}
+
+
+STEP_NOUNS = {"scenario": "step", "recorded traffic": "entry", "list of reads": "line"}
+
+
+def render_report_page(report: Mapping[str, Any]) -> str:
+    """Renders the report as one self-contained HTML page without scripts."""
+    template = files("gateway.compare").joinpath("page.html.j2").read_text(encoding="utf-8")
+    # StrictUndefined: a renamed field of the report must fail, not leave an empty cell.
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return environment.from_string(template).render(
+        report=report,
+        meanings=KIND_DESCRIPTIONS,
+        places={each["name"]: STEP_NOUNS[each["kind"]] for each in report["inputs"]},
+    )

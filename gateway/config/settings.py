@@ -24,8 +24,7 @@ from gateway.config.environment_variables import (
     find_variable_for_key,
     parse_variable_name,
 )
-from gateway.config.files import ConfigurationError, read_text
-from gateway.config.section import list_problems
+from gateway.config.section import ConfigurationError, list_problems, read_text
 from gateway.config.sections import (
     Comparing,
     CurrentWords,

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
+from importlib.resources import files
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
-from gateway.console import static_files
 from gateway.console.alerts import HealthChecks
 from gateway.console.dependencies import ConsoleDependencies
-from gateway.console.forms import FormRejected, read_form_fields
 from gateway.storage import StoreUnavailable
 from gateway.storage.audit_log import describe_scope
 from gateway.storage.request_counts import BUCKET_BOUNDS_MS
@@ -88,7 +89,7 @@ class Pages:
         }
         self._templates.globals |= {
             "places": MENU,
-            "asset": static_files.format_static_file_url,
+            "asset": format_static_file_url,
             "version": USER_AGENT.partition("/")[2],
         }
 
@@ -223,3 +224,67 @@ def format_age(age: timedelta) -> str:
         if seconds >= size:
             return f"{int(seconds // size)}\N{NO-BREAK SPACE}{name} ago"
     return "just now"
+
+
+# Forms: the browser says which origin a request comes from; every browser has done so for years
+
+
+class FormRejected(Exception):
+    """The request was not sent by a form of this console. The message is shown on a page."""
+
+
+async def read_form_fields(request: web.Request) -> Mapping[str, str]:
+    """Reads the fields of a form of this console; raises FormRejected."""
+    if not _is_same_origin(request):
+        raise FormRejected("This request was not sent by a page of this console.")
+    # Not multipart: aiohttp would write files in it to disk.
+    if request.content_type != "application/x-www-form-urlencoded":
+        raise FormRejected("This request is not a form.")
+    return {name: str(value) for name, value in (await request.post()).items()}
+
+
+def _is_same_origin(request: web.Request) -> bool:
+    """Whether the browser reports that a page of the same origin sent the request."""
+    site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
+    # Every browser with a form sends one of them. A program can use the commands.
+    if site is None and origin is None:
+        return False
+    try:
+        # Host and port only: behind a proxy that ends TLS, the scheme differs.
+        host = urlsplit(origin).netloc if origin is not None else request.headers.get("Host")
+    except ValueError:
+        return False
+    return site in (None, "same-origin") and bool(host) and host == request.headers.get("Host")
+
+
+CONTENT_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+FILE_NAMES = ("console.css", "console.js", "icon.svg")
+
+
+# Read once: the files are part of the package.
+@cache
+def read_static_file(name: str) -> bytes:
+    return files("gateway.console").joinpath("assets", name).read_bytes()
+
+
+@cache
+def format_static_file_url(name: str) -> str:
+    """Returns the URL of a file, which changes with the content: browsers may cache it forever."""
+    return f"/assets/{name}?{hashlib.sha256(read_static_file(name)).hexdigest()[:12]}"
+
+
+async def serve_static_file(request: web.Request) -> web.Response:
+    name = request.match_info["name"]
+    # A list instead of the folder's content: no name, however encoded, can lead elsewhere.
+    if name not in FILE_NAMES:
+        raise web.HTTPNotFound
+    return web.Response(
+        body=read_static_file(name),
+        content_type=CONTENT_TYPES[name[name.index(".") :]],
+        charset="utf-8",
+        headers={
+            "Cache-Control": "public, max-age=31536000, immutable",
+            "X-Content-Type-Options": "nosniff",
+            "Cross-Origin-Resource-Policy": "same-origin",
+        },
+    )

@@ -10,10 +10,9 @@ from gateway.console.explaining import ExplainPage
 from gateway.console.listings import ComparisonsPage, LimitsPage, WritesPage
 from gateway.console.migration import MigrationPage
 from gateway.console.overview import OverviewPage
-from gateway.console.pages import Pages
+from gateway.console.pages import Pages, serve_static_file
 from gateway.console.requests import RequestsPage
 from gateway.console.service import ServicePage
-from gateway.console.static_files import serve_static_file
 from gateway.console.traffic import TrafficPage
 from gateway.console.traffic_control import TrafficControlPage
 

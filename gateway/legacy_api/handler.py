@@ -29,8 +29,7 @@ from gateway.legacy_api import request_log
 from gateway.legacy_api.authentication import CallerAuthenticator
 from gateway.legacy_api.codec import LegacyCodec
 from gateway.legacy_api.deprecation import DeprecationNotice
-from gateway.legacy_api.idempotency_keys import read_idempotency_key
-from gateway.legacy_api.request_context import RequestContext
+from gateway.legacy_api.request_context import RequestContext, read_idempotency_key
 from gateway.legacy_api.response_delivery import ResponseDelivery
 from gateway.legacy_api.routes import Routes
 from gateway.migration.brownouts import Brownouts

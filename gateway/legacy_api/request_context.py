@@ -10,10 +10,12 @@ import msgspec
 from gateway.admission.limits import Admission
 from gateway.admission.load import AdmissionSlot
 from gateway.http.client_address import Address
+from gateway.http.request import HttpRequest
 from gateway.migration.inbound_request import InboundRequest
 from gateway.storage.operation_records import OperationRecord
 from gateway.writes.caller import Caller
 from mappings.effects import Operation
+from mappings.failures import Invalid, Problem
 
 
 class LegacyClient(msgspec.Struct, frozen=True):
@@ -67,3 +69,28 @@ class RequestContext(msgspec.Struct, eq=False):
     """Whether the client had acknowledged the response when the connection ended."""
     is_reset: bool = False
     """Whether the connection was reset: the client may not have read what it acknowledged."""
+
+
+_MAX_KEY_LENGTH = 255
+INVALID_KEY = Problem(
+    "invalid_field",
+    f"An Idempotency-Key is 1 to {_MAX_KEY_LENGTH} visible characters, and given once.",
+    "Idempotency-Key",
+)
+
+
+def read_idempotency_key(request: HttpRequest) -> str | None:
+    """Reads the key of a write; raises Invalid if it is not a valid one."""
+    header_values = request.fields.headers.getall("Idempotency-Key", [])
+    # A GET may write (the summary does), but to its client it is a read, which needs no key.
+    if not header_values or request.method == "GET":
+        return None
+    key = header_values[0].strip()
+    if (
+        # Two values may come from a proxy that merged requests; neither is safe to choose.
+        len(header_values) > 1
+        or not 0 < len(key) <= _MAX_KEY_LENGTH
+        or not (key.isascii() and key.isprintable())
+    ):
+        raise Invalid(INVALID_KEY)
+    return key

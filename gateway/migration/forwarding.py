@@ -25,8 +25,8 @@ from gateway.storage import StoreUnavailable
 from gateway.storage.operation_records import OperationRecord
 from gateway.upstream import header_filter, instrumentation
 from gateway.upstream.client import MAX_ANSWER_BYTES, UNANSWERED_STATUSES
+from gateway.upstream.http_connection import Fence, ResponseLost
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest
-from gateway.upstream.send_attempt import Fence, ResponseLost
 from gateway.upstream.spool import Spool
 from gateway.writes.batch_routing import BatchRouting
 from gateway.writes.idempotency import IdempotencyGuard

@@ -15,9 +15,8 @@ from multidict import CIMultiDict
 
 from gateway.payloads import json_codec
 from gateway.upstream.client import MAX_ANSWER_BYTES
-from gateway.upstream.http_connection import USER_AGENT
+from gateway.upstream.http_connection import USER_AGENT, ResponseLost
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest
-from gateway.upstream.send_attempt import ResponseLost
 from mappings.effects import JSON
 from mappings.failures import Unreachable
 from mappings.ids import ID_PATTERN

@@ -15,7 +15,7 @@ from gateway.http.tls import load_certificate
 from gateway.storage import StoreUnavailable
 from gateway.storage.engine import parse_state_url
 from gateway.storage.key_file import build_missing_key_file_error, read_key_file
-from gateway.upstream.egress import build_egress_by_environment
+from gateway.upstream.transport import build_egress_by_environment
 
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened at
 

@@ -25,7 +25,7 @@ from gateway.operator.named_faults import list_switched_keys
 from gateway.server.assembly import Backends
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.mode_rows import COMPARE, FORWARD
-from gateway.upstream.egress import Egress, build_egress_by_environment
+from gateway.upstream.transport import Egress, build_egress_by_environment
 
 OPEN_BREAKER = (
     "the {service} is down: it does not respond, and the circuit breaker is open; {effect}, "

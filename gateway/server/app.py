@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
+from typing import Self
 
 import structlog
 
@@ -20,6 +22,7 @@ from gateway.config.settings import Server as ServerSettings
 from gateway.config.settings import Settings, build_url
 from gateway.http.tls import load_certificate
 from gateway.legacy_api.deprecation import DeprecationNotice
+from gateway.observability import metrics
 from gateway.operator.ledger_reconciliation import Reconciler, monitor_superseded_batches
 from gateway.operator.preflight import check_settings_are_runnable
 from gateway.operator.retention import RetentionTask
@@ -34,7 +37,6 @@ from gateway.server.assembly import (
     open_legacy_handler,
     open_signed_handler,
 )
-from gateway.server.event_loop_lag import EventLoopLagMonitor
 from gateway.server.http_server import HttpServer
 from gateway.server.listener import (
     Listener,
@@ -241,3 +243,28 @@ def _build_connection_bounds(settings: Settings) -> ConnectionBounds:
         load.idle_seconds,
         PRESSED_SECONDS,
     )
+
+
+LAG_INTERVAL_SECONDS = 0.25
+
+
+class EventLoopLagMonitor:
+    """Measures how late the event loop is, at an interval; an async context manager."""
+
+    async def __aenter__(self) -> Self:
+        self._schedule()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def _schedule(self) -> None:
+        # Not the loop's clock, which is read once for each round and in whole milliseconds.
+        self._due_at = perf_counter() + LAG_INTERVAL_SECONDS
+        self._timer = asyncio.get_running_loop().call_later(LAG_INTERVAL_SECONDS, self._measure)
+
+    def _measure(self) -> None:
+        metrics.traffic.event_loop_lag.observe(max(perf_counter() - self._due_at, 0.0))
+        # Not only at a scrape, of which there may be none.
+        metrics.summarize_records()
+        self._schedule()

@@ -55,8 +55,8 @@ from gateway.signed_api.transitions import (
 from gateway.storage import StoreUnavailable, Tenant
 from gateway.storage.request_counts import UsageCounter
 from gateway.upstream import header_filter, instrumentation
+from gateway.upstream.http_connection import Fence
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest, PassthroughResponse
-from gateway.upstream.send_attempt import Fence
 from gateway.upstream.spool import Spool
 from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS
 from mappings import errors

@@ -11,8 +11,8 @@ from gateway.admission.limits import Admission
 from gateway.http.request import HttpRequest
 from gateway.http.responses import SERVER, StreamedResponse, build_rate_limit_headers
 from gateway.upstream import header_filter
+from gateway.upstream.http_connection import ResponseLost
 from gateway.upstream.passthrough import PassthroughResponse
-from gateway.upstream.send_attempt import ResponseLost
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 """``SO_LINGER`` value: on close, discards unsent data and resets the connection."""

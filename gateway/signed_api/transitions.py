@@ -33,7 +33,7 @@ from gateway.signed_api.refusals import Refusal
 from gateway.storage import ObjectStateStore, Tenant
 from gateway.storage.operations import OperationRepository
 from gateway.upstream.client import MAX_ANSWER_BYTES
-from gateway.upstream.send_attempt import Fence, ResponseLost
+from gateway.upstream.http_connection import Fence, ResponseLost
 from gateway.writes.call_sender import is_proven_refusal, is_success
 from gateway.writes.caller import Caller
 from gateway.writes.idempotency import IdempotencyGuard

@@ -33,11 +33,13 @@ from gateway.upstream.clock import EnvironmentSkew, ServiceClock, measure_skew
 from gateway.upstream.http_connection import (
     USER_AGENT,
     Deadline,
+    Fence,
     Reply,
+    ResponseLost,
+    UnusableConnection,
     UpstreamConnection,
     build_too_large_error,
 )
-from gateway.upstream.send_attempt import Fence, ResponseLost, UnusableConnection
 from gateway.upstream.service_problems import ServiceProblems
 from gateway.upstream.signed_target import SignedTargetForms
 from gateway.upstream.transport import Origin, create_origins

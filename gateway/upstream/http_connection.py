@@ -11,7 +11,7 @@ import io
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import cast
+from typing import Protocol, cast
 
 import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -19,7 +19,30 @@ from multidict import CIMultiDict
 
 from gateway.payloads import json_codec
 from gateway.upstream.clock import SkewSample
-from gateway.upstream.send_attempt import ResponseLost, UnusableConnection
+
+
+class ResponseLost(Exception):
+    """No usable response arrived; after a connection failure, another connection may succeed."""
+
+    def __init__(self, reason: str, *, is_connection_failure: bool = False) -> None:
+        super().__init__(reason)
+        self.is_connection_failure = is_connection_failure
+
+
+class UnusableConnection(ResponseLost):
+    """The connection cannot be used, and nothing was sent on it."""
+
+
+class Fence(Protocol):
+    """Guards a write that only one process may send: its fencing token must still be current."""
+
+    @property
+    def is_fence_recent(self) -> bool:
+        """Whether ownership was confirmed so recently that no other process can have taken it."""
+
+    async def verify_fence(self) -> None:
+        """Confirms ownership; raises if another process owns the write."""
+
 
 MAX_HEAD_BYTES = 256 * 1024
 """Limit for the head of a response, with informational (1xx) responses and trailers."""

@@ -25,10 +25,12 @@ from gateway.upstream.clock import ServiceClock, measure_skew
 from gateway.upstream.http_connection import (
     BODILESS_STATUSES,
     Deadline,
+    Fence,
+    ResponseLost,
+    UnusableConnection,
     UpstreamConnection,
     decode_header_lines,
 )
-from gateway.upstream.send_attempt import Fence, ResponseLost, UnusableConnection
 from gateway.upstream.spool import CHUNK_BYTES
 from gateway.upstream.transport import Origin, create_origins
 from mappings.failures import Unknown, Unreachable

@@ -21,9 +21,8 @@ from gateway.observability import metrics, traces
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.upstream.client import MAX_ANSWER_BYTES, UpstreamClient
-from gateway.upstream.http_connection import Reply
+from gateway.upstream.http_connection import Fence, Reply
 from gateway.upstream.optional_endpoints import OptionalEndpoints
-from gateway.upstream.send_attempt import Fence
 from gateway.writes.caller import Caller
 from gateway.writes.operation_execution import OperationExecution
 from mappings import errors

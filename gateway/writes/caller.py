@@ -9,7 +9,7 @@ from datetime import datetime
 import msgspec
 
 from gateway.auth.keys import ApiKey
-from gateway.upstream.send_attempt import Fence
+from gateway.upstream.http_connection import Fence
 from gateway.writes.operation_execution import OperationExecution
 from mappings.effects import (
     JSON,

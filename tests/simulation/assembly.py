@@ -44,9 +44,8 @@ from gateway.storage.operation_states import ABSENT, CONFIRMED
 from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.client import UNANSWERED_STATUSES
 from gateway.upstream.clock import ServiceClock, measure_skew
-from gateway.upstream.http_connection import Reply
+from gateway.upstream.http_connection import Fence, Reply
 from gateway.upstream.optional_endpoints import OptionalEndpoints
-from gateway.upstream.send_attempt import Fence
 from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting
 from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor

@@ -11,7 +11,7 @@ The guarantee: in any 3,600 s, at most the limit and, for each process that lost
 its share are admitted. If no process was started in that time and the limit is at least the number
 of processes, that is at most twice the limit. More is admitted only if Redis loses data: when it
 restarts empty (``appendonly`` prevents that), when a replica that lacks the last requests takes
-over, and when Redis evicts keys (``eviction_policy``).
+over, and when Redis evicts keys (``REQUIRED_POLICY``).
 
 Redis contains no API keys and no addresses: its keys are digests, keyed with the encryption key of
 the database. They expire with their last request.

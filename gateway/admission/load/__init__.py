@@ -1,7 +1,7 @@
 """Load shedding: bounds on concurrent requests, buffered bodies and connections.
 
 Each bound applies to the process and, so that one merchant cannot starve another, to each merchant:
-running requests (``fair_limiter``), memory for bodies (``memory_budget``) and connections
+running requests (``fair_limiter``), memory for bodies (``MemoryBudget``) and connections
 (``connections``). These modules do no I/O; ``admission_slot`` applies them to requests,
 ``connection_tracker`` to connections.
 """

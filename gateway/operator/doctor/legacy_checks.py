@@ -13,13 +13,12 @@ from gateway.payloads import json_codec
 from gateway.storage import Store
 from gateway.storage.mode_rows import TRANSLATE, list_mode_switches
 from gateway.upstream.client import create_circuit_breakers
-from gateway.upstream.http_connection import USER_AGENT
+from gateway.upstream.http_connection import USER_AGENT, ResponseLost
 from gateway.upstream.passthrough import (
     PassthroughClient,
     PassthroughRequest,
     open_passthrough_client,
 )
-from gateway.upstream.send_attempt import ResponseLost
 from mappings.failures import Unreachable
 
 CHECK_NAME = "legacy service"

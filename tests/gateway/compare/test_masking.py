@@ -150,7 +150,7 @@ async def test_report_contains_no_canary_from_any_position(canary: str) -> None:
             body["number"] = int(canary) + is_control
         return PlannedResponse(body, headers={"Content-Type": canary if is_control else "text/x"})
 
-    from gateway.compare.page import render_report_page
+    from gateway.compare.report import render_report_page
 
     input_text = f"GET /v1/recipients?search={canary.replace(' ', '+')}\nGET /v1/batches"
     comparison = await run_comparison(respond, respond, input_text)

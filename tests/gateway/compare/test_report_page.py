@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize
 
-from gateway.compare.page import render_report_page
+from gateway.compare.report import render_report_page
 from gateway.compare.rules import Rules, build_rules
 from tests.browser import open_browser
 from tests.gateway.compare.fake_services import PlannedResponse, ReceivedRequest, run_comparison

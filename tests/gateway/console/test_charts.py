@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.console.charts import (
+from gateway.console.traffic import (
     Bar,
     BarChart,
     format_axis_time_labels,

@@ -24,7 +24,7 @@ from gateway.signed_api.transitions import (
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
 from gateway.storage.freezes import freeze_writes
 from gateway.storage.restore_detection import HighWaterMark, set_restored_flag
-from gateway.upstream.send_attempt import Fence
+from gateway.upstream.http_connection import Fence
 from mappings import batch_locks
 from mappings.effects import CompareAndSet
 from mappings.failures import Halted, Unknown, Unreachable

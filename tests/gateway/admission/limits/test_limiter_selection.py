@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from gateway.admission.limits import InProcessRateLimiter, open_rate_limiter
-from gateway.admission.limits.eviction_policy import (
+from gateway.admission.limits.in_redis import RedisRateLimiter
+from gateway.admission.limits.redis_connection import (
     assess_redis_eviction_policy,
     probe_redis_eviction_policy,
 )
-from gateway.admission.limits.in_redis import RedisRateLimiter
 from gateway.config.settings import ConfigurationError, Settings
 from gateway.operator.preflight import check_settings_are_runnable
 from tests.gateway.admission.limits.conftest import REDIS_URL
