@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Hashable
-from typing import Any, Protocol, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import msgspec
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from gateway.admission.load import RequestConnection
+from gateway.admission.load import TrackedConnection
 
 
-class ClientConnection(RequestConnection, Protocol):
+class ClientConnection(TrackedConnection):
     """The connection on which a request arrived, as its handler uses it."""
 
     transport: asyncio.Transport | None
@@ -28,15 +29,11 @@ class ClientConnection(RequestConnection, Protocol):
     is_writing_paused: bool
     """Whether the client has much to read, so that a response waits."""
 
-    def attribute_to_tenant(self, tenant: Hashable) -> None:
-        """Attributes the connection to a tenant; until then it counts for its client's address."""
-
-    def mark_response_in_progress(self) -> None:
-        """Ends the protection of a running request: from now on, it waits for its client only."""
-
+    @abstractmethod
     def write(self, data: bytes | memoryview) -> None:
         """Writes without waiting; raises ConnectionResetError if the client has disconnected."""
 
+    @abstractmethod
     async def drain(self) -> None:
         """Waits until the client has read most of what was written.
 

@@ -10,7 +10,7 @@ import asyncio
 import socket
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Protocol, cast
 
@@ -20,7 +20,7 @@ from multidict import CIMultiDict
 from gateway.admission.load import ConnectionTracker
 from gateway.http import responses
 from gateway.http.delivery import find_seconds_since_last_bytes, is_acknowledged
-from gateway.http.request import BodyIncomplete, HeaderFields, HttpRequest
+from gateway.http.request import BodyIncomplete, ClientConnection, HeaderFields, HttpRequest
 from gateway.http.request_reader import generate_hex_id
 from gateway.http.responses import HttpResponse
 from gateway.observability import logs, metrics
@@ -61,13 +61,13 @@ class ConnectionServer(Protocol):
 
     handler: RequestHandler
     extra_headers: Mapping[str, str]
-    tracker: ConnectionTracker[Connection]
+    tracker: ConnectionTracker
     connections: set[Connection]
     request_tasks: set[asyncio.Task[None]]
     is_retiring: bool
 
 
-class Connection(asyncio.Protocol):
+class Connection(ClientConnection, asyncio.Protocol):
     """A client connection; its requests run one after another, in one task."""
 
     transport: asyncio.Transport | None = None
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: ConnectionServer) -> None:
         self._server = server
         self._loop = asyncio.get_running_loop()
-        self._table = server.tracker.connections
+        super().__init__(self._loop.time)
         self._queue: deque[HttpRequest | MalformedRequest] = deque()
         self._parser = RequestParser(self._queue, self._pause_or_resume_reading)
         self._current_request: HttpRequest | None = None
@@ -128,15 +128,6 @@ class Connection(asyncio.Protocol):
 
     # The connection as handlers use it
 
-    def attribute_to_tenant(self, tenant: Hashable) -> None:
-        self._table.assign_tenant(self, tenant)
-
-    def mark_request_running(self, tenant: Hashable = None) -> None:
-        self._table.mark_request_running(self, self._loop.time(), tenant)
-
-    def mark_response_in_progress(self) -> None:
-        self._table.mark_response_in_progress(self, self._loop.time())
-
     def write(self, data: bytes | memoryview) -> None:
         transport = self.transport
         # A closed transport drops writes silently, and the response would count as sent.
@@ -155,7 +146,7 @@ class Connection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         self._remote = _get_peer_address(transport)
         if hasattr(self, "tcp_transport"):
-            self._table.mark_handshake_complete(self, self._loop.time())
+            self.mark_handshake_complete()
         else:
             self.tcp_transport = self.transport
             self._server.tracker.register_connection(self, self._remote)
@@ -176,11 +167,11 @@ class Connection(asyncio.Protocol):
             self._parse_while_requests_may_wait()
         # Otherwise the data belongs to a head, which has its own timeout.
         if self._is_answering or self._queue:
-            self._table.start_request(self, self._loop.time())
+            self.start_request()
             if not self._is_serving:
                 self._serve_next_request()
         else:
-            self._table.mark_header_started(self, self._loop.time())
+            self.mark_header_started()
         if len(self._queue) > 1 or self._unparsed or self._parser.body is not None:
             self._pause_or_resume_reading()
 
@@ -188,12 +179,12 @@ class Connection(asyncio.Protocol):
         """Ends the request's work: its response fills the buffer, so it is no longer running."""
         self.is_writing_paused = True
         self._writable = self._loop.create_future()
-        self._table.mark_response_in_progress(self, self._loop.time())
+        self.mark_response_in_progress()
 
     def resume_writing(self) -> None:
         self._wake_writer(None)
         # The client has read some of the response, so its time to read starts again.
-        self._table.mark_response_in_progress(self, self._loop.time())
+        self.mark_response_in_progress()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         request, body = self._current_request, self._parser.body
@@ -206,7 +197,7 @@ class Connection(asyncio.Protocol):
                 request.on_reset()
         # Determined while the socket is still open.
         is_received = is_acknowledged(self.transport, self.tcp_transport)
-        self._table.close(self)
+        self._server.tracker.connections.discard(self)
         self._server.connections.discard(self)
         self.transport = None
         self._ignores_input = True
@@ -351,9 +342,9 @@ class Connection(asyncio.Protocol):
                 await response.send(request)
             self._is_answering = False
             if self._queue:
-                self._table.mark_response_in_progress(self, self._loop.time())
+                self.mark_response_in_progress()
             else:
-                self._table.mark_connection_idle(self, self._loop.time())
+                self.mark_idle()
             is_kept = not response.closes_connection
             self._on_reset = request.on_reset
             if self._on_reset is not None or not request.body.is_complete:

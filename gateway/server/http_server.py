@@ -41,9 +41,7 @@ class HttpServer:
         self.is_retiring = False
         self.handshake_seconds = bounds.head_seconds
         self.certificate = certificate
-        self.tracker: ConnectionTracker[Connection] = ConnectionTracker(
-            bounds, asyncio.get_running_loop().time
-        )
+        self.tracker = ConnectionTracker(bounds, asyncio.get_running_loop().time)
         self.connections: set[Connection] = set()
         self.request_tasks: set[asyncio.Task[None]] = set()
         self.handshakes: set[asyncio.Task[None]] = set()
@@ -137,7 +135,7 @@ class TlsHandshake(asyncio.Protocol):
         finally:
             if tls_transport is None:
                 tcp_transport.abort()
-                self._server.tracker.connections.close(self._connection)
+                self._server.tracker.connections.discard(self._connection)
         if tls_transport is not None:
             # The order matters: the connection needs its transport before the data that came early.
             tls_transport.set_protocol(self._connection)

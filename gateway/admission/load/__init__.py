@@ -2,18 +2,19 @@
 
 Each bound applies to the process and, so that one merchant cannot starve another, to each merchant:
 running requests (``fair_limiter``), memory for bodies (``MemoryBudget``) and connections
-(``connections``). These modules do no I/O; ``admission_slot`` applies them to requests,
-``connection_tracker`` to connections.
+(``connections``). ``admission_slot`` applies the first two to requests.
 """
 
 from gateway.admission.load.admission_slot import (
     AdmissionSlot,
     LoadShedder,
     Overloaded,
-    RequestConnection,
 )
-from gateway.admission.load.connection_tracker import ConnectionTracker
-from gateway.admission.load.connections import ConnectionBounds
+from gateway.admission.load.connections import (
+    ConnectionBounds,
+    ConnectionTracker,
+    TrackedConnection,
+)
 
 __all__ = [
     "AdmissionSlot",
@@ -21,5 +22,5 @@ __all__ = [
     "ConnectionTracker",
     "LoadShedder",
     "Overloaded",
-    "RequestConnection",
+    "TrackedConnection",
 ]

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Hashable
 from contextlib import suppress
 from math import ceil
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.admission.load.connections import TrackedConnection
 from gateway.admission.load.fair_limiter import (
     FINISHED,
     SHED,
@@ -78,16 +79,6 @@ class Overloaded(Halted):
         self.reason = reason
 
 
-class RequestConnection(Protocol):
-    """The connection of a request."""
-
-    def mark_request_running(self, tenant: Hashable = None) -> None:
-        """Protects it from being closed for others; attributes it to the tenant unless None.
-
-        The protection ends when the response is sent, or waits for the client.
-        """
-
-
 class LoadShedder:
     """The load limits of one process and their current use."""
 
@@ -136,7 +127,7 @@ class AdmissionSlot(msgspec.Struct, eq=False):
 
     _load: LoadShedder
     _holder: str
-    _connection: RequestConnection | None = None
+    _connection: TrackedConnection | None = None
     _tenant: Hashable = None
     _reserved_bytes: int = 0
     _waiter: Waiter | None = None

@@ -1,27 +1,32 @@
-"""Decides which connections are closed, at the limit and after a timeout.
+"""Closes client connections: at the limit, after a timeout, and those that read no response.
 
 At the limit, a new connection replaces another one, but never one with a running request.
 Connections of unauthenticated clients and those of tenants form two groups. The larger group loses
 a connection: of the address or tenant with the most connections, the one without progress for the
 longest time. So neither group can starve the other, however often its closed connections are opened
 again. Under pressure, when more than half of the connections are in use, the timeouts are shorter.
-``ConnectionTracker`` closes connections whose clients do not read their responses.
 """
 
 from __future__ import annotations
 
+import asyncio
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum
 from heapq import nsmallest
 from operator import itemgetter
-from typing import Generic, TypeVar
+
+import structlog
 
 PRESSURE_SECONDS = 30
 """Seconds of pressure after the last excess, so that connections that caused it are closed too."""
 
-ConnectionT = TypeVar("ConnectionT")
+MAX_SWEEP_INTERVAL_SECONDS = 1.0
+"""The longest interval between two searches for connections that are too slow."""
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,136 +49,154 @@ class ConnectionPhase(Enum):
 
 
 # Finding a member of an enumeration runs Python code, several times for each request.
-REQUEST, WORK, IDLE = ConnectionPhase.REQUEST, ConnectionPhase.WORK, ConnectionPhase.IDLE
+HEAD, REQUEST, WORK, IDLE = (
+    ConnectionPhase.HEAD,
+    ConnectionPhase.REQUEST,
+    ConnectionPhase.WORK,
+    ConnectionPhase.IDLE,
+)
 
 
-@dataclass(slots=True)
-class _ConnectionState:
-    """A connection's phase and its start; ``tenant`` is set once the request is authenticated."""
+class TrackedConnection:
+    """A connection and its phase, which began at ``since`` by ``clock``, that of the event loop.
 
-    address: Hashable
-    phase: ConnectionPhase
-    since: float
+    ``tenant`` is that of the latest request, once this is authenticated.
+    """
+
+    address: Hashable = None
     tenant: Hashable = None
 
-    def change_phase(self, phase: ConnectionPhase, now: float, tenant: Hashable = None) -> None:
-        self.phase, self.since, self.tenant = phase, now, tenant
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.phase, self.since = ConnectionPhase.SILENT, clock()
 
+    @abstractmethod
+    def abort(self) -> None:
+        """Closes immediately, without waiting for buffered data."""
 
-class ConnectionTable(Generic[ConnectionT]):
-    """The open connections and their phases. ``now`` is in seconds and never goes backwards."""
+    @abstractmethod
+    def is_stalled(self, now: float) -> bool:
+        """Whether the client has stopped reading its response."""
 
-    def __init__(self, bounds: ConnectionBounds) -> None:
-        self._bounds = bounds
-        self._pressed_until = float("-inf")
-        self._states: dict[ConnectionT, _ConnectionState] = {}
-        self._found_to_replace: list[tuple[float, ConnectionT]] = []
+    def mark_handshake_complete(self) -> None:
+        self.phase, self.since = ConnectionPhase.SILENT, self._clock()
 
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def add_and_return_displaced_connection(
-        self,
-        connection: ConnectionT,
-        now: float,
-        address: Hashable = None,
-        *,
-        shakes_hands: bool = False,
-    ) -> ConnectionT | None:
-        """Adds a connection; returns the one to close for it, which may be the new one itself."""
-        replaced = None
-        if len(self) >= self._bounds.max_connections:
-            replaced = self._select_connection_to_replace()
-            if replaced is None:
-                return connection
-            self.close(replaced)
-        phase = ConnectionPhase.HANDSHAKE if shakes_hands else ConnectionPhase.SILENT
-        self._states[connection] = _ConnectionState(address, phase, now)
-        self._extend_pressure_if_crowded(now)
-        return replaced
-
-    def mark_handshake_complete(self, connection: ConnectionT, now: float) -> None:
-        if (state := self._states.get(connection)) is not None:
-            state.change_phase(ConnectionPhase.SILENT, now)
-
-    def mark_header_started(self, connection: ConnectionT, now: float) -> None:
+    def mark_header_started(self) -> None:
         """Records the first bytes of a header; further bytes do not extend its timeout."""
-        state = self._states.get(connection)
-        if state is not None and state.phase is not ConnectionPhase.HEAD:
+        if self.phase is not HEAD:
             # Without the tenant: a proxy may send requests of several clients on one connection.
-            state.change_phase(ConnectionPhase.HEAD, now)
+            self.phase, self.since, self.tenant = HEAD, self._clock(), None
 
-    def start_request(self, connection: ConnectionT, now: float) -> None:
+    def start_request(self) -> None:
         """Records a complete header, or more of the body, which counts as progress."""
-        state = self._states.get(connection)
-        if state is not None and state.phase is not WORK:
-            state.change_phase(REQUEST, now, state.tenant if state.phase is REQUEST else None)
+        if self.phase is not WORK:
+            if self.phase is not REQUEST:
+                self.phase, self.tenant = REQUEST, None
+            self.since = self._clock()
 
-    def assign_tenant(self, connection: ConnectionT, tenant: Hashable) -> None:
-        """Attributes a connection to a tenant, once its request is authenticated."""
-        state = self._states.get(connection)
-        # Only in this phase: any other connection has been closed or carries another request.
-        if state is not None and state.phase is REQUEST:
+    def attribute_to_tenant(self, tenant: Hashable) -> None:
+        """Attributes the connection to a tenant; until then it counts for its client's address."""
+        if self.phase is REQUEST:
             # A check of a key is no progress.
-            state.tenant = tenant
+            self.tenant = tenant
 
-    def mark_request_running(
-        self, connection: ConnectionT, now: float, tenant: Hashable = None
-    ) -> None:
-        if (state := self._states.get(connection)) is not None:
-            state.phase, state.since, state.tenant = WORK, now, tenant or state.tenant
+    def mark_request_running(self, tenant: Hashable = None) -> None:
+        """Protects it from being closed for others; attributes it to the tenant unless None.
 
-    def mark_response_in_progress(self, connection: ConnectionT, now: float) -> None:
+        The protection ends when the response is sent, or waits for the client.
+        """
+        self.phase, self.since, self.tenant = WORK, self._clock(), tenant or self.tenant
+
+    def mark_response_in_progress(self) -> None:
         """Records that the response is being sent, or that the client read some of it."""
-        state = self._states.get(connection)
-        # A connection that was closed or became idle in the meantime must not count as busy again.
-        if state is not None and (state.phase is WORK or state.phase is REQUEST):
-            state.phase, state.since = REQUEST, now
+        # A connection that became idle in the meantime must not count as busy again.
+        if self.phase is WORK or self.phase is REQUEST:
+            self.phase, self.since = REQUEST, self._clock()
 
-    def mark_connection_idle(self, connection: ConnectionT, now: float) -> None:
-        if (state := self._states.get(connection)) is not None:
-            state.phase, state.since = IDLE, now
+    def mark_idle(self) -> None:
+        self.phase, self.since = IDLE, self._clock()
 
-    def close(self, connection: ConnectionT) -> None:
-        self._states.pop(connection, None)
 
-    def list_connections_with_request(self) -> list[ConnectionT]:
-        phases = (ConnectionPhase.REQUEST, ConnectionPhase.WORK)
-        return [connection for connection, state in self._states.items() if state.phase in phases]
+class ConnectionTracker:
+    """Tracks the open connections, and closes those that are overdue or replaced.
 
-    def pop_overdue_connections(self, now: float) -> list[ConnectionT]:
-        """Removes and returns the connections whose phase has timed out."""
+    ``clock`` is the event loop's.
+    """
+
+    def __init__(self, bounds: ConnectionBounds, clock: Callable[[], float]) -> None:
+        self.connections: set[TrackedConnection] = set()
+        self.closed_counts: Counter[str] = Counter()
+        """Number of closed connections, by reason."""
+        self._bounds = bounds
+        self._clock = clock
+        self._pressed_until = float("-inf")
+        self._found_to_replace: list[tuple[float, TrackedConnection]] = []
+        self._logged_closed_count = 0
+
+    def register_connection(
+        self, connection: TrackedConnection, address: Hashable, *, shakes_hands: bool = False
+    ) -> None:
+        """Tracks a new connection; at the limit another one is aborted for it, or it is itself."""
+        connection.address = address
+        if shakes_hands:
+            connection.phase = ConnectionPhase.HANDSHAKE
+        if len(self.connections) >= self._bounds.max_connections:
+            replaced = self._select_connection_to_replace()
+            self._abort(replaced or connection, "for_others")
+            if replaced is None:
+                return
+        self.connections.add(connection)
+        self._extend_pressure_if_crowded(self._clock())
+
+    async def close_slow_connections_periodically(self) -> None:
+        """Closes slow connections periodically, until cancelled."""
+        shortest = min(self._bounds.head_seconds, self._bounds.pressed_seconds)
+        while True:
+            await asyncio.sleep(min(MAX_SWEEP_INTERVAL_SECONDS, shortest / 4))
+            self.close_slow_connections()
+
+    def close_slow_connections(self) -> None:
+        now = self._clock()
         self._extend_pressure_if_crowded(now)
-        max_seconds = (
-            self._bounds.pressed_seconds if self.is_under_connection_pressure(now) else float("inf")
-        )
-        head_seconds, idle_seconds = (
-            min(max_seconds, self._bounds.head_seconds),
-            min(max_seconds, self._bounds.idle_seconds),
-        )
-        max_seconds_by_phase = {
+        seconds = self._bounds.pressed_seconds if now < self._pressed_until else float("inf")
+        head_seconds = min(seconds, self._bounds.head_seconds)
+        idle_seconds = min(seconds, self._bounds.idle_seconds)
+        timeouts = {
             ConnectionPhase.HANDSHAKE: head_seconds,
             ConnectionPhase.HEAD: head_seconds,
             ConnectionPhase.SILENT: idle_seconds,
             ConnectionPhase.IDLE: idle_seconds,
         }
-        overdue = [
-            connection
-            for connection, state in self._states.items()
-            if now - state.since >= max_seconds_by_phase.get(state.phase, float("inf"))
-        ]
-        for connection in overdue:
-            self.close(connection)
-        return overdue
+        for connection in list(self.connections):
+            timeout = timeouts.get(connection.phase)
+            if timeout is None:
+                if connection.is_stalled(now):
+                    self._abort(connection, "unread")
+            elif now - connection.since >= timeout:
+                self._abort(connection, "overdue")
+        self._log_closed_connections(now)
 
-    def is_under_connection_pressure(self, now: float) -> bool:
-        return now < self._pressed_until
+    def _abort(self, connection: TrackedConnection, reason: str) -> None:
+        self.closed_counts[reason] += 1
+        self.connections.discard(connection)
+        connection.abort()
+
+    def _log_closed_connections(self, now: float) -> None:
+        """Logs closed connections only under pressure: an idle timeout alone is normal."""
+        if now < self._pressed_until and self.closed_counts.total() > self._logged_closed_count:
+            log.warning(
+                "connections_shed",
+                connections=len(self.connections),
+                closed_since_start=dict(self.closed_counts),
+                reason="too many connections; those without progress for longest are closed",
+            )
+        self._logged_closed_count = self.closed_counts.total()
 
     def _extend_pressure_if_crowded(self, now: float) -> None:
-        if len(self) * 2 > self._bounds.max_connections:
+        if len(self.connections) * 2 > self._bounds.max_connections:
             self._pressed_until = now + PRESSURE_SECONDS
 
-    def _select_connection_to_replace(self) -> ConnectionT | None:
+    def _select_connection_to_replace(self) -> TrackedConnection | None:
         while True:
             # A few are found at once, so that in a flood not each connection costs a search.
             if not self._found_to_replace:
@@ -181,23 +204,23 @@ class ConnectionTable(Generic[ConnectionT]):
             if not self._found_to_replace:
                 return None
             since, connection = self._found_to_replace.pop()
-            state = self._states.get(connection)
-            if state is not None and state.since == since and state.phase is not WORK:
+            is_unchanged = connection in self.connections and connection.since == since
+            if is_unchanged and connection.phase is not WORK:
                 return connection
 
-    def _find_connections_to_replace(self) -> list[tuple[float, ConnectionT]]:
+    def _find_connections_to_replace(self) -> list[tuple[float, TrackedConnection]]:
         """Finds some connections of the largest groups, with their times; the oldest is last."""
         # A running request may move money, so its connection is never replaced.
-        closable = [
-            (state.tenant is not None, state.tenant or state.address, state.since, connection)
-            for connection, state in self._states.items()
-            if state.phase is not WORK
-        ]
+        closable = [each for each in self.connections if each.phase is not WORK]
         # Equal numbers go against unknown clients, which can open connections without a key.
-        is_authenticated = sum(each[0] for each in closable) * 2 > len(closable)
-        group = [each for each in closable if each[0] is is_authenticated]
-        counts = Counter(each[1] for each in group)
+        is_authenticated = sum(each.tenant is not None for each in closable) * 2 > len(closable)
+        group = [
+            (each.tenant or each.address, each.since, each)
+            for each in closable
+            if (each.tenant is not None) is is_authenticated
+        ]
+        counts = Counter(each[0] for each in group)
         most = max(counts.values(), default=0)
-        candidates = [each[2:] for each in group if counts[each[1]] == most]
+        candidates = [each[1:] for each in group if counts[each[0]] == most]
         count = max(1, self._bounds.max_connections // 100)
         return nsmallest(count, candidates, key=itemgetter(0))[::-1]

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.admission.load.connections import PRESSURE_SECONDS, ConnectionBounds, ConnectionTable
+from gateway.admission.load.connections import (
+    PRESSURE_SECONDS,
+    ConnectionBounds,
+    ConnectionTracker,
+    TrackedConnection,
+)
 
 BOUNDS = ConnectionBounds(max_connections=4, head_seconds=10, idle_seconds=75, pressed_seconds=5)
 LARGE_BOUNDS = ConnectionBounds(
@@ -12,30 +17,72 @@ LARGE_BOUNDS = ConnectionBounds(
 )
 
 
-def open_connections(*names: str) -> ConnectionTable[str]:
+class FakeConnection(TrackedConnection):
+    is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def is_stalled(self, now: float) -> bool:
+        return False
+
+
+class Tracker:
+    """A tracker and its connections by name; ``now`` is its clock."""
+
+    def __init__(self, bounds: ConnectionBounds = BOUNDS) -> None:
+        self.now = 0.0
+        self.tracker = ConnectionTracker(bounds, self.read_clock)
+        self._connections: dict[str, FakeConnection] = {}
+
+    def read_clock(self) -> float:
+        return self.now
+
+    def __getitem__(self, name: str) -> FakeConnection:
+        return self._connections[name]
+
+    def open(self, name: str, address: str = "", *, shakes_hands: bool = False) -> list[str]:
+        """Open a connection; return the names of those that are closed for it."""
+        connection = self._connections[name] = FakeConnection(self.read_clock)
+        self.tracker.register_connection(connection, address, shakes_hands=shakes_hands)
+        return self.pop_closed_names()
+
+    def close_slow_ones(self, now: float) -> list[str]:
+        self.now = now
+        self.tracker.close_slow_connections()
+        return self.pop_closed_names()
+
+    def pop_closed_names(self) -> list[str]:
+        names = [name for name, each in self._connections.items() if each.is_aborted]
+        for name in names:
+            del self._connections[name]
+        return names
+
+
+def open_connections(*names: str) -> Tracker:
     """Open connections up to the limit, one second apart.
 
     The first word of a name is its phase, the second its tenant, or its address if it has not authenticated.
     """
-    connections: ConnectionTable[str] = ConnectionTable(BOUNDS)
+    tracker = Tracker()
     for now, name in enumerate(names):
+        tracker.now = now
         phase, merchant = name.split()[:2]
-        connections.add_and_return_displaced_connection(
-            name, now, merchant, shakes_hands=phase == "handshake"
-        )
+        tracker.open(name, merchant, shakes_hands=phase == "handshake")
+        connection = tracker[name]
         if phase == "head":
-            connections.mark_header_started(name, now)
+            connection.mark_header_started()
         if phase in ("stranger", "body", "work", "response", "idle"):
-            connections.start_request(name, now)
+            connection.start_request()
         if phase in ("body", "work", "response", "idle"):
-            connections.assign_tenant(name, merchant)
+            connection.attribute_to_tenant(merchant)
         if phase in ("work", "response"):
-            connections.mark_request_running(name, now)
+            connection.mark_request_running()
         if phase == "response":
-            connections.mark_response_in_progress(name, now)
+            connection.mark_response_in_progress()
         if phase == "idle":
-            connections.mark_connection_idle(name, now)
-    return connections
+            connection.mark_idle()
+    return tracker
 
 
 @pytest.mark.parametrize(
@@ -57,110 +104,118 @@ def open_connections(*names: str) -> ConnectionTable[str]:
 def test_largest_holder_loses_connection_with_longest_stall(
     names: tuple[str, ...], replaced_name: str
 ) -> None:
-    connections = open_connections(*names)
-    assert connections.add_and_return_displaced_connection("new", 10, "z") == replaced_name
-    assert len(connections) == BOUNDS.max_connections
+    tracker = open_connections(*names)
+    tracker.now = 10
+    assert tracker.open("new", "z") == [replaced_name]
+    assert len(tracker.tracker.connections) == BOUNDS.max_connections
 
 
 def test_body_bytes_count_as_progress_and_header_bytes_do_not() -> None:
-    connections = open_connections("body acme 1", "body acme 2", "body acme 3", "body acme 4")
-    connections.start_request("body acme 1", 5)
-    assert connections.add_and_return_displaced_connection("new", 10, "x") == "body acme 2"
-    connections = open_connections("head x 1", "head x 2", "head x 3", "head x 4")
-    connections.mark_header_started("head x 1", 5)
-    assert connections.add_and_return_displaced_connection("new", 10, "x") == "head x 1"
+    tracker = open_connections("body acme 1", "body acme 2", "body acme 3", "body acme 4")
+    tracker.now = 5
+    tracker["body acme 1"].start_request()
+    assert tracker.open("new", "x") == ["body acme 2"]
+    tracker = open_connections("head x 1", "head x 2", "head x 3", "head x 4")
+    tracker.now = 5
+    tracker["head x 1"].mark_header_started()
+    assert tracker.open("new", "x") == ["head x 1"]
 
 
 def test_connection_belongs_to_tenant_of_its_latest_request() -> None:
-    connections = open_connections("idle acme 1", "idle acme 2", "body bolt 1", "body bolt 2")
-    connections.start_request("body bolt 1", 5)  # more of the body
-    connections.start_request("idle acme 1", 5)
-    connections.assign_tenant("idle acme 1", "bolt")
-    assert connections.add_and_return_displaced_connection("new", 10, "x") == "body bolt 2"
+    tracker = open_connections("idle acme 1", "idle acme 2", "body bolt 1", "body bolt 2")
+    tracker.now = 5
+    tracker["body bolt 1"].start_request()  # more of the body
+    tracker["idle acme 1"].start_request()
+    tracker["idle acme 1"].attribute_to_tenant("bolt")
+    assert tracker.open("new", "x") == ["body bolt 2"]
 
 
 def test_reconnecting_clients_displace_only_their_own_connections() -> None:
-    bounds = ConnectionBounds(
-        max_connections=10, head_seconds=10, idle_seconds=75, pressed_seconds=5
+    tracker = Tracker(
+        ConnectionBounds(max_connections=10, head_seconds=10, idle_seconds=75, pressed_seconds=5)
     )
-    connections: ConnectionTable[str] = ConnectionTable(bounds)
     for number in range(10):
-        connections.add_and_return_displaced_connection(f"acme {number}", number, "x")
-        connections.start_request(f"acme {number}", number)
-        connections.assign_tenant(f"acme {number}", "acme")
-    connections.add_and_return_displaced_connection("bolt", 10, "y")
+        tracker.now = number
+        tracker.open(f"acme {number}", "x")
+        tracker[f"acme {number}"].start_request()
+        tracker[f"acme {number}"].attribute_to_tenant("acme")
+    tracker.now = 10
+    assert tracker.open("bolt", "y") == ["acme 0"]
     for number in range(10, 14):  # these have not authenticated yet, unlike "bolt"
-        assert (
-            connections.add_and_return_displaced_connection(f"acme {number}", number, "x")
-            == f"acme {number - 9}"
-        )
+        tracker.now = number
+        assert tracker.open(f"acme {number}", "x") == [f"acme {number - 9}"]
 
 
 def test_nothing_is_closed_below_the_limit() -> None:
-    connections: ConnectionTable[int] = ConnectionTable(BOUNDS)
-    assert [connections.add_and_return_displaced_connection(number, 0) for number in range(5)] == [
-        None
-    ] * 4 + [0]
+    tracker = Tracker()
+    for tracker.now, name in enumerate("abcd"):
+        assert tracker.open(name) == []
+    assert tracker.open("e") == ["a"]
 
 
 def test_header_deadline_counts_from_first_byte() -> None:
-    connections: ConnectionTable[str] = ConnectionTable(LARGE_BOUNDS)
-    connections.add_and_return_displaced_connection("slow", 0)
+    tracker = Tracker(LARGE_BOUNDS)
+    tracker.open("slow")
     for now in range(5, 15):
-        connections.mark_header_started("slow", now)
-    assert connections.pop_overdue_connections(14.9) == []
-    assert connections.pop_overdue_connections(15) == ["slow"]
-    assert len(connections) == 0
+        tracker.now = now
+        tracker["slow"].mark_header_started()
+    assert tracker.close_slow_ones(14.9) == []
+    assert tracker.close_slow_ones(15) == ["slow"]
+    assert len(tracker.tracker.connections) == 0
 
 
 def test_handshake_deadline_equals_header_deadline() -> None:
-    connections: ConnectionTable[str] = ConnectionTable(LARGE_BOUNDS)
-    connections.add_and_return_displaced_connection("shakes", 0, shakes_hands=True)
-    connections.add_and_return_displaced_connection("shook", 0, shakes_hands=True)
-    connections.mark_handshake_complete("shook", 9)
-    assert connections.pop_overdue_connections(10) == ["shakes"]
-    assert connections.pop_overdue_connections(9 + 75) == ["shook"]
+    tracker = Tracker(LARGE_BOUNDS)
+    tracker.open("shakes", shakes_hands=True)
+    tracker.open("shook", shakes_hands=True)
+    tracker.now = 9
+    tracker["shook"].mark_handshake_complete()
+    assert tracker.close_slow_ones(10) == ["shakes"]
+    assert tracker.close_slow_ones(9 + 75) == ["shook"]
 
 
 def test_idle_time_is_limited_separately_and_work_is_not_counted() -> None:
-    connections: ConnectionTable[str] = ConnectionTable(LARGE_BOUNDS)
-    connections.add_and_return_displaced_connection("one", 0)
-    connections.start_request("one", 1)
-    connections.mark_request_running("one", 1)
-    assert connections.pop_overdue_connections(1000) == []
-    connections.mark_response_in_progress("one", 1000)
-    assert connections.pop_overdue_connections(2000) == []
-    connections.mark_connection_idle("one", 2000)
-    assert connections.pop_overdue_connections(2074) == []
-    assert connections.pop_overdue_connections(2075) == ["one"]
+    tracker = Tracker(LARGE_BOUNDS)
+    tracker.open("one")
+    tracker["one"].start_request()
+    tracker["one"].mark_request_running()
+    assert tracker.close_slow_ones(1000) == []
+    tracker["one"].mark_response_in_progress()
+    assert tracker.close_slow_ones(2000) == []
+    tracker["one"].mark_idle()
+    assert tracker.close_slow_ones(2074) == []
+    assert tracker.close_slow_ones(2075) == ["one"]
 
 
 def test_pressure_shortens_every_deadline() -> None:
-    connections = open_connections("idle acme", "silent x", "work acme")
-    assert connections.pop_overdue_connections(5) == ["idle acme"]
-    assert connections.pop_overdue_connections(6) == ["silent x"]
-    assert connections.pop_overdue_connections(60) == []
+    tracker = open_connections("idle acme", "silent x", "work acme")
+    assert tracker.close_slow_ones(5) == ["idle acme"]
+    assert tracker.close_slow_ones(6) == ["silent x"]
+    assert tracker.close_slow_ones(60) == []
 
 
 def test_pressure_ends_some_time_after_connections_close() -> None:
-    connections = open_connections("idle acme", "silent x", "head x")
-    connections.close("head x")
-    connections.close("silent x")
-    assert connections.is_under_connection_pressure(2 + PRESSURE_SECONDS - 1)
-    assert not connections.is_under_connection_pressure(2 + PRESSURE_SECONDS)
-    assert connections.pop_overdue_connections(5) == ["idle acme"]
+    tracker = open_connections("idle acme", "silent x", "head x")
+    for name in ("head x", "silent x"):
+        tracker.tracker.connections.discard(tracker[name])
+    assert tracker.close_slow_ones(5) == ["idle acme"]
+    pressure_end = 2 + PRESSURE_SECONDS
+    tracker.now = pressure_end - BOUNDS.pressed_seconds - 1
+    tracker.open("early")
+    tracker.now += 1
+    tracker.open("late")
+    assert tracker.close_slow_ones(pressure_end - 1) == ["early"]
+    assert tracker.close_slow_ones(pressure_end) == []
 
 
 def test_closed_connection_is_not_tracked_again() -> None:
-    connections = open_connections("head x", "work acme 1", "work acme 2", "work acme 3")
-    assert connections.add_and_return_displaced_connection("new", 5) == "head x"
-    connections.start_request("head x", 6)
-    connections.assign_tenant("head x", "acme")
-    connections.mark_request_running("head x", 6)
-    connections.mark_connection_idle("head x", 6)
-    assert len(connections) == BOUNDS.max_connections
-    assert connections.list_connections_with_request() == [
-        "work acme 1",
-        "work acme 2",
-        "work acme 3",
-    ]
+    tracker = open_connections("head x", "work acme 1", "work acme 2", "work acme 3")
+    tracker.now = 5
+    closed = tracker["head x"]
+    assert tracker.open("new") == ["head x"]
+    closed.start_request()
+    closed.attribute_to_tenant("acme")
+    closed.mark_request_running()
+    closed.mark_idle()
+    working = [tracker[f"work acme {number}"] for number in (1, 2, 3)]
+    assert tracker.tracker.connections == {*working, tracker["new"]}
