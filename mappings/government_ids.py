@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from mappings.banking import build_invalid_field_problem
 from mappings.effects import JSON, LegacyOptions
 from mappings.failures import Problem
-from mappings.objects import determine_government_id_type
+from mappings.objects import GOVERNMENT_ID_TYPES, OTHER_GOVERNMENT_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class ClientGovernmentId:
     def build_entry(self) -> dict[str, str]:
         return {
             "country": self.country,
-            "type": determine_government_id_type(self.country),
+            "type": GOVERNMENT_ID_TYPES.get(self.country, OTHER_GOVERNMENT_ID),
             "value": self.value,
         }
 

@@ -203,8 +203,10 @@ def find_masked_ssn(recipient: Mapping[str, JSON]) -> JSON:
     return recipient.get("ssn") or find_masked_government_id(recipient, "US")
 
 
-def determine_government_id_type(country: JSON) -> str:
-    return "SSN" if country == "US" else "other"
+GOVERNMENT_ID_TYPES = {"US": "SSN"}
+"""The type that the gateway creates, by country; ``OTHER_GOVERNMENT_ID`` for all others."""
+
+OTHER_GOVERNMENT_ID = "other"
 
 
 def find_masked_government_id(recipient: Mapping[str, JSON], country: JSON) -> JSON:
@@ -212,7 +214,7 @@ def find_masked_government_id(recipient: Mapping[str, JSON], country: JSON) -> J
     for entry in recipient.get("governmentIds") or ():
         # Legacy fields exist only for the types that the gateway itself creates.
         if entry.get("country") == country and (
-            entry.get("type") == determine_government_id_type(country)
+            entry.get("type") == GOVERNMENT_ID_TYPES.get(country, OTHER_GOVERNMENT_ID)
         ):
             return entry.get("value")
     return None

@@ -46,7 +46,11 @@ def load_recipient(recipient_id: str) -> Generator[Step, Any, RecipientWithFacts
     if facts.get("deleted"):
         raise Invalid(NOT_FOUND)
     recipient = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
-    return recipient, (yield from delete_stale_status_fact(recipient_id, recipient, facts))
+    if is_deleted_for_clients(recipient, facts):
+        raise Invalid(NOT_FOUND)
+    if facts.get("status"):
+        facts = yield from _delete_stale_status_fact(recipient_id, recipient, facts)
+    return recipient, facts
 
 
 def is_shown_late(recipient: Mapping[str, JSON]) -> Generator[Step, Any, bool]:
@@ -84,18 +88,20 @@ def load_recipient_and_call_result(
     for result in (recipient_result, call_result):
         if isinstance(result, Exception):
             raise result
-    result = recipient_result["recipient"]
-    return (result, (yield from delete_stale_status_fact(recipient_id, result, facts))), call_result
+    recipient = recipient_result["recipient"]
+    if is_deleted_for_clients(recipient, facts):
+        raise Invalid(NOT_FOUND)
+    if facts.get("status"):
+        facts = yield from _delete_stale_status_fact(recipient_id, recipient, facts)
+    return (recipient, facts), call_result
 
 
-def delete_stale_status_fact(
+def _delete_stale_status_fact(
     recipient_id: str, recipient: Mapping[str, JSON], facts: Facts
 ) -> Generator[Step, Any, Facts]:
     """Deletes a stored status that no longer fits the service's; returns the remaining facts."""
-    if is_deleted_for_clients(recipient, facts):
-        raise Invalid(NOT_FOUND)
-    word = facts.get("status")
-    if word and not is_legacy_status_still_valid(word, recipient.get("status")):
+    word = facts["status"]
+    if not is_legacy_status_still_valid(word, recipient.get("status")):
         # The status has been changed elsewhere, and the service's value wins (contract, section 3).
         yield CompareAndSet("recipient", recipient_id, {"status": None})
         other_facts = {name: fact for name, fact in facts.items() if name != "status"}

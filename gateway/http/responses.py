@@ -243,11 +243,6 @@ class PassedResponse(msgspec.Struct, frozen=True):
         return f"PassedResponse({self.status})"
 
 
-def build_success_response(body: Mapping[str, JSON]) -> LegacyResponse:
-    """Builds a 200 response, also for deletes: existing clients fail on an empty body."""
-    return LegacyResponse(200, {"ok": True, **body})
-
-
 def build_error_response(answer: ErrorAnswer, *, closes_connection: bool = False) -> LegacyResponse:
     headers = {} if answer.retry_after is None else {"Retry-After": answer.retry_after}
     return LegacyResponse(answer.status, answer.build_body(), headers, closes_connection)

@@ -241,7 +241,8 @@ class LegacyCodec:
         # Words come last, because ids are found by the neutral field names.
         if not self._vocabulary.is_identity:
             body = self._vocabulary.translate_from_neutral(operation.answer_shape, body)
-        response = responses.build_success_response(body)
+        # 200 also for deletes: existing clients fail on an empty body.
+        response = LegacyResponse(200, {"ok": True, **body})
         if not is_long:
             return response
         # Encoded once, and the chunks serve the stored copy for retries too.

@@ -532,7 +532,7 @@ def _build_inbound_request(
 
 
 async def _build_success(result: Answer) -> LegacyResponse:
-    return responses.build_success_response(result.body)
+    return LegacyResponse(200, {"ok": True, **result.body})
 
 
 async def _build_refusal(failure: Failure) -> LegacyResponse:
