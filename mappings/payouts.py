@@ -399,19 +399,20 @@ def _set_wallet_currency(
 def _undo_account_additions(
     recipient: Recipient, new_accounts: list[dict[str, JSON]], refusal: Refused
 ) -> SubFlow:
-    """Makes the previous primary account primary again, and deletes the accounts just added."""
+    """Makes the previous primary account primary again, and deletes the accounts just added.
+
+    Each call is repeated until the service confirms it, or payments would go to an account whose
+    client was told that it was refused, or clients would be shown it.
+    """
     previous_primary = find_primary_account(recipient)
-    # Repeated until the service confirms it, or payments would go to an account whose client was
-    # told that it was refused.
     if previous_primary and any(account["primary"] for account in new_accounts):
         build_call = partial(_build_set_primary_account_call, refusal=refusal)
         yield from _call_with_current_id(recipient, new_accounts, previous_primary, build_call)
-    # Best effort: the client gets the error that caused the undo, not one of the undo itself.
+    build_call = partial(_build_account_removal_call, refusal=refusal)
     for account in new_accounts:
+        # The client gets the error that caused the undo, not one of the undo itself.
         with suppress(Failure):
-            yield from _call_with_current_id(
-                recipient, new_accounts, account, build_account_deletion_call
-            )
+            yield from _call_with_current_id(recipient, new_accounts, account, build_call)
 
 
 def _call_with_current_id(
@@ -458,6 +459,14 @@ def _build_set_primary_account_call(
     old_account = {**account, "primary": False}
     call = build_account_change_call(recipient_id, old_account, {"primary": True})
     return structs.replace(call, undo_of=refusal)
+
+
+def _build_account_removal_call(
+    recipient_id: str, account: Mapping[str, JSON], refusal: Refused
+) -> Call:
+    """Builds the call that deletes an account that was just added, to undo a refused change."""
+    call = build_account_deletion_call(recipient_id, account)
+    return structs.replace(call, undo_of=refusal, is_cleanup=False)
 
 
 def collect_account_ids(accounts: Sequence[Mapping[str, JSON]]) -> list[str]:

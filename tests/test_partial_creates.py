@@ -178,6 +178,35 @@ async def test_refused_payout_method_does_not_stay_primary(undo_fault: str, tmp_
         assert list_primary_types() == ["bank-transfer"]
 
 
+@pytest.mark.parametrize("types", [["wallet"], []])
+@pytest.mark.parametrize("undo_fault", ["503 empty", "429", "hang before"])
+async def test_refused_payout_method_is_deleted_until_confirmed(
+    undo_fault: str, types: list[str], tmp_path: Path
+) -> None:
+    async with open_setup(tmp_path) as setup:
+        response = await setup.gateway.request(
+            "POST", "/v1/recipients", BODY if types else {**BODY, "payout": None}
+        )
+        path = f"/v1/recipients/{response.body['recipient']['id']}/payout-methods"
+        setup.recorder.add_fault("429", "POST", ACCOUNTS, text="other@example.com")
+        setup.recorder.add_fault(undo_fault, "DELETE", f"{ACCOUNTS}/*", executes=False, times=1000)
+        bank = {"country": "US", "accountNum": "1234567", "routing": "021000021"}
+        payout = {
+            "primary": {"method": "bank", "currency": "USD"},
+            "accounts": {"bank": bank, "wallet": {"address": "other@example.com"}},
+        }
+        assert (await setup.gateway.request("POST", path, payout)).status == 429
+        setup.recorder.faults.clear()
+        (recipient,) = setup.list_recipients()
+
+        async def is_undone() -> bool:
+            setup.clock.ahead_seconds += 30
+            return [account.type for account in recipient.accounts] == types
+
+        await wait_until_async(is_undone, 40)
+        await wait_until_async(lambda: _is_nothing_in_doubt(setup), 20)
+
+
 async def test_refused_change_of_one_payout_method_leaves_the_primary_one(tmp_path: Path) -> None:
     async with open_setup(tmp_path) as setup:
         recipient = (await setup.create()).body["recipient"]["id"]
