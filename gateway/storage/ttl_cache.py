@@ -7,6 +7,7 @@ lookup costs a tenth of one in ``cachetools.TTLCache``.
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -23,7 +24,8 @@ class TtlCache(Generic[Key, Value]):
         self._max_entries = max_entries
         self._seconds = seconds
         self._clock = clock
-        self._entries: dict[Key, tuple[float, Value]] = {}
+        # Not a dict, whose first entry is found behind the places of all that were evicted before.
+        self._entries: OrderedDict[Key, tuple[float, Value]] = OrderedDict()
         """Values with the time until which they are valid."""
 
     def get(self, key: Key) -> Value | None:
@@ -32,18 +34,12 @@ class TtlCache(Generic[Key, Value]):
         return entry[1] if entry is not None and self._clock() < entry[0] else None
 
     def put(self, key: Key, value: Value) -> None:
-        now = self._clock()
-        # Removed first, so that a renewed entry moves to the end of the order.
-        self._entries.pop(key, None)
-        self._entries[key] = (now + self._seconds, value)
-        self._evict(now)
+        now, entries = self._clock(), self._entries
+        entries[key] = (now + self._seconds, value)
+        # A renewed entry keeps its place otherwise.
+        entries.move_to_end(key)
+        while len(entries) > self._max_entries or now >= entries[next(iter(entries))][0]:
+            entries.popitem(last=False)
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def _evict(self, now: float) -> None:
-        while True:
-            oldest = next(iter(self._entries))
-            if len(self._entries) <= self._max_entries and now < self._entries[oldest][0]:
-                return
-            del self._entries[oldest]
