@@ -44,9 +44,9 @@ MAX_REMEMBERED_ENDS, ENDS_REMEMBERED_SECONDS = 20_000, 90.0
 
 
 def _generate_operation_id() -> str:
-    # Rows of the same time have ids next to each other, so that one commit changes few pages of the
-    # indexes. Operators name an operation by 12 digits, most of which are random.
-    return f"{int(time.time()) >> 4 & 0xFFFF:04x}{os.urandom(14).hex()}"
+    # In the order of time, in units of 4 µs, so that one commit changes few pages of the indexes.
+    # Operators name an operation by the first 12 digits, of which the last two are random.
+    return f"{time.time_ns() >> 12 & 0xFF_FFFF_FFFF:010x}{os.urandom(11).hex()}"
 
 
 class Journal:
