@@ -308,14 +308,7 @@ class Legacy(Section):
     undeclared_charset: Literal["utf-8", "latin-1"] = "utf-8"
 
     def build_legacy_options(self) -> LegacyOptions:
-        return LegacyOptions(
-            government_ids=self.government_ids,
-            holdup=self.holdup,
-            primary_currency=self.primary_currency,
-            account_number_from_iban=self.account_number_from_iban,
-            verify_before_start=self.verify_before_start,
-            send_memo=self.send_memo,
-        )
+        return LegacyOptions(**self.model_dump(include={*LegacyOptions.__struct_fields__}))
 
 
 class Lists(Section):

@@ -281,22 +281,14 @@ class LegacyCodec:
             if execution is not None and execution.is_saved and not is_long
             else None
         )
-        if not is_long:
-            collected = collect_ids(response_shape, body)
-            legacy_ids = await self._ids.find_or_create_object_and_text_ids(
-                tenant, *collected, deferred_ids
-            )
-            return dict(_iter_differing_id_pairs(collected, legacy_ids, context.client_ids))
         slices = iterate_id_slices(response_shape, body)
         client_ids: dict[str, str] = {}
-        while id_slice := await run_in_thread(next, slices, None):
+        while id_slice := await run_in_thread_if(is_long, next, slices, None):
             legacy_ids = await self._ids.find_or_create_object_and_text_ids(
-                tenant, *id_slice, deferred_ids, is_cached=False
+                tenant, *id_slice, deferred_ids, is_cached=not is_long
             )
-            await run_in_thread(
-                client_ids.update,
-                _iter_differing_id_pairs(id_slice, legacy_ids, context.client_ids),
-            )
+            pairs = _iter_differing_id_pairs(id_slice, legacy_ids, context.client_ids)
+            await run_in_thread_if(is_long, client_ids.update, pairs)
         return client_ids
 
     async def build_failure_response(

@@ -7,6 +7,7 @@ end. If rows may have moved between pages meanwhile, the scan is repeated.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -84,12 +85,19 @@ async def _fetch_all_pages(
         size = None  # the service refuses this size; use its default
         first = await _fetch_page(question, FIRST_PAGE, size, call_service)
     if first.page_count is None:
-        return await _fetch_pages_twice_without_count(question, first, size, call_service)
+        pages = await _fetch_pages(question, math.inf, 1, size, call_service)
+        # Twice, unless the first contains all: rows that moved between pages meanwhile differ.
+        if len(pages) <= FIRST_PAGE:
+            return pages or [first]
+        pages_again = await _fetch_pages(question, math.inf, 1, size, call_service)
+        return pages_again if _list_row_ids(pages) == _list_row_ids(pages_again) else None
     if first.page_count <= FIRST_PAGE:
         return [first]
     last = await _fetch_page(question, first.page_count, size, call_service)
-    other_pages = await _fetch_pages_in_parallel(question, first.page_count - 1, size, call_service)
-    if len(other_pages) < first.page_count - 1 and last.rows:
+    other_count = first.page_count - 1
+    task_count = min(MAX_PARALLEL_PAGES, other_count)
+    other_pages = await _fetch_pages(question, other_count, task_count, size, call_service)
+    if len(other_pages) < other_count and last.rows:
         return None
     last_again = await _fetch_page(question, first.page_count, size, call_service)
     return (
@@ -97,8 +105,12 @@ async def _fetch_all_pages(
     )
 
 
-async def _fetch_pages_in_parallel(
-    question: ListQuery, max_pages: int, size: int | None, call_service: CallService
+async def _fetch_pages(
+    question: ListQuery,
+    max_pages: float,
+    task_count: int,
+    size: int | None,
+    call_service: CallService,
 ) -> list[ScannedPage]:
     """Fetches pages until one has no new rows: a service may report more pages than it has."""
     numbers = count(FIRST_PAGE)
@@ -116,7 +128,7 @@ async def _fetch_pages_in_parallel(
             seen_ids.update(_list_row_ids([page]))
             pages_by_number[number] = page
 
-    await gather_all([fetch_pages() for _ in range(min(MAX_PARALLEL_PAGES, max_pages))])
+    await gather_all([fetch_pages() for _ in range(task_count)])
     return [pages_by_number[number] for number in sorted(pages_by_number)]
 
 
@@ -132,35 +144,6 @@ async def gather_all(coroutines: Sequence[Coroutine[Any, Any, Result]]) -> list[
 
 def _list_row_ids(pages: list[ScannedPage]) -> list[str]:
     return [str(row["id"]) for page in pages for row in page.rows]
-
-
-async def _fetch_pages_twice_without_count(
-    question: ListQuery, first: ScannedPage, size: int | None, call_service: CallService
-) -> list[ScannedPage] | None:
-    """Fetches all pages twice, for a service without page counts; None if they differ."""
-    pages = await _fetch_pages_without_count(question, first, size, call_service)
-    if len(pages) == FIRST_PAGE:
-        return pages
-    pages_again = await _fetch_pages_without_count(
-        question, await _fetch_page(question, FIRST_PAGE, size, call_service), size, call_service
-    )
-    return pages_again if _list_row_ids(pages) == _list_row_ids(pages_again) else None
-
-
-async def _fetch_pages_without_count(
-    question: ListQuery, first: ScannedPage, size: int | None, call_service: CallService
-) -> list[ScannedPage]:
-    """Fetches pages until one is empty or has no new rows, for a service without page counts."""
-    pages = [first]
-    seen_ids = {row["id"] for row in first.rows}
-    while pages[-1].rows:
-        # Some services repeat the last page for numbers past the end.
-        page = await _fetch_page(question, len(pages) + 1, size, call_service)
-        if all(row["id"] in seen_ids for row in page.rows):
-            break
-        seen_ids |= {row["id"] for row in page.rows}
-        pages.append(page)
-    return pages
 
 
 async def _fetch_page(

@@ -186,10 +186,11 @@ async def test_counts_may_be_strings() -> None:
     assert list_numbers(await in_memory_list.query(build_query())) == list(range(30))
 
 
+@pytest.mark.parametrize("n", [0, 1, 30])
 @pytest.mark.parametrize("meta", [None, [], {}, {"pages": None, "records": -1}], ids=repr)
-async def test_without_counts_pages_are_read_until_one_is_empty(meta: Any) -> None:
-    in_memory_list = InMemoryList(build_rows(30), max_page_size=7, meta=lambda _counts: meta)
-    assert list_numbers(await in_memory_list.query(build_query())) == list(range(30))
+async def test_without_counts_pages_are_read_until_one_is_empty(meta: Any, n: int) -> None:
+    in_memory_list = InMemoryList(build_rows(n), max_page_size=7, meta=lambda _counts: meta)
+    assert list_numbers(await in_memory_list.query(build_query())) == list(range(n))
 
 
 async def test_without_counts_pages_are_read_until_one_has_no_new_row() -> None:
