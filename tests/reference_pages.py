@@ -49,9 +49,10 @@ Each operation has one of these levels of exactness:
 - *inferred*: needs an endpoint that the document of the current interface does not list.
 - *lossy*: part of the legacy behavior is lost; the description says which part.
 
-The first table of an operation lists all calls that it can make, in order. If its request has a
-body or a query, the example below it shows the calls for one request, made to a simulated service in
-which every object exists and every write succeeds. Validation, errors and special cases are in
+The list of an operation has all calls that it can make, in order. If its request has a body or a
+query, the example below it shows the calls for one request, made to a simulated service in which
+every object exists and every write succeeds: the fields that are sent as they came, and for each
+other field its value, where it came from and the rule. Validation, errors and special cases are in
 `tests/cases/`. Where the fields of answers come from is below, in [Fields](#fields).
 
 A response with status 200 and `"ok": false` is a definite refusal if each of its errors has one of these
@@ -129,13 +130,9 @@ def _render_operation(operation: Operation) -> Iterator[str]:
     if operation.assumption:
         yield f"Assumption: {operation.assumption}."
     yield ""
-    yield from format_markdown_table(
-        ["call", "condition or purpose"],
-        [
-            [format_inline_code(call["call"]), call["note"]]
-            for call in list_documented_current_calls(operation)
-        ],
-    )
+    for call in list_documented_current_calls(operation):
+        yield f"- {format_inline_code(call['call'])}{': ' * bool(call['note'])}{call['note']}"
+    yield ""
     yield from _render_example(operation)
 
 
@@ -155,12 +152,14 @@ def _render_example(operation: Operation) -> Iterator[str]:
     yield f"```\n{example.method} {example.target}{body_text}\n```\n"
     for number, call in enumerate(explanation.calls, 1):
         yield from _render_call(number, call)
-    if explanation.kept:
-        yield "Not sent:\n"
-        yield from (f"- {format_inline_code(name)}: {reason}" for name, reason in explanation.kept)
-        yield ""
+    names_by_reason: dict[str, list[str]] = {}
+    for name, reason in explanation.kept:
+        names_by_reason.setdefault(reason, []).append(name)
+    for reason, names in names_by_reason.items():
+        yield f"- Not sent: {_join_names(names)}: {reason}"
     if explanation.remembered:
-        yield f"Stored by the gateway: {'; '.join(explanation.remembered)}.\n"
+        yield f"- Stored by the gateway: {'; '.join(explanation.remembered)}"
+    yield ""
     # The examples must stay valid when the mapping changes.
     if explanation.refusal:
         raise ValueError(
@@ -170,49 +169,45 @@ def _render_example(operation: Operation) -> Iterator[str]:
 
 def _render_call(number: int, call: ExplainedCall) -> Iterator[str]:
     note = ", optional endpoint" if call.inferred else ""
-    yield f"{number}. `{call.method} {call.target}` (current interface, section {call.section}{note})\n"
-    if unchanged := [origin.field for origin in call.fields if origin.rule == "same"]:
-        yield f"Same in both interfaces: {', '.join(map(format_inline_code, unchanged))}.\n"
-    if changed := [origin for origin in call.fields if origin.rule != "same"]:
-        rows = [
-            [
-                format_inline_code(origin.field),
-                format_inline_code(json.dumps(origin.value, default=str)),
-                format_inline_code(origin.sent_in),
-                origin.rule,
-            ]
-            for origin in changed
-        ]
-        yield from format_markdown_table(["field", "value", "sent in", "rule"], rows)
+    unchanged = [origin.field for origin in call.fields if origin.rule == "same"]
+    text = f"`{call.method} {call.target}` (current interface, section {call.section}{note})"
+    yield f"{number}. {text}{f', with the same {_join_names(unchanged)}' if unchanged else ''}"
+    for origin in call.fields:
+        if origin.rule != "same":
+            value = format_inline_code(json.dumps(origin.value, default=str))
+            source = f"{origin.rule} from {format_inline_code(origin.sent_in)}"
+            rule = source if origin.sent_in else origin.rule
+            yield f"   - {format_inline_code(origin.field)} {value}: {rule}"
+
+
+def _join_names(names: Iterable[str]) -> str:
+    return ", ".join(map(format_inline_code, names))
 
 
 def _render_field_tables() -> Iterator[str]:
     yield "## Fields\n"
     yield (
-        "Every field of the legacy objects: first those with the same name on both sides, then the others "
-        "with the current field that they are sent as and the source of their values in answers. The "
-        "gateway does not start if a field is missing.\n"
+        "Every field of the legacy objects. If it has another name in the current interface: the field that it "
+        "is sent as, and the one that answers show it from. The gateway does not start if a field is missing.\n"
     )
     for name, fields in FIELD_TABLES.items():
         yield f"### {name}\n"
         names_by_rule: dict[str, list[str]] = {}
-        rows = []
         for row in fields.rows:
             names = row.legacy_name, row.current_name, row.answer_name
             is_same = len(set(names)) == 1
-            rule = row.reason or ("same" if is_same else "renamed")
             if is_same:
-                names_by_rule.setdefault(rule, []).append(row.legacy_name)
+                rule = row.reason or "same"
             else:
-                rows.append([*map(format_inline_code, names), rule])
+                sent = f"sent as {format_inline_code(row.current_name)}" if row.current_name else ""
+                shown = (
+                    f"shown from {format_inline_code(row.answer_name)}" if row.answer_name else ""
+                )
+                rule = "; ".join(filter(None, [sent, shown, row.reason]))
+            names_by_rule.setdefault(rule, []).append(row.legacy_name)
         for rule, same_names in names_by_rule.items():
-            yield f"- {', '.join(map(format_inline_code, same_names))}: {rule}"
-        if names_by_rule:
-            yield ""
-        if rows:
-            yield from format_markdown_table(
-                ["legacy field", "current field", "shown from", "rule"], rows
-            )
+            yield f"- {_join_names(same_names)}: {rule}"
+        yield ""
 
 
 # States
