@@ -200,6 +200,8 @@ class Journal:
         # Another request may have taken the operation over since.
         if self.executions.get(execution.operation_record.id) is execution:
             del self.executions[execution.operation_record.id]
+        # Also if it is in doubt: rows that were read before may be without it.
+        self.ended_at.put(execution.operation_record.fingerprint, self.monotonic())
         execution.ended.set()
 
     def _find_unsaved_execution(self, record: OperationRecord) -> OperationExecution | None:

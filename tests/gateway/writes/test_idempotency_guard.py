@@ -13,7 +13,7 @@ import pytest
 from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
 from gateway.http.responses import LegacyResponse
-from gateway.simulator import Service, start_simulator
+from gateway.simulator import Fault, Service, start_simulator
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable
 from gateway.storage.operation_records import Checkpoint, OperationRecord
 from gateway.storage.operation_states import ANSWERED, DONE, UNDONE
@@ -143,6 +143,21 @@ async def test_operation_recorded_during_lookup_is_the_first_attempt(
         await journal.deliveries.record_disconnect(execution)
 
     harness.operation_repository.before_answer = begin_operation
+    with pytest.raises(Unknown):
+        await harness.send_request()
+    assert harness.service.creation_counts["recipient"] == 0
+
+
+async def test_operation_that_is_in_doubt_since_the_lookup_is_the_first_attempt(
+    harness: IdempotencyHarness,
+) -> None:
+    harness.service.faults.append(Fault("POST", "/v1/recipients", status=408))
+
+    async def leave_write_in_doubt() -> None:
+        with pytest.raises(Unknown):
+            await harness.send_request()
+
+    harness.operation_repository.before_answer = leave_write_in_doubt
     with pytest.raises(Unknown):
         await harness.send_request()
     assert harness.service.creation_counts["recipient"] == 0
