@@ -78,9 +78,9 @@ def parse_input(text: str, name: str, rules: Rules) -> Input:
     if text.lstrip().startswith("{"):
         return parse_har(text, name, rules)
     lines = [
-        (number, line.strip())
+        (number, request_line)
         for number, line in enumerate(text.splitlines(), start=1)
-        if line.strip() and not line.strip().startswith("#")
+        if (request_line := re.sub(r"(^|\s)#.*", "", line).strip())
     ]
     if not lines:
         raise InputError(f"{name}: the file is empty")

@@ -30,6 +30,7 @@ def parse_refused_text(text: str) -> str:
     [
         ("GET /v1/recipients", "list of reads"),
         ("\n# a comment\n\n  get /v1/recipients?page=1  \n", "list of reads"),
+        ("GET /v1/batches  # a comment\nGET /v1/recipients # 2", "list of reads"),
         ('[[steps]]\nrequest = "GET /v1/batches"', "scenario"),
         ('# GET /v1/no\ntitle = "x"\nsteps = [{ request = "GET /v1/batches" }]', "scenario"),
         (build_har(("GET", "https://old.example/v1/batches")), "recorded traffic"),
