@@ -127,7 +127,8 @@ def _send_remaining_recipient_values(
         call = recipient_outcomes.build_recipient_update_call(
             new_recipient["id"], patch_body, field_map
         )
-        recipient = {**new_recipient, **(yield call)["recipient"]}
+        # A response without the recipient confirms the change, too.
+        recipient = {**new_recipient, **((yield call).get("recipient") or patch_body)}
     if not payout.methods:
         return recipient
     primary = payouts.resolve_primary_method(payout)
