@@ -61,7 +61,7 @@ def list_documented_calls_without_drafts(operation: Operation) -> list[dict[str,
 
 def explain_unsent_fields(body: JSON, sent_fields: set[str | None]) -> Iterator[tuple[str, str]]:
     """Iterates over the fields of a body that no call contains, with the reason."""
-    for name in _iterate_field_paths(body):
+    for name, _value in iterate_json_leaves(body):
         if not any(field and is_field_path_within(field, name) for field in sent_fields):
             yield name, _explain_unsent_field(name)
 
@@ -102,12 +102,13 @@ def explain_unsent_params(
             yield name, reason if name in known_params else "not a parameter of this request"
 
 
-def _iterate_field_paths(value: JSON, prefix: str = "") -> Iterator[str]:
-    if isinstance(value, Mapping):
+def iterate_json_leaves(value: JSON, path: str = "") -> Iterator[tuple[str, JSON]]:
+    """Iterates over the values that contain no others, with their paths (``payments[0].memo``)."""
+    if isinstance(value, Mapping) and value:
         for name, inner in value.items():
-            yield from _iterate_field_paths(inner, f"{prefix}.{name}" if prefix else name)
-    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            yield from iterate_json_leaves(inner, f"{path}.{name}" if path else name)
+    elif isinstance(value, list) and value:
         for number, inner in enumerate(value):
-            yield from _iterate_field_paths(inner, f"{prefix}[{number}]")
-    elif prefix:
-        yield prefix
+            yield from iterate_json_leaves(inner, f"{path}[{number}]")
+    elif path:
+        yield path, value

@@ -41,7 +41,17 @@ def read_secret_file(path: Path) -> str:
 
 
 class Section(BaseModel):
+    """A section. A key of which it has ``<key>_file`` too can be read from that file."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _insert_values_from_files(cls, section: Any) -> Any:
+        for name in cls.model_fields:
+            if f"{name}_file" in cls.model_fields:
+                section = _insert_value_from_file(section, name)
+        return section
 
 
 Location = tuple[int | str, ...]
@@ -81,7 +91,7 @@ def list_problems(
     return listed
 
 
-def insert_value_from_file(section: Any, name: str) -> Any:
+def _insert_value_from_file(section: Any, name: str) -> Any:
     """Returns the section with the content of the file that ``<name>_file`` names as ``name``."""
     key = f"{name}_file"
     if isinstance(section, dict) and (file_name := section.get(key)):
@@ -100,12 +110,3 @@ def _raise_if_file_error(value: Any) -> Any:
 
 KeyFile = Annotated[Path, BeforeValidator(_raise_if_file_error)]
 """A file with the value of another key, read once, since it may be a pipe."""
-
-
-class UrlSection(Section):
-    """A section whose ``url`` may contain a password, and can therefore be read from a file."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _insert_url_from_file(cls, section: Any) -> Any:
-        return insert_value_from_file(section, "url")

@@ -7,7 +7,7 @@ import ipaddress
 import re
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from gateway.config.section import KeyFile, Section, UrlSection, insert_value_from_file
+from gateway.config.section import KeyFile, Section
 from gateway.config.value_types import (
     Day,
     Days,
@@ -52,11 +52,6 @@ class Server(Section):
     tls_key_file: Path | None = None
     admin_token: SecretStr = SecretStr("")
     admin_token_file: KeyFile | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _insert_admin_token_from_file(cls, section: Any) -> Any:
-        return insert_value_from_file(section, "admin_token")
 
     @model_validator(mode="after")
     def _check_tls_files_and_admin_token(self) -> Self:
@@ -161,11 +156,6 @@ class Upstream(Section):
     # "Abandoned" is an older word for "superseded"; existing configurations use it.
     abandoned_check_seconds: float = Field(3600, ge=0)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _insert_proxy_credentials_from_file(cls, section: Any) -> Any:
-        return insert_value_from_file(section, "proxy_credentials")
-
     @model_validator(mode="after")
     def _check_proxy_credentials(self) -> Self:
         credentials = self.proxy_credentials.get_secret_value()
@@ -193,7 +183,7 @@ def build_url(host: str, port: int, scheme: str = "http") -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-class State(UrlSection):
+class State(Section):
     url: Annotated[str, AfterValidator(build_url_scheme_validator("sqlite", "postgresql"))] = (
         "sqlite:///gateway.db"
     )
@@ -212,7 +202,7 @@ class State(UrlSection):
         return self.mark_file or Path(f"{self.encryption_key_file}.mark")
 
 
-class Limits(UrlSection):
+class Limits(Section):
     url: Annotated[str, AfterValidator(build_url_scheme_validator("memory", "redis", "rediss"))] = (
         "memory://"
     )

@@ -36,6 +36,7 @@ from mappings.provenance import (
     explain_unsent_fields,
     explain_unsent_params,
     is_field_path_within,
+    iterate_json_leaves,
 )
 from mappings.vocabulary import build_current_translator, build_legacy_translator
 
@@ -56,7 +57,6 @@ class FieldOrigin:
     value: JSON
     sent_in: str | None
     rule: str
-    in_query: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,6 @@ class Explanation:
     operation: Operation
     sent: list[tuple[str, JSON]] = field(default_factory=list)
     """The fields and values of the request body, in order."""
-    query: list[tuple[str, str]] = field(default_factory=list)
     calls: list[ExplainedCall] = field(default_factory=list)
     kept: list[tuple[str, str]] = field(default_factory=list)
     """Fields that no call contains, each with the reason."""
@@ -110,9 +109,7 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
     spelling = build_legacy_translator(vocabulary)
     legacy_body = spelling.translate_to_neutral(operation.body_shape, _decode_body(operation, data))
     legacy_query = spelling.translate_to_neutral(operation.query_shape, parse_query(query))
-    explanation = Explanation(
-        operation, list(_iter_json_leaves_with_paths(legacy_body)), list(parse_query(query).items())
-    )
+    explanation = Explanation(operation, list(iterate_json_leaves(legacy_body)))
     try:
         body, problems = (
             (None, ())
@@ -254,8 +251,8 @@ def _find_document_section_of_path(path: str) -> str:
 
 
 def _iter_body_origins(call: Call, legacy_body: JSON) -> Iterator[FieldOrigin]:
-    values_by_field = dict(_iter_json_leaves_with_paths(legacy_body))
-    for name, value in _iter_json_leaves_with_paths(call.body):
+    values_by_field = dict(iterate_json_leaves(legacy_body))
+    for name, value in iterate_json_leaves(call.body):
         source_field = _find_mapped_source_field(call, name)
         # A field map may lack fields that have the same name in both interfaces.
         if source_field not in values_by_field and name in values_by_field and call.field_map:
@@ -289,7 +286,7 @@ def _iter_query_origins(
             source_field = next(
                 (
                     candidate
-                    for candidate, held_value in _iter_json_leaves_with_paths(request.body)
+                    for candidate, held_value in iterate_json_leaves(request.body)
                     if held_value == value
                 ),
                 None,
@@ -301,7 +298,7 @@ def _iter_query_origins(
             rule = "translated"
         else:
             rule = "same" if source_field == name else "renamed"
-        yield FieldOrigin(name, current_query.get(name, value), source_field, rule, in_query=True)
+        yield FieldOrigin(name, current_query.get(name, value), source_field, rule)
 
 
 def _find_mapped_source_field(call: Call, name: str) -> str | None:
@@ -315,14 +312,3 @@ def _find_mapped_source_field(call: Call, name: str) -> str | None:
                 )
         head = head.rpartition(".")[0]
     return None
-
-
-def _iter_json_leaves_with_paths(value: JSON, place: str = "") -> Iterator[tuple[str, JSON]]:
-    if isinstance(value, Mapping) and value:
-        for name, inner in value.items():
-            yield from _iter_json_leaves_with_paths(inner, f"{place}.{name}" if place else name)
-    elif isinstance(value, list) and value:
-        for number, inner in enumerate(value):
-            yield from _iter_json_leaves_with_paths(inner, f"{place}[{number}]")
-    elif place:
-        yield place, value

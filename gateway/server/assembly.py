@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -47,7 +47,7 @@ from gateway.upstream.circuit_breaker import CircuitBreakers
 from gateway.upstream.client import UpstreamClient, create_circuit_breakers, open_upstream_client
 from gateway.upstream.clock import ServiceClock
 from gateway.upstream.optional_endpoints import OptionalEndpoints
-from gateway.upstream.passthrough import PassthroughClient, open_passthrough_client
+from gateway.upstream.passthrough import open_passthrough_client
 from gateway.writes.batch_routing import BatchRouting
 from gateway.writes.executor import FlowExecutor
 from gateway.writes.idempotency import IdempotencyGuard
@@ -158,7 +158,7 @@ async def open_backends(
         InProcessRateLimiter(max_keys=MAX_ADDRESSES),
         capabilities,
         breakers,
-        _create_legacy_breakers(settings),
+        create_circuit_breakers(settings, "legacy"),
         upstream,
     )
 
@@ -274,6 +274,7 @@ async def open_signed_handler(
 ) -> SignedHandler:
     """Creates the handler of signed requests, with its own connections to the service."""
     signers = await stack.enter_async_context(SignerStore(backends.store, backends.keys))
+    base_urls = settings.environments.map_base_urls_by_environment()
     return SignedHandler(
         settings,
         sender_authenticator=SenderAuthenticator(
@@ -284,7 +285,7 @@ async def open_signed_handler(
             unauthenticated_limits=backends.address_limiter,
         ),
         passthrough=await stack.enter_async_context(
-            _open_current_passthrough(settings, backends.breakers, clocks.service)
+            open_passthrough_client(settings, base_urls, backends.breakers, clocks.service)
         ),
         write_guard=SignedWriteGuard(
             backends.object_states,
@@ -316,21 +317,3 @@ async def _open_recipient_caches(
         yield recipient_caches
     finally:
         await recipient_caches.close()
-
-
-def _open_current_passthrough(
-    settings: Settings, breakers: CircuitBreakers, clock: ServiceClock
-) -> AbstractAsyncContextManager[PassthroughClient]:
-    base_urls = settings.environments.map_base_urls_by_environment()
-    return open_passthrough_client(settings, base_urls, breakers, clock)
-
-
-def _create_legacy_breakers(settings: Settings) -> CircuitBreakers:
-    """Creates the legacy service's own breakers: it can be down while the current one is up."""
-    upstream = settings.upstream
-    return CircuitBreakers(
-        settings.environments.map_legacy_base_urls_by_environment(),
-        upstream.breaker_failures,
-        upstream.breaker_seconds,
-        service="legacy",
-    )

@@ -23,6 +23,7 @@ log = structlog.get_logger()
 
 
 Outcome = Literal["answer", "failure", "nothing"]
+Service = Literal["current", "legacy"]
 
 
 class CircuitBreaker:
@@ -88,8 +89,8 @@ class CircuitBreakers:
         environments: Mapping[str, object],
         failures: int,
         seconds: float,
+        service: Service = "current",
         clock: Callable[[], float] = time.monotonic,
-        service: Literal["current", "legacy"] = "current",
     ) -> None:
         self._service = service
         self._subject = "the legacy service" if service == "legacy" else "the service"

@@ -28,7 +28,7 @@ from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionEr
 from gateway.observability import metrics, traces
 from gateway.payloads import json_codec
 from gateway.upstream.capability_cache import CapabilityCache
-from gateway.upstream.circuit_breaker import CircuitBreaker, CircuitBreakers, Outcome
+from gateway.upstream.circuit_breaker import CircuitBreaker, CircuitBreakers, Outcome, Service
 from gateway.upstream.clock import EnvironmentSkew, ServiceClock, measure_skew
 from gateway.upstream.http_connection import (
     USER_AGENT,
@@ -480,7 +480,12 @@ async def open_upstream_client(
             origin.close()
 
 
-def create_circuit_breakers(settings: Settings) -> CircuitBreakers:
-    upstream = settings.upstream
-    environments = settings.environments.map_configured_environments_by_name()
-    return CircuitBreakers(environments, upstream.breaker_failures, upstream.breaker_seconds)
+def create_circuit_breakers(settings: Settings, service: Service = "current") -> CircuitBreakers:
+    """Creates the breakers of one service: it can be down while the other is up."""
+    upstream, environments = settings.upstream, settings.environments
+    addresses = (
+        environments.map_base_urls_by_environment()
+        if service == "current"
+        else environments.map_legacy_base_urls_by_environment()
+    )
+    return CircuitBreakers(addresses, upstream.breaker_failures, upstream.breaker_seconds, service)

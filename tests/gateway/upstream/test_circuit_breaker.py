@@ -85,7 +85,7 @@ def test_zero_failures_disables_the_circuit_breaker() -> None:
 
 def test_environments_are_independent_and_open_circuit_reports_retry_time() -> None:
     now = [0.0]
-    breakers = CircuitBreakers(("live", "sandbox"), 1, 5, lambda: now[0])
+    breakers = CircuitBreakers(("live", "sandbox"), 1, 5, clock=lambda: now[0])
     breakers.end_call("live", "failure", is_probe=breakers.start_call("live"))
     assert breakers.map_environments_to_states() == {"live": "open", "sandbox": "closed"}
     now[0] = 1.5
