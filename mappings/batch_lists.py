@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import nlargest
 from itertools import chain
@@ -296,7 +296,8 @@ def _evaluate_filters_on_row(
     """Calls ``Filters.evaluate_batch_filters``, passing stored fields only if they cannot be out of date."""
     listed_fields = row.get("listed", {})
     # The stored state knows of a start, but not whether the batch is complete by now.
-    status = derive_batch_status(row if _has_all_listed_fields(row) else listed_fields)
+    fields = row if _has_all_listed_fields(row) else listed_fields
+    status = derive_batch_status(fields.get)
     if row["id"] in completions:
         status = "complete"
     created = row.get("createdAt")
@@ -338,8 +339,8 @@ def _build_listed_batch(row: Row, facts: Row, result: Batch | Exception | None) 
         batch = build_batch(row["id"], facts, entries, {}, None)
     if batch.is_draft:
         return batch
-    return replace(batch, service_fields={**row, **drop_nulls(batch.service_fields)})
+    return structs.replace(batch, service_fields={**row, **drop_nulls(batch.service_fields)})
 
 
 def _has_all_listed_fields(row: Mapping[str, JSON]) -> bool:
-    return None not in (derive_batch_status(row), row.get("amount"), row.get("totalPayments"))
+    return None not in (derive_batch_status(row.get), row.get("amount"), row.get("totalPayments"))

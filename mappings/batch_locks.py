@@ -12,8 +12,9 @@ transaction that records an upstream write rejects one that names a superseded b
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
+
+from msgspec import structs
 
 from mappings.batch_reads import WRONG_STATUS, load_batch
 from mappings.batch_views import SIGNED_ADDS, Batch
@@ -50,7 +51,7 @@ def change_batch(
     # State is stored under the first id: signed changes of another id are not those of the batch.
     if batch.id == id_ and (is_add or has_no_open_signed_change(signed_changes)):
         try:
-            return (yield from change(replace(batch, signed_changes=signed_changes)))
+            return (yield from change(structs.replace(batch, signed_changes=signed_changes)))
         except Conflict:
             pass
     locked_batch = yield from _load_batch_under_lock(
@@ -109,7 +110,7 @@ def _load_batch_under_lock(
         except Failure:
             yield CompareAndSet("batch", batch_id, facts_before)
             raise
-        return replace(batch, has_lock=True, signed_changes=signed_changes)
+        return structs.replace(batch, has_lock=True, signed_changes=signed_changes)
     raise Halted(BEING_CHANGED, retry_after=1)
 
 

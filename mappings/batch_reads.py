@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from mappings.balances import has_sufficient_funds, parse_balances
 from mappings.batch_bodies import read_recipients, select_listed_recipient_fields
@@ -59,9 +61,13 @@ def load_created_batch(facts: Facts, entries: Sequence[Entry], response: JSON) -
         summary = yield Call("GET", SUMMARY_PATH.format(id=id_))
     except Failure as failure:
         # The batch exists: after an error here the client would create, and pay, another.
-        batch = replace(build_batch(id_, facts, entries, {}, None), service_fields=created)
+        batch = structs.replace(build_batch(id_, facts, entries, {}, None), service_fields=created)
         # A read of the balance for the status would time out as well.
-        return replace(batch, computed_status="open") if isinstance(failure, Unreachable) else batch
+        return (
+            structs.replace(batch, computed_status="open")
+            if isinstance(failure, Unreachable)
+            else batch
+        )
     fields = {**created, **drop_nulls(extract_batch(summary))}
     latest_payments = find_payments(summary)
     return build_batch(
@@ -292,4 +298,4 @@ def set_missing_status_by_balance(
     if batch.status:
         return batch
     has_funds = balances is None or has_sufficient_funds(balances, batch.payments, batch.currency)
-    return replace(batch, computed_status="open" if has_funds else "pending")
+    return structs.replace(batch, computed_status="open" if has_funds else "pending")

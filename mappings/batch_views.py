@@ -14,11 +14,13 @@ when an edited batch is submitted again. The fact ``phase`` is the batch's state
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import NamedTuple
+
+import msgspec
+from msgspec import structs
 
 from mappings import current, legacy, money
 from mappings.effects import JSON, CompareAndSet
@@ -69,8 +71,7 @@ class PaymentRef(NamedTuple):
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """A batch: its stored state, the service's data and its payments.
 
     ``service_fields`` is the service's batch object, empty for a draft. ``computed_status`` is the
@@ -89,7 +90,7 @@ class Batch:
     computed_status: str | None = None
     has_known_payments: bool = True
     has_lock: bool = False
-    signed_changes: Facts = field(default_factory=dict)
+    signed_changes: Facts = {}
 
     @property
     def payments(self) -> Sequence[Payment]:
@@ -119,8 +120,7 @@ class Batch:
 
     @property
     def status(self) -> str | None:
-        fields = {name: self._find_field(name) for name in _STATUS_FIELDS}
-        return derive_batch_status(fields) or self.computed_status
+        return derive_batch_status(self._find_field) or self.computed_status
 
     def _find_field(self, name: str) -> JSON:
         """Returns a field's value at the service, else the stored one; null is no value."""
@@ -174,24 +174,21 @@ def is_draft(facts: Facts) -> bool:
     return bool(facts) and facts.get("upstream") is None
 
 
-_STATUS_FIELDS = ("status", "completedAt", "sentAt", "started")
-
-
-def derive_batch_status(fields: Mapping[str, JSON]) -> str | None:
+def derive_batch_status(find_field: Callable[[str], JSON]) -> str | None:
     """Derives a batch's legacy status from the service's status, or else from its times.
 
     None means open or pending, which only the merchant's balance can tell apart.
     """
-    status = fields.get("status")
+    status = find_field("status")
     if status in LEGACY_STATUSES:
         return str(status)
     if status:
         # An unknown status counts as a stage of processing, so that the batch is neither edited nor
         # started.
         return "complete" if status in ENDED_STATUSES else "processing"
-    if fields.get("completedAt"):
+    if find_field("completedAt"):
         return "complete"
-    return "processing" if fields.get("sentAt") or fields.get("started") else None
+    return "processing" if find_field("sentAt") or find_field("started") else None
 
 
 class _SharedBatchFields(NamedTuple):
@@ -280,15 +277,17 @@ def build_batch(
     # Some services give the currency only in the payments.
     if payments and batch.currency is None and (currency := _derive_source_currency(payments)):
         fields = {**fields, "currency": currency}
-        batch = replace(batch, service_fields=fields)
+        batch = structs.replace(batch, service_fields=fields)
     if batch.status == "complete" and not (fields.get("completedAt") or facts.get("completedAt")):
-        batch = replace(
+        batch = structs.replace(
             batch,
             service_fields={**fields, "completedAt": _find_latest_processed_time(payments or ())},
         )
     merged_payments = MergedPayments(payments, entries, _SharedBatchFields.from_batch(batch))
     has_known_payments = payments is not None or bool(facts and not facts.get("elsewhere"))
-    return replace(batch, merged_payments=merged_payments, has_known_payments=has_known_payments)
+    return structs.replace(
+        batch, merged_payments=merged_payments, has_known_payments=has_known_payments
+    )
 
 
 def _find_latest_processed_time(payments: Sequence[Payment]) -> JSON:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
+from msgspec import structs
+
 from mappings import (
     batch_bodies,
     batch_lists,
@@ -242,7 +244,7 @@ def generate_quote(request: Request) -> Flow:
         quote_fields = extract_batch((yield call))
     batch = yield from load_batch(batch.id)
     # The summary is newer than the response to the quote, so its fields take precedence.
-    batch = replace(
+    batch = structs.replace(
         batch, service_fields={**drop_nulls(quote_fields), **drop_nulls(batch.service_fields)}
     )
     batch = yield from add_missing_status(batch)
@@ -292,9 +294,9 @@ def start_batch(request: Request) -> Flow:
     }
     yield CompareAndSet("batch", batch.id, facts)
     start_fields = restore_original_batch_fields(batch.facts, drop_nulls(extract_batch(response)))
-    batch = replace(batch, facts={**batch.facts, **facts})
+    batch = structs.replace(batch, facts={**batch.facts, **facts})
     # The status loaded before the start is out of date.
-    started_batch = replace(
+    started_batch = structs.replace(
         batch, service_fields={**batch.service_fields, "status": None, **start_fields}
     )
     has_all_fields = start_fields.get("status") and start_fields.get("sentAt")
@@ -305,7 +307,7 @@ def start_batch(request: Request) -> Flow:
             # The batch is started. After an error here the client would start it again.
             pass
         else:
-            started_batch = replace(
+            started_batch = structs.replace(
                 batch, service_fields={**start_fields, **drop_nulls(batch.service_fields)}
             )
     return Answer({"batch": build_legacy_batch(started_batch)}, notices)

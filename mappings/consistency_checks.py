@@ -17,7 +17,6 @@ from mappings.batch_views import (
     EDITABLE_STATUSES,
     Batch,
     derive_batch_status,
-    drop_nulls,
 )
 from mappings.effects import JSON, Answer, Call, CompareAndSet, Flow, LoadFacts, SubFlow
 from mappings.failures import Invalid, NoSuchOperation, Refused
@@ -78,7 +77,7 @@ def find_batch_differences(batch_id: str, now: str, *, is_busy: bool) -> Flow:
 
 def _find_status_difference_and_record_start(batch: Batch, now: str) -> SubFlow:
     status, started_at = (
-        derive_batch_status(drop_nulls(batch.service_fields)),
+        derive_batch_status(batch.service_fields.get),
         batch.facts.get("started"),
     )
     # While a change is under way, both sides may briefly differ.
@@ -147,7 +146,7 @@ def find_superseded_batch_differences(upstream: str, now: str) -> Flow:
     if summary is None:
         return _build_differences_answer()
     batch = extract_batch(summary)
-    status = derive_batch_status(drop_nulls(batch))
+    status = derive_batch_status(batch.get)
     if status is None or status in EDITABLE_STATUSES:
         return _build_differences_answer()
     redirect = yield LoadFacts("alias", upstream)
@@ -180,7 +179,7 @@ def find_batches_without_records() -> Flow:
         rows = yield from load_all_rows("/batches", "batches", probe_ids=())
     except NoSuchOperation:
         return _build_differences_answer(listed=None)
-    status_by_id = {id_: derive_batch_status(drop_nulls(row)) for id_, row in rows.items()}
+    status_by_id = {id_: derive_batch_status(row.get) for id_, row in rows.items()}
     unknown = {id_: status for id_, status in status_by_id.items() if id_ not in known_ids}
     return _build_differences_answer(listed=len(status_by_id), unknown=unknown)
 

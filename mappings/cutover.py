@@ -216,7 +216,10 @@ def _match_batch_with_summary(
     payment_pairs = _pair_payments(payments, current_payments, current_ids)
     if payment_pairs is None:
         return _build_mismatch_answer("it has other payments at the current service")
-    status, current_status = legacy_batch.get("status"), derive_batch_status(extract_batch(summary))
+    status, current_status = (
+        legacy_batch.get("status"),
+        derive_batch_status(extract_batch(summary).get),
+    )
     if (
         status in LEGACY_STATUSES
         and current_status is not None

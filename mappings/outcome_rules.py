@@ -456,7 +456,7 @@ def build_batch_start_call(upstream_id: str) -> Call:
 
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
         batch = extract_batch((yield Call("GET", SUMMARY_PATH.format(id=upstream_id))))
-        status = derive_batch_status(batch)
+        status = derive_batch_status(batch.get)
         # Unknown words count as started: treating a started batch as open could start it twice.
         if status and status not in EDITABLE_STATUSES:
             return Confirmed({"batch": batch})

@@ -44,4 +44,4 @@ def test_only_open_and_pending_batches_are_editable(
     ],
 )  # fmt: skip
 def test_times_count_if_the_service_gives_no_status(fields: dict[str, str], status: str) -> None:
-    assert derive_batch_status(fields) == status
+    assert derive_batch_status(fields.get) == status
