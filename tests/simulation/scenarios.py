@@ -165,13 +165,59 @@ async def create_recipient(scenario: Scenario) -> None:
 
 
 async def create_recipient_by_hasty_client(scenario: Scenario) -> None:
-    """One client that sends copies of its request at once, and again until one is answered.
+    """One client that sends copies of its request at once, and again until one is answered."""
+    request = LegacyRequest("create_recipient", {}, build_person(scenario.tag), None)
+    responses = await _send_copies_until_answered(scenario, request)
+
+    def check() -> str | None:
+        created_count = len(scenario.list_accounts())
+        told_ids = {json.loads(response.data)["recipient"]["id"] for response in responses}
+        # It gives up if a clock was so fast that the write is in doubt for longer.
+        if created_count > 1 or len(told_ids) > created_count:
+            return f"told of {told_ids}, there are {created_count}"
+        return None
+
+    scenario.checks.append(check)
+
+
+async def pay_by_hasty_client(scenario: Scenario) -> None:
+    """Creates a batch, may edit it, and sends copies of an added payment, then of its start."""
+    rng, amounts = scenario.random_source, ["11.00"]
+    body = {
+        "sourceCurrency": "USD",
+        "description": scenario.tag,
+        "payments": [_build_payment(scenario, amount) for amount in amounts],
+    }
+    created_body = await scenario.request_body("create_batch", body)
+    if created_body is None:
+        scenario.checks.append(lambda: _check_at_most_one(scenario))
+        return
+    ids = {"id": created_body["batch"]["id"]}
+    if rng.random() < 0.5:
+        amounts = await _edit_batch(scenario, ids["id"], amounts)
+    add = LegacyRequest("create_payment", ids, _build_payment(scenario, "6.00"), None)
+    is_added = bool(await _send_copies_until_answered(scenario, add))
+    start = LegacyRequest("start_batch", ids, None, None)
+    await _send_copies_until_answered(scenario, start)
+
+    def check() -> str | None:
+        started_ids = scenario.list_starts()
+        for batch in scenario.list_batches():
+            paid = sorted(str(payment.amount) for payment in batch.payments.values())
+            expected = sorted([*amounts, "6.00"] if is_added or paid.count("6.00") else amounts)
+            if batch.id in started_ids and (len(started_ids) > 1 or paid != expected):
+                return f"started {started_ids}, paid {paid} for {expected}"
+        return None
+
+    scenario.checks.append(check)
+
+
+async def _send_copies_until_answered(scenario: Scenario, request: LegacyRequest) -> list[Response]:
+    """Sends copies of a request at once, and again until one is answered with 200.
 
     No copy comes after a response was delivered, so that all of them are one request.
     """
-    tag, rng = scenario.tag, scenario.random_source
-    request = LegacyRequest("create_recipient", {}, build_person(tag), None)
-    responses: list[Response] = []
+    rng, responses = scenario.random_source, list[Response]()
     for _ in range(200):
         connections = [ClientConnection() for _ in range(rng.choice((1, 2, 3)))]
         for connection in connections:
@@ -186,17 +232,8 @@ async def create_recipient_by_hasty_client(scenario: Scenario) -> None:
         if responses := [response for response in received if response.status == 200]:
             break
         await asyncio.sleep(rng.choice((0.0, 0.1, 2.0)) + scenario.environment.is_undisturbed)
-    scenario.history.append(f"create_recipient {len(responses)}")
-
-    def check() -> str | None:
-        created_count = len(scenario.list_accounts())
-        told_ids = {json.loads(response.data)["recipient"]["id"] for response in responses}
-        # It gives up if a clock was so fast that the write is in doubt for longer.
-        if created_count > 1 or len(told_ids) > created_count:
-            return f"told of {told_ids}, there are {created_count}"
-        return None
-
-    scenario.checks.append(check)
+    scenario.history.append(f"{request.operation} {len(responses)}")
+    return responses
 
 
 async def create_recipient_while_modes_change(scenario: Scenario) -> None:
@@ -543,4 +580,5 @@ SCENARIOS: tuple[Kind, ...] = (
     start_batch_while_modes_change,
     start_batch_with_signed_changes,
     create_recipient_by_hasty_client,
+    pay_by_hasty_client,
 )
