@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -274,18 +274,22 @@ async def execute(store: Store, *statements: Any) -> None:
 
 
 @contextmanager
-def record_statements(text: str = "") -> Iterator[list[tuple[str, list[Any]]]]:
+def record_statements(text: str = "") -> Iterator[list[tuple[str, Sequence[Any]]]]:
     """Records the SQLite statements that contain ``text``, with their parameters."""
-    statements: list[tuple[str, list[Any]]] = []
-    original_build = CompiledStatement.build_arguments
+    statements: list[tuple[str, Sequence[Any]]] = []
+    field: Any = CompiledStatement.build_arguments
 
-    def record(compiled: CompiledStatement, parameters: Parameters) -> list[Any]:
-        arguments = original_build(compiled, parameters)
-        if text in compiled.text:
-            statements.append((compiled.text, arguments))
-        return arguments
+    def find_recording_function(compiled: CompiledStatement) -> Callable[[Parameters], Any]:
+        def record(parameters: Parameters) -> Sequence[Any]:
+            arguments: Sequence[Any] = field.__get__(compiled)(parameters)
+            if text in compiled.text:
+                statements.append((compiled.text, arguments))
+            return arguments
 
-    with patch.object(CompiledStatement, "build_arguments", record):
+        return record
+
+    recording = property(find_recording_function, field.__set__)
+    with patch.object(CompiledStatement, "build_arguments", recording):
         yield statements
 
 

@@ -7,7 +7,6 @@ from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from operator import itemgetter
 from types import ModuleType
 from typing import Any, Literal
 
@@ -34,22 +33,9 @@ class CompiledStatement:
     """A statement as a driver takes it, with its parameters by position."""
 
     text: str
-    _select_arguments: Callable[[Parameters], Sequence[Any]]
-    _defaults: Parameters
-    """Values of the parameters that the caller need not give."""
-    _argument_converters: Mapping[int, Convert]
+    build_arguments: Callable[[Parameters], tuple[Any, ...]]
     _column_converters: Mapping[int, Convert]
     _make_row: Callable[[Iterable[Any]], Any]
-
-    def build_arguments(self, parameters: Parameters) -> Sequence[Any]:
-        values = {**self._defaults, **parameters} if self._defaults else parameters
-        arguments = self._select_arguments(values)
-        if not self._argument_converters:
-            return arguments
-        arguments = list(arguments)
-        for position, convert in self._argument_converters.items():
-            arguments[position] = convert(arguments[position])
-        return arguments
 
     def build_rows(self, driver_rows: Iterable[Sequence[Any]]) -> list[Any]:
         """Returns named tuples of the selected columns, with the values of the tables' types."""
@@ -106,6 +92,8 @@ def compile_statement(
         position: convert
         for position, parameter in enumerate(binds)
         if parameter is not None
+        # SQLite's driver takes booleans.
+        and not (name == "sqlite" and isinstance(parameter.type, Boolean))
         and (convert := parameter.type.dialect_impl(dialect).bind_processor(dialect))
     }
     for parameter, key in zip(binds, names, strict=True):
@@ -125,19 +113,31 @@ def compile_statement(
     make_row = _build_row_type(tuple(labels)) if labels else tuple
     return CompiledStatement(
         str(compiled),
-        _build_argument_getter(names),
-        defaults,
-        argument_converters,
+        _compile_argument_function(names, defaults, argument_converters),
         column_converters,
         make_row,
     )
 
 
-def _build_argument_getter(names: Sequence[str]) -> Callable[[Parameters], Sequence[Any]]:
-    # Of several names it returns a tuple, of one its value.
-    if len(names) > 1:
-        return itemgetter(*names)
-    return lambda values: [values[name] for name in names]
+def _compile_argument_function(
+    names: Sequence[str], defaults: Parameters, converters: Mapping[int, Convert]
+) -> Callable[[Parameters], tuple[Any, ...]]:
+    """Compiles the selection of arguments to one expression, which is in nearly every request.
+
+    ``defaults`` are the values of the parameters that the caller need not give.
+    """
+    items, variables = "", dict[str, Any]()
+    for position, name in enumerate(names):
+        item = f"values[{name!r}]"
+        if name in defaults:
+            item = f"values.get({name!r}, default_{position})"
+            variables[f"default_{position}"] = defaults[name]
+        if position in converters:
+            item = f"convert_{position}({item})"
+            variables[f"convert_{position}"] = converters[position]
+        items += f"{item}, "
+    function: Callable[[Parameters], tuple[Any, ...]] = eval(f"lambda values: ({items})", variables)  # noqa: S307
+    return function
 
 
 @cache
