@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import re
 import select
 import socket
 import time
@@ -247,6 +248,53 @@ async def reset_unread_response(
         await asyncio.to_thread(select.select, [client], [], [], 10)
         await asyncio.sleep(seconds)
     # Closed with unread data: a reset.
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_value_that_was_changed_since_is_set_again(is_lost: bool, tmp_path: Path) -> None:
+    """The client that set it first got no answer, and another request has changed it since."""
+    writes = {} if is_lost else {"replay_seconds": 60}
+    async with open_gateway_with_faults(tmp_path, writes=writes) as setup:
+
+        async def change_back_and_forth(path: str, name: str, first: str, second: str) -> None:
+            if is_lost:
+                setup.add_fault("PATCH", re.sub(r"(B|P)-\w+", "*", path), close="after")
+            statuses = [
+                (await setup.gateway.request("PATCH", path, {name: value})).status
+                for value in (first, second, first)
+            ]
+            assert statuses == [500 if is_lost else 200, 200, 200]
+
+        recipient = await create_recipient(setup.gateway)
+        path = f"/v1/recipients/{recipient}"
+        await change_back_and_forth(path, "status", "disabled", "active")
+        assert (await setup.gateway.request("GET", path)).body["recipient"]["status"] == "disabled"
+        assert (await setup.gateway.request("PATCH", path, {"status": "active"})).status == 200
+        batch = await create_batch(setup.gateway, recipient, "5.00")
+        (payment,) = await load_payment_ids(setup.gateway, batch)
+        path = f"/v1/batches/{batch}/payments/{payment}"
+        await change_back_and_forth(path, "sourceAmount", "7.00", "9.00")
+        assert (await setup.gateway.request("GET", path)).body["payment"]["sourceAmount"] == "7.00"
+
+
+async def test_payment_that_was_deleted_since_is_added_again(tmp_path: Path) -> None:
+    async with open_gateway_with_faults(tmp_path) as setup:
+        recipient = await create_recipient(setup.gateway)
+        batch = await create_batch(setup.gateway, recipient, "5.00")
+        path, body = (
+            f"/v1/batches/{batch}/payments",
+            {
+                "recipient": {"id": recipient},
+                "sourceAmount": "7.00",
+            },
+        )
+        setup.add_fault("POST", "/v1/batches/*/payments", close="after")
+        assert (await setup.gateway.request("POST", path, body)).status == 500
+        _, added = await load_payment_ids(setup.gateway, batch)
+        assert (await setup.gateway.request("DELETE", f"{path}/{added}")).status == 200
+        response = await setup.gateway.request("POST", path, body)
+        _, added_again = await load_payment_ids(setup.gateway, batch)
+        assert response.body["payment"]["id"] == added_again != added
 
 
 @pytest.mark.parametrize("connection", ["keep-alive", "close"])

@@ -303,6 +303,36 @@ UPDATE_WRITE = Statement(
     ),
     ("state", "status", "object_id", "resolved_at"),
 )
+SELECT_OVERWRITING = Statement(
+    # Operations that ended after ``since``, or have not ended, and name an object or one that
+    # ``operation_id`` created.
+    lambda _kind: (
+        select(operations.c.id)
+        .join(operation_objects, operation_objects.c.operation_id == operations.c.id)
+        .where(
+            build_tenant_condition(operation_objects),
+            or_(
+                operation_objects.c.object_id == bindparam("object_id"),
+                operation_objects.c.object_id.in_(
+                    select(upstream_writes.c.object_id).where(
+                        upstream_writes.c.operation_id == bindparam("operation_id"),
+                        upstream_writes.c.object_id.is_not(None),
+                    )
+                ),
+            ),
+            AnyOf(operations.c.operation, "names"),
+            operations.c.fingerprint != bindparam("fingerprint"),
+            ~_is_in_state(states.UNDONE),
+            # One with a key may have been refused.
+            operations.c.idempotency.is_(None),
+            or_(
+                operations.c.ended_at.is_(None),
+                operations.c.ended_at > bindparam("since", type_=operations.c.ended_at.type),
+            ),
+        )
+        .limit(1)
+    )
+)
 SELECT_CLAIM_OF_OTHERS = Statement(
     lambda _kind: (
         select(upstream_writes.c.operation_id)

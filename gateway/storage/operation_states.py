@@ -51,8 +51,8 @@ OPERATION_TRANSITIONS = (
     Transition(
         None,
         "the first change of a request",
-        "no identical operation is open, and the Idempotency-Key is new; writes are not frozen; "
-        "a start needs a state that is not restored",
+        "no identical operation is open, unless others overwrote it; the Idempotency-Key is new; "
+        "writes are not frozen; a start needs a state that is not restored",
         RUNNING,
     ),
     Transition(

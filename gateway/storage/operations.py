@@ -302,6 +302,17 @@ class OperationRepository(checkpoints.CheckpointWriter):
         )
         return {row.object_id for row in await self._store.read(lambda tx: tx.fetch(query))}
 
+    async def is_overwritten(
+        self, record: OperationRecord, object_id: str, names: Iterable[str]
+    ) -> bool:
+        """Whether an operation of these names has changed the object, or one that it created, since."""
+        values = {**record.tenant._asdict(), "operation_id": record.id, "object_id": object_id}
+        values |= {"names": tuple(sorted(names)), "fingerprint": record.fingerprint}
+        values["since"] = record.ended_at or record.started_at
+        return bool(
+            await self._store.read(lambda tx: tx.fetch(statements.SELECT_OVERWRITING, values))
+        )
+
     async def is_object_created_by_other_operation(
         self, record: OperationRecord, made: str
     ) -> bool:

@@ -289,17 +289,13 @@ class IdempotencyGuard:
         """Returns a new or resumed execution to run, or the response of a first attempt."""
         record = await self._build_record_after_connection_resets(write_request, wait_state)
         received_at = wait_state.received_at[0]
-        is_retry = partial(
-            self._retries.is_retry,
-            record=record,
-            operation=write_request.operation,
-            received_at=received_at,
-        )
         unexecuted_id: str | None = None
         while True:
             rows = await self._load_related_records(record)
             id_ = wait_state.first_attempt_id
-            first_attempt = next((row for row in rows if is_retry(row, first_attempt_id=id_)), None)
+            first_attempt = await self._retries.find_first_attempt(
+                rows, record, write_request, received_at, id_
+            )
             if first_attempt is None and id_ != unexecuted_id:
                 if recorded := await self._find_first_attempt_response(
                     wait_state, write_request.caller, render_answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from gateway.storage.operation_records import OperationRecord
@@ -9,7 +10,7 @@ from gateway.storage.operation_states import ANSWERED, DONE, IN_DOUBT, RUNNING
 from gateway.writes.journal import Journal
 from gateway.writes.reconciler import WriteReconciler
 from gateway.writes.write_request import WriteRequest
-from mappings.effects import Operation
+from mappings.effects import Operation, Request
 from mappings.failures import Failure, Halted, Invalid, Problem
 from mappings.forwarded_writes import FORWARDED_PREFIX
 from mappings.signed_writes import BLOCKED_BY_SIGNED_CHANGES, CHANGE
@@ -23,6 +24,20 @@ DELIVERY_REPORT_SECONDS = 1.0
 KEY_REUSED = Problem(
     "invalid_field", "This Idempotency-Key was used with another request.", "Idempotency-Key"
 )
+
+
+_PAYOUT_CHANGES = ("create_payout_method", "update_payout_method")
+_OVERWRITING_OPERATIONS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(_PAYOUT_CHANGES, _PAYOUT_CHANGES),
+    "update_recipient": ["update_recipient", *_PAYOUT_CHANGES],
+    "update_batch": ["update_batch"],
+    "update_payment": ["update_payment"],
+    "create_recipient": ["delete_recipient", "delete_recipients"],
+    "create_batch": ["delete_batch", "delete_batches"],
+    "create_payment": ["delete_payment"],
+}
+"""The operations that change what an operation has set, or delete what it has created: after one of
+them, its response says nothing about an identical request, which sets or creates it again."""
 
 
 class FirstAttemptTranslatedError(Exception):
@@ -43,6 +58,50 @@ class RetryMatcher:
         """Whether this process continues an operation that was interrupted."""
         execution = self._journal.executions.get(row.id)
         return execution is not None and execution.is_resumed
+
+    async def find_first_attempt(
+        self,
+        rows: Sequence[OperationRecord],
+        record: OperationRecord,
+        write_request: WriteRequest,
+        received_at: float,
+        first_attempt_id: str | None,
+    ) -> OperationRecord | None:
+        """Finds the operation of which a request is a retry; the arguments are those of `is_retry`."""
+        for row in rows:
+            if not self.is_retry(
+                row, record, write_request.operation, received_at, first_attempt_id
+            ):
+                continue
+            if row.id == first_attempt_id or not await self._is_overwritten(
+                row, record, write_request.request
+            ):
+                return row
+        return None
+
+    async def _is_overwritten(
+        self, row: OperationRecord, record: OperationRecord, request: Request
+    ) -> bool:
+        """Whether another request has overwritten the outcome of ``row`` before this one came."""
+        has_ended_before = row.ended_at is not None and row.ended_at < record.started_at
+        if row.state not in (DONE, ANSWERED) or not has_ended_before:
+            return False
+        if _has_same_idempotency_key(row, record):
+            return False
+        name = row.operation.removeprefix(FORWARDED_PREFIX)
+        names = _OVERWRITING_OPERATIONS.get(name)
+        # Payments that it adds or removes must not be added or removed again.
+        if names is None or (
+            name == "update_batch"
+            and isinstance(request.body, Mapping)
+            and (request.body.get("payments") or request.body.get("remove_payments"))
+        ):
+            return False
+        # The object that it creates is in its writes; what its path names is not enough.
+        is_creation = name in ("create_recipient", "create_batch", "create_payment")
+        object_id = "" if is_creation else [*request.ids.values()][-1]
+        names = [*names, *(FORWARDED_PREFIX + each for each in names)]
+        return await self._journal.operations.is_overwritten(row, object_id, names)
 
     def is_retry(
         self,
