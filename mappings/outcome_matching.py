@@ -8,7 +8,7 @@ from typing import Any
 
 from mappings import paging
 from mappings.effects import JSON, Absent, Call, Confirmed, Inconclusive, InDoubtWrite, Step
-from mappings.failures import Unreachable
+from mappings.failures import Refused, Unreachable
 from mappings.matching import extract_recipient_id
 from mappings.payloads import extract_payments
 
@@ -20,6 +20,16 @@ CREATION_TOLERANCE = timedelta(minutes=10)
 wrong; objects that other writes created are known and excluded."""
 
 JSONObject = Mapping[str, JSON]
+
+
+def fetch_if_exists(path: str) -> Generator[Step, Any, JSON]:
+    """Calls GET; None if the service does not have the object."""
+    try:
+        return (yield Call("GET", path))
+    except Refused as refusal:
+        if refusal.status != 404:
+            raise
+        return None
 
 
 def fetch_whole_list(

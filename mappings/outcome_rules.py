@@ -28,13 +28,14 @@ from mappings.effects import (
     Step,
     WriteOutcome,
 )
-from mappings.failures import NoSuchOperation, Refused
+from mappings.failures import NoSuchOperation
 from mappings.lazy_sequences import map_rows
 from mappings.matching import extract_recipient_id
 from mappings.outcome_matching import (
     NO_PAYMENT_IDS_REASON,
     JSONObject,
     confirm_operator_named_object,
+    fetch_if_exists,
     fetch_whole_list,
     has_payment_ids,
     has_recipient,
@@ -152,12 +153,7 @@ def select_payment_match_fields(body: JSONObject) -> dict[str, JSON]:
 
 def fetch_summary_if_exists(batch_id: str) -> Generator[Step, Any, JSON]:
     """Calls GET /batch/:id/summary; None if the service does not have the batch."""
-    try:
-        return (yield Call("GET", SUMMARY_PATH.format(id=batch_id)))
-    except Refused as refusal:
-        if refusal.status != 404:
-            raise
-        return None
+    return (yield from fetch_if_exists(SUMMARY_PATH.format(id=batch_id)))
 
 
 def _is_possible_batch(body: JSONObject, row: JSONObject) -> bool:

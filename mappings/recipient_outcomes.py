@@ -21,6 +21,7 @@ from mappings.failures import Refused
 from mappings.outcome_matching import (
     JSONObject,
     confirm_operator_named_object,
+    fetch_if_exists,
     fetch_whole_list,
     is_shown_value_compatible,
     select_created_object,
@@ -67,13 +68,8 @@ def _has_compatible_values(values: JSONObject, row: JSONObject) -> bool:
 
 def fetch_recipient_if_exists(recipient_id: str) -> Generator[Step, Any, JSONObject | None]:
     """Calls GET /recipients/:id; None if the service does not have the recipient."""
-    try:
-        recipient: JSONObject = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
-    except Refused as refusal:
-        if refusal.status != 404:
-            raise
-        return None
-    return recipient
+    body = yield from fetch_if_exists(f"/recipients/{recipient_id}")
+    return None if body is None else body["recipient"]
 
 
 def _confirm_operator_named_recipient(recipient_id: str, body: JSONObject) -> OutcomeReads:

@@ -44,6 +44,7 @@ from gateway.compare.steps import (
 )
 from gateway.compare.strict_json import loads_strict
 from gateway.payloads import json_codec
+from mappings.exact_json import ExactDecimal
 
 
 def load_inputs(files: Sequence[Path], rules: Rules) -> list[Input]:
@@ -137,7 +138,7 @@ def _parse_scenario(text: str, name: str, rules: Rules) -> Input:
     """Parses a scenario; raises InputError with the number of the invalid step."""
     try:
         # ``Number`` sends an amount without quotes exactly as it was written.
-        document = tomllib.loads(text, parse_float=json_codec.ExactDecimal)
+        document = tomllib.loads(text, parse_float=ExactDecimal)
         scenario = _ScenarioModel.model_validate(document)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{name}: not TOML: {error}") from None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from gateway.payloads.compressed_buffer import CompressedBuffer
+from gateway.payloads.stored_json import CompressedBuffer
 from gateway.storage import chunks, state_changes
 from gateway.storage import operation_statements as statements
 from gateway.storage.audit_log import INSERT_AUDIT_EVENT, build_event_row

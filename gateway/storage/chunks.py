@@ -15,8 +15,7 @@ from typing import Any
 
 from sqlalchemy import Delete, Select, and_, bindparam, delete, select
 
-from gateway.payloads.compressed_buffer import CompressedBuffer
-from gateway.payloads.stored_json import StoredText
+from gateway.payloads.stored_json import CompressedBuffer, StoredText
 from gateway.storage.database import Transaction
 from gateway.storage.encryption import EncryptionContext, EncryptionKeys
 from gateway.storage.errors import StoreUnavailable

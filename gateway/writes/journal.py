@@ -16,7 +16,7 @@ from typing import TypeGuard
 
 from gateway.auth.keys import ApiKey
 from gateway.payloads import json_codec, stored_json
-from gateway.payloads.compressed_buffer import CompressedBuffer
+from gateway.payloads.stored_json import CompressedBuffer
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.keyed_hmac import KeyedHmac

@@ -15,8 +15,7 @@ import msgspec
 from msgspec import structs
 
 from gateway.http.responses import LegacyResponse
-from gateway.payloads.compressed_buffer import CompressedBuffer
-from gateway.payloads.stored_json import StoredText
+from gateway.payloads.stored_json import CompressedBuffer, StoredText
 from gateway.payloads.worker_thread import run_in_thread
 from gateway.storage import StoreUnavailable
 from gateway.storage.operation_records import (

@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from gateway.payloads.json_codec import ExactDecimal
 from mappings import lazy_sequences
+from mappings.exact_json import ExactDecimal
 from mappings.failures import Problem
 from mappings.lazy_sequences import (
     SLICE_SIZE,

@@ -6,7 +6,7 @@ from gateway.config.settings import ConfigurationError, Settings
 from gateway.operator.doctor import legacy_checks, local_checks, service_checks
 from gateway.operator.doctor.findings import Finding
 from gateway.operator.doctor.local_checks import check_freezes_and_brownouts
-from gateway.operator.doctor.stored_findings import iter_stored_findings
+from gateway.operator.doctor.service_checks import iter_stored_findings
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, open_store
 from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import open_upstream_client

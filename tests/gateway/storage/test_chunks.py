@@ -11,7 +11,7 @@ from sqlalchemy import and_, delete, func, insert, select, update
 
 from gateway.config.settings import State
 from gateway.payloads import json_codec
-from gateway.payloads.compressed_buffer import COMPRESSED_PART_BYTES
+from gateway.payloads.stored_json import COMPRESSED_PART_BYTES
 from gateway.storage import EncryptionContext, ObjectStateStore, Store, StoreUnavailable, open_store
 from gateway.storage.state_tables import batch_payments
 from gateway.storage.tables import text_chunks
