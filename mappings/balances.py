@@ -35,14 +35,17 @@ def parse_balances(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
         return [
             {("type" if name == current.WALLET else "currency"): name, **entry}
             for name, entry in raw_balances.items()
-            if isinstance(entry, dict)
+            if isinstance(entry, dict) and "amount" in entry
         ]
     return [entry for entry in raw_balances or [] if isinstance(entry, dict)]
 
 
 def extract_raw_balances(body: Mapping[str, JSON]) -> JSON:
-    """Returns the balances of a response, in whatever shape the service uses."""
-    return body.get("balances", body.get("balance"))
+    """Returns the balances of a response: under one of their keys, or else the response itself."""
+    for key in ("balances", "balance"):
+        if key in body:
+            return body[key]
+    return {name: value for name, value in body.items() if name != "ok"}
 
 
 def determine_payment_method(payment: Mapping[str, JSON]) -> str:
