@@ -28,8 +28,9 @@ again costs more than all else that is done with them, but as objects they take 
 """
 
 
-UNCOMPRESSED_BYTES = 2 * 1024 * 1024
-"""Size of the serialized rows of a sequence that are not compressed: more than of most batches."""
+UNCOMPRESSED_BYTES = 8 * 1024 * 1024
+"""Size of the serialized rows of a sequence that are not compressed: more than of the service's
+response to a batch of ten thousand payments."""
 
 _ZLIB_LEVEL = 1
 """The fastest level: rows still shrink to a fifth."""
