@@ -21,6 +21,9 @@ DialectName = Literal["sqlite", "postgresql"]
 Parameters = Mapping[str, Any]
 Convert = Callable[[Any], Any]
 
+MAX_COMPILED_ARGUMENTS = 100
+"""More are those of an expanded list: that statement is used once, and compiling takes longer."""
+
 DIALECTS: Mapping[DialectName, tuple[ModuleType, Dialect]] = {
     "sqlite": (sqlite, sqlite.dialect(paramstyle="qmark")),
     # SQLAlchemy's dialect, although asyncpg runs the statements: it numbers the parameters.
@@ -126,6 +129,11 @@ def _compile_argument_function(
 
     ``defaults`` are the values of the parameters that the caller need not give.
     """
+    if len(names) > MAX_COMPILED_ARGUMENTS:
+        return lambda parameters: tuple(
+            converters[position](value) if position in converters else value
+            for position, value in enumerate(map({**defaults, **parameters}.__getitem__, names))
+        )
     items, variables = "", dict[str, Any]()
     for position, name in enumerate(names):
         item = f"values[{name!r}]"

@@ -130,11 +130,13 @@ async def test_statement_that_is_compiled_once_takes_lists_of_any_length(
         assert [found_row.id for found_row in found_rows] == expected
 
 
-async def test_plain_statements_run_too(empty_database: Database) -> None:
+@pytest.mark.parametrize("unknown_count", [1, 1000])
+async def test_plain_statements_run_too(empty_database: Database, unknown_count: int) -> None:
     await empty_database.write(
         lambda tx: insert_rows(tx, build_row("a", 1), build_row("b", 2), build_row("c", 3))
     )
-    query = select(things.c.id).where(things.c.id.in_(["a", "c", "x"]), things.c.made_at == NOW)
+    ids = ["a", "c", *(f"x{number}" for number in range(unknown_count))]
+    query = select(things.c.id).where(things.c.id.in_(ids), things.c.made_at == NOW)
     found_rows = await empty_database.read(lambda tx: tx.fetch(query.order_by(things.c.id)))
     assert [found_row.id for found_row in found_rows] == ["a", "c"]
     change = update(things).where(things.c.count > 1).values(is_open=False)
