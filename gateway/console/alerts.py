@@ -15,7 +15,7 @@ from gateway.console.dependencies import ConsoleDependencies, WorkerList
 from gateway.observability.plurals import join_names, pluralize
 from gateway.operator.doctor import check_freezes_and_brownouts
 from gateway.operator.metrics_page import StateGauges
-from gateway.operator.named_faults import list_switched_keys, name_affected_clients
+from gateway.operator.mode_switches import list_switched_keys, name_affected_clients
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE
 from gateway.operator.usage import LimitUse
 from gateway.storage.difference_rows import load_comparison_tallies_by_key

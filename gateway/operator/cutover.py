@@ -17,13 +17,13 @@ from msgspec import structs
 
 from gateway.auth.keys import ApiKey
 from gateway.config.settings import Settings
+from gateway.operator.ledger_reconciliation import open_flow_executor
 from gateway.operator.legacy_reads import (
     LegacyReader,
     LegacyReadFailed,
     ReadBudget,
 )
 from gateway.operator.mode_switches import IMPORT_RECORD
-from gateway.operator.standalone_executor import open_flow_executor
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.id_rows import IdCollisionError, load_current_ids_by_legacy_id, save_legacy_ids
 from gateway.upstream.client import create_circuit_breakers

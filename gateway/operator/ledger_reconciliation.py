@@ -19,14 +19,18 @@ from gateway.auth.key_rows import (
 from gateway.auth.keys import ApiKey
 from gateway.config.settings import Settings
 from gateway.observability import logs
-from gateway.operator.standalone_executor import open_flow_executor
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.id_rows import load_legacy_ids
 from gateway.storage.operation_states import IN_DOUBT, RUNNING
 from gateway.storage.operations import OperationRepository
+from gateway.upstream.capability_cache import load_capabilities
+from gateway.upstream.client import open_upstream_client
+from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
+from gateway.writes.journal import Journal
+from gateway.writes.outcome_policy import OutcomePolicy
 from mappings import consistency_checks
 from mappings.effects import Answer, Flow
 from mappings.failures import Conflict, Failure, Refused
@@ -425,3 +429,19 @@ async def open_reconciler(settings: Settings, store: Store) -> AsyncIterator[Rec
     async with open_flow_executor(settings, store) as executor:
         ids = AliasIds(store, settings.legacy.stand_ins)
         yield Reconciler(store, ObjectStateStore(store), executor, ids, environments)
+
+
+@asynccontextmanager
+async def open_flow_executor(settings: Settings, store: Store) -> AsyncIterator[FlowExecutor]:
+    """Opens an executor that shares nothing but the database with a gateway that is running."""
+    ledger = ObjectStateStore(store)
+    environments = settings.environments.map_configured_environments_by_name()
+    capabilities = await load_capabilities(ledger, environments)
+    async with open_upstream_client(settings, capabilities=capabilities) as upstream:
+        yield FlowExecutor(
+            upstream,
+            ledger,
+            settings.vocabulary.build_vocabulary(),
+            OptionalEndpoints(settings.upstream.inferred_operations, capabilities),
+            policy=OutcomePolicy(Journal(store, ledger, upstream.clock), upstream.clock),
+        )

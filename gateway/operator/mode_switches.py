@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.auth.key_rows import ListedKey, find_single_key, load_listed_keys
 from gateway.config.settings import Settings
+from gateway.observability.plurals import join_names
 from gateway.operator import ActionRefused
 from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import AuditEvent, list_audit_events
@@ -23,6 +25,7 @@ from gateway.storage.mode_rows import (
     list_mode_switches,
     set_mode,
 )
+from gateway.upstream.service_problems import REFUSAL, Refusal, describe_refusals
 from mappings.forwarded_writes import ROUTING_KIND
 
 MODE_DESCRIPTIONS = {
@@ -199,3 +202,37 @@ async def load_switch_status(store: Store) -> SwitchStatus:
     return SwitchStatus(
         switches, events, {tenant: count for tenant, count in counts.items() if count}
     )
+
+
+async def list_switched_keys(
+    store: Store, modes: Collection[str] = (FORWARD, COMPARE)
+) -> dict[str, set[str]]:
+    """Lists the keys in these modes by environment, for operators; raises StoreUnavailable."""
+    keys = defaultdict(set)
+    for switch in await list_mode_switches(store):
+        if switch.mode in modes:
+            keys[switch.tenant.environment].add(
+                f"key {switch.key} of {switch.tenant.merchant}"
+                if switch.key
+                else f"every key of {switch.tenant.merchant}"
+            )
+    return dict(keys)
+
+
+def name_affected_clients(
+    faults: Mapping[str, str],
+    refusals: Mapping[str, Sequence[Refusal]],
+    switched_keys: Mapping[str, set[str]],
+) -> dict[str, str]:
+    """Returns the faults of `/readyz`, which names nobody, with the clients that they affect.
+
+    The other arguments are by environment.
+    """
+    named = dict(faults)
+    for name, fault in faults.items():
+        kind, _, environment = name.partition(".")
+        if kind == "service" and fault.startswith(REFUSAL) and environment in refusals:
+            named[name] = describe_refusals(refusals[environment])
+        elif kind == "legacy" and environment in switched_keys:
+            named[name] = f"{fault} ({join_names(switched_keys[environment])})"
+    return named

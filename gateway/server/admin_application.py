@@ -21,7 +21,7 @@ from gateway.admin.port import (
 )
 from gateway.config.settings import Settings
 from gateway.operator.metrics_page import MetricsPage
-from gateway.operator.named_faults import list_switched_keys
+from gateway.operator.mode_switches import list_switched_keys
 from gateway.server.assembly import Backends
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.mode_rows import COMPARE, FORWARD
