@@ -111,7 +111,6 @@ def _format_write_in_doubt(in_doubt: WriteInDoubt) -> str:
 
 
 def _describe_recorded_outcome(verdict: str) -> str:
-
     return describe_write_state(verdict) if verdict in OPERATOR_OUTCOMES else f"made {verdict}"
 
 
@@ -220,10 +219,9 @@ def _build_superseded_batch_json(record: SupersededBatch) -> dict[str, Any]:
 
 
 def _build_superseded_batch_row(record: SupersededBatch) -> list[str]:
-    batch_id = record.batch_id or "-"
     return [
         *record.tenant,
-        batch_id,
+        record.batch_id or "-",
         record.upstream_id or "may exist",
         format_time(record.since),
         record.advice,

@@ -146,12 +146,8 @@ async def probe_tenant_credentials(
         async with semaphores[tenant.environment]:
             credentials = await load_credentials(store, tenant)
             probe = await probe_account(upstream, tenant.environment, credentials)
-        return CredentialCheck(
-            tenant,
-            credentials.access_key_prefix,
-            tuple(key_names[tenant]),
-            probe,
-        )
+        names = tuple(key_names[tenant])
+        return CredentialCheck(tenant, credentials.access_key_prefix, names, probe)
 
     return await asyncio.gather(*map(check, key_names))
 
@@ -163,10 +159,8 @@ def describe_credential_problems(checks: Sequence[CredentialCheck]) -> list[str]
         for check in checks
         if check.probe.result != "accepted"
     ]
-    shared_accounts = find_tenant_pairs_sharing_account(
-        {check.tenant: check.probe for check in checks}
-    )
+    probes = {check.tenant: check.probe for check in checks}
     return problems + [
         f"same account under two merchant names: {first_tenant} and {second_tenant}"
-        for first_tenant, second_tenant in shared_accounts
+        for first_tenant, second_tenant in find_tenant_pairs_sharing_account(probes)
     ]

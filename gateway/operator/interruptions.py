@@ -86,11 +86,7 @@ def create_window(
     if ends_at <= max(begins_at, now):
         raise InvalidWindow("until: the window would end before it starts")
     return build_brownout_with_new_id(
-        begins_at=begins_at,
-        ends_at=ends_at,
-        merchant=merchant,
-        key=key,
-        operations=operations,
+        begins_at=begins_at, ends_at=ends_at, merchant=merchant, key=key, operations=operations
     )
 
 
@@ -118,10 +114,9 @@ async def load_usage_affected_by_window(store: Store, window: Brownout) -> list[
     """Returns the usage of the last week that a window affects. Raises StoreUnavailable."""
     used = await load_usage_summaries(store, (store.clock() - USAGE_PERIOD).date())
     return [
-        usage
-        for usage in used
-        if usage.key
-        and window.is_match(usage.merchant, usage.key, usage.operation, window.begins_at)
+        row
+        for row in used
+        if row.key and window.is_match(row.merchant, row.key, row.operation, window.begins_at)
     ]
 
 

@@ -179,10 +179,8 @@ async def _find_known_ids(
             ids_by_name[name.id, name.description] = name
             pending.append(name.id)
     for known_id, description in [*ids_by_name]:
-        if description in (
-            SUBMITTED_ID,
-            SUPERSEDED_ID,
-        ):  # the more specific description replaces the general one
+        # The more specific description replaces the general one.
+        if description in (SUBMITTED_ID, SUPERSEDED_ID):
             ids_by_name.pop((known_id, SERVICE_ID), None)
     return list(ids_by_name.values()) or [KnownId(id_, "the given id")]
 
@@ -310,14 +308,9 @@ def _format_request(record: OperationRecord, object_trace: ObjectTrace) -> list[
     record_writes = object_trace.writes[record.id]
     outcome = _describe_operation_state(record, record_writes)
     state = f"{outcome}: {record.reason}" if record.reason else outcome
-    calls = [_format_call(write, record, object_trace.events) for write in record_writes]
-    return [
-        f"{head}, {state}",
-        *(
-            f"    {line}"
-            for line in [*calls, *_explain_request_without_service_change(record, record_writes)]
-        ),
-    ]
+    lines = [_format_call(write, record, object_trace.events) for write in record_writes]
+    lines += _explain_request_without_service_change(record, record_writes)
+    return [f"{head}, {state}", *(f"    {line}" for line in lines)]
 
 
 def _explain_request_without_service_change(
@@ -329,17 +322,11 @@ def _explain_request_without_service_change(
         write.state != NO_ENDPOINT for write in record_writes
     ):
         return []
-    if record.operation in DELETE_OPERATIONS:
-        return (
-            [f"{UNCHANGED_AT_SERVICE}: {BATCH_IS_SUPERSEDED}"]
-            if record_writes
-            else [UNCHANGED_AT_SERVICE]
-        )
-    return [
-        f"{UNCHANGED_AT_SERVICE}: {CHANGE_IS_IN_DRAFT}"
-        if record.operation in EDIT_OPERATIONS
-        else UNCHANGED_AT_SERVICE
-    ]
+    if record.operation in EDIT_OPERATIONS:
+        return [f"{UNCHANGED_AT_SERVICE}: {CHANGE_IS_IN_DRAFT}"]
+    if record.operation in DELETE_OPERATIONS and record_writes:
+        return [f"{UNCHANGED_AT_SERVICE}: {BATCH_IS_SUPERSEDED}"]
+    return [UNCHANGED_AT_SERVICE]
 
 
 def _describe_operation_state(record: OperationRecord, record_writes: Sequence[Write]) -> str:
@@ -366,10 +353,7 @@ def _format_outcome(write: Write, record: OperationRecord, events: Sequence[Audi
         took = f" in {seconds} s" if seconds is not None else ""
         return f"{outcome}{took}{_format_verdict(write, record, events)}"
     outcome = describe_write_state(write.state)
-    if (
-        write.operator_outcome in (write.state, write.object_id)
-        and write.operator_outcome is not None
-    ):
+    if write.operator_outcome and write.operator_outcome in (write.state, write.object_id):
         return f"{outcome} (recorded by {_format_verdict_operators(write, record, events)})"
     delay = f" (determined after {seconds:.0f} s)" if seconds is not None else ""
     return f"{outcome}{delay}{_format_verdict(write, record, events)}"

@@ -100,9 +100,7 @@ async def _try_close_operation(store: Store, write_id: str, *, is_last_attempt: 
     point = Checkpoint(
         resolved_writes=settled_writes,
         object_ids=[write.object_id for write in settled_writes if write.object_id],
-        object_changes=await _build_batch_unlock_records(
-            store, record, list(final_writes.values())
-        ),
+        object_changes=await _build_batch_unlock_records(store, record, [*final_writes.values()]),
         column_values={"state": ANSWERED if has_happened else UNDONE, "reason": None},
         # Nothing continues the operation, so its encrypted request and steps are no longer needed.
         drops_payload=True,

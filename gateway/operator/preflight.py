@@ -33,16 +33,20 @@ def list_placeholder_url_warnings(settings: Settings) -> list[str]:
     """Returns warnings about placeholder addresses, each with file and line."""
     return [
         settings.format_problem_with_location(
-            f"environments.{name}.{key}: {url} is a placeholder; replace it with your service's "
-            "address, or remove the environment"
+            f"{name}: {url} is a placeholder; replace it with your service's address, or remove "
+            "the environment"
         )
-        for name, environment in settings.environments.map_configured_environments_by_name().items()
-        for key, url in (
-            ("base_url", environment.base_url),
-            ("legacy_base_url", environment.legacy_base_url),
-        )
+        for name, url in _iter_service_urls(settings)
         if is_placeholder_url(url)
     ]
+
+
+def _iter_service_urls(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yields the full name and the value of each setting with the address of a service."""
+    for name, environment in settings.environments.map_configured_environments_by_name().items():
+        for key in ("base_url", "legacy_base_url"):
+            if url := getattr(environment, key):
+                yield f"environments.{name}.{key}", url
 
 
 def list_key_file_warnings(settings: Settings) -> list[str]:
@@ -51,18 +55,13 @@ def list_key_file_warnings(settings: Settings) -> list[str]:
     This is no error, because the machine that runs `check` may lack the file.
     """
     file = settings.state.encryption_key_file
-    problem: StoreUnavailable | None = None
     try:
         # Next to a new SQLite state, the first start creates the key file.
         if read_key_file(file) is None and not settings.state.is_sqlite:
-            problem = build_missing_key_file_error(file)
-    except StoreUnavailable as unavailable:
-        problem = unavailable
-    return (
-        [settings.format_problem_with_location(f"state.encryption_key_file: {problem}")]
-        if problem
-        else []
-    )
+            raise build_missing_key_file_error(file)
+    except StoreUnavailable as problem:
+        return [settings.format_problem_with_location(f"state.encryption_key_file: {problem}")]
+    return []
 
 
 def is_placeholder_url(url: str) -> bool:
@@ -72,7 +71,8 @@ def is_placeholder_url(url: str) -> bool:
 
 def _iter_configuration_problems(settings: Settings) -> Iterator[str]:
     server = settings.server
-    if not settings.environments.map_configured_environments_by_name():
+    environments = settings.environments.map_configured_environments_by_name()
+    if not environments:
         file_hint = (
             ""
             if settings.has_config_file
@@ -101,10 +101,8 @@ def _iter_configuration_problems(settings: Settings) -> Iterator[str]:
             "half of it, and a compressed body counts twice; set it higher, or "
             "limits.body_bytes lower"
         )
-    if (
-        environment_name := settings.signed.environment
-    ) and environment_name not in settings.environments.map_configured_environments_by_name():
-        yield f"signed.environment: is {environment_name}, but [environments.{environment_name}] is not configured"
+    if (name := settings.signed.environment) and name not in environments:
+        yield f"signed.environment: is {name}, but [environments.{name}] is not configured"
     if server.port and (server.host, server.port) == (server.admin_host, server.admin_port):
         yield "server.admin_port: is the same as server.port, which clients use; choose another"
     yield from _iter_self_call_problems(settings)
@@ -133,33 +131,25 @@ def _iter_self_call_problems(settings: Settings) -> Iterator[str]:
     """Reports a service address that is the gateway's own: it would call itself without end."""
     server = settings.server
     listening_addresses = ((server.host, server.port), (server.admin_host, server.admin_port))
-    for name, environment in settings.environments.map_configured_environments_by_name().items():
-        for key, url in (
-            ("base_url", environment.base_url),
-            ("legacy_base_url", environment.legacy_base_url),
+    for name, url in _iter_service_urls(settings):
+        parts = urlsplit(url)
+        service_port = parts.port or (443 if parts.scheme == "https" else 80)
+        if any(
+            port == service_port and _is_listening_host(host, parts.hostname or "")
+            for host, port in listening_addresses
         ):
-            if not url:
-                continue
-            parts = urlsplit(url)
-            service_port = parts.port or (443 if parts.scheme == "https" else 80)
-            if any(
-                port == service_port and _is_listening_host(host, parts.hostname or "")
-                for host, port in listening_addresses
-            ):
-                yield (
-                    f"environments.{name}.{key}: {url} is the address of this gateway; set it to "
-                    "the service's address, or choose another port"
-                )
+            yield (
+                f"{name}: {url} is the address of this gateway; set it to the service's address, "
+                "or choose another port"
+            )
 
 
 def _is_listening_host(listening_host: str, requested_host: str) -> bool:
     """Whether a host name is a listening address, as far as known without DNS."""
     # Without DNS: a look-up could hang, and may answer differently when the gateway calls.
     if listening_host in WILDCARD_HOSTS:
-        return requested_host in (
-            *WILDCARD_HOSTS,
-            socket.gethostname().lower(),
-        ) or is_loopback_host(requested_host)
+        own_names = (*WILDCARD_HOSTS, socket.gethostname().lower())
+        return requested_host in own_names or is_loopback_host(requested_host)
     if requested_host in ("localhost", *WILDCARD_HOSTS):
         return is_loopback_host(listening_host)
     return requested_host == listening_host.lower() or (

@@ -186,14 +186,8 @@ def _build_cutover_readiness(
 def _iter_differences(name: str, tally: Tally, rules: Sequence[Rule]) -> Iterator[Difference]:
     for (kind, place), answers in sorted(tally.places.items()):
         # The first matching rule explains the difference.
-        reason = next(
-            (
-                ignore_rule.reason
-                for ignore_rule in rules
-                if _is_difference_ignored_by(ignore_rule, name, kind, place)
-            ),
-            None,
-        )
+        matching = (rule for rule in rules if _is_difference_ignored_by(rule, name, kind, place))
+        reason = next((rule.reason for rule in matching), None)
         example = tally.examples.get((kind, place), DifferenceExample())
         yield Difference(name, kind, place, answers, reason, example)
 

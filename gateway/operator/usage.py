@@ -42,10 +42,9 @@ def group_usage_by_key(rows: Iterable[UsageSummary]) -> list[KeyUsage]:
 
 def map_operations_to_replacement_calls() -> dict[str, Sequence[str]]:
     """Returns the current calls that replace each operation, taken from the mapping."""
-    all_operations = (*OPERATIONS, *UNLISTED)
     return {
         operation.name: [call["call"] for call in list_documented_calls_without_drafts(operation)]
-        for operation in all_operations
+        for operation in (*OPERATIONS, *UNLISTED)
     }
 
 
@@ -86,10 +85,7 @@ async def load_limit_usage(store: Store, limits: RateLimiter, default_limit: int
     keys = [key for key in await load_listed_keys(store) if key.revoked_at is None]
     tenants = sorted({key.tenant for key in keys})
     # The names that the legacy and the signed interface count by.
-    counter_names = [
-        *(key.id for key in keys),
-        *(f"signed {signed_tenant}" for signed_tenant in tenants),
-    ]
+    counter_names = [*(key.id for key in keys), *(f"signed {tenant}" for tenant in tenants)]
     counts = await limits.list_window_request_counts(counter_names)
     # Without counts the backend cannot be reached: unknown, which is not zero.
     key_counts = counts[: len(keys)] if counts else [None] * len(keys)
