@@ -48,7 +48,7 @@ def check(*, config: Path | None, as_json: bool) -> None:
         # Errors come first: warnings about a configuration that cannot run would distract.
         warnings = [
             *list_placeholder_url_warnings(settings),
-            *settings.find_url_password_problems(),
+            *settings.config_file.find_url_password_problems(),
             *list_key_file_warnings(settings),
         ]
     except ConfigurationError as error:

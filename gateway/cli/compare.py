@@ -163,7 +163,6 @@ def run_comparison(
 
 
 def _run_and_write_reports(run: Run, json_file: Path | None, html_file: Path | None) -> Report:
-
     redactor = run.findings.redactor
     # Opened before anything is sent: a report that cannot be written would waste the run, and its
     # writes cannot be repeated.

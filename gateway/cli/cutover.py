@@ -14,12 +14,7 @@ from gateway.cli.options import FullHelpGroup, config_option, json_option, print
 from gateway.cli.output import print_table, run_to_completion, show_progress
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-from gateway.operator.cutover import (
-    ImportOptions,
-    ImportReport,
-    ProgressCallback,
-    open_cutover,
-)
+from gateway.operator.cutover import ImportOptions, ImportReport, ProgressCallback, open_cutover
 from gateway.operator.legacy_reads import LegacyReadFailed
 from gateway.storage import Store, open_store
 
@@ -114,9 +109,8 @@ async def _run_import(
 ) -> ImportReport:
     async with open_store(settings.state, create=False) as store:
         key = await _find_and_verify_key(store, name, api_key)
-        environment = settings.environments.map_configured_environments_by_name().get(
-            key.environment
-        )
+        environments = settings.environments.map_configured_environments_by_name()
+        environment = environments.get(key.environment)
         # Checked here: it depends on the environment of the key.
         if environment is None or not environment.legacy_base_url:
             raise CommandError(
@@ -124,12 +118,7 @@ async def _run_import(
                 "service to import from"
             )
         async with open_cutover(
-            settings,
-            store,
-            key,
-            api_key,
-            per_hour=per_hour,
-            options=options,
+            settings, store, key, api_key, per_hour=per_hour, options=options
         ) as import_run:
             try:
                 return await import_run.run_import(progress)

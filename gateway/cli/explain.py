@@ -66,11 +66,11 @@ def explain(*, words: tuple[str, ...], config: Path | None, as_json: bool, as_cu
     except Invalid as invalid:
         raise CommandError(invalid.problems[0].message) from None
     if as_curl:
-        _print_curl_script(settings, explanation)
-        return
-    click.echo(
-        json.dumps(_build_explanation_json(explanation), indent=2, default=str)
-    ) if as_json else _print_explanation(explanation)
+        click.echo(_render_curl_script(settings, explanation))
+    elif as_json:
+        click.echo(json.dumps(_build_explanation_json(explanation), indent=2, default=str))
+    else:
+        _print_explanation(explanation)
 
 
 def _read_data_file(path: str) -> bytes:
@@ -124,16 +124,11 @@ def _print_explanation(explanation: Explanation) -> None:
     click.echo(f"\nAnswer: status 200, with the fields {', '.join(explanation.answer or ())}")
 
 
-def _print_curl_script(settings: Settings, explanation: Explanation) -> None:
-
+def _render_curl_script(settings: Settings, explanation: Explanation) -> str:
+    """Renders a script for a POSIX shell. It contains no secret and prints none."""
     if explanation.refusal and not explanation.calls:
         reasons = " ".join(problem.message for problem in explanation.refusal.problems)
         raise CommandError(f"the gateway rejects this request, and no call is made: {reasons}")
-    click.echo(_render_curl_script(settings, explanation))
-
-
-def _render_curl_script(settings: Settings, explanation: Explanation) -> str:
-    """Renders a script for a POSIX shell. It contains no secret and prints none."""
     # The sandbox first: a pasted write should not reach the live environment by default.
     environments = settings.environments
     environment = environments.sandbox or environments.live

@@ -74,7 +74,6 @@ def init(*, directory: Path, environment: str, base_url: str | None) -> None:
 
 
 def _check_base_url(base_url: str | None) -> None:
-
     if base_url is None:
         return
     try:
@@ -85,7 +84,6 @@ def _check_base_url(base_url: str | None) -> None:
 
 
 def _write_files(directory: Path, texts: dict[str, str]) -> None:
-
     # All before the first write, so that a refused run leaves nothing behind.
     for name in (*texts, "gateway.key"):
         if (directory / name).exists():

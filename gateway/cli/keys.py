@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import click
 
@@ -48,8 +48,6 @@ AFTER_ADDING_KEY = (
     "Next, before anything else is written: copy the file to every instance and restart every "
     "gateway that uses this state. A running gateway cannot read data encrypted with the new key."
 )
-
-Done = TypeVar("Done")
 
 
 class CredentialsNotReplaced(CommandError):
@@ -106,10 +104,8 @@ def import_api_keys(*, file: BinaryIO, reactivate: bool, settings: Settings) -> 
 def _warn_about_unconfigured_environments(settings: Settings, owners: Iterable[Tenant]) -> None:
     configured_environments = settings.environments.map_configured_environments_by_name()
     for name in sorted({owner.environment for owner in owners} - set(configured_environments)):
-        click.echo(
-            f"Warning: [environments.{name}] is not configured; its keys are refused until it is",
-            err=True,
-        )
+        warning = f"[environments.{name}] is not configured; its keys are refused until it is"
+        click.echo(f"Warning: {warning}", err=True)
 
 
 @keys.command("list")
@@ -206,7 +202,6 @@ def replace_tenant_credentials(*, name_or_prefix: str, no_verify: bool, settings
 
 
 def _read_new_credentials() -> Credentials:
-
     # Secrets come from stdin or a hidden prompt, never from arguments.
     if sys.stdin.isatty():
         answers = {
@@ -225,7 +220,6 @@ def _read_new_credentials() -> Credentials:
 async def _verify_same_account(
     settings: Settings, tenant: Tenant, old: Credentials, new: Credentials
 ) -> None:
-
     async with open_upstream_client(settings.limit_calls_of_checks()) as upstream:
         # Both are read now: the account may have changed since the stored ones were imported.
         seen_before, seen_now = await asyncio.gather(

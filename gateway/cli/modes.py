@@ -19,11 +19,7 @@ from gateway.cli.options import (
 )
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
-from gateway.operator.mode_switches import (
-    SwitchStatus,
-    load_switch_status,
-    plan_switch,
-)
+from gateway.operator.mode_switches import SwitchStatus, load_switch_status, plan_switch
 from gateway.storage.mode_rows import GROUPS, MODES, Group, Mode
 
 
@@ -99,14 +95,8 @@ def list_switched_keys(*, as_json: bool, settings: Settings) -> None:
         click.echo("No mode is set: every request is translated.")
         return
     rows = [
-        [
-            *switch.tenant,
-            switch.key or "every key",
-            switch.group,
-            switch.mode,
-            format_time(switch.since),
-        ]
-        for switch in status.switches
+        [*each.tenant, each.key or "every key", each.group, each.mode, format_time(each.since)]
+        for each in status.switches
     ]
     print_table(["merchant", "environment", "key", "group", "mode", "since"], rows)
     for tenant, batch_count in status.begun.items():

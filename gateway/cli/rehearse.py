@@ -146,7 +146,6 @@ def _open_temporary_folder() -> Iterator[str]:
 
 
 def _build_own_settings(settings: Settings, folder: str) -> Settings:
-
     key_file = Path(folder, "rehearsal.key")
     changes: dict[str, Any] = {
         name: Settings.model_fields[name].default for name in ("limits", "deprecation", "traces")

@@ -11,11 +11,7 @@ import click
 
 from gateway.cli import CommandError
 from gateway.cli.options import config_file_option, load_command_settings
-from gateway.config.settings import (
-    DEFAULT_CONFIG_FILE,
-    ConfigurationError,
-    Settings,
-)
+from gateway.config.settings import ConfigurationError, Settings
 
 NO_CONFIGURATION = (
     "no configuration: there is no gateway.toml in this directory, and no PAYOUT_GATEWAY_… "
@@ -45,19 +41,13 @@ def serve(*, config: Path | None, demo: bool, traffic: bool) -> int:
     # process. For systemd that is a clean end, after which it is not restarted.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     settings = load_command_settings(config)
-    if (
-        not demo
-        and not settings.environments.map_configured_environments_by_name()
-        and config is None
-        and not DEFAULT_CONFIG_FILE.exists()
-    ):
+    has_environment = bool(settings.environments.map_configured_environments_by_name())
+    if not (demo or has_environment or settings.config_file.path):
         raise CommandError(NO_CONFIGURATION)
     # Not earlier: errors of the configuration are plain text for the operator.
     logs.configure_logging(level=settings.logs.level, line_format=settings.logs.format)
     if settings.server.workers > 1 and not demo:
-        return _serve_with_workers(
-            settings, config or (DEFAULT_CONFIG_FILE if DEFAULT_CONFIG_FILE.exists() else None)
-        )
+        return _serve_with_workers(settings)
     # A single process; the demo ignores server.workers.
     try:
         uvloop.run(
@@ -68,29 +58,26 @@ def serve(*, config: Path | None, demo: bool, traffic: bool) -> int:
     return 0
 
 
-def _serve_with_workers(settings: Settings, config: Path | None) -> int:
+def _serve_with_workers(settings: Settings) -> int:
     from gateway.server.workers.supervisor import supervise_workers
     from gateway.server.workers.worker import WorkerStartError
 
-    def announce_addresses(url: str, admin_url: str) -> None:
-        print(format_start_message(url, admin_url), flush=True)
-
     try:
-        return asyncio.run(supervise_workers(settings, config, announce_addresses))
+        return asyncio.run(supervise_workers(settings, announce_start))
     except (ConfigurationError, WorkerStartError) as error:
         raise CommandError(str(error)) from None
 
 
-def format_start_message(url: str, admin_url: str) -> str:
-    return f"payout-gateway accepts connections on {url}, admin on {admin_url}"
+def announce_start(url: str, admin_url: str) -> None:
+    # Scripts and tests wait for this line, and stdout is buffered if it is a pipe.
+    print(f"payout-gateway accepts connections on {url}, admin on {admin_url}", flush=True)
 
 
 async def _serve_single_process(settings: Settings) -> None:
     from gateway.server.app import run_process
 
     async with run_process(settings) as (running, stop_event):
-        # Scripts and tests wait for this line, and stdout is buffered if it is a pipe.
-        print(format_start_message(running.url, running.admin_url), flush=True)
+        announce_start(running.url, running.admin_url)
         await stop_event.wait()
 
 

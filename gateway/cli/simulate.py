@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import signal
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, get_args
 
@@ -12,7 +13,6 @@ import click
 from gateway.cli import CommandError
 from gateway.cli.options import config_file_option, load_command_settings
 from gateway.simulator import (
-    DEMO_API_KEY,
     DEMO_CREDENTIALS,
     WALLET_FUNDS,
     Deviation,
@@ -107,23 +107,10 @@ async def _run_simulator(
     if simulator.legacy is not None:
         click.echo(f"Its legacy interface at {simulator.legacy.url}")
     if with_demo_key:
-        click.echo(
-            f"To use it with a gateway: echo '{_format_demo_key_line()}' | payout-gateway keys import -"
-        )
+        line = json.dumps(asdict(DEMO_CREDENTIALS))
+        click.echo(f"To use it with a gateway: echo '{line}' | payout-gateway keys import -")
     await stop_event.wait()
     await simulator.stop()
-
-
-def _format_demo_key_line() -> str:
-    return json.dumps(
-        {
-            "merchant": DEMO_CREDENTIALS.merchant,
-            "environment": DEMO_CREDENTIALS.environment,
-            "api_key": DEMO_API_KEY,
-            "access_key": DEMO_CREDENTIALS.access_key,
-            "secret_key": DEMO_CREDENTIALS.secret_key,
-        }
-    )
 
 
 def _parse_keys(data: bytes) -> list[ServiceCredentials]:

@@ -109,7 +109,6 @@ def _build_trace_json(object_trace: ObjectTrace) -> dict[str, Any]:
 
 
 def _build_write_json(write: Write) -> dict[str, Any]:
-
     return {
         "at": format_time(write.recorded_at),
         "method": write.method,

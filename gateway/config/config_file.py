@@ -14,7 +14,7 @@ from gateway.config.environment_variables import build_variable_name
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """The file that settings were read from. It does not affect their equality."""
+    """The file that settings were read from; empty without one. It does not affect their equality."""
 
     path: Path | None = field(default=None, compare=False)
     text: str = field(default="", compare=False)

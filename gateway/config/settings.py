@@ -121,18 +121,8 @@ class Settings(BaseSettings):
         return self.model_copy(update={"upstream": self.upstream.model_copy(update=limits)})
 
     @property
-    def config_text(self) -> str:
-        """The text of the configuration file; empty without one."""
-        return self._config_file.text
-
-    @property
-    def has_config_file(self) -> bool:
-        """Whether a configuration file was read."""
-        return self._config_file.path is not None
-
-    def find_url_password_problems(self) -> list[str]:
-        """Returns a line for each password in the configuration file, with its location."""
-        return list(self._config_file.find_url_password_problems())
+    def config_file(self) -> ConfigFile:
+        return self._config_file
 
     def format_problem_with_location(self, problem: str) -> str:
         """Adds the location to a problem that starts with a key; returns others unchanged."""

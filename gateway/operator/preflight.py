@@ -75,7 +75,7 @@ def _iter_configuration_problems(settings: Settings) -> Iterator[str]:
     if not environments:
         file_hint = (
             ""
-            if settings.has_config_file
+            if settings.config_file.path
             else f", and there is no {DEFAULT_CONFIG_FILE} in {Path.cwd()}"
         )
         yield (

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import uvloop
 
-from gateway.cli.serve import format_start_message
+from gateway.cli.serve import announce_start
 from gateway.config.settings import load_settings
 from gateway.observability import logs
 from gateway.server.app import run_gateway
@@ -66,7 +66,7 @@ async def serve() -> None:
             delay_task.report_delays()
 
         loop.add_reader(sys.stdin.fileno(), report_on_request)
-        print(format_start_message(running.url, running.admin_url), flush=True)
+        announce_start(running.url, running.admin_url)
         await shutdown_event.wait()
         tick_task.cancel()
 

@@ -563,6 +563,10 @@ def test_example_base_url_is_a_placeholder() -> None:
     assert second.startswith("gateway.toml:3: environments.live.legacy_base_url: ")
 
 
+def find_url_passwords(text: str) -> list[str]:
+    return list(load_settings(write_config(text)).config_file.find_url_password_problems())
+
+
 @pytest.mark.parametrize(
     ("section", "url"),
     [
@@ -575,31 +579,29 @@ def test_password_in_file_is_warned_of_and_not_shown(
     section: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = f"{BASE_TOML}[{section}]\nurl = '{url}'"
-    (warning,) = load_settings(write_config(text)).find_url_password_problems()
+    (warning,) = find_url_passwords(text)
     variable = f"PAYOUT_GATEWAY_{section.upper()}__URL"
     assert warning.startswith(f"gateway.toml:4: {section}.url: contains a password")
     assert "url_file" in warning
     assert variable in warning
     assert "hush" not in warning
     monkeypatch.setenv(variable, url)
-    assert load_settings(write_config(text)).find_url_password_problems() == [warning], (
-        "it is still in the file"
-    )
-    assert load_settings(write_config(BASE_TOML)).find_url_password_problems() == []
+    assert find_url_passwords(text) == [warning], "it is still in the file"
+    assert find_url_passwords(BASE_TOML) == []
 
 
 def test_invalid_url_has_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"{BASE_TOML}[state]\nurl = 'postgresql://[::1/gateway'"
     monkeypatch.setenv("PAYOUT_GATEWAY_STATE__URL", "sqlite:///gateway.db")
-    assert load_settings(write_config(text)).find_url_password_problems() == []
+    assert find_url_passwords(text) == []
 
 
 def test_password_outside_file_is_not_warned_of(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("postgresql://gateway:hush@database.example/gateway")
     text = f"{BASE_TOML}[state]\nurl_file = '{tmp_path}/url'"
-    assert load_settings(write_config(text)).find_url_password_problems() == []
+    assert find_url_passwords(text) == []
     config_text = f"{BASE_TOML}[state]\nurl = 'postgresql://gateway@database.example/gateway'"
-    assert load_settings(write_config(config_text)).find_url_password_problems() == []
+    assert find_url_passwords(config_text) == []
 
 
 def test_several_workers_require_shared_state_and_limits() -> None:

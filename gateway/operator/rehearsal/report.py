@@ -81,7 +81,7 @@ def propose_settings(report: Report, settings: Settings) -> str:
     offered = [row.setting for row in ASSUMPTIONS if verdicts[row.name] in (HANDLED, NOTICED)]
     if all(verdicts[path] == HANDLED for path in IS_OPTIONAL if IS_OPTIONAL[path]):
         offered.append('upstream.inferred_operations = "avoid"')
-    text = old_text = settings.config_text
+    text = old_text = settings.config_file.text
     for setting in offered:
         if setting and not _is_in_effect(setting, settings):
             text = _set_in_toml(text, setting)

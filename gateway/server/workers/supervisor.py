@@ -34,9 +34,7 @@ MAX_SOCKET_FOLDER_LENGTH = 90
 log = structlog.get_logger()
 
 
-async def supervise_workers(
-    settings: Settings, config_file: Path | None, announce: Callable[[str, str], None]
-) -> int:
+async def supervise_workers(settings: Settings, announce: Callable[[str, str], None]) -> int:
     """Runs workers until SIGTERM or SIGINT; returns the exit code, 1 if a worker was killed.
 
     ``announce`` is called with the client and admin URLs when all workers accept connections.
@@ -49,7 +47,8 @@ async def supervise_workers(
     reserved_sockets = reserve_port(server.host, server.port, "SERVER__PORT")
     port = find_bound_port(reserved_sockets)
     with _create_socket_folder() as folder:
-        start = str(config_file) if config_file else None, port
+        file = settings.config_file.path
+        start = str(file) if file else None, port
         workers = [
             # The number, which is a label of its metrics, stays when it is replaced.
             Worker(WorkerStart(*start, admin_socket=str(folder / str(number))))
