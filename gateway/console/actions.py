@@ -20,9 +20,7 @@ from gateway.operator.interruptions import (
     resolve_freeze_scope,
     resolve_window_key,
 )
-from gateway.operator.mode_switches import (
-    plan_switch,
-)
+from gateway.operator.mode_switches import plan_switch
 from gateway.operator.usage import group_usage_by_key
 from gateway.storage import Tenant
 from gateway.storage.audit_log import describe_scope, is_tenant_in_scope
@@ -69,7 +67,7 @@ class Plan:
     """An action to confirm.
 
     ``columns`` has the class of each column of ``rows``, which are what the action affects.
-    ``execute`` returns a false value if another operator has done the same meanwhile.
+    ``execute`` returns False or 0 if another operator has done the same meanwhile.
     """
 
     title: str
@@ -154,19 +152,20 @@ async def _plan_mode_switch(dependencies: ConsoleDependencies, fields: Fields) -
     ]
     if not key:
         effects.append("Keys of the merchant that had their own mode get this one.")
-
-    async def execute() -> bool:
-        await switch.execute(store)
-        return True
-
     rows = await _load_affected_key_rows(
         dependencies,
         lambda owner, name: any(
             owner == scope.owner and scope.key in ("", name) for scope in switch.scopes
         ),
     )
-    title = f"Switch {switch.subject} to {mode}"
-    return Plan(title, effects, f"Switch to {mode}", KEY_COLUMNS, rows, execute)
+    return Plan(
+        f"Switch {switch.subject} to {mode}",
+        effects,
+        f"Switch to {mode}",
+        KEY_COLUMNS,
+        rows,
+        lambda: switch.execute(store),
+    )
 
 
 async def _plan_brownout_start(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
@@ -182,11 +181,6 @@ async def _plan_brownout_start(dependencies: ConsoleDependencies, fields: Fields
     window = create_window(now, period, merchant, key, operations)
     window = resolve_window_key(window, await load_listed_keys(store))
     users = await load_usage_affected_by_window(store, window)
-
-    async def execute() -> bool:
-        await insert_brownout(store, window)
-        return True
-
     return Plan(
         f"Start a brownout: {describe_window_scope(window)}",
         [REFUSING_EFFECT.format(minutes=minutes)],
@@ -196,7 +190,7 @@ async def _plan_brownout_start(dependencies: ConsoleDependencies, fields: Fields
             [user.merchant, user.environment, user.key, user.operation, f"{user.requests:,}"]
             for user in sorted(users, key=lambda user: -user.requests)
         ],
-        execute,
+        lambda: insert_brownout(store, window),
         is_disruptive=True,
     )
 
@@ -245,6 +239,6 @@ async def plan_action(dependencies: ConsoleDependencies, fields: Fields) -> Plan
 async def execute_action(dependencies: ConsoleDependencies, fields: Fields) -> Plan:
     """Plans an action again and carries it out; raises REFUSALS."""
     plan = await plan_action(dependencies, fields)
-    if not await plan.execute():
+    if await plan.execute() == 0:
         raise ActionRefused("Nothing changed: it is so already.")
     return plan

@@ -10,11 +10,7 @@ from aiohttp import web
 from gateway.auth.key_rows import load_listed_keys
 from gateway.config.sections import Deprecation
 from gateway.console.pages import Page
-from gateway.operator.usage import (
-    KeyUsage,
-    group_usage_by_key,
-    map_operations_to_replacement_calls,
-)
+from gateway.operator.usage import group_usage_by_key, map_operations_to_replacement_calls
 from gateway.storage.request_counts import load_usage_summaries
 
 PERIOD_DAYS = 60
@@ -52,6 +48,11 @@ class MigrationPage(Page):
         since = today - timedelta(days=PERIOD_DAYS - 1)
         keys = group_usage_by_key(await load_usage_summaries(store, since))
         left = [usage for usage in keys if usage.key]
+        signed = [
+            usage
+            for usage in keys
+            if not usage.key and any(row.operation == SIGNED_OPERATION for row in usage.operations)
+        ]
         recent_since = now - RECENT_PERIOD
         recent = sum(usage.last_at > recent_since for usage in left)
         # Keys that are still in use come first.
@@ -71,16 +72,8 @@ class MigrationPage(Page):
             recent=recent,
             recent_since=recent_since,
             keys=active,
-            signed=sorted(
-                filter(_is_usage_of_signed_interface, keys), key=lambda usage: -usage.requests
-            ),
+            signed=sorted(signed, key=lambda usage: -usage.requests),
             # Requests without a known key are counted without a merchant.
             unknown=next((usage for usage in keys if not usage.owner.merchant), None),
             becomes=map_operations_to_replacement_calls(),
         )
-
-
-def _is_usage_of_signed_interface(use: KeyUsage) -> bool:
-    return not use.key and any(
-        operation.operation == SIGNED_OPERATION for operation in use.operations
-    )

@@ -37,17 +37,7 @@ MAX_BROWNOUTS = 20
 MAX_AFFECTED = 50
 
 FIELDS = frozenset(
-    [
-        "do",
-        "merchant",
-        "environment",
-        "key",
-        "group",
-        "mode",
-        "minutes",
-        "operation",
-        "id",
-    ]
+    ["do", "merchant", "environment", "key", "group", "mode", "minutes", "operation", "id"]
 )
 """The fields of the forms, which the form of a confirmation repeats."""
 
@@ -57,11 +47,7 @@ class TrafficControlPage(Page):
         store, now = self._store, self._store.clock()
         keys = [key for key in await load_listed_keys(store) if key.revoked_at is None]
         brownouts = [
-            (
-                brownout,
-                describe_window_state(brownout, now),
-                describe_window_scope(brownout),
-            )
+            (brownout, describe_window_state(brownout, now), describe_window_scope(brownout))
             # The newest come first, because the list is cut off.
             for brownout in reversed(await list_brownouts(store))
         ]

@@ -83,6 +83,8 @@ async def _list_switched_environments(store: Store, modes: Collection[str]) -> s
 
 def create_readiness_checks(settings: Settings, backends: Backends) -> dict[str, Check]:
     store, limits = backends.store, backends.rate_limiter
+    addresses = settings.environments.map_base_urls_by_environment()
+    egress = build_egress_by_environment(settings, addresses)
 
     async def find_database_problem() -> str | None:
         try:
@@ -93,63 +95,47 @@ def create_readiness_checks(settings: Settings, backends: Backends) -> dict[str,
         # process writes a heartbeat every few seconds.
         return str(store.database.write_error) if store.database.write_error else None
 
-    addresses = settings.environments.map_base_urls_by_environment()
-    egress_by_environment = build_egress_by_environment(settings, addresses)
+    async def find_environment_problem(name: str) -> str | None:
+        if await _find_origin_status(addresses[name], egress[name]):
+            return None
+        return (
+            "the service is down: base_url does not answer, and clients get 500; check the network "
+            "and TLS"
+        )
 
-    def create_environment_check(name: str) -> Check:
-        async def find_environment_problem() -> str | None:
-            return (
-                None
-                if await _find_origin_status(addresses[name], egress_by_environment[name])
-                else "the service is down: base_url does not answer, and clients get 500; check "
-                "the network and TLS"
-            )
-
-        return find_environment_problem
+    async def find_service_problem(name: str) -> str | None:
+        if backends.breakers.map_environments_to_states()[name] != "closed":
+            return OPEN_BREAKER.format(service="service", effect="clients get 500")
+        return backends.upstream.problems.describe_problem(name)
 
     return {
         "state": find_database_problem,
         "limits": limits.find_limiter_problem,
-        **{f"environments.{name}": create_environment_check(name) for name in addresses},
-        **_create_service_checks(settings, backends),
+        **{f"environments.{name}": partial(find_environment_problem, name) for name in addresses},
+        **{f"service.{name}": partial(find_service_problem, name) for name in addresses},
+        **_create_legacy_checks(settings, backends),
     }
 
 
-def _create_service_checks(settings: Settings, backends: Backends) -> dict[str, Check]:
-    """Creates checks of what the services do with the gateway's requests."""
-    store = backends.store
+def _create_legacy_checks(settings: Settings, backends: Backends) -> dict[str, Check]:
+    addresses = settings.environments.map_legacy_base_urls_by_environment()
+    egress = build_egress_by_environment(settings, addresses)
+    forwarding_modes = settings.comparing.forwarding_modes
 
-    def create_service_check(name: str) -> Check:
-        async def find_service_problem() -> str | None:
-            if backends.breakers.map_environments_to_states()[name] != "closed":
-                return OPEN_BREAKER.format(service="service", effect="clients get 500")
-            return backends.upstream.problems.describe_problem(name)
+    async def find_legacy_problem(name: str) -> str | None:
+        if name not in await _list_switched_environments(backends.store, (FORWARD, COMPARE)):
+            return None
+        if name not in await _list_switched_environments(backends.store, forwarding_modes):
+            effect = "no answers are compared"
+        else:
+            effect = "the keys that it answers (`payout-gateway modes list`) get 500"
+        if backends.legacy_breakers.map_environments_to_states()[name] != "closed":
+            return OPEN_BREAKER.format(service="legacy service", effect=effect)
+        if await _find_origin_status(addresses[name], egress[name]):
+            return None
+        return f"the legacy service is down: legacy_base_url does not answer; {effect}"
 
-        return find_service_problem
-
-    environments = settings.environments.map_configured_environments_by_name()
-    legacy_addresses = settings.environments.map_legacy_base_urls_by_environment()
-    legacy_egress = build_egress_by_environment(settings, legacy_addresses)
-
-    def create_legacy_check(name: str) -> Check:
-        async def find_legacy_problem() -> str | None:
-            if name not in await _list_switched_environments(store, (FORWARD, COMPARE)):
-                return None
-            forwarding_modes = settings.comparing.forwarding_modes
-            if name not in await _list_switched_environments(store, forwarding_modes):
-                effect = "no answers are compared"
-            else:
-                effect = "the keys that it answers (`payout-gateway modes list`) get 500"
-            if backends.legacy_breakers.map_environments_to_states()[name] != "closed":
-                return OPEN_BREAKER.format(service="legacy service", effect=effect)
-            if await _find_origin_status(legacy_addresses[name], legacy_egress[name]):
-                return None
-            return f"the legacy service is down: legacy_base_url does not answer; {effect}"
-
-        return find_legacy_problem
-
-    checks = {f"service.{name}": create_service_check(name) for name in environments}
-    return checks | {f"legacy.{name}": create_legacy_check(name) for name in legacy_addresses}
+    return {f"legacy.{name}": partial(find_legacy_problem, name) for name in addresses}
 
 
 async def _find_origin_status(origin: str, egress: Egress) -> int | None:
