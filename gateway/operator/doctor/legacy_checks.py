@@ -9,9 +9,9 @@ from multidict import CIMultiDict
 
 from gateway.config.settings import Settings
 from gateway.operator.doctor.findings import Finding, advise_on_unreachable_address
+from gateway.operator.mode_switches import list_switched_keys
 from gateway.payloads import json_codec
 from gateway.storage import Store
-from gateway.storage.mode_rows import TRANSLATE, list_mode_switches
 from gateway.upstream.client import create_circuit_breakers
 from gateway.upstream.http_connection import USER_AGENT, ResponseLost
 from gateway.upstream.passthrough import (
@@ -28,11 +28,7 @@ MAX_BODY_BYTES = 1 << 20
 
 async def check_legacy_services(settings: Settings, store: Store) -> list[Finding]:
     """Checks each environment in which a key is switched to `forward` or `compare`."""
-    switched_environments = {
-        switch.tenant.environment
-        for switch in await list_mode_switches(store)
-        if switch.mode != TRANSLATE
-    }
+    switched_environments = {*await list_switched_keys(store)}
     base_urls = settings.environments.map_legacy_base_urls_by_environment()
     origins = {name: url for name, url in base_urls.items() if name in switched_environments}
     findings = [

@@ -32,13 +32,8 @@ def check_configuration(settings: Settings) -> Iterator[Finding]:
     except ConfigurationError as error:
         for problem in error.problems:
             description, _, advice = problem.partition("; ")
-            yield Finding(
-                ALL_ENVIRONMENTS,
-                "configuration",
-                "error",
-                description,
-                advice or "correct the setting, then run `check`",
-            )
+            advice = advice or "correct the setting, then run `check`"
+            yield Finding(ALL_ENVIRONMENTS, "configuration", "error", description, advice)
     else:
         yield Finding(ALL_ENVIRONMENTS, "configuration", "ok", "valid")
 
@@ -59,14 +54,9 @@ def check_tls_certificate_expiry(server: Server) -> Iterator[Finding]:
         yield Finding(ALL_ENVIRONMENTS, check_name, "error", description, advice)
     # Browsers fetch a missing intermediate certificate, but most HTTP libraries do not.
     elif len(chain) == 1 and chain[0].issuer != chain[0].subject:
+        description += f"; {file} contains no intermediate certificate"
         advice = "append the intermediate certificates, if there are any"
-        yield Finding(
-            ALL_ENVIRONMENTS,
-            check_name,
-            "warning",
-            f"{description}; {file} contains no intermediate certificate",
-            advice,
-        )
+        yield Finding(ALL_ENVIRONMENTS, check_name, "warning", description, advice)
     else:
         yield Finding(ALL_ENVIRONMENTS, check_name, "ok", description)
 
@@ -82,15 +72,8 @@ async def check_state_writable_and_current(settings: Settings, store: Store) -> 
     """Checks that the state is writable and not an older copy. Raises StoreUnavailable."""
     await _check_database_writable(store)
     if await is_restored(store, settings.state.restore_mark_path):
-        return [
-            Finding(
-                ALL_ENVIRONMENTS,
-                "state",
-                "error",
-                f"{RESTORED_MESSAGE}: no batch is started on it",
-                RESTORED_ADVICE,
-            )
-        ]
+        description = f"{RESTORED_MESSAGE}: no batch is started on it"
+        return [Finding(ALL_ENVIRONMENTS, "state", "error", description, RESTORED_ADVICE)]
     # Before the first write there is no mark that an older copy could be behind.
     is_new = (await load_restore_state(store)).mark == NO_MARK
     history = (
@@ -125,30 +108,21 @@ async def _check_database_writable(store: Store) -> None:
 
 async def check_freezes_and_brownouts(store: Store) -> list[Finding]:
     """Reports freezes and brownouts that may have been forgotten. Raises StoreUnavailable."""
-    now = store.clock()
-    active_brownouts = [
-        brownout
-        for brownout in await list_planned_and_active_brownouts(store, now)
-        if brownout.begins_at <= now
-    ]
+    now, freezes = store.clock(), await list_freezes(store)
+    brownouts = await list_planned_and_active_brownouts(store, now)
     return [
-        *map(_build_freeze_finding, await list_freezes(store)),
-        *map(_build_brownout_finding, active_brownouts),
+        *map(_build_freeze_finding, freezes),
+        *(_build_brownout_finding(each) for each in brownouts if each.begins_at <= now),
     ]
 
 
-def _build_freeze_finding(frozen_scope: Freeze) -> Finding:
-    options = [f"--merchant {frozen_scope.scope.merchant}"] if frozen_scope.scope.merchant else []
-    options += (
-        [f"--environment {frozen_scope.scope.environment}"]
-        if frozen_scope.scope.environment
-        else []
-    )
-    description = f"writes have been frozen since {frozen_scope.since:%Y-%m-%d %H:%M} UTC: {describe_scope(frozen_scope.scope)}"
+def _build_freeze_finding(freeze: Freeze) -> Finding:
+    scope, since = freeze.scope, f"{freeze.since:%Y-%m-%d %H:%M} UTC"
+    options = [f"--{name} {value}" for name, value in scope._asdict().items() if value]
+    description = f"writes have been frozen since {since}: {describe_scope(scope)}"
     advice = f"to resume them, run `payout-gateway unfreeze {' '.join(options) or '--all'}`"
-    return Finding(
-        frozen_scope.scope.environment or ALL_ENVIRONMENTS, "freeze", "warning", description, advice
-    )
+    environment = scope.environment or ALL_ENVIRONMENTS
+    return Finding(environment, "freeze", "warning", description, advice)
 
 
 def _build_brownout_finding(brownout: Brownout) -> Finding:
