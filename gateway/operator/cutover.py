@@ -18,11 +18,7 @@ from msgspec import structs
 from gateway.auth.keys import ApiKey
 from gateway.config.settings import Settings
 from gateway.operator.ledger_reconciliation import open_flow_executor
-from gateway.operator.legacy_reads import (
-    LegacyReader,
-    LegacyReadFailed,
-    ReadBudget,
-)
+from gateway.operator.legacy_reads import LegacyReader, LegacyReadFailed, ReadBudget
 from gateway.operator.mode_switches import IMPORT_RECORD
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.id_rows import IdCollisionError, load_current_ids_by_legacy_id, save_legacy_ids
@@ -120,9 +116,7 @@ class CutoverImport:
 
         rows = self._reads.iter_rows("/batches", "batches")
         await self._import_rows(rows, import_batch_row, "batch", progress)
-        if not self._options.dry_run:
-            record = CompareAndSet(*IMPORT_RECORD, {"at": self._store.clock().isoformat()})
-            await self._compare_and_set_record(record)
+        await self._save(CompareAndSet(*IMPORT_RECORD, {"at": self._store.clock().isoformat()}))
         missing_batches = await self._unmark_batches_missing_at_legacy()
         routing_marks = await self._ledger.load_facts_by_id(self._owner, ROUTING_KIND)
         unmarked = self._report.moved_batches + missing_batches if self._options.dry_run else 0
@@ -132,11 +126,7 @@ class CutoverImport:
         return self._report
 
     async def _import_rows(
-        self,
-        rows: AsyncIterator[JSON],
-        import_row: Any,
-        kind: str,
-        progress: ProgressCallback,
+        self, rows: AsyncIterator[JSON], import_row: Any, kind: str, progress: ProgressCallback
     ) -> None:
         """Imports rows concurrently. A row that fails is reported; the others continue."""
         slots = asyncio.Semaphore(MAX_CONCURRENT_ROWS)
@@ -188,12 +178,9 @@ class CutoverImport:
 
     async def _import_recipient(self, row: JSON) -> None:
         if "payout" not in row:  # a list may omit fields
-            recipient = (await self._reads.fetch_object(f"/recipients/{row['id']}") or {}).get(
-                "recipient"
-            )
-            if recipient is None:
+            answer = await self._reads.fetch_object(f"/recipients/{row['id']}") or {}
+            if (row := answer.get("recipient")) is None:
                 return  # deleted meanwhile
-            row = recipient
         legacy_id = str(row["id"])
         ids = await self._load_current_ids_by_legacy_id([legacy_id])
         row_with_current_id = {**row, "id": ids.get(legacy_id, legacy_id)}
@@ -216,15 +203,8 @@ class CutoverImport:
             result = EQUAL
         else:
             result = NEW if imported is None else CHANGED
-            if not self._options.dry_run:
-                await self._compare_and_set_record(
-                    CompareAndSet(
-                        "recipient",
-                        id_,
-                        {**facts, "imported": dict(facts)},
-                        expected=current_values,
-                    )
-                )
+            facts = {**facts, "imported": dict(facts)}
+            await self._save(CompareAndSet("recipient", id_, facts, expected=current_values))
         self._count_result("recipients", result)
 
     # Batches
@@ -265,32 +245,22 @@ class CutoverImport:
         id_, facts, entries = match["current"], match["facts"], match["entries"]
         stored = await self._ledger.load(self._owner, "batch", id_)
         redirect = await self._ledger.load(self._owner, "alias", id_)
-        if (
-            redirect.get("abandoned")
-            or redirect.get("id")
-            or (stored and not is_unchanged_import(stored))
-        ):
+        is_redirected = redirect.get("abandoned") or redirect.get("id")
+        if is_redirected or (stored and not is_unchanged_import(stored)):
             self._count_result("batches", KEPT)
             return
         stored_entries = (await self._ledger.load(self._owner, "payments", id_)).get("entries")
-        if (
-            stored
-            and stored_entries == entries
-            and facts == {name: stored.get(name) for name in facts}
-        ):
+        stored_facts = {name: stored.get(name) for name in facts}
+        if stored and (stored_facts, stored_entries) == (facts, entries):
             self._count_result("batches", EQUAL)
             return
         version = (stored.get("version") or 0) + 1
         # A concurrent edit by a client wins: the imported data is older.
         record_facts = {**facts, "version": version, "imported": version}
         try:
-            if not self._options.dry_run:
-                await self._compare_and_set_record(
-                    structs.replace(
-                        build_batch_record(id_, record_facts, entries),
-                        expected=build_unchanged_batch_condition(stored),
-                    )
-                )
+            record = build_batch_record(id_, record_facts, entries)
+            condition = build_unchanged_batch_condition(stored)
+            await self._save(structs.replace(record, expected=condition))
         # A client changed the batch since it was read.
         except Conflict:
             self._count_result("batches", KEPT)
@@ -304,32 +274,28 @@ class CutoverImport:
             return
         if await self._ledger.load(self._owner, ROUTING_KIND, legacy_id):
             self._report.moved_batches += 1
-            if not self._options.dry_run:
-                await self._compare_and_set_record(CompareAndSet(ROUTING_KIND, legacy_id, NO_MARK))
+            await self._save(CompareAndSet(ROUTING_KIND, legacy_id, NO_MARK))
 
     async def _unmark_batches_missing_at_legacy(self) -> int:
         """Unmarks batches that the legacy service no longer has, and returns their number."""
         missing_count = 0
         for legacy_id in await self._ledger.load_facts_by_id(self._owner, ROUTING_KIND):
             try:
-                if legacy_id in self._listed_batch_ids or await self._is_found_at_legacy_service(
-                    legacy_id
-                ):
+                if await self._is_found_at_legacy_service(legacy_id):
                     continue
             except LegacyReadFailed as error:
                 self._report_unmapped("batch", legacy_id, str(error))
                 continue
             missing_count += 1
-            if not self._options.dry_run:
-                await self._compare_and_set_record(CompareAndSet(ROUTING_KIND, legacy_id, NO_MARK))
+            await self._save(CompareAndSet(ROUTING_KIND, legacy_id, NO_MARK))
         return missing_count
 
     async def _is_found_at_legacy_service(self, legacy_id: str) -> bool:
         """Whether the legacy service has the batch. Clients choose the ids that get marked, so one
         may be malformed.
         """
-        if not ID_PATTERN.fullmatch(legacy_id):
-            return False
+        if legacy_id in self._listed_batch_ids or not ID_PATTERN.fullmatch(legacy_id):
+            return legacy_id in self._listed_batch_ids
         return await self._reads.fetch_object(f"/batches/{legacy_id}") is not None
 
     # Saving
@@ -349,8 +315,9 @@ class CutoverImport:
             {NEW: len(new_ids), EQUAL: len(differing_ids) - len(new_ids)}
         )
 
-    async def _compare_and_set_record(self, record: CompareAndSet) -> None:
-        await self._ledger.compare_and_set_all(self._owner, [record])
+    async def _save(self, record: CompareAndSet) -> None:
+        if not self._options.dry_run:
+            await self._ledger.compare_and_set_all(self._owner, [record])
 
 
 @asynccontextmanager

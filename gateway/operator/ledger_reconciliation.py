@@ -294,36 +294,25 @@ class Reconciler:
     ) -> list[Any]:
         """Returns the differences that still exist a moment later."""
         # A change in progress looks like a difference until it is complete.
-        transient = [
-            difference for difference in differences if difference["kind"] in TRANSIENT_KINDS
-        ]
-        if not transient:
-            return [*differences]
+        lasting = [each for each in differences if each["kind"] not in TRANSIENT_KINDS]
+        if len(lasting) == len(differences):
+            return lasting
         await asyncio.sleep(RECHECK_SECONDS)
-        differences_now = (await self._run_flow(check)).body["differences"]
-        return [
-            *(difference for difference in differences if difference not in transient),
-            *differences_now,
-        ]
+        return [*lasting, *(await self._run_flow(check)).body["differences"]]
 
     def _report_unknown_batches(
         self, check: ObjectCheck, answer: Answer, report: ReconciliationReport
     ) -> None:
         if answer.body["listed"] is None:
-            problem = (
-                "the service does not list batches, so batches without a record here cannot "
-                "be found"
+            problem = "the service does not list batches, so batches without a record here cannot be found"
+            finding = Finding(
+                check.owner, "unlisted", "batches", problem, "nothing can be done here"
             )
-            advice = "nothing can be done here"
-            report.tenants_without_list.append(
-                Finding(check.owner, "unlisted", "batches", problem, advice)
-            )
+            report.tenants_without_list.append(finding)
             return
         for id_, status in answer.body["unknown"].items():
-            problem = (
-                f"the service lists it ({status or 'no status'}), but the gateway has no "
-                "record of it"
-            )
+            shown = status or "no status"
+            problem = f"the service lists it ({shown}), but the gateway has no record of it"
             advice = "no action needed if it was created elsewhere"
             report.unknown_batches.append(Finding(check.owner, "unknown", id_, problem, advice))
 
@@ -346,9 +335,8 @@ class Reconciler:
         for attempts_left in reversed(range(MAX_READ_ATTEMPTS)):
             try:
                 # Read again for each attempt.
-                busy = (
-                    {"is_busy": await self._is_busy(check)} if check.counted_as == "batches" else {}
-                )
+                is_batch = check.counted_as == "batches"
+                busy = {"is_busy": await self._is_busy(check)} if is_batch else {}
                 return await self._executor.execute(check.build_flow(**busy), caller)
             # A client changed the object while it was read.
             except Conflict:
@@ -358,10 +346,8 @@ class Reconciler:
                 if refused.status != 429 or not attempts_left:
                     raise
                 # The service's rate limit is shared with clients, so back off.
-                retry_after = refused.retry_after or ""
-                await asyncio.sleep(
-                    min(int(retry_after) if retry_after.isdecimal() else 1, MAX_WAIT_SECONDS)
-                )
+                given = refused.retry_after or ""
+                await asyncio.sleep(min(int(given) if given.isdecimal() else 1, MAX_WAIT_SECONDS))
         # Not reached: the last attempt returns or raises.
         raise AssertionError
 

@@ -8,6 +8,7 @@ is deleted.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -85,16 +86,12 @@ class RetentionTask(PeriodicTask):
     async def _delete_all_expired(self) -> None:
         # Each step checks whether the gateway is stopping, so that shutdown does not wait for a
         # sweep.
-        deleted_counts = await delete_expired_data(
-            self._store, self._settings, lambda: self.is_stopping
-        )
+        deleted = await delete_expired_data(self._store, self._settings, lambda: self.is_stopping)
         await delete_old_request_counts(self._store)
         await delete_expired_signed_changes(self._store, lambda: self.is_stopping)
-        if any(deleted_counts.values()):
-            log.info(
-                "retention_deleted",
-                **{f"{name}_rows": count for name, count in deleted_counts.items()},
-            )
+        if any(deleted.values()):
+            counts = {f"{name}_rows": count for name, count in deleted.items()}
+            log.info("retention_deleted", **counts)
 
 
 # Expiry
@@ -145,12 +142,8 @@ async def _delete_old_operations(store: Store, before: datetime) -> int:
     newest_number = select(func.max(operations.c.number)).scalar_subquery()
     # Numbers increase with the start time, so the oldest come first. Limited: there may be
     # millions.
-    oldest = (
-        select(operations.c.id)
-        .order_by(operations.c.number)
-        .limit(MAX_OPERATIONS_EXAMINED)
-        .subquery()
-    )
+    by_number = select(operations.c.id).order_by(operations.c.number)
+    oldest = by_number.limit(MAX_OPERATIONS_EXAMINED).subquery()
     is_expired = and_(
         operations.c.id.in_(select(oldest.c.id)),
         operations.c.state.in_((ANSWERED, UNDONE)),
@@ -274,21 +267,16 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
     await _wait_for_unfinished_operations(store, owner)
     answers = await _count_stored_answers(store, owner, recipient_ids)
     payments_by_batch = await ledger.load_facts_by_id(owner, "payments")
-    recipient_payments = {
-        batch: [
-            entry
-            for entry in facts.get("entries", [])
-            if entry["recipient"].get("id") in recipient_ids
-        ]
+    payment_counts = Counter(
+        batch
         for batch, facts in payments_by_batch.items()
-    }
-    recipient_payments = {
-        batch: entries for batch, entries in recipient_payments.items() if entries
-    }
+        for entry in facts.get("entries", [])
+        if entry["recipient"].get("id") in recipient_ids
+    )
     # The payments of a draft are still to be sent, and the service needs the memo and the name.
     draft_batches = [
         batch
-        for batch in recipient_payments
+        for batch in payment_counts
         if not _is_batch_settled(await ledger.load(owner, "batch", batch))
     ]
     if draft_batches:
@@ -297,14 +285,12 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
             "remove the payments, or start or delete the batches first"
         )
     # Each batch with a compare-and-set: a client may edit it right now.
-    for batch in recipient_payments:
+    for batch in payment_counts:
         await _strip_recipient_data_from_batch(ledger, owner, batch, recipient_ids)
-    facts = sum(
-        [
-            await _delete_personal_recipient_facts(ledger, owner, name)
-            for name in sorted(recipient_ids)
-        ]
-    )
+    fact_counts = [
+        await _delete_personal_recipient_facts(ledger, owner, name)
+        for name in sorted(recipient_ids)
+    ]
 
     async def record_erasure(tx: Transaction) -> None:
         await increment_change_count(tx, build_erasure_count_name(owner))
@@ -312,9 +298,7 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
 
     # Last: if a step above fails, the audit log must not say that the data was erased.
     await store.write(record_erasure)
-    return ErasureCounts(
-        sum(map(len, recipient_payments.values())), len(recipient_payments), facts, answers
-    )
+    return ErasureCounts(payment_counts.total(), len(payment_counts), sum(fact_counts), answers)
 
 
 async def _load_all_ids_of_recipient(store: Store, owner: Tenant, recipient: str) -> frozenset[str]:
@@ -331,10 +315,8 @@ async def _wait_for_unfinished_operations(store: Store, owner: Tenant) -> None:
     its recipient may not be known yet. Raises ActionRefused if they do not end in time.
     """
     repository = OperationRepository(store, ObjectStateStore(store))
-    waited_seconds, unfinished_ids = (
-        0.0,
-        {record.id for record in await repository.list_unfinished() if record.tenant == owner},
-    )
+    unfinished = await repository.list_unfinished()
+    unfinished_ids, waited_seconds = {each.id for each in unfinished if each.tenant == owner}, 0.0
     while unfinished_ids and waited_seconds < UNFINISHED_TIMEOUT_SECONDS:
         await asyncio.sleep(PAUSE_SECONDS)
         waited_seconds += PAUSE_SECONDS
@@ -357,18 +339,14 @@ async def _strip_recipient_data_from_batch(
     entries: Sequence[Mapping[str, Any]]
     batch_facts = await ledger.load(owner, "batch", batch)
     entries = (await ledger.load(owner, "payments", batch)).get("entries", [])
-    stripped_entries = map_rows(
-        lambda entry: (
-            strip_personal_data_from_payment(entry)
-            if entry["recipient"].get("id") in names
-            else entry
-        ),
-        entries,
-    )
+
+    def strip_if_of_recipient(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        is_of_recipient = entry["recipient"].get("id") in names
+        return strip_personal_data_from_payment(entry) if is_of_recipient else entry
+
+    facts = {"entries": map_rows(strip_if_of_recipient, entries)}
     try:
-        await _save_payments_of_unchanged_batch(
-            ledger, owner, batch, batch_facts, {"entries": stripped_entries}
-        )
+        await _save_payments_of_unchanged_batch(ledger, owner, batch, batch_facts, facts)
     except Conflict:
         raise ActionRefused(f"batch {batch} is being changed right now; try again") from None
 
