@@ -181,14 +181,9 @@ def decrypt_credentials(row: AnyRow, tenant: Tenant, encryption: EncryptionKeys)
 async def replace_credentials(store: Store, tenant: Tenant, credentials: Credentials) -> None:
     """Replaces a tenant's credentials, and deletes the old secret; raises AccessKeyTaken."""
     # The context binds the ciphertext to its tenant: moved to another row it cannot be decrypted.
-    encrypted_secret = store.encryption.encrypt(
-        credentials.secret_key, build_secret_encryption_context(tenant)
-    )
-    new = {
-        "access_key": credentials.access_key,
-        "secret": encrypted_secret,
-        "created_at": store.clock(),
-    }
+    context = build_secret_encryption_context(tenant)
+    secret = store.encryption.encrypt(credentials.secret_key, context)
+    new = {"access_key": credentials.access_key, "secret": secret, "created_at": store.clock()}
 
     async def replace(tx: Transaction) -> None:
         change = await increment_key_change_count(tx)
@@ -221,12 +216,8 @@ async def fetch_key_change_count(tx: Transaction) -> int:
 async def fetch_keys_changed_since(tx: Transaction, count: int) -> Sequence[AnyRow]:
     """Selects changed keys with their credentials, also revoked ones."""
     # Includes revoked keys, because the caller must remove those from its cache.
-    query = (
-        select(*_KEY_COLUMNS)
-        .join_from(api_keys, tenant_credentials)
-        .where(api_keys.c.changed > count)
-    )
-    return await tx.fetch(query)
+    query = select(*_KEY_COLUMNS).join_from(api_keys, tenant_credentials)
+    return await tx.fetch(query.where(api_keys.c.changed > count))
 
 
 async def fetch_active_key_and_change_count(
@@ -237,15 +228,12 @@ async def fetch_active_key_and_change_count(
     Also returns the change count as of this result, in the same statement, because a key could
     change between two.
     """
-    hash_condition = or_(
-        *(
-            and_(api_keys.c.hash_key_id == key_id, api_keys.c.key_hash == value)
-            for key_id, value in digests
-        )
+    conditions = (
+        and_(api_keys.c.hash_key_id == key_id, api_keys.c.key_hash == value)
+        for key_id, value in digests
     )
-    keys, count = await _fetch_keys_and_change_count(
-        tx, and_(hash_condition, api_keys.c.revoked_at.is_(None))
-    )
+    is_active_key = and_(or_(*conditions), api_keys.c.revoked_at.is_(None))
+    keys, count = await _fetch_keys_and_change_count(tx, is_active_key)
     return (keys[0] if keys else None), count
 
 

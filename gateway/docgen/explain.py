@@ -111,11 +111,9 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
     legacy_query = spelling.translate_to_neutral(operation.query_shape, parse_query(query))
     explanation = Explanation(operation, list(iterate_json_leaves(legacy_body)))
     try:
-        body, problems = (
-            (None, ())
-            if operation.body_shape is None
-            else request_bodies.parse_body(operation.body_shape, legacy_body)
-        )
+        body, problems = None, tuple[Problem, ...]()
+        if operation.body_shape is not None:
+            body, problems = request_bodies.parse_body(operation.body_shape, legacy_body)
         request = Request(
             now=datetime.now(UTC),
             # A constant, so that the same request is explained with the same ids again.
@@ -147,15 +145,10 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
 
 def _explain_field_rejection(refusal: ErrorAnswer, name: str) -> str:
     """Explains why no call contains a field: it, or another one, makes the request invalid."""
-    problem = next(
-        (
-            candidate
-            for candidate in refusal.problems
-            if candidate.field and is_field_path_within(name, candidate.field)
-        ),
-        None,
-    )
-    return f"rejected: {problem.message}" if problem else "the request is rejected"
+    for problem in refusal.problems:
+        if problem.field and is_field_path_within(name, problem.field):
+            return f"rejected: {problem.message}"
+    return "the request is rejected"
 
 
 def _decode_body(operation: Operation, data: bytes) -> JSON:
@@ -217,6 +210,11 @@ def _build_explained_call(call: Call, request: Request, settings: Settings) -> E
         if call.body is None
         else spelling.translate_from_neutral(endpoint.body_shape, call.body)
     )
+    query = spelling.translate_from_neutral(endpoint.query_shape, dict(call.query))
+    fields = [
+        replace(origin, field=spelling.translate_field_path(endpoint.body_shape, origin.field))
+        for origin in _iter_body_origins(call, request.body)
+    ]
     target = TargetBuilder(vocabulary).build(call, endpoint)
     is_query_signed = settings.upstream.signed_target == "path-and-query"
     # Like the upstream client: "auto" starts without the query.
@@ -228,17 +226,7 @@ def _build_explained_call(call: Call, request: Request, settings: Settings) -> E
         _find_document_section_of_path(call.path),
         endpoint.is_optional,
         body,
-        tuple(
-            replace(origin, field=spelling.translate_field_path(endpoint.body_shape, origin.field))
-            for origin in _iter_body_origins(call, request.body)
-        )
-        + tuple(
-            _iter_query_origins(
-                call,
-                request,
-                spelling.translate_from_neutral(endpoint.query_shape, dict(call.query)),
-            )
-        ),
+        (*fields, *_iter_query_origins(call, request, query)),
         f"{TIMESTAMP_PLACEHOLDER}\n{call.method}\n{signed_target}\n{body_text}\n",
     )
 
@@ -264,9 +252,8 @@ def _iter_body_origins(call: Call, legacy_body: JSON) -> Iterator[FieldOrigin]:
         elif values_by_field[source_field] != value:
             yield FieldOrigin(name, value, source_field, "translated")
         else:
-            yield FieldOrigin(
-                name, value, source_field, "same" if source_field == name else "renamed"
-            )
+            rule = "same" if source_field == name else "renamed"
+            yield FieldOrigin(name, value, source_field, rule)
 
 
 def _iter_query_origins(
@@ -283,13 +270,9 @@ def _iter_query_origins(
             # The client's value may differ: it pages the gateway's list, not the service's.
             source_field = None  # the gateway chooses its own paging
         if source_field is None and name == "email":  # a payment's recipient is looked up by email
+            leaves = iterate_json_leaves(request.body)
             source_field = next(
-                (
-                    candidate
-                    for candidate, held_value in iterate_json_leaves(request.body)
-                    if held_value == value
-                ),
-                None,
+                (field for field, held_value in leaves if held_value == value), None
             )
             given_value = value
         if source_field is None:

@@ -160,11 +160,8 @@ class LegacyCodec:
 
         For a long request, only the ids in the path: they name the object that it changes.
         """
-        if (
-            context.caller is None
-            or not current_ids
-            or not cast("Operation", context.operation).is_write
-        ):
+        is_write = cast("Operation", context.operation).is_write
+        if context.caller is None or not current_ids or not is_write:
             return {}
         # Limited to the ids in the path, because a long body may have hundreds of thousands.
         if context.caller.is_long:
@@ -227,11 +224,11 @@ class LegacyCodec:
             context.notices = answer.notices
         is_long = caller is not None and caller.is_long and json_codec.has_rows(body)
         if caller is not None:
-            client_ids = (
-                None
-                if is_long
-                else self._find_cached_client_ids(context, caller, operation.answer_shape, body)
-            )
+            client_ids = None
+            if not is_long:
+                client_ids = self._find_cached_client_ids(
+                    context, caller, operation.answer_shape, body
+                )
             if client_ids is None:
                 client_ids = await self._map_ids_in_response_to_client_ids(
                     context, caller, operation.answer_shape, body, is_long=is_long
@@ -300,10 +297,8 @@ class LegacyCodec:
         context.log_fields |= describe_problems(answer.problems)
         # A 4xx of the gateway's own checks is the client's mistake, and its codes say enough.
         if answer.status >= 500 or isinstance(failure, Refused | Halted):
-            context.log_fields |= {
-                "error.type": failure.error_type,
-                **_build_failure_log_fields(failure),
-            }
+            context.log_fields["error.type"] = failure.error_type
+            context.log_fields |= _build_failure_log_fields(failure)
         body_shape = context.operation.body_shape if context.operation else None
         client_ids = await self._map_ids_in_messages_to_client_ids(answer, context)
         return await run_in_thread_if(
@@ -323,30 +318,18 @@ class LegacyCodec:
     async def _map_ids_in_messages_to_client_ids(
         self, answer: ErrorAnswer, context: RequestContext
     ) -> dict[str, str]:
-        mentioned_ids = {
-            id_
-            for problem in answer.problems
-            for id_ in ID_IN_TEXT_PATTERN.findall(problem.message)
-        }
+        texts = (problem.message for problem in answer.problems)
+        mentioned_ids = {id_ for text in texts for id_ in ID_IN_TEXT_PATTERN.findall(text)}
         if not mentioned_ids or context.caller is None:
             return {}
-        sent_ids = {
-            **context.client_ids,
-            **await run_in_thread_if(
-                bool(context.current_ids),
-                _map_current_ids_to_sent_ids,
-                context.current_ids,
-                mentioned_ids,
-            ),
-        }
+        tenant, current_ids = context.caller.key.tenant, context.current_ids
+        sent_ids = context.client_ids | await run_in_thread_if(
+            bool(current_ids), _map_current_ids_to_sent_ids, current_ids, mentioned_ids
+        )
         try:
             # The client's own spelling takes precedence over the recorded one.
-            return (
-                await self._ids.map_current_to_existing_legacy_ids(
-                    context.caller.key.tenant, mentioned_ids
-                )
-                | sent_ids
-            )
+            recorded = await self._ids.map_current_to_existing_legacy_ids(tenant, mentioned_ids)
+            return recorded | sent_ids
         except StoreUnavailable:
             # The client needs the error more than the ids in its message.
             return sent_ids
@@ -385,14 +368,10 @@ def _iter_sent_id_slices(
     path_ids: Mapping[str, str], body_shape: Any, body: JSON
 ) -> Iterator[AbstractSet[str]]:
     """Like ``_select_sent_ids``, but yields slices, because the body may hold very many ids."""
-    body_ids = (
-        id_
-        for id_slice, _mentioned in iterate_id_slices(body_shape, body)
-        for _kind, id_ in id_slice
-    )
-    for sent_ids in iterate_chunks(
-        filter(ID_PATTERN.fullmatch, chain(path_ids.values(), body_ids)), TEXTS_PER_SLICE
-    ):
+    slices = iterate_id_slices(body_shape, body)
+    body_ids = (id_ for id_slice, _mentioned in slices for _kind, id_ in id_slice)
+    ids = filter(ID_PATTERN.fullmatch, chain(path_ids.values(), body_ids))
+    for sent_ids in iterate_chunks(ids, TEXTS_PER_SLICE):
         yield dict.fromkeys(sent_ids).keys()
 
 

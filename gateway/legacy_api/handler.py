@@ -117,12 +117,9 @@ class LegacyHandler:
                 environment, responses.NO_HEADERS
             )
             if isinstance(legacy_response, PassedResponse):
-                own_headers = deprecation_headers
+                own_headers = dict(deprecation_headers)
                 if request.headers.get("User-Agent") == endpoints.USER_AGENT:
-                    own_headers = {
-                        **own_headers,
-                        endpoints.ANSWERED_BY_HEADER: endpoints.LEGACY_SERVICE,
-                    }
+                    own_headers[endpoints.ANSWERED_BY_HEADER] = endpoints.LEGACY_SERVICE
                 response = responses.build_passthrough_response(
                     legacy_response, context.request_id, context.admission, own_headers
                 )
@@ -167,18 +164,15 @@ class LegacyHandler:
         if isinstance(error, request_reader.BodyTooLarge):
             return responses.build_error_response(error.answer, closes_connection=True)
         if isinstance(error, StoreUnavailable):
-            context.log_fields |= {
-                "error.type": metrics.DATABASE_UNAVAILABLE,
-                "reason": str(error),
-            }
+            context.log_fields["error.type"] = metrics.DATABASE_UNAVAILABLE
+            context.log_fields["reason"] = str(error)
             halted = Halted(errors.INTERNAL_ERROR, retry_after=MIN_RETRY_AFTER_SECONDS)
             return responses.build_error_response(errors.translate_failure(halted))
         context.log_fields |= logs.describe_exception(error)
         if context.caller and context.caller.execution and context.caller.execution.writes:
             # It may have been executed: the client must not read 500 as "not executed".
-            return responses.build_error_response(
-                errors.translate_failure(Unknown(type(error).__name__))
-            )
+            unknown = Unknown(type(error).__name__)
+            return responses.build_error_response(errors.translate_failure(unknown))
         return responses.build_error_response(errors.build_legacy_error(errors.INTERNAL_ERROR))
 
     async def _admit_and_answer_request(
@@ -241,19 +235,15 @@ class LegacyHandler:
         if not admission.is_admitted:
             context.log_fields["reason"] = metrics.RATE_LIMIT_REASON
             wait = str(admission.retry_after_seconds)
-            return responses.build_error_response(
-                ErrorAnswer(429, (errors.RATE_LIMIT_EXCEEDED,), wait)
-            )
-        if context.caller is None:
+            answer = ErrorAnswer(429, (errors.RATE_LIMIT_EXCEEDED,), wait)
+        elif context.caller and (
+            interruption := self._brownouts.find_refusal(context.caller.key, operation.name)
+        ):
+            context.log_fields["reason"] = metrics.BROWNOUT_REASON
+            answer = ErrorAnswer(403, (interruption.problem,), str(interruption.seconds))
+        else:
             return None
-        key = context.caller.key
-        interruption = self._brownouts.find_refusal(key, operation.name)
-        if interruption is None:
-            return None
-        context.log_fields["reason"] = metrics.BROWNOUT_REASON
-        return responses.build_error_response(
-            ErrorAnswer(403, (interruption.problem,), str(interruption.seconds))
-        )
+        return responses.build_error_response(answer)
 
     async def _answer_from_either_service(
         self,
@@ -263,15 +253,12 @@ class LegacyHandler:
         slot: AdmissionSlot,
     ) -> LegacyResponse | PassedResponse:
         """Answers from the legacy service, or with calls of the current one if that is selected."""
+        body = b""
         # The body of a read is ignored, and never forwarded (contract, section 2).
-        is_body_ignored = request.is_read_with_body
-        body = (
-            b""
-            if is_body_ignored
-            else await request_reader.read_whole_body(
+        if not request.is_read_with_body:
+            body = await request_reader.read_whole_body(
                 request, self._max_body_bytes, slot, self._pace
             )
-        )
         inbound = await self._build_inbound_request(request, context, ids, body)
         await slot.acquire(inbound.caller.key.tenant_name)
         if await self._forwarding.is_compared(inbound):

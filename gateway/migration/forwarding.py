@@ -7,8 +7,7 @@ when it sends the request again.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -101,9 +100,7 @@ class LegacySender:
             )
             async with self._passthrough.send(passthrough_request, fence) as passthrough_response:
                 headers = header_filter.filter_response_headers(passthrough_response.headers)
-                body = await _decompress_body(
-                    await _read_whole_body(passthrough_response.iter_chunks()), headers
-                )
+                body = await _decompress_body(await passthrough_response.read_body(), headers)
                 status = passthrough_response.status
         except ResponseLost as lost:
             reason = str(lost)
@@ -289,17 +286,6 @@ def _parse_created_id(inbound: InboundRequest, body: bytes) -> str | None:
             created_id = (parse_fields(body).get(name) or {}).get("id")
             return created_id if isinstance(created_id, str) else None
     return None
-
-
-async def _read_whole_body(chunks: AsyncGenerator[bytes]) -> bytes:
-    """Reads a response body to its end; raises ResponseLost."""
-    body = bytearray()
-    async with aclosing(chunks):
-        async for chunk in chunks:
-            body += chunk
-            if len(body) > MAX_ANSWER_BYTES:
-                raise ResponseLost(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-    return bytes(body)
 
 
 async def _decompress_body(body: bytes, headers: CIMultiDict[str]) -> bytes:

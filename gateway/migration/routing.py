@@ -112,21 +112,16 @@ class ServiceRouter:
 
     async def _forward_read(self, inbound: InboundRequest) -> ForwardedAnswer | None:
         response = await self._sender.forward(inbound)
-        return (
-            None
-            if _is_batchless_payment_read(inbound) and response.status == 404
-            else ForwardedAnswer(response)
-        )
+        is_unknown = _is_batchless_payment_read(inbound) and response.status == 404
+        return None if is_unknown else ForwardedAnswer(response)
 
     async def fetch_legacy_fallback_response(
         self, inbound: InboundRequest, failure: Failure
     ) -> PassedResponse | None:
         """Fetches the legacy service's answer about a payment missing at the current service."""
-        if not (
-            _is_batchless_payment_read(inbound) and errors.translate_failure(failure).status == 404
-        ):
-            return None
-        if not self._sender.has_environment(inbound.caller.key.environment):
+        is_unknown = errors.translate_failure(failure).status == 404
+        has_legacy = self._sender.has_environment(inbound.caller.key.environment)
+        if not (is_unknown and has_legacy and _is_batchless_payment_read(inbound)):
             return None
         # The failure of the current service is a better answer than a failure of the legacy one.
         response = await self._sender.forward(inbound)

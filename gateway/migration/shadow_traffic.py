@@ -189,31 +189,26 @@ class ShadowTraffic:
             if isinstance(response, LegacyResponse)
             else await self._fetch_candidate(item, control)
         )
-        bodies = (control.body, candidate.body_bytes)
-        if (
-            await asyncio.to_thread(lambda: max(map(json_codec.estimate_memory_bytes, bodies)))
-            > MAX_VALUE_BYTES
-        ):
-            raise _NotComparableError
+        for body in (control.body, candidate.body_bytes):
+            size = await asyncio.to_thread(json_codec.estimate_memory_bytes, body)
+            if size > MAX_VALUE_BYTES:
+                raise _NotComparableError
         # A map for each answer: two lists whose items were paired wrongly once recover.
         differ = Differ(self._rules, IdMap(), operation=item.inbound.operation.name)
         # Headers are left out: they differ between the services and say nothing about the data.
-        control_answer, candidate_answer = (
-            Answer(control.status, {}, bodies[0]),
-            Answer(candidate.status, {}, bodies[1]),
-        )
         differences = await asyncio.to_thread(
-            differ.compare_answers, control_answer, candidate_answer
+            differ.compare_answers,
+            Answer(control.status, {}, control.body),
+            Answer(candidate.status, {}, candidate.body_bytes),
         )
         # A path may contain keys from the data, such as ids, and those are never stored.
         redactor = Redactor(item.inbound.flow_request.api_keys)
         places: dict[DifferencePlace, tuple[str, str]] = {}
         for difference in differences:
-            place = difference.kind, redactor.redact_normal_path(difference.control_path)
-            control_value, candidate_value = (
-                redactor.redact_value(difference.control_path, value)["text"]
-                for value in (difference.control, difference.candidate)
-            )
+            path = difference.control_path
+            control_value = redactor.redact_value(path, difference.control)["text"]
+            candidate_value = redactor.redact_value(path, difference.candidate)["text"]
+            place = difference.kind, redactor.redact_normal_path(path)
             places.setdefault(place, (control_value, candidate_value))
         return places
 

@@ -14,7 +14,6 @@ from urllib.parse import urlencode
 from multidict import CIMultiDict
 
 from gateway.payloads import json_codec
-from gateway.upstream.client import MAX_ANSWER_BYTES
 from gateway.upstream.http_connection import USER_AGENT, ResponseLost
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest
 from mappings.effects import JSON
@@ -107,13 +106,8 @@ class LegacyReader:
             self._environment, "GET", target, headers, None, is_write=False
         )
         async with self._passthrough.send(request) as response:
-            data = bytearray()
-            async for part in response.iter_chunks():
-                data += part
-                # Bounded, because the answer is held in memory.
-                if len(data) > MAX_ANSWER_BYTES:
-                    raise ResponseLost(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
-            return response.status, response.headers.get("Retry-After", ""), bytes(data)
+            data = await response.read_body()
+            return response.status, response.headers.get("Retry-After", ""), data
 
     async def iter_rows(self, path: str, name: str, **query: str) -> AsyncIterator[JSON]:
         """Yields every row of a list once.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from gateway.http.request_paths import is_forwardable
 from gateway.http.responses import encode_header_fields
 from gateway.upstream import header_filter
 from gateway.upstream.circuit_breaker import CircuitBreakers, Outcome
-from gateway.upstream.client import MAX_UNUSABLE_CONNECTIONS
+from gateway.upstream.client import MAX_ANSWER_BYTES, MAX_UNUSABLE_CONNECTIONS
 from gateway.upstream.clock import ServiceClock, measure_skew
 from gateway.upstream.http_connection import (
     BODILESS_STATUSES,
@@ -123,6 +123,16 @@ class PassthroughResponse:
             raise self._truncation
         async for part in self._iter_received_chunks():
             yield part
+
+    async def read_body(self) -> bytes:
+        """Reads the body to its end, in memory; raises ResponseLost, also if it is too long."""
+        body = bytearray()
+        async with aclosing(self.iter_chunks()) as chunks:
+            async for chunk in chunks:
+                body += chunk
+                if len(body) > MAX_ANSWER_BYTES:
+                    raise ResponseLost(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+        return bytes(body)
 
     async def _iter_received_chunks(self) -> AsyncGenerator[bytes]:
         seconds = self._deadline.seconds
