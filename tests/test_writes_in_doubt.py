@@ -277,6 +277,29 @@ async def test_value_that_was_changed_since_is_set_again(is_lost: bool, tmp_path
         assert (await setup.gateway.request("GET", path)).body["payment"]["sourceAmount"] == "7.00"
 
 
+async def test_quote_of_amounts_that_were_changed_since_is_made_again(tmp_path: Path) -> None:
+    async with open_gateway_with_faults(tmp_path) as setup:
+        batch = await create_batch(setup.gateway, await create_recipient(setup.gateway), "5.00")
+        path = f"/v1/batches/{batch}"
+        (payment,) = await load_payment_ids(setup.gateway, batch)
+
+        async def set_amount_in_batch(amount: str) -> int:
+            changes = {"update_payments": [{"id": payment, "sourceAmount": amount}]}
+            return (await setup.gateway.request("PATCH", path, changes)).status
+
+        setup.add_fault("PATCH", "/v1/batches/*", close="after")
+        assert await set_amount_in_batch("6.00") == 500
+        setup.add_fault("POST", "/v1/batches/*/generate-quote", close="after")
+        assert (await setup.gateway.request("POST", f"{path}/generate-quote")).status == 500
+        change = {"sourceAmount": "7.00"}
+        response = await setup.gateway.request("PATCH", f"{path}/payments/{payment}", change)
+        assert response.status == 200
+        quote = await setup.gateway.request("POST", f"{path}/generate-quote")
+        assert quote.body["batch"]["amount"] == "7.00"
+        assert await set_amount_in_batch("6.00") == 200
+        assert (await setup.gateway.request("GET", path)).body["batch"]["amount"] == "6.00"
+
+
 async def test_payment_that_was_deleted_since_is_added_again(tmp_path: Path) -> None:
     async with open_gateway_with_faults(tmp_path) as setup:
         recipient = await create_recipient(setup.gateway)

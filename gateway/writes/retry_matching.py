@@ -27,17 +27,18 @@ KEY_REUSED = Problem(
 
 
 _PAYOUT_CHANGES = ("create_payout_method", "update_payout_method")
+_AMOUNT_CHANGES = ("update_batch", "update_payment")
 _OVERWRITING_OPERATIONS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(_PAYOUT_CHANGES, _PAYOUT_CHANGES),
     "update_recipient": ["update_recipient", *_PAYOUT_CHANGES],
-    "update_batch": ["update_batch"],
-    "update_payment": ["update_payment"],
+    **dict.fromkeys(_AMOUNT_CHANGES, _AMOUNT_CHANGES),
+    "generate_quote": [*_AMOUNT_CHANGES, "create_payment", "delete_payment"],
     "create_recipient": ["delete_recipient", "delete_recipients"],
     "create_batch": ["delete_batch", "delete_batches"],
     "create_payment": ["delete_payment"],
 }
-"""The operations that change what an operation has set, or delete what it has created: after one of
-them, its response says nothing about an identical request, which sets or creates it again."""
+"""The operations that change what an operation has set or quoted, or delete what it has created: after
+one of them, its response says nothing about an identical request, which is executed again."""
 
 
 class FirstAttemptTranslatedError(Exception):
@@ -97,9 +98,10 @@ class RetryMatcher:
             and (request.body.get("payments") or request.body.get("remove_payments"))
         ):
             return False
-        # The object that it creates is in its writes; what its path names is not enough.
+        # The object that it creates is in its writes; what its path names is not enough. Of a payment
+        # the batch, because a PATCH of that changes payments, too.
         is_creation = name in ("create_recipient", "create_batch", "create_payment")
-        object_id = "" if is_creation else [*request.ids.values()][-1]
+        object_id = "" if is_creation else next(iter(request.ids.values()))
         names = [*names, *(FORWARDED_PREFIX + each for each in names)]
         return await self._journal.operations.is_overwritten(row, object_id, names)
 
