@@ -22,7 +22,7 @@ from mappings.effects import JSON, Answer, Call, CompareAndSet, Flow, LoadFacts,
 from mappings.failures import Invalid, NoSuchOperation, Refused
 from mappings.ids import needs_alias_id
 from mappings.outcome_rules import fetch_summary_if_exists
-from mappings.paging import compute_last_page_to_read, load_all_rows
+from mappings.paging import compute_last_page_to_read, fetch_first_page, load_all_rows
 from mappings.payloads import extract_batch
 from mappings.recipient_outcomes import fetch_recipient_if_exists
 from mappings.start_checks import has_upstream_batch_requested_payments
@@ -193,11 +193,12 @@ def find_recipients_without_alias_id() -> Flow:
     Stops after a page without any: older recipients got their alias ids when they were last listed.
     """
     unnamed: list[JSON] = []
+    newest = {"orderBy": "createdAt", "sortBy": "desc"}
+    body, query = yield from fetch_first_page("/recipients", newest)
     number, pages = 1, 1
     while number <= pages:
-        newest = {"orderBy": "createdAt", "sortBy": "desc"}
-        query = {"page": str(number), "pageSize": "100", **newest}
-        body = yield Call("GET", "/recipients", query=query)
+        if number > 1:
+            body = yield Call("GET", "/recipients", query={**query, "page": str(number)})
         ids = [row["id"] for row in body.get("recipients") or [] if row.get("id")]
         names = yield LoadFacts("legacy id", ids=tuple(ids))
         new = [id_ for id_ in ids if id_ not in names and needs_alias_id("recipient", id_, "all")]

@@ -37,9 +37,11 @@ def fetch_whole_list(
 ) -> Generator[Step, Any, list[dict[str, JSON]] | None]:
     """Fetches every row of a list; None if it is too long. Raises Unreachable without a list."""
     rows: dict[str, dict[str, JSON]] = {}
+    body, query = yield from paging.fetch_first_page(path, query, probe_ids=witness)
     for number in range(1, MAX_LIST_PAGES + 1):
-        params = {**query, "page": str(number), "pageSize": "100"}
-        body = yield Call("GET", path, query=params, probe_ids=witness)
+        if number > 1:
+            params = {**query, "page": str(number)}
+            body = yield Call("GET", path, query=params, probe_ids=witness)
         # A missing list does not prove that the object is absent.
         if rows_key not in body:
             raise Unreachable(f"the response has no {rows_key}")

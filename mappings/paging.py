@@ -6,12 +6,15 @@ import math
 import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from mappings.effects import JSON, MAX_PARALLEL_CALLS, Call, Parallel, Step
-from mappings.failures import NoSuchOperation, Unreachable
+from mappings.failures import NoSuchOperation, Refused, Unreachable
 
 T = TypeVar("T")
+
+ProbeIds = tuple[str, ...] | None
 
 FIRST_PAGE = 1
 DEFAULT_PAGE_SIZE = 10
@@ -85,20 +88,43 @@ def compute_last_page_to_read(body: Mapping[str, JSON], number: int, *, is_new: 
     return parse_count_or_default(meta.get("pages") if isinstance(meta, dict) else None, number + 1)
 
 
+def fetch_first_page(
+    path: str, query: Mapping[str, str] = MappingProxyType({}), *, probe_ids: ProbeIds = None
+) -> Generator[Step, Any, tuple[dict[str, JSON], dict[str, str]]]:
+    """Reads the first page of a list; returns the response and the query, for the other pages.
+
+    A page has 100 rows, or as many as the service likes if it refuses that size: the maximum is
+    not documented.
+    """
+    first_query = {**query, "page": str(FIRST_PAGE)}
+    sized_query = {**first_query, "pageSize": "100"}
+    try:
+        return (yield Call("GET", path, query=sized_query, probe_ids=probe_ids)), sized_query
+    except Refused as refused:
+        if refused.status not in (400, 406):
+            raise
+    return (yield Call("GET", path, query=first_query, probe_ids=probe_ids)), first_query
+
+
 def load_all_rows(
-    path: str, list_field: str, *, probe_ids: tuple[str, ...] | None = None
+    path: str, list_field: str, *, probe_ids: ProbeIds = None
 ) -> Generator[Step, Any, dict[str, dict[str, JSON]]]:
     """Reads all pages of a list, by id, several in parallel.
 
     The first page is read alone, since it gives their number.
     """
     rows: dict[str, dict[str, JSON]] = {}
+    first_body, query = yield from fetch_first_page(path, probe_ids=probe_ids)
+    bodies: list[Any] = [first_body]
     number, pages = 1, 1
     while number <= pages:
-        numbers = range(number, min(pages, number + MAX_PARALLEL_CALLS - 1) + 1)
-        queries = [Page(each, 100).build_query() for each in numbers]
-        calls = [Call("GET", path, query=query, probe_ids=probe_ids) for query in queries]
-        for body in [(yield calls[0])] if number == 1 else (yield Parallel(calls)):
+        if number > 1:
+            numbers = range(number, min(pages, number + MAX_PARALLEL_CALLS - 1) + 1)
+            queries = [{**query, "page": str(each)} for each in numbers]
+            bodies = yield Parallel(
+                [Call("GET", path, query=query, probe_ids=probe_ids) for query in queries]
+            )
+        for body in bodies:
             # Another request has just found that the service lacks this path. The pages read so far
             # must not count as the whole list.
             if isinstance(body, NoSuchOperation):
