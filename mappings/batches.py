@@ -50,6 +50,7 @@ from mappings.batch_views import (
     restore_original_batch_fields,
 )
 from mappings.current import BALANCE_PATH
+from mappings.dates import parse_instant_or_earliest
 from mappings.drafts import format_timestamp, require_not_started, submit_draft
 from mappings.effects import (
     Answer,
@@ -173,7 +174,7 @@ def list_batches(request: Request) -> Flow:
         rows = yield from batch_lists.filter_batch_rows(rows, batch_facts, filters)
     # Newest first, ties by id: the second sort is stable.
     rows.sort(key=lambda row: str(row["id"]))
-    rows.sort(key=lambda row: str(row.get("createdAt") or ""), reverse=True)
+    rows.sort(key=lambda row: parse_instant_or_earliest(row.get("createdAt")), reverse=True)
     page_rows, meta = parse_page_params(request.query).select_rows(rows)
     batches = yield from batch_lists.load_batch_page(page_rows, batch_facts)
     return Answer({"batches": batches, "meta": meta})
