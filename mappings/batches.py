@@ -188,10 +188,14 @@ def read_batch_summary(request: Request) -> Flow:
     GET  /balance
     """
     batch = yield from submit_draft((yield from load_batch(request.ids["id"])), request)
-    balances = parse_balances((yield Call("GET", BALANCE_PATH)))
-    summary = build_summary(
-        set_missing_status_by_balance(batch, balances), balances, format_timestamp(request.now)
-    )
+    try:
+        balances = parse_balances((yield Call("GET", BALANCE_PATH)))
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        balances = None  # not about the batch, which exists
+    batch = set_missing_status_by_balance(batch, balances)
+    summary = build_summary(batch, balances or (), format_timestamp(request.now))
     return Answer({"batchSummary": summary})
 
 
