@@ -180,6 +180,67 @@ async def create_recipient_by_hasty_client(scenario: Scenario) -> None:
     scenario.checks.append(check)
 
 
+async def change_payout_method(scenario: Scenario) -> None:
+    """Sets payout methods of a recipient, often the same ones again; the last one is paid."""
+    rng, tag = scenario.random_source, scenario.tag
+    address = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
+    methods = [build_wallet(f"{tag}-1"), build_wallet(f"{tag}-2"), _BANK, _OTHER_BANK]
+    has_one = rng.random() < 0.7
+    extra = {"payout": methods[0]} if has_one else {}
+    created = await scenario.request_body(
+        "create_recipient", build_person(tag, address=address, **extra)
+    )
+    if created is None:
+        return
+    ids = {"id": created["recipient"]["id"]}
+    possible = [methods[0]] if has_one else [None]
+    for _ in range(rng.choice((1, 2, 3, 4))):
+        method = rng.choice(methods)
+        operation = "update_payout_method" if has_one else "create_payout_method"
+        request = LegacyRequest(operation, ids, method)
+        times = 2 if rng.random() < scenario.duplicate_rate else 1
+        responses = await scenario.request_concurrently(request, times)
+        statuses = [response and response.status for response in responses]
+        scenario.history.append(f"{operation} {method['primary']['method']} {statuses}")
+        if 200 in statuses:
+            possible, has_one = [method], True
+        elif None in statuses:
+            possible.append(method)
+            has_one = True
+    wanted = [method and _find_account_number(method["accounts"]) for method in possible]
+
+    def check() -> str | None:
+        recipients = scenario.network.service.find_or_create_tenant().recipients
+        accounts = recipients[ids["id"]].accounts
+        paid = [_find_account_number({"": each.fields}) for each in accounts if each.is_primary]
+        return None if (paid or [None])[0] in wanted and len(paid) < 2 else f"{paid}, not {wanted}"
+
+    scenario.checks.append(check)
+
+
+_BANK = {
+    "primary": {"method": "bank", "currency": "USD"},
+    "accounts": {
+        "bank": {
+            "country": "US",
+            "currency": "USD",
+            "accountNum": "1234567",
+            "routing": "021000021",
+        }
+    },
+}
+_OTHER_BANK = {
+    **_BANK,
+    "accounts": {"bank": {**_BANK["accounts"]["bank"], "accountNum": "7654321"}},
+}
+
+
+def _find_account_number(accounts: dict[str, Any]) -> str:
+    (account,) = accounts.values()
+    names = ("address", "emailAddress", "accountNum")
+    return next(account[name] for name in names if account.get(name))
+
+
 async def pay_by_hasty_client(scenario: Scenario) -> None:
     """Creates a batch, may edit it, and sends copies of an added payment, then of its start."""
     rng, amounts = scenario.random_source, ["11.00"]
@@ -581,4 +642,5 @@ SCENARIOS: tuple[Kind, ...] = (
     start_batch_with_signed_changes,
     create_recipient_by_hasty_client,
     pay_by_hasty_client,
+    change_payout_method,
 )
