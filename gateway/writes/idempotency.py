@@ -289,12 +289,12 @@ class IdempotencyGuard:
         """Returns a new or resumed execution to run, or the response of a first attempt."""
         record = await self._build_record_after_connection_resets(write_request, wait_state)
         received_at = wait_state.received_at[0]
+        overwritten_ids: set[str] = set()
         unexecuted_id: str | None = None
         while True:
-            rows = await self._load_related_records(record)
             id_ = wait_state.first_attempt_id
-            first_attempt = await self._retries.find_first_attempt(
-                rows, record, write_request, received_at, id_
+            rows, first_attempt = await self._retries.find_first_attempt(
+                record, write_request, received_at, id_, overwritten_ids
             )
             if first_attempt is None and id_ != unexecuted_id:
                 if recorded := await self._find_first_attempt_response(
@@ -359,30 +359,6 @@ class IdempotencyGuard:
         if write_request.operation.method != "GET":
             await self.reconciler.wait_for_saved_connection_resets(record, wait_state.deadline)
         return record
-
-    async def _load_related_records(self, record: OperationRecord) -> list[OperationRecord]:
-        """Loads the related operations; those that no process is executing come first."""
-        checked_ids: set[str] = set()
-        if self.deliveries.reset_ids:
-            await self.deliveries.save_deliveries_and_resets()
-        while True:
-            read_at = self._journal.monotonic()
-            rows = await self._journal.operations.list_related_open(record)
-            if rows:
-                await self.reconciler.load_leases_of_operations(rows)
-            own_rows = filter(self.reconciler.is_own, rows)
-            unhandled_ids = {
-                row.id for row in own_rows if not self._journal.is_handled_by_this_process(row)
-            }
-            if unhandled_ids <= checked_ids and not self._journal.has_identical_ended_since(
-                record, read_at
-            ):
-                break
-            # A row may have been closed, or inserted and closed, while it was read.
-            checked_ids = unhandled_ids
-        return sorted(
-            rows, key=self.reconciler.is_operation_executing
-        ) + self._journal.list_identical_running_records(record, rows)
 
     async def _start_execution(
         self,

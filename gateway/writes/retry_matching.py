@@ -62,23 +62,61 @@ class RetryMatcher:
 
     async def find_first_attempt(
         self,
-        rows: Sequence[OperationRecord],
         record: OperationRecord,
         write_request: WriteRequest,
         received_at: float,
         first_attempt_id: str | None,
-    ) -> OperationRecord | None:
-        """Finds the operation of which a request is a retry; the arguments are those of `is_retry`."""
-        for row in rows:
-            if not self.is_retry(
-                row, record, write_request.operation, received_at, first_attempt_id
+        overwritten_ids: set[str],
+    ) -> tuple[list[OperationRecord], OperationRecord | None]:
+        """Loads the related operations, and finds the one of which a request is a retry.
+
+        The arguments are those of `is_retry`; ``overwritten_ids`` collects the operations whose
+        outcome others have overwritten before the request came.
+        """
+        operation = write_request.operation
+        while True:
+            rows = await self._load_related_records(record)
+            candidates = (row for row in rows if row.id not in overwritten_ids)
+            first_attempt = next(
+                (
+                    row
+                    for row in candidates
+                    if self.is_retry(row, record, operation, received_at, first_attempt_id)
+                ),
+                None,
+            )
+            if (
+                first_attempt is None
+                or first_attempt.id == first_attempt_id
+                or not await self._is_overwritten(first_attempt, record, write_request.request)
             ):
-                continue
-            if row.id == first_attempt_id or not await self._is_overwritten(
-                row, record, write_request.request
+                return rows, first_attempt
+            # The rows are read again: a copy of the request may have been started meanwhile.
+            overwritten_ids.add(first_attempt.id)
+
+    async def _load_related_records(self, record: OperationRecord) -> list[OperationRecord]:
+        """Loads the related operations; those that no process is executing come first."""
+        checked_ids: set[str] = set()
+        if self._journal.deliveries.reset_ids:
+            await self._journal.deliveries.save_deliveries_and_resets()
+        while True:
+            read_at = self._journal.monotonic()
+            rows = await self._journal.operations.list_related_open(record)
+            if rows:
+                await self._reconciler.load_leases_of_operations(rows)
+            own_rows = filter(self._reconciler.is_own, rows)
+            unhandled_ids = {
+                row.id for row in own_rows if not self._journal.is_handled_by_this_process(row)
+            }
+            if unhandled_ids <= checked_ids and not self._journal.has_identical_ended_since(
+                record, read_at
             ):
-                return row
-        return None
+                break
+            # A row may have been closed, or inserted and closed, while it was read.
+            checked_ids = unhandled_ids
+        return sorted(
+            rows, key=self._reconciler.is_operation_executing
+        ) + self._journal.list_identical_running_records(record, rows)
 
     async def _is_overwritten(
         self, row: OperationRecord, record: OperationRecord, request: Request

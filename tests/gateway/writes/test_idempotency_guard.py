@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -30,9 +31,9 @@ from mappings.signed_writes import CHANGE
 from tests.assembly import open_gateway_parts
 from tests.running_gateway import ENVIRONMENT, KEY, build_settings
 
-CREATE, UPDATE = (
+CREATE, UPDATE, DELETE = (
     next(operation for operation in OPERATIONS if operation.name == name)
-    for name in ("create_recipient", "update_recipient")
+    for name in ("create_recipient", "update_recipient", "delete_recipient")
 )
 RECIPIENT_BODY = {
     "type": "individual",
@@ -161,6 +162,18 @@ async def test_operation_that_is_in_doubt_since_the_lookup_is_the_first_attempt(
     with pytest.raises(Unknown):
         await harness.send_request()
     assert harness.service.creation_counts["recipient"] == 0
+
+
+async def test_copies_of_a_request_whose_first_object_was_deleted_are_executed_once(
+    harness: IdempotencyHarness,
+) -> None:
+    first, _ = await harness.send_request(is_delivered=False)
+    await harness.answer(
+        DELETE, Request(datetime.now(UTC), "a seed", ids={"id": first.body["recipient"]["id"]})
+    )
+    copies = await asyncio.gather(*(harness.send_request() for _ in range(3)))
+    assert len({response.body["recipient"]["id"] for response, _ in copies}) == 1
+    assert harness.service.creation_counts["recipient"] == 2
 
 
 async def test_request_in_place_of_its_undone_attempt_registers_its_change_anew(
