@@ -1392,7 +1392,14 @@ async def test_http_1_0_request_is_answered_and_the_connection_closed(
 async def test_port_in_use_is_a_startup_error(open_with_settings: OpenGateway) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
-        pytest.raises(ConfigurationError, match="in use"),
+        pytest.raises(ConfigurationError, match=r"in use; .*SERVER__PORT sets another"),
     ):
         async with open_with_settings(server={"port": listener.getsockname()[1]}):
+            pass
+
+
+async def test_unusable_host_is_a_startup_error(open_with_settings: OpenGateway) -> None:
+    # No machine has an address of the documentation (RFC 5737), whatever its port.
+    with pytest.raises(ConfigurationError, match="SERVER__HOST sets another"):
+        async with open_with_settings(server={"host": "192.0.2.1", "port": 0}):
             pass

@@ -57,6 +57,9 @@ def bind_sockets(
     except OSError as error:
         _close_sockets(sockets)
         reason = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        # Another port helps if this one is taken or privileged; otherwise the host is wrong.
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            variable = variable.replace("PORT", "HOST")
         problem = f"cannot listen on {host} port {port}: {reason}; {ENVIRONMENT_PREFIX}{variable} sets another"
         raise ConfigurationError([problem]) from None
     return sockets
