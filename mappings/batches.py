@@ -10,13 +10,7 @@ from itertools import chain
 
 from msgspec import structs
 
-from mappings import (
-    batch_bodies,
-    batch_lists,
-    legacy,
-    outcome_rules,
-    payment_bodies,
-)
+from mappings import batch_bodies, batch_lists, legacy, outcome_rules, payment_bodies
 from mappings.balances import parse_balances
 from mappings.banking import build_empty_field_problem
 from mappings.batch_answers import (
@@ -63,12 +57,7 @@ from mappings.effects import (
     SubFlow,
 )
 from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field
-from mappings.failures import (
-    Failure,
-    Invalid,
-    NoSuchOperation,
-    Refused,
-)
+from mappings.failures import Failure, Invalid, NoSuchOperation, Refused
 from mappings.ids import build_legacy_ids_load, derive_deterministic_id
 from mappings.lazy_sequences import map_rows, materialize_rows
 from mappings.list_filters import Filters
@@ -215,9 +204,8 @@ def update_batch(request: Request) -> Flow:
     payments = collect_sent_payments(request.body.get("payments"), problems=request.problems)
     added_payments = (payment for payment in payments if not payment.body.get("id"))
     recipients = batch_bodies.NamedRecipients()
-    if problems := [
-        *batch_bodies.validate_payments(added_payments, recipients, lambda _payment: ())
-    ]:
+    problems = [*batch_bodies.validate_payments(added_payments, recipients, lambda _payment: ())]
+    if problems:
         request.raise_if_invalid(problems)
     yield from change_batch(
         request,
@@ -249,9 +237,8 @@ def generate_quote(request: Request) -> Flow:
         quote_fields = extract_batch((yield call))
     batch = yield from load_batch(batch.id)
     # The summary is newer than the response to the quote, so its fields take precedence.
-    batch = structs.replace(
-        batch, service_fields={**drop_nulls(quote_fields), **drop_nulls(batch.service_fields)}
-    )
+    service_fields = {**drop_nulls(quote_fields), **drop_nulls(batch.service_fields)}
+    batch = structs.replace(batch, service_fields=service_fields)
     batch = yield from add_missing_status(batch)
     facts = yield from batch_bodies.load_recipient_facts(iterate_recipient_ids(batch.payments))
     return Answer({"batch": build_legacy_batch_with_payments(batch, facts)})

@@ -154,23 +154,17 @@ def edit_batch(
         facts = {**build_finished_change_facts(batch.facts, "sent"), **edit.facts}
         facts |= {"changed_at": now} | ({"removed_at": now} if edit.removed_ids else {})
         facts |= {"description_was": None} if edit.facts else {}
-        yield build_batch_record(
-            batch.id,
-            facts,
-            edit.build_entries_after_upstream_edit(build_entries_from_batch(batch, request.now)),
-        )
+        entries = build_entries_from_batch(batch, request.now)
+        entries = edit.build_entries_after_upstream_edit(entries)
+        yield build_batch_record(batch.id, facts, entries)
         return
     if not edit.has_payment_changes:
         # A description changes nothing that is paid, so the service's batch need not be superseded.
-        service_text = batch.service_fields.get(
-            "description_told", batch.service_fields.get("description")
-        )
-        facts = {
-            **build_finished_change_facts(batch.facts, "sent"),
-            **edit.facts,
-            "description_was": service_text or "",
-        }
-        yield CompareAndSet("batch", batch.id, {**facts, "updatedAt": now})
+        shown = batch.service_fields
+        service_text = shown.get("description_told", shown.get("description")) or ""
+        facts = {**build_finished_change_facts(batch.facts, "sent"), **edit.facts}
+        facts |= {"description_was": service_text, "updatedAt": now}
+        yield CompareAndSet("batch", batch.id, facts)
         return
     yield from _require_up_to_date_summary(batch, request)
     if batch.currency is None:
@@ -401,9 +395,8 @@ def _build_batch_id_redirect(
     batch_id: str, facts: Mapping[str, JSON], upstream_id: str
 ) -> CompareAndSet:
     """Builds the redirect from a batch's new id at the service to its first id."""
-    return CompareAndSet(
-        "alias", upstream_id, {"id": batch_id, "createdAt": facts.get("createdAt")}
-    )
+    redirect = {"id": batch_id, "createdAt": facts.get("createdAt")}
+    return CompareAndSet("alias", upstream_id, redirect)
 
 
 def format_timestamp(now: datetime) -> str:
@@ -436,14 +429,9 @@ def _create_upstream_batch(batch: Batch, request: Request) -> SubFlow:
         str(batch.currency), description, batch.entries, memo=request.options.send_memo
     )
     call = outcome_rules.build_batch_creation_call(body)
-    created = extract_batch(
-        (
-            yield from call_service_under_batch_lock(
-                batch, call, partial(_add_payment_ids_to_refusal, batch.entries)
-            )
-        )
-    )
-    upstream_id = created["id"]
+    convert_refusal = partial(_add_payment_ids_to_refusal, batch.entries)
+    response = yield from call_service_under_batch_lock(batch, call, convert_refusal)
+    upstream_id = extract_batch(response)["id"]
     facts = {
         **build_finished_change_facts(batch.facts, "sent"),
         "upstream": upstream_id,
@@ -470,9 +458,8 @@ def _add_payment_ids_to_refusal(entries: Sequence[Entry], refusal: Refused) -> R
         match = _PAYMENT_FIELD_PATTERN.match(problem.field or "")
         if match is None or int(match[1]) >= len(entries):
             return problem
-        return structs.replace(
-            problem, message=f"{entries[int(match[1])]['id']}: {problem.message}"
-        )
+        id_ = entries[int(match[1])]["id"]
+        return structs.replace(problem, message=f"{id_}: {problem.message}")
 
     refusal = convert_not_found_to_invalid_field(refusal)
     return Refused(

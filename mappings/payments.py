@@ -107,10 +107,8 @@ def _create_upstream_payment(
         raise
     created = extract_payment(response)
     # Some services give no id in the response. The next load of the batch finds the payment.
-    id_ = created.get("id")
-    yield from store_added_payment_and_unlock(
-        add, {**entry, **({"id": id_, "upstream": id_} if id_ else {})}
-    )
+    ids = {"id": created["id"], "upstream": created["id"]} if created.get("id") else {}
+    yield from store_added_payment_and_unlock(add, {**entry, **ids})
     return created
 
 
@@ -123,13 +121,8 @@ def _find_added_payment(batch: Batch, entry: Entry) -> Payment | None:
         for payment in new_payments
         if (payment.get("recipient") or {}).get("id") == entry["recipient"]["id"]
     ]
-    paying = [
-        payment
-        for payment, matched_entry in match_payments_with_entries(
-            new_payments, [entry], batch.currency
-        )
-        if matched_entry is not None
-    ]
+    matches = match_payments_with_entries(new_payments, [entry], batch.currency)
+    paying = [payment for payment, matched_entry in matches if matched_entry is not None]
     return next(iter([*paying, *same_recipient[-1:], *new_payments[-1:]]), None)
 
 
@@ -161,9 +154,8 @@ def read_payment(request: Request) -> Flow:
     payment = _require_payment(batch, request)
     # Drafts are excluded: their upstream payments are those of a superseded batch.
     if not _has_all_payment_details(payment) and payment.get("upstream") and not batch.is_draft:
-        payment = _complete_payment_from_service(
-            payment, (yield from _fetch_payment_or_empty(payment["upstream"]))
-        )
+        service_payment = yield from _fetch_payment_or_empty(payment["upstream"])
+        payment = _complete_payment_from_service(payment, service_payment)
     return Answer({"payment": (yield from _build_full_payment(payment, request))})
 
 
@@ -231,9 +223,8 @@ def list_batch_payments(request: Request) -> Flow:
     GET /batch/:id/summary  the gateway searches and pages its payments
     """
     batch = yield from load_batch(request.ids["id"])
-    search = request.query.get("search")
     payments = batch.payments
-    if search:
+    if search := request.query.get("search"):
         payments = yield from search_payments(search, payments)
     return Answer((yield from _build_payments_page(request, payments, len(payments))))
 
@@ -271,15 +262,8 @@ def read_any_payment(request: Request) -> Flow:
     payment = (yield from load_batch(batch_id, (first_id,))).find_payment(first_id)
     if payment is None:
         raise Invalid(NOT_FOUND)
-    return Answer(
-        {
-            "payment": (
-                yield from _build_full_payment(
-                    _complete_payment_from_service(payment, service_payment), request
-                )
-            )
-        }
-    )
+    payment = _complete_payment_from_service(payment, service_payment)
+    return Answer({"payment": (yield from _build_full_payment(payment, request))})
 
 
 def list_payments(request: Request) -> Flow:
@@ -293,16 +277,8 @@ def list_payments(request: Request) -> Flow:
     page, filters = parse_page_params(request.query), Filters.from_query(request.query)
     select_wanted = partial(filter_payments, filters) if filters else None
     # All payments up to the end of the page: which are on it is known only once they are sorted.
-    newest_payments = yield from load_newest_payments(
-        page.number * page.size, select_wanted, filters.since
-    )
-    return Answer(
-        (
-            yield from _build_payments_page(
-                request, newest_payments.payments, newest_payments.records
-            )
-        )
-    )
+    newest = yield from load_newest_payments(page.number * page.size, select_wanted, filters.since)
+    return Answer((yield from _build_payments_page(request, newest.payments, newest.records)))
 
 
 # Change

@@ -197,14 +197,8 @@ def read_recipient_logs(request: Request) -> Flow:
     _recipient, page = yield from _load_recipient_and_list_page(id_, call)
     entries = page.get("activities") or []
     meta = complete_page_meta(page.get("meta"), parse_page_params(request.query), len(entries))
-    return Answer(
-        {
-            "activities": [
-                mask_api_keys_in_log_entry(entry, request.api_keys) for entry in entries
-            ],
-            "meta": meta,
-        }
-    )
+    activities = [mask_api_keys_in_log_entry(entry, request.api_keys) for entry in entries]
+    return Answer({"activities": activities, "meta": meta})
 
 
 def _load_recipient_and_list_page(id_: str, call: Call) -> SubFlow:
@@ -218,11 +212,8 @@ def _load_recipient_and_list_page(id_: str, call: Call) -> SubFlow:
         if refused.status not in (400, 406) or "pageSize" not in call.query:
             raise
     query = {name: value for name, value in call.query.items() if name != "pageSize"}
-    return (
-        yield from recipient_reads.load_recipient_and_call_result(
-            id_, structs.replace(call, query=query)
-        )
-    )
+    call = structs.replace(call, query=query)
+    return (yield from recipient_reads.load_recipient_and_call_result(id_, call))
 
 
 def read_recipient_payments(request: Request) -> Flow:
@@ -265,12 +256,8 @@ def read_recipient_payments(request: Request) -> Flow:
         build_legacy_payment({**payment, **memos.get(payment["id"], {})}, recipient_answer)
         for payment in payments
     ]
-    return Answer(
-        {
-            "payments": rows,
-            "meta": complete_page_meta(meta, parse_page_params(request.query), len(rows)),
-        }
-    )
+    meta = complete_page_meta(meta, parse_page_params(request.query), len(rows))
+    return Answer({"payments": rows, "meta": meta})
 
 
 # Update
@@ -327,11 +314,8 @@ def update_recipient(request: Request) -> Flow:
         response = yield recipient_outcomes.build_recipient_update_call(
             id_, fields, field_map, recipient
         )
-        updated = (
-            response_recipient
-            if isinstance(response_recipient := response.get("recipient"), dict)
-            else {}
-        )
+        if isinstance(response.get("recipient"), dict):
+            updated = response["recipient"]
     if status_fact := recipient_bodies.derive_status_fact_change(body, fields, facts, updated):
         yield CompareAndSet("recipient", id_, status_fact)
     yield from payout_changes.apply_payout_changes(changes, options)
@@ -367,10 +351,8 @@ def delete_recipients(request: Request) -> Flow:
     yield from _require_recipients_exist(ids)
     reconcile = recipient_outcomes.build_recipients_deletion_outcome_rule(*ids)
     yield Call("DELETE", "/recipients", {"ids": ids}, field_map={"ids": "ids"}, reconcile=reconcile)
-    first_update, *other_updates = (
-        CompareAndSet("recipient", id_, {"deleted": True}) for id_ in ids
-    )
-    yield structs.replace(first_update, linked=tuple(other_updates))
+    first, *others = (CompareAndSet("recipient", id_, {"deleted": True}) for id_ in ids)
+    yield structs.replace(first, linked=tuple(others))
     return Answer({"object": "deleted"})
 
 

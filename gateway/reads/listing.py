@@ -54,9 +54,8 @@ class ListReader:
     ) -> ListPage:
         """Returns the page of rows that a query asks for; raises the errors of a call."""
         cache_key = (tenant, question.path)
-        if question.native_query is not None and not self._may_list_have_hidden_rows(
-            question, cache_key
-        ):
+        may_have_hidden = self._lists_hidden.get(cache_key, bool(question.excluded_ids))
+        if question.native_query is not None and not may_have_hidden:
             result = await _query_service(question, question.native_query, call_service)
             if result and not any(map(question.is_hidden, result.rows)):
                 return result
@@ -110,11 +109,6 @@ class ListReader:
         if self._caches is not None:
             self._caches.record_changed_recipient(tenant, recipient_id)
 
-    def _may_list_have_hidden_rows(
-        self, question: ListQuery, cache_key: tuple[Tenant, str]
-    ) -> bool:
-        return self._lists_hidden.get(cache_key, bool(question.excluded_ids))
-
 
 def _select_page(
     question: ListQuery, rows: Sequence[Row | RecipientEntry]
@@ -139,16 +133,13 @@ async def _query_service(
 ) -> ListPage | None:
     """Asks the service; returns None if it refuses the query or does not return the totals."""
     try:
-        page = parse_page(
-            await call_service(Call("GET", question.path, query=native_query)),
-            question,
-            question.page,
-        )
+        body = await call_service(Call("GET", question.path, query=native_query))
     except Refused as error:
         # The service does not support a value of the query; lists have no 406 of their own.
         if error.status in (400, 406):
             return None
         raise
+    page = parse_page(body, question, question.page)
     if page.page_count is None or page.record_count is None:
         return None
     # Some services return the last page for a page past the end.

@@ -54,12 +54,10 @@ def build_egress_by_environment(
             # It is on the same host or network: the proxy is not used for it.
             egress_by_environment[name] = Egress()
             continue
-        ca_file = environments[name].ca_file
-        context = (
-            create_client_ssl_context(ca_file, f"environments.{name}.ca_file")
-            if ca_file
-            else create_client_ssl_context(upstream.ca_file)
-        )
+        if ca_file := environments[name].ca_file:
+            context = create_client_ssl_context(ca_file, f"environments.{name}.ca_file")
+        else:
+            context = create_client_ssl_context(upstream.ca_file)
         egress_by_environment[name] = Egress(context, proxy, authorization)
     return egress_by_environment
 
@@ -194,9 +192,7 @@ class Origin:
     async def _open_connection(self) -> UpstreamConnection:
         proxy = self._egress.proxy
         host, port = (proxy.raw_host or "", proxy.port or 0) if proxy else (self._host, self._port)
-        name = (
-            f"the proxy {_format_authority(host, port)}" if proxy else _format_authority(host, port)
-        )
+        name = ("the proxy " if proxy else "") + _format_authority(host, port)
         try:
             connected_socket = await self._connect_socket(host, port)
             return await self._start_connection(connected_socket)

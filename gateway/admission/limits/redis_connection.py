@@ -71,16 +71,12 @@ class RedisConnection:
     ) -> list[AdmissionReply | ResponseError]:
         replies = await self._run_script(questions)
         # After a restart or a failover, Redis does not have the script.
-        unknown_positions = [
-            position for position, reply in enumerate(replies) if isinstance(reply, NoScriptError)
-        ]
-        if unknown_positions:
+        unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:
             await self.load_script()
-            retried_replies = await self._run_script(
-                [questions[position] for position in unknown_positions]
-            )
-            for position, reply in zip(unknown_positions, retried_replies, strict=True):
-                replies[position] = reply
+            retried_replies = await self._run_script([questions[i] for i in unknown])
+            for i, reply in zip(unknown, retried_replies, strict=True):
+                replies[i] = reply
         return replies
 
     async def _run_script(
@@ -126,10 +122,9 @@ def _mark_exception_retrieved(task: asyncio.Future[Any]) -> None:
 def describe_redis_error(error: BaseException) -> str:
     """Returns the type of an error and Redis's error code; its text may hold data."""
     error_code = str(error).partition(" ")[0]
-    has_error_code = (
-        isinstance(error, ResponseError) and error_code.isupper() and error_code.isalpha()
-    )
-    return f"{type(error).__name__} {error_code}" if has_error_code else type(error).__name__
+    if isinstance(error, ResponseError) and error_code.isupper() and error_code.isalpha():
+        return f"{type(error).__name__} {error_code}"
+    return type(error).__name__
 
 
 def create_redis_client(url: str) -> Redis:
@@ -160,10 +155,8 @@ def find_redis_url_problems(url: str) -> Iterator[str]:
         return
     if parts.path.removeprefix("/") and not parts.path.removeprefix("/").isdecimal():
         yield "the path must be empty or a database number (redis://host:6379/0)"
-    if (
-        set(parse_qs(parts.query, keep_blank_values=True)) - ALLOWED_URL_PARAMETERS
-        or parts.fragment
-    ):
+    parameters = {*parse_qs(parts.query, keep_blank_values=True)}
+    if parameters - ALLOWED_URL_PARAMETERS or parts.fragment:
         yield f"may have only these parameters: {', '.join(sorted(ALLOWED_URL_PARAMETERS))}"
     elif parts.query and parts.scheme != "rediss":
         yield "ssl_… parameters require a rediss:// URL"
@@ -208,17 +201,13 @@ async def probe_redis_eviction_policy(url: str) -> EvictionCheck:
         return EvictionCheck("error", "Redis refuses the password", hint)
     except ResponseError as response_error:
         hint = f"make sure that maxmemory-policy is {REQUIRED_POLICY}: with others the limit may not hold"
+        result = f"Redis does not report its policy ({describe_redis_error(response_error)})"
         # Only a warning: some managed services forbid INFO, and the policy may be right.
-        return EvictionCheck(
-            "warning",
-            f"Redis does not report its policy ({describe_redis_error(response_error)})",
-            hint,
-        )
+        return EvictionCheck("warning", result, hint)
     except REDIS_ERRORS as error:
+        result = f"Redis does not answer ({describe_redis_error(error)})"
         hint = "check that Redis runs and that limits.url is its address"
-        return EvictionCheck(
-            "error", f"Redis does not answer ({describe_redis_error(error)})", hint
-        )
+        return EvictionCheck("error", result, hint)
     return assess_redis_eviction_policy(memory_info.get("maxmemory_policy"))
 
 
@@ -228,12 +217,10 @@ def assess_redis_eviction_policy(policy: str | None) -> EvictionCheck:
     The volatile-… policies evict request counts too, and evict them first, because they expire.
     """
     if policy is None:
-        return EvictionCheck(
-            "warning", "Redis does not report its policy", f"{REQUIRED_POLICY} is required"
-        )
+        hint = f"{REQUIRED_POLICY} is required"
+        return EvictionCheck("warning", "Redis does not report its policy", hint)
     if policy == REQUIRED_POLICY:
         return EvictionCheck("ok", f"reachable, does not evict keys ({policy})")
     hint = f"set maxmemory-policy to {REQUIRED_POLICY}, or use a separate Redis for the rate limit"
-    return EvictionCheck(
-        "error", f"may evict request counts when its memory is full ({policy})", hint
-    )
+    result = f"may evict request counts when its memory is full ({policy})"
+    return EvictionCheck("error", result, hint)

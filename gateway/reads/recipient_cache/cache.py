@@ -219,11 +219,8 @@ class RecipientCache:
         elif error := refresh_task.exception():
             outcome = metrics.FAILED
             # Waiting queries get the error, and the next query tries again.
-            log.info(
-                "recipient_cache_refresh_failed",
-                **self.tenant._asdict(),
-                **{"error.type": type(error).__name__},
-            )
+            fields = self.tenant._asdict() | {"error.type": type(error).__name__}
+            log.info("recipient_cache_refresh_failed", **fields)
         else:
             outcome = metrics.REFRESHED
         metrics.cache_refreshes.labels(self.tenant.environment, outcome).inc()
@@ -258,14 +255,13 @@ class RecipientCache:
             id_: at for id_, at in self._changed_at.items() if at >= recipients.started_at
         }
         metrics.cache_stale.labels(self.tenant.environment).inc(stale_count)
-        counts = {
-            "recipients": len(recipients.rows),
-            "upstream_calls": reader.call_count,
-            "stale_entries": stale_count,
-        }
-        duration_ms = round((self._monotonic() - recipients.started_at) * 1000)
         log.info(
-            "recipient_cache_refreshed", **self.tenant._asdict(), **counts, duration_ms=duration_ms
+            "recipient_cache_refreshed",
+            **self.tenant._asdict(),
+            recipients=len(recipients.rows),
+            upstream_calls=reader.call_count,
+            stale_entries=stale_count,
+            duration_ms=round((self._monotonic() - recipients.started_at) * 1000),
         )
 
     async def _fetch_and_apply_changes(
@@ -274,22 +270,16 @@ class RecipientCache:
         """Reads the recipients changed since the last increment, and those changed here."""
         self.record_changes(await self._list_remote_changes())
         sent_at = self._monotonic()
-        changed_ids = {
-            id_ for id_, at in self._changed_at.items() if at >= recipients.changes_read_at
-        }
-        walked_entries = await reader.fetch_rows_in_date_span(
-            recipients.store_newer_entries, recipients.increment_start
-        )
+        store, since = recipients.store_newer_entries, recipients.changes_read_at
+        changed_ids = {id_ for id_, at in self._changed_at.items() if at >= since}
+        walked_entries = await reader.fetch_rows_in_date_span(store, recipients.increment_start)
         unseen_ids = (changed_ids & recipients.rows.keys()) - {entry.id for entry in walked_entries}
-        for id_ in await reader.fetch_and_list_missing_ids(
-            unseen_ids, recipients.store_newer_entries
-        ):
+        for id_ in await reader.fetch_and_list_missing_ids(unseen_ids, store):
             del recipients.rows[id_]
         recipients.changes_read_at = sent_at
         newest = max((entry.stamp for entry in walked_entries), default=None)
-        recipients.advance_increment_start(
-            sent_at, self._monotonic(), self._limit_update_date_to_now(newest)
-        )
+        newest = self._limit_update_date_to_now(newest)
+        recipients.advance_increment_start(sent_at, self._monotonic(), newest)
 
     def _limit_update_date_to_now(self, date: int | None) -> int | None:
         """Limits an update date to the present: later changes may precede a future date."""

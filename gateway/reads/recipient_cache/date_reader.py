@@ -65,20 +65,13 @@ class ServiceListReader:
         """Walks along the whole list, in parallel if it is long enough."""
         walk_count = min(MAX_PARALLEL_PAGES, records // (PAGE_SIZE * MIN_PAGES_PER_WALK) or 1)
         positions = [records * number // walk_count for number in range(1, walk_count)]
-        boundaries = sorted(
-            set(
-                await gather_all(
-                    [self._fetch_update_date_at_position(position) for position in positions]
-                )
-            )
-        )
+        boundaries = sorted({*await gather_all([*map(self._fetch_update_date_at, positions)])})
         # The walks overlap by a millisecond, the resolution of dates, so that no row is missed.
-        spans = zip(
-            [None, *boundaries], [*(boundary + 1 for boundary in boundaries), None], strict=True
-        )
+        ends = [*(boundary + 1 for boundary in boundaries), None]
+        spans = zip([None, *boundaries], ends, strict=True)
         await gather_all([self.fetch_rows_in_date_span(store_entries, *span) for span in spans])
 
-    async def _fetch_update_date_at_position(self, position: int) -> int:
+    async def _fetch_update_date_at(self, position: int) -> int:
         page = await self._fetch_page(None, None, size=1, number=position)
         if len(page.rows) != 1:
             raise CacheUnavailable("the service does not support pages of one row")
@@ -172,9 +165,8 @@ class ServiceListReader:
         """Fetches a page by update date; ``size`` overrides the normal page size."""
         self.call_count += 1
         requested_size = self.page_size if size is None else size
-        query = {"page": str(number)} | (
-            {"pageSize": str(requested_size)} if requested_size else {}
-        )
+        query = {"page": str(number)}
+        query |= {"pageSize": str(requested_size)} if requested_size else {}
         query |= {"startDate": format_stamp_for_date_filter(since)} if since is not None else {}
         query |= {"endDate": format_stamp_for_date_filter(until)} if until is not None else {}
         query |= {"status": status} if status else {}
@@ -184,17 +176,14 @@ class ServiceListReader:
         except Refused as error:
             if error.status not in (400, 406):
                 raise
-            # Only the page size can be dropped; without the dates the synchronization proves
-            # nothing.
-            if requested_size != PAGE_SIZE or not error.has_field_problem(
-                "invalid_field", "pageSize"
-            ):
-                raise CacheUnavailable(
-                    "the service does not filter and sort by update date"
-                ) from None
-            self.page_size = None  # the service refuses this size
+            # Only the page size can be dropped: without the dates the synchronization proves nothing.
+            is_size_refused = error.has_field_problem("invalid_field", "pageSize")
+            if requested_size != PAGE_SIZE or not is_size_refused:
+                reason = "the service does not filter and sort by update date"
+                raise CacheUnavailable(reason) from None
         else:
             return parse_page(body, self.question, number)
+        self.page_size = None  # the service refuses this size
         return await self._fetch_page(
             since, until, number=number, direction=direction, status=status
         )

@@ -73,11 +73,9 @@ class RecipientEntry:
         self._set_fields(query_fields, _INTERNED_FIELDS, _OWN_FIELDS)
         self._set_fields(query_fields["address"], _INTERNED_ADDRESS_FIELDS, ("postalCode",))
         accounts = query_fields["accounts"]
-        self.accounts = (
-            _build_primary_account(accounts[0]["type"], accounts[0]["currency"])
-            if accounts
-            else accounts
-        )
+        if accounts:
+            accounts = _build_primary_account(accounts[0]["type"], accounts[0]["currency"])
+        self.accounts = accounts
         self.stamp = parse_row_stamp(row)
         # From the service's own values: an answer must be the same with and without the cache.
         self.packed = _compress(json_codec.dumps_trusted(recipient_rows.select_answer_fields(row)))

@@ -100,9 +100,8 @@ async def _fetch_all_pages(
     if len(other_pages) < other_count and last.rows:
         return None
     last_again = await _fetch_page(question, first.page_count, size, call_service)
-    return (
-        [*other_pages, last_again] if _list_row_ids([last]) == _list_row_ids([last_again]) else None
-    )
+    is_same = _list_row_ids([last]) == _list_row_ids([last_again])
+    return [*other_pages, last_again] if is_same else None
 
 
 async def _fetch_pages(
@@ -124,9 +123,9 @@ async def _fetch_pages(
             page = await _fetch_page(question, number, size, call_service)
             if seen_ids.issuperset(_list_row_ids([page])):
                 last_number = min(last_number, number)
-                continue
-            seen_ids.update(_list_row_ids([page]))
-            pages_by_number[number] = page
+            else:
+                seen_ids.update(_list_row_ids([page]))
+                pages_by_number[number] = page
 
     await gather_all([fetch_pages() for _ in range(task_count)])
     return [pages_by_number[number] for number in sorted(pages_by_number)]
