@@ -42,17 +42,13 @@ class DigitRule:
 
     def is_match(self, text: str) -> bool:
         digits = self.strip_separators(text)
-        return (
-            bool(re.fullmatch(self.pattern, digits))
-            and self.min_length <= len(digits) <= self.max_length
-        )
+        is_long_enough = self.min_length <= len(digits) <= self.max_length
+        return is_long_enough and bool(re.fullmatch(self.pattern, digits))
 
     def describe(self) -> str:
-        count = (
-            f"{self.min_length}"
-            if self.min_length == self.max_length
-            else f"{self.min_length} to {self.max_length}"
-        )
+        count = f"{self.min_length}"
+        if self.min_length != self.max_length:
+            count += f" to {self.max_length}"
         kind = "digits" if self.pattern == "[0-9]+" else "characters"
         article = "an" if self.label[0] in "aeiouI" else "a"
         return f"must be {article} {self.label} of {count} {kind}"
@@ -160,13 +156,9 @@ def choose_client_branch_field(bank: Mapping[str, JSON]) -> str:
     """Returns the client's own name for the branch id: the one it sent, else the country's."""
     if bank.get("country") == "US":
         return "routing"
-    if (
-        bank.get("country") in objects.DUAL_BRANCH_NAME_COUNTRIES
-        and bank.get("routing")
-        and not bank.get("branchNum")
-    ):
-        return "routing"
-    return "branchNum"
+    has_two_names = bank.get("country") in objects.DUAL_BRANCH_NAME_COUNTRIES
+    is_routing_sent = bank.get("routing") and not bank.get("branchNum")
+    return "routing" if has_two_names and is_routing_sent else "branchNum"
 
 
 def validate_bank_account(bank: Mapping[str, JSON], prefix: str) -> Iterator[Problem]:
@@ -177,9 +169,8 @@ def validate_bank_account(bank: Mapping[str, JSON], prefix: str) -> Iterator[Pro
     else:
         yield build_empty_field_problem(f"{prefix}country")
     if (bic := bank.get("swiftBic")) and not _is_bic(bic):
-        yield build_invalid_field_problem(
-            f"{prefix}swiftBic", "must be a BIC of 8 or 11 characters"
-        )
+        fault = "must be a BIC of 8 or 11 characters"
+        yield build_invalid_field_problem(f"{prefix}swiftBic", fault)
 
 
 def _validate_branch(bank: Mapping[str, JSON], prefix: str) -> Iterator[Problem]:
@@ -191,13 +182,10 @@ def _validate_branch(bank: Mapping[str, JSON], prefix: str) -> Iterator[Problem]
             yield build_empty_field_problem(field)
         elif not is_masked_value(branch) and not rule.is_match(branch):
             yield build_invalid_field_problem(field, rule.describe())
-    if (
-        country in objects.DUAL_BRANCH_NAME_COUNTRIES
-        and len({bank.get("routing"), bank.get("branchNum"), None}) > 2
-    ):
-        yield build_invalid_field_problem(
-            f"{prefix}branchNum", "and routing name different branches"
-        )
+    branches = {bank.get("routing"), bank.get("branchNum"), None}
+    if country in objects.DUAL_BRANCH_NAME_COUNTRIES and len(branches) > 2:
+        fault = "and routing name different branches"
+        yield build_invalid_field_problem(f"{prefix}branchNum", fault)
     if country == "CA":
         institution = bank.get("institution")
         if not institution:

@@ -56,11 +56,11 @@ def collect_sent_payments(
 ) -> Sequence[SentPayment]:
     refused_fields = frozenset(problem.field for problem in problems)
     bodies = payments or []
-    return map_rows(
-        lambda body, position: SentPayment(body, list_name, refused_fields, position),
-        bodies,
-        range(len(bodies)),
-    )
+
+    def build(body: Mapping[str, JSON], position: int) -> SentPayment:
+        return SentPayment(body, list_name, refused_fields, position)
+
+    return map_rows(build, bodies, range(len(bodies)))
 
 
 # Validation
@@ -76,11 +76,8 @@ def validate_payment(payment: SentPayment) -> Sequence[Problem]:
         pass  # already reported: the client did name a recipient
     elif id_:
         if not (id_.startswith("R-") and ID_PATTERN.fullmatch(id_)):
-            problems.append(
-                build_invalid_field_problem(
-                    f"{payment.field_prefix}recipient.id", "is not the id of a recipient"
-                )
-            )
+            field = f"{payment.field_prefix}recipient.id"
+            problems.append(build_invalid_field_problem(field, "is not the id of a recipient"))
     elif not recipient.get("email"):
         problems.append(build_empty_field_problem(f"{payment.field_prefix}recipient.id"))
     if not (body.get("sourceAmount") or body.get("targetAmount")) and not (
@@ -102,9 +99,8 @@ def drop_unchanged_fields(change: SentPayment, payment: Payment | None) -> SentP
     body, currency = dict(change.body), change.body.get("targetCurrency")
     shown_currency = payment.get("targetCurrency")
     # As with an amount, the service may not show the one that was last requested.
-    is_same_currency = {shown_currency, payment.get("asked_currency") or shown_currency} == {
-        currency
-    }
+    last_currencies = {shown_currency, payment.get("asked_currency") or shown_currency}
+    is_same_currency = last_currencies == {currency}
     if _is_unchanged_amount("source", body, payment):
         del body["sourceAmount"]
     # The same number in another currency is a change.
@@ -254,9 +250,10 @@ def resolve_recipients(
     for payment in payments if rows_by_address or facts_by_id else ():
         recipient, fault = _select_recipient(payment, rows_by_address)
         facts = facts_by_id.get(recipient.get("id", ""), {})
-        if fault := fault or _find_unpayable_recipient_problem(
+        fault = fault or _find_unpayable_recipient_problem(
             payment, recipient, facts, batch_currency
-        ):
+        )
+        if fault:
             (states if fault.code == "invalid_status" else value_problems).add_problem(fault)
     if problems := value_problems or states:
         raise Invalid(*problems, omitted_count=problems.more)
@@ -315,9 +312,8 @@ def _find_recipients_by_email(addresses: list[str]) -> SubFlow:
         if isinstance(answer, Exception):
             raise answer
         rows = yield from _select_existing_with_email(answer, address)
-        for page in range(
-            2, paging.parse_count_or_default((answer.get("meta") or {}).get("pages"), 1) + 1
-        ):
+        pages = paging.parse_count_or_default((answer.get("meta") or {}).get("pages"), 1)
+        for page in range(2, pages + 1):
             if len(rows) > 1 or not answer.get("recipients"):
                 break
             # A service that ignores the filter would otherwise be read to the end for each address.

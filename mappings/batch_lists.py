@@ -30,13 +30,7 @@ from mappings.batch_views import (
     restore_original_batch_fields,
 )
 from mappings.dates import EARLIEST_INSTANT, parse_instant_or_earliest
-from mappings.effects import (
-    JSON,
-    MAX_PARALLEL_CALLS,
-    CompareAndSet,
-    LoadFacts,
-    SubFlow,
-)
+from mappings.effects import JSON, MAX_PARALLEL_CALLS, CompareAndSet, LoadFacts, SubFlow
 from mappings.failures import Invalid, NoSuchOperation, Refused
 from mappings.lazy_sequences import iterate_chunks
 from mappings.list_filters import Filters, has_matching_payment
@@ -76,26 +70,21 @@ def load_newest_payments(
     }
     unread_ids = created_at_by_id.keys() - complete_ids - older_ids
     other_ids = sorted(unread_ids, key=lambda id_: (created_at_by_id[id_], id_), reverse=True)
-    reader, remaining_ids = (
-        _NewestPaymentsReader(limit, select_wanted, completions),
-        deque(complete_ids),
-    )
+    reader = _NewestPaymentsReader(limit, select_wanted, completions)
+    remaining_ids = deque(complete_ids)
     yield from reader.read_batches(other_ids)
     while batch_ids := reader.take_next_batch_ids(remaining_ids):
         yield from reader.read_batches(batch_ids)
     # Counted without a read, because ``meta`` has the total over all batches.
     unread_count = sum(completions[id_]["payments"] for id_ in remaining_ids)
-    return NewestPayments(
-        [dated_payment.payment for dated_payment in reader.newest], reader.records + unread_count
-    )
+    return NewestPayments([each.payment for each in reader.newest], reader.records + unread_count)
 
 
 def _has_no_payment_since(completion: Mapping[str, JSON] | None, since: datetime) -> bool:
     """Whether a batch is known to be complete and to have no payment created since then."""
-    return (
-        completion is not None
-        and EARLIEST_INSTANT < parse_instant_or_earliest(completion["newest"]) < since
-    )
+    if completion is None:
+        return False
+    return EARLIEST_INSTANT < parse_instant_or_earliest(completion["newest"]) < since
 
 
 class _DatedPayment(NamedTuple):
@@ -137,9 +126,8 @@ class _NewestPaymentsReader:
             for batch in (yield from load_batches(batch_ids[start : start + SUMMARIES_PER_CHUNK])):
                 if isinstance(batch, Batch):
                     yield from self._add_payments(batch)
-                    completion_records += (
-                        build_completion_records(batch) if batch.id not in self.completions else ()
-                    )
+                    if batch.id not in self.completions:
+                        completion_records += build_completion_records(batch)
                 # A deleted batch has no payments. Any other failure would leave a gap in the list.
                 elif not is_missing_batch_failure(batch):
                     raise batch
@@ -147,11 +135,9 @@ class _NewestPaymentsReader:
                 yield structs.replace(completion_records[0], linked=tuple(completion_records[1:]))
 
     def _add_payments(self, batch: Batch) -> SubFlow:
-        payments = (
-            (yield from self.select_wanted(batch.payments))
-            if self.select_wanted
-            else batch.payments
-        )
+        payments = batch.payments
+        if self.select_wanted:
+            payments = yield from self.select_wanted(payments)
         self.records += len(payments)
         candidates = chain(self.newest, _build_dated_payments(batch, payments))
         # At most ``limit`` payments are in memory, however many a batch has.
@@ -165,9 +151,8 @@ class _NewestPaymentsReader:
         oldest_created_at = None if missing_count > 0 else self.newest[-1].created_at
         while remaining_ids and len(batch_ids) < MAX_PARALLEL_CALLS:
             completion = self.completions[remaining_ids[0]]
-            if missing_count <= 0 and (
-                oldest_created_at is None or completion["newest"] < oldest_created_at
-            ):
+            is_older = oldest_created_at is None or completion["newest"] < oldest_created_at
+            if missing_count <= 0 and is_older:
                 break
             batch_ids.append(remaining_ids.popleft())
             missing_count -= completion["payments"]
@@ -178,16 +163,10 @@ def build_completion_records(batch: Batch) -> Iterator[CompareAndSet]:
     """Builds the record of a batch that is complete; none for any other."""
     # Without its payments, the record would say that it has none.
     if batch.status == "complete" and batch.has_known_payments:
-        newest_created_at = max(
-            (
-                dated_payment.created_at
-                for dated_payment in _build_dated_payments(batch, batch.payments)
-            ),
-            default="",
-        )
-        yield CompareAndSet(
-            "complete", batch.id, {"payments": len(batch.payments), "newest": newest_created_at}
-        )
+        dated_payments = _build_dated_payments(batch, batch.payments)
+        newest = max((each.created_at for each in dated_payments), default="")
+        facts = {"payments": len(batch.payments), "newest": newest}
+        yield CompareAndSet("complete", batch.id, facts)
 
 
 Row = Mapping[str, JSON]
@@ -205,11 +184,8 @@ def load_batch_rows(facts_by_id: Mapping[str, Mapping[str, JSON]]) -> SubFlow:
     }
     # An edited batch has another id at the service than clients know.
     ids_by_upstream = {facts.get("upstream"): id_ for id_, facts in facts_by_id.items()}
-    superseded_ids = {
-        superseded_id
-        for facts in facts_by_id.values()
-        for superseded_id in facts.get("abandoned", [])
-    }
+    all_facts = facts_by_id.values()
+    superseded_ids = {id_ for facts in all_facts for id_ in facts.get("abandoned", [])}
     try:
         items = yield from load_all_rows("/batches", "batches", probe_ids=())
     except NoSuchOperation:
@@ -217,10 +193,9 @@ def load_batch_rows(facts_by_id: Mapping[str, Mapping[str, JSON]]) -> SubFlow:
     for item in items.values():
         id_ = str(ids_by_upstream.get(item["id"], item["id"]))
         # A superseded batch is listed as the draft, or the batch, that replaced it.
-        if item["id"] not in superseded_ids and facts_by_id.get(id_, {}).get("phase") != "deleted":
-            listed_fields = drop_nulls(
-                restore_original_batch_fields(facts_by_id.get(id_, {}), item)
-            )
+        facts = facts_by_id.get(id_, {})
+        if item["id"] not in superseded_ids and facts.get("phase") != "deleted":
+            listed_fields = drop_nulls(restore_original_batch_fields(facts, item))
             rows[id_] = {**rows.get(id_, {}), **listed_fields, "id": id_, "listed": listed_fields}
     return (yield from _drop_missing_batches(rows))
 
@@ -267,16 +242,13 @@ def filter_batch_rows(
         for id_, result in zip(chunk, (yield from load_batches(chunk)), strict=True):
             if isinstance(result, Exception) and not is_missing_batch_failure(result):
                 raise result
-            batch = yield from _build_listed_batch(
-                passing_rows[id_], facts_by_id.get(id_, {}), result
-            )
+            facts = facts_by_id.get(id_, {})
+            batch = yield from _build_listed_batch(passing_rows[id_], facts, result)
             if filters.status and batch.status is None:
                 balances = balances or [(yield from fetch_balances_for_status_filter())]
                 batch = set_missing_status_by_balance(batch, balances[0])
-            row = passing_rows[id_] = {
-                **passing_rows[id_],
-                **drop_nulls(build_batch_list_item(batch)),
-            }
+            row = {**passing_rows[id_], **drop_nulls(build_batch_list_item(batch))}
+            passing_rows[id_] = row
             # There is no further source: a value that is still unknown counts as empty.
             criteria = (batch.status or "", row.get("createdAt") or "", batch.currency or "")
             is_match = filters.evaluate_batch_filters(*criteria)
@@ -300,12 +272,8 @@ def _evaluate_filters_on_row(
     status = derive_batch_status(fields.get)
     if row["id"] in completions:
         status = "complete"
-    created = row.get("createdAt")
-    if (
-        filters.has_dates
-        and not listed_fields.get("createdAt")
-        and filters.is_near_date_bound(created)
-    ):
+    created, is_listed = row.get("createdAt"), listed_fields.get("createdAt")
+    if filters.has_dates and not is_listed and filters.is_near_date_bound(created):
         created = None  # this may be the gateway's clock: the summary has the service's time
     currency = row.get("currency") or row.get("sourceCurrency")
     return filters.evaluate_batch_filters(status, created, currency)
@@ -331,11 +299,9 @@ def _build_listed_batch(row: Row, facts: Row, result: Batch | Exception | None) 
     if isinstance(result, Batch):
         batch = result
     else:
-        entries = (
-            []
-            if _has_all_listed_fields(row)
-            else (yield LoadFacts("payments", row["id"])).get("entries", [])
-        )
+        entries = []
+        if not _has_all_listed_fields(row):
+            entries = (yield LoadFacts("payments", row["id"])).get("entries", [])
         batch = build_batch(row["id"], facts, entries, {}, None)
     if batch.is_draft:
         return batch

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec import structs
 
@@ -63,16 +65,12 @@ def load_created_batch(facts: Facts, entries: Sequence[Entry], response: JSON) -
         # The batch exists: after an error here the client would create, and pay, another.
         batch = structs.replace(build_batch(id_, facts, entries, {}, None), service_fields=created)
         # A read of the balance for the status would time out as well.
-        return (
-            structs.replace(batch, computed_status="open")
-            if isinstance(failure, Unreachable)
-            else batch
-        )
+        is_open = isinstance(failure, Unreachable)
+        return structs.replace(batch, computed_status="open") if is_open else batch
     fields = {**created, **drop_nulls(extract_batch(summary))}
-    latest_payments = find_payments(summary)
-    return build_batch(
-        id_, facts, entries, fields, payments if latest_payments is None else latest_payments
-    )
+    if (latest_payments := find_payments(summary)) is not None:
+        payments = latest_payments
+    return build_batch(id_, facts, entries, fields, payments)
 
 
 def load_batch_by_given_facts(batch: Batch, facts: Facts) -> SubFlow:
@@ -172,9 +170,8 @@ def _build_loaded_batch(stored_batch: StoredBatch, summary: JSON) -> SubFlow:
         and all(iterate_field(payments, "id"))
     ):
         entries = yield from _store_upstream_payment_ids(stored_batch, payments)
-    return build_batch(
-        stored_batch.id, stored_batch.facts, entries, extract_batch(summary), payments
-    )
+    fields = extract_batch(summary)
+    return build_batch(stored_batch.id, stored_batch.facts, entries, fields, payments)
 
 
 def _store_upstream_payment_ids(stored_batch: StoredBatch, payments: Sequence[Payment]) -> SubFlow:
@@ -185,36 +182,19 @@ def _store_upstream_payment_ids(stored_batch: StoredBatch, payments: Sequence[Pa
         facts = {"id": entry["id"], "batch": stored_batch.id, "createdAt": entry.get("createdAt")}
         return CompareAndSet("alias", entry["upstream"], facts)
 
-    entries_record = CompareAndSet(
-        "payments",
-        stored_batch.id,
-        {"entries": matched_entries},
-        linked=map_rows(build_redirect, matched_entries),
-    )
-    expected_facts = {
-        name: stored_batch.facts.get(name) for name in ("is_new", "version", "upstream")
-    }
-    try:
-        yield CompareAndSet(
-            "batch",
-            stored_batch.id,
-            {"is_new": None},
-            expected=expected_facts,
-            linked=(entries_record,),
-        )
-    except Conflict:
-        # Another request has stored the ids, and the batch may have been edited since.
-        return matched_entries
+    id_, redirects = stored_batch.id, map_rows(build_redirect, matched_entries)
+    entries = CompareAndSet("payments", id_, {"entries": matched_entries}, linked=redirects)
+    expected = {name: stored_batch.facts.get(name) for name in ("is_new", "version", "upstream")}
+    # In a conflict another request has stored the ids, and the batch may have been edited since.
+    with suppress(Conflict):
+        yield CompareAndSet("batch", id_, {"is_new": None}, expected=expected, linked=(entries,))
     return matched_entries
 
 
 def _match_draft_entries(stored_batch: StoredBatch, payments: Sequence[Payment]) -> Sequence[Entry]:
     """Returns a draft's entries with their ids at the service, matched by recipient and amount."""
-    pairs = match_payments_with_entries(
-        payments,
-        map_rows(_hide_entry_ids_from_matching, stored_batch.entries),
-        stored_batch.facts.get("currency"),
-    )
+    entries = map_rows(_hide_entry_ids_from_matching, stored_batch.entries)
+    pairs = match_payments_with_entries(payments, entries, stored_batch.facts.get("currency"))
     matched_pairs = filter_rows(pairs, lambda pair: pair[1] is not None)
     return materialize_rows(map_rows(lambda pair: _set_matched_ids(*pair), matched_pairs))
 
@@ -232,28 +212,21 @@ def _set_matched_ids(payment: Payment, entry: Entry) -> Entry:
 
 def add_recipient_details(entries: Sequence[Entry]) -> SubFlow:
     """Calls GET /recipients/:id for each recipient of which only the id is known."""
-    unknown_ids = [
-        extract_recipient_id(requested_entry)
-        for requested_entry in entries
-        if "name" not in requested_entry["recipient"]
-    ]
-    recipients = yield from read_recipients(
-        filter(None, unknown_ids),
-        lambda answer: (
-            {}
-            if isinstance(answer, Exception)
-            else select_listed_recipient_fields(answer["recipient"])
-        ),
-    )
+    unknown = [entry for entry in entries if "name" not in entry["recipient"]]
+
+    def select_details(answer: Any) -> dict[str, JSON]:
+        if isinstance(answer, Exception):
+            return {}
+        return select_listed_recipient_fields(answer["recipient"])
+
+    ids = filter(None, map(extract_recipient_id, unknown))
+    recipients = yield from read_recipients(ids, select_details)
     if not recipients:
         return entries
 
     def add_details(entry: Entry) -> Entry:
-        recipient = entry["recipient"]
-        return {
-            **entry,
-            "recipient": {**recipients.get(extract_recipient_id(entry), {}), **recipient},
-        }
+        details = recipients.get(extract_recipient_id(entry), {})
+        return {**entry, "recipient": {**details, **entry["recipient"]}}
 
     return materialize_rows(map_rows(add_details, entries))
 

@@ -248,9 +248,9 @@ class MergedPayments:
     def amount(self) -> Decimal | None:
         """The sum of the source amounts; None if one of them is not known."""
         # Merging all payments is expensive, so the service's own amounts are tried first.
-        total = (
-            None if self._service_payments is None else _sum_source_amounts(self._service_payments)
-        )
+        total = None
+        if self._service_payments is not None:
+            total = _sum_source_amounts(self._service_payments)
         return _sum_source_amounts(self.payments) if total is None else total
 
 
@@ -279,10 +279,8 @@ def build_batch(
         fields = {**fields, "currency": currency}
         batch = structs.replace(batch, service_fields=fields)
     if batch.status == "complete" and not (fields.get("completedAt") or facts.get("completedAt")):
-        batch = structs.replace(
-            batch,
-            service_fields={**fields, "completedAt": _find_latest_processed_time(payments or ())},
-        )
+        fields = {**fields, "completedAt": _find_latest_processed_time(payments or ())}
+        batch = structs.replace(batch, service_fields=fields)
     merged_payments = MergedPayments(payments, entries, _SharedBatchFields.from_batch(batch))
     has_known_payments = payments is not None or bool(facts and not facts.get("elsewhere"))
     return structs.replace(
@@ -355,14 +353,8 @@ def _merge_payment_with_request(
     # The memo was not sent (``send_memo``), or the service does not store memos.
     if requested.get("memo") and not merged.get("memo"):
         merged["memo"] = requested["memo"]
-    for name in (
-        "memo",
-        "sourceAmount",
-        "targetAmount",
-        "targetCurrency",
-        "createdAt",
-        "updatedAt",
-    ):
+    names = ("memo", "sourceAmount", "targetAmount", "targetCurrency", "createdAt", "updatedAt")
+    for name in names:
         if merged.get(name) is None:
             merged[name] = requested.get(name)
             if name.endswith("Amount"):

@@ -191,12 +191,9 @@ def _build_payment_key(payment: LegacyObject, current_ids: Mapping[str, str]) ->
 
     The target amount is left out, because a quote changes it.
     """
+    recipient_id = _resolve_current_recipient_id(payment, current_ids)
     source = money.parse_amount(payment.get("sourceAmount"))
-    return (
-        _resolve_current_recipient_id(payment, current_ids),
-        source,
-        payment.get("targetCurrency"),
-    )
+    return recipient_id, source, payment.get("targetCurrency")
 
 
 def _build_payment_keys(
@@ -216,16 +213,11 @@ def _match_batch_with_summary(
     payment_pairs = _pair_payments(payments, current_payments, current_ids)
     if payment_pairs is None:
         return _build_mismatch_answer("it has other payments at the current service")
-    status, current_status = (
-        legacy_batch.get("status"),
-        derive_batch_status(extract_batch(summary).get),
-    )
-    if (
-        status in LEGACY_STATUSES
-        and current_status is not None
-        # Only "editable or not" is compared: the services' words for stages of processing differ.
-        and (status in EDITABLE_STATUSES) != (current_status in EDITABLE_STATUSES)
-    ):
+    status = legacy_batch.get("status")
+    current_status = derive_batch_status(extract_batch(summary).get)
+    # Only "editable or not" is compared: the services' words for stages of processing differ.
+    is_different = (status in EDITABLE_STATUSES) != (current_status in EDITABLE_STATUSES)
+    if status in LEGACY_STATUSES and current_status is not None and is_different:
         return _build_mismatch_answer(
             f"it is {status} at the legacy service, but {current_status} at the current one"
         )

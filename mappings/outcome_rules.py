@@ -95,20 +95,17 @@ def _select_batches_paying_same(
     exact_ids: set[JSON] = set()
     for row in rows:
         # A batch that another write claims cannot be the result of this one.
-        summary = (
-            None
-            if row["id"] in write.claimed_ids
-            else (yield from fetch_summary_if_exists(row["id"]))
-        )
+        if row["id"] in write.claimed_ids:
+            continue
+        summary = yield from fetch_summary_if_exists(row["id"])
         if summary is None or not is_created_after_write(extract_batch(summary), write):
             continue
         if (payments := find_payments(summary)) is None or not all(map(has_recipient, payments)):
             return Inconclusive(f"the service does not show the payments of {row['id']}")
         if _has_same_payments(body, summary, _is_same_payment):
             matching_rows.append(row)
-            exact_ids |= (
-                {row["id"]} if _has_same_payments(body, summary, _is_exact_payment) else set()
-            )
+            if _has_same_payments(body, summary, _is_exact_payment):
+                exact_ids.add(row["id"])
         elif _has_same_payments(body, summary, _is_possible_payment):
             return Inconclusive(f"{OTHER_CURRENCY_REASON}, in {row['id']}")
     return matching_rows, exact_ids
@@ -133,22 +130,15 @@ def build_batch_creation_call(
 ) -> Call:
     """Builds the call of POST /batches."""
     match_fields = {**body, "payments": map_rows(select_payment_match_fields, body["payments"])}
-    outcome_rule = build_batch_creation_outcome_rule(body)
+    rule = build_batch_creation_outcome_rule(body)
     return Call(
-        "POST",
-        "/batches",
-        body,
-        field_map=field_map,
-        reconcile=outcome_rule,
-        match_fields=match_fields,
+        "POST", "/batches", body, field_map=field_map, reconcile=rule, match_fields=match_fields
     )
 
 
 def select_payment_match_fields(body: JSONObject) -> dict[str, JSON]:
     """Returns a payment without its memo, because the document does not say that it is stored."""
-    fields = dict(body)
-    fields.pop("memo", None)
-    return fields
+    return {name: value for name, value in body.items() if name != "memo"}
 
 
 def fetch_summary_if_exists(batch_id: str) -> Generator[Step, Any, JSON]:
@@ -158,14 +148,13 @@ def fetch_summary_if_exists(batch_id: str) -> Generator[Step, Any, JSON]:
 
 def _is_possible_batch(body: JSONObject, row: JSONObject) -> bool:
     """Whether a listed batch may be the one sent. Fields the list does not show count as equal."""
-    total = row.get("totalPayments")
     return (
         row.get("currency") in (None, body.get("currency"))
+        and row.get("totalPayments") in (None, len(body["payments"]))
         and (
             "description" not in row
             or is_shown_value_compatible(body.get("description"), row["description"])
         )
-        and total in (None, len(body["payments"]))
     )
 
 
@@ -177,15 +166,11 @@ def _has_same_payments(body: JSONObject, summary: JSON, is_match: PaymentTest) -
     unmatched: dict[JSON, list[JSONObject]] = {}
     shown_payments = extract_payments(summary)
     for row in shown_payments:
-        unmatched.setdefault(str(_extract_recipient_id_of_sent_or_shown_payment(row)), []).append(
-            row
-        )
+        recipient_id = str(_extract_recipient_id_of_sent_or_shown_payment(row))
+        unmatched.setdefault(recipient_id, []).append(row)
     for payment in body["payments"]:
         currency, rows = body.get("currency"), unmatched.get(str(extract_recipient_id(payment)), [])
-        matches = (
-            position for position, row in enumerate(rows) if is_match(payment, row, currency)
-        )
-        match = next(matches, None)
+        match = next((i for i, row in enumerate(rows) if is_match(payment, row, currency)), None)
         if match is None:
             return False
         del rows[match]  # each shown payment counts once: a batch may have equal ones

@@ -102,10 +102,10 @@ class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
         if method != legacy.BANK:
             return False
         country = (self.payout.select_account(method) or {}).get("country")
-        is_refused = (
-            f"{self.payout.build_account_field_prefix(method)}country" in self.payout.refused_fields
+        field = f"{self.payout.build_account_field_prefix(method)}country"
+        return field in self.payout.refused_fields or bool(
+            country and account.get("country") != country
         )
-        return is_refused or bool(country and account.get("country") != country)
 
     def _is_existing_account_meant(self, method: str, account: Mapping[str, JSON]) -> bool:
         """Whether the client means the shown account, by masked number or wallet address."""
@@ -164,11 +164,10 @@ class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
         prefix = self.payout.build_account_field_prefix(legacy.BANK)
         bank_changes, bank_answer = self.bank_changes, self.bank_answer
         merged_bank = {**bank_answer, **bank_changes}
-        if bank_changes.keys() & {"routing", "branchNum"}:
+        branch_names = {"routing", "branchNum"}
+        if bank_changes.keys() & branch_names:
             # Answers show some branches under both names; the changed one counts.
-            merged_bank |= {
-                name: None for name in ("routing", "branchNum") if name not in bank_changes
-            }
+            merged_bank |= dict.fromkeys(branch_names - bank_changes.keys())
         masked_id, kind = bank_answer["governmentId"], self.recipient.get("type")
         client_fields = {prefix + name for name in bank_changes}
         yield from validate_masks(bank_changes, prefix)
@@ -203,11 +202,8 @@ class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
     def build_account_changes(self, method: str) -> dict[str, JSON]:
         """Builds the changed fields of an existing account, with current names."""
         account = self.find_account(method) or {}
-        fields = (
-            self._build_bank_fields(account)
-            if method == legacy.BANK
-            else self._build_wallet_fields(account)
-        )
+        is_bank = method == legacy.BANK
+        fields = (self._build_bank_fields if is_bank else self._build_wallet_fields)(account)
         changes = {
             name: value
             for name, value in fields.items()
@@ -222,11 +218,8 @@ class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
 
     def _build_wallet_fields(self, account: Mapping[str, JSON]) -> dict[str, JSON]:
         fields = WALLET.translate_to_current(self.payout.wallet or {})
-        if (
-            self.payout.currency
-            and account.get("currency")
-            and self.new_primary_method == legacy.WALLET
-        ):
+        is_primary = self.new_primary_method == legacy.WALLET
+        if self.payout.currency and account.get("currency") and is_primary:
             fields["currency"] = self.payout.currency
         return fields
 
@@ -238,15 +231,10 @@ class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def creation_plan(self) -> AccountPlan:
-        default_method = (
-            None if self.recipient.get("accounts") else next(iter(self.methods_to_create), None)
-        )
-        return plan_accounts(
-            self.payout,
-            self.recipient,
-            self.methods_to_create,
-            self.new_primary_method or default_method,
-        )
+        methods, primary_method = self.methods_to_create, self.new_primary_method
+        if not self.recipient.get("accounts"):
+            primary_method = primary_method or next(iter(methods), None)
+        return plan_accounts(self.payout, self.recipient, methods, primary_method)
 
     @property
     def government_ids(self) -> list[ClientGovernmentId]:
@@ -272,10 +260,11 @@ def detect_payout_changes(
     If neither was changed, only the primary method is, and the bank account keeps its currency.
     """
     changes = PayoutChanges(payout, recipient, facts, is_replacement, is_shown_late)
-    account = changes.find_account(legacy.BANK)
-    if not (
-        payout.bank and account and payout.currency and changes.new_primary_method == legacy.BANK
-    ):
+    account, is_primary = (
+        changes.find_account(legacy.BANK),
+        changes.new_primary_method == legacy.BANK,
+    )
+    if not (payout.bank and account and payout.currency and is_primary):
         return changes
     if is_replacement and changes.is_new_account_needed(legacy.BANK):
         return changes

@@ -190,12 +190,10 @@ def validate_account(payout: Payout, method: str, recipient: Recipient) -> Itera
     yield from validate_masks(account, prefix)
     yield from banking.validate_bank_account(account, prefix)
     yield from banking.validate_government_id(account, recipient.get("type"), prefix, masked_id)
-    refused_fields = {
-        f"{prefix}currency",
-        f"{payout.prefix}primary.currency",
-    } & payout.refused_fields
+    field = f"{payout.prefix}primary.currency"
+    refused_fields = {f"{prefix}currency", field} & payout.refused_fields
     if not (account.get("currency") or payout.currency or refused_fields):
-        yield build_empty_field_problem(f"{payout.prefix}primary.currency")
+        yield build_empty_field_problem(field)
 
 
 MASKABLE_FIELDS = frozenset(
@@ -286,11 +284,8 @@ def extract_government_ids(payout: Payout) -> list[ClientGovernmentId]:
     value, country = bank.get("governmentId"), bank.get("country")
     if not value or not country:
         return []
-    return [
-        ClientGovernmentId(
-            country, value, f"{payout.build_account_field_prefix(legacy.BANK)}governmentId"
-        )
-    ]
+    field = f"{payout.build_account_field_prefix(legacy.BANK)}governmentId"
+    return [ClientGovernmentId(country, value, field)]
 
 
 def send_account_with_number_retry(call: Call, country: JSON, options: LegacyOptions) -> SubFlow:
@@ -431,10 +426,8 @@ def _call_with_current_id(
         if refused.status != 404:
             raise
         recipient = (yield Call("GET", f"/recipients/{original['id']}"))["recipient"]
-        stable_fields, known_ids = (
-            _drop_account_id_and_primary_flag(account),
-            collect_account_ids([*(original.get("accounts") or []), *new_accounts]),
-        )
+        stable_fields = _drop_account_id_and_primary_flag(account)
+        known_ids = collect_account_ids([*(original.get("accounts") or []), *new_accounts])
         candidates = [
             candidate
             for candidate in recipient.get("accounts") or []
