@@ -25,12 +25,9 @@ def parse_balances(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
     """Parses the entries of a balance response: a list, an object by currency, or one entry."""
     # The document shows no payload for this call.
     raw_balances = extract_raw_balances(body)
-    if (
-        isinstance(raw_balances, dict)
-        and money.parse_amount(raw_balances.get("amount")) is not None
-    ):
-        return [raw_balances]
     if isinstance(raw_balances, dict):
+        if money.parse_amount(raw_balances.get("amount")) is not None:
+            return [raw_balances]
         # The key of an entry is a currency or the name of the wallet account.
         return [
             {("type" if name == current.WALLET else "currency"): name, **entry}
@@ -55,21 +52,20 @@ def determine_payment_method(payment: Mapping[str, JSON]) -> str:
 
 def split_off_wallet_payments(payments: Payments) -> tuple[Payments, Payments]:
     """Splits payments into those to wallets and all others."""
-    to_wallets = filter_rows(
-        payments, lambda payment: determine_payment_method(payment) == current.WALLET
-    )
-    return to_wallets, filter_rows(
-        payments, lambda payment: determine_payment_method(payment) != current.WALLET
-    )
+
+    def is_to_wallet(payment: Mapping[str, JSON]) -> bool:
+        return determine_payment_method(payment) == current.WALLET
+
+    others = filter_rows(payments, lambda payment: not is_to_wallet(payment))
+    return filter_rows(payments, is_to_wallet), others
 
 
 def has_sufficient_funds(balances: Balances, payments: Payments, currency: JSON) -> bool:
     to_wallets, to_banks = split_off_wallet_payments(payments)
-    return compute_required_funds(to_wallets) <= compute_available_funds(
-        balances, currency, wallet=True
-    ) and compute_required_funds(to_banks) <= compute_available_funds(
-        balances, currency, wallet=False
-    )
+    in_wallet = compute_available_funds(balances, currency, wallet=True)
+    in_accounts = compute_available_funds(balances, currency, wallet=False)
+    are_wallets_covered = compute_required_funds(to_wallets) <= in_wallet
+    return are_wallets_covered and compute_required_funds(to_banks) <= in_accounts
 
 
 def compute_required_funds(payments: Payments) -> Decimal:
@@ -80,13 +76,9 @@ def compute_required_funds(payments: Payments) -> Decimal:
 
 def compute_available_funds(balances: Balances, currency: JSON, *, wallet: bool) -> Decimal:
     """Sums the balances in a currency, of the wallet account or of the service accounts."""
+    entries = [entry for entry in balances if (entry.get("type") == current.WALLET) is wallet]
     return sum_amount_field(
-        [
-            entry
-            for entry in balances
-            if (entry.get("type") == current.WALLET) is wallet and entry.get("currency") == currency
-        ],
-        "amount",
+        [entry for entry in entries if entry.get("currency") == currency], "amount"
     )
 
 

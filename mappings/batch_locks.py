@@ -12,6 +12,7 @@ transaction that records an upstream write rejects one that names a superseded b
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 from msgspec import structs
@@ -75,23 +76,19 @@ def _load_batch_under_lock(
     # The value identifies the lock when it is released, so it is unique even with a coarse clock.
     since = f"{request.now.isoformat()} {request.seed}"
     for _ in range(MAX_LOCK_WAITS):
+        condition = is_open_to_adds if is_add else is_batch_unlocked
         try:
-            facts = yield AwaitFacts(
-                "batch", batch_id, condition=is_open_to_adds if is_add else is_batch_unlocked
-            )
+            facts = yield AwaitFacts("batch", batch_id, condition=condition)
         except Conflict:
             break
         if facts.get("phase") == "deleted":
             raise Invalid(NOT_FOUND)
         # A batch created elsewhere has no facts if a start of it was refused meanwhile.
-        lock_facts = ({} if facts else build_external_batch_facts(batch_id)) | {
-            "phase": "editing",
-            "since": since,
-        }
+        lock_facts = {} if facts else build_external_batch_facts(batch_id)
+        lock_facts |= {"phase": "editing", "since": since}
+        is_unchanged = build_unchanged_batch_condition(facts)
         try:
-            yield CompareAndSet(
-                "batch", batch_id, lock_facts, expected=build_unchanged_batch_condition(facts)
-            )
+            yield CompareAndSet("batch", batch_id, lock_facts, expected=is_unchanged)
         except Conflict:
             continue
         facts_before = {name: facts.get(name) for name in lock_facts}
@@ -122,15 +119,9 @@ def finish_without_change(batch: Batch) -> SubFlow:
 
 def release_lock_if_held(batch: Batch) -> SubFlow:
     """Releases a lock acquired before the batch was loaded, unless it is released already."""
-    try:
-        yield CompareAndSet(
-            "batch",
-            batch.id,
-            build_released_facts(batch),
-            expected=build_unchanged_batch_condition(batch.facts),
-        )
-    except Conflict:
-        return
+    is_unchanged = build_unchanged_batch_condition(batch.facts)
+    with suppress(Conflict):
+        yield CompareAndSet("batch", batch.id, build_released_facts(batch), expected=is_unchanged)
 
 
 SIGNED_CHANGES_KIND = "signed"
@@ -214,9 +205,8 @@ def build_batch_lock_acquisition(
     if not batch.facts:
         facts |= {**build_external_batch_facts(batch.id), "currency": batch.currency}
         facts |= {name: batch.service_fields.get(name) for name in ("description", "createdAt")}
-    return CompareAndSet(
-        "batch", batch.id, facts, expected=build_unchanged_batch_condition(batch.facts), linked=also
-    )
+    is_unchanged = build_unchanged_batch_condition(batch.facts)
+    return CompareAndSet("batch", batch.id, facts, expected=is_unchanged, linked=also)
 
 
 ADDS = "adds"

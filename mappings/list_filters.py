@@ -50,12 +50,9 @@ class Filters:
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> Filters:
         """Parses the filters; the caller has removed empty parameters from ``query``."""
-        start_span, end_span = (
-            parse_date_span(query.get(name, "")) for name in ("startDate", "endDate")
-        )
-        source_currency, target_currency = (
-            query.get(f"{side}Currency") for side in ("source", "target")
-        )
+        start_span = parse_date_span(query.get("startDate", ""))
+        end_span = parse_date_span(query.get("endDate", ""))
+        source_currency, target_currency = query.get("sourceCurrency"), query.get("targetCurrency")
         country = query.get("country")
         return cls(
             search=query.get("search", "").casefold(),
@@ -70,13 +67,8 @@ class Filters:
         )
 
     def __bool__(self) -> bool:
-        return bool(
-            self.search
-            or self.status
-            or self.source_currency
-            or self.has_payment_criteria
-            or self.has_dates
-        )
+        own_criteria = self.search or self.status or self.source_currency or self.has_dates
+        return bool(own_criteria or self.has_payment_criteria)
 
     @property
     def has_dates(self) -> bool:
@@ -108,11 +100,8 @@ class Filters:
         applied_tests = [(value, passes) for is_applied, value, passes in tests if is_applied]
         if any(value is not None and not passes for value, passes in applied_tests):
             return False
-        return (
-            None
-            if self.has_payment_criteria or any(value is None for value, _ in applied_tests)
-            else True
-        )
+        is_open = self.has_payment_criteria or any(value is None for value, _ in applied_tests)
+        return None if is_open else True
 
     def is_payment_matching(self, payment: Payment) -> bool:
         """Whether a payment passes the filters except ``search`` and ``country``.
@@ -194,8 +183,5 @@ def _has_search_text(payment: Payment, search_text: str, legacy_id: str) -> bool
     """Whether the recipient, the memo or the client's id of the payment contains the text."""
     recipient = payment.get("recipient") or {}
     texts = [recipient.get(name) for name in ("name", "email", "referenceId")]
-    return any(
-        search_text in str(text).casefold()
-        for text in (*texts, legacy_id, payment.get("memo"))
-        if text
-    )
+    texts += [legacy_id, payment.get("memo")]
+    return any(search_text in str(text).casefold() for text in texts if text)

@@ -59,13 +59,9 @@ def list_entry_ids(entry: Entry) -> tuple[JSON, ...]:
 
 
 def _is_possible_pair(payment: Payment, entry: Entry, currency: JSON) -> bool:
-    source_amount = entry.get("sourceAmount")
+    amount = entry.get("sourceAmount")
     # The fast path, for most payments.
-    if (
-        source_amount
-        and source_amount == payment.get("sourceAmount")
-        and money.parse_amount(source_amount) is not None
-    ):
+    if amount and amount == payment.get("sourceAmount") and money.parse_amount(amount) is not None:
         return bool(extract_recipient_id(payment) == extract_recipient_id(entry))
     pay_key, payee_id = _build_payment_match_key(entry, currency), extract_recipient_id(payment)
     return any(
@@ -87,13 +83,8 @@ def _match_payments_individually(
     # Ids come first: they are proof, while the other criteria only make a match likely.
     by_id = {id_: entry for entry in entries for id_ in list_entry_ids(entry)}
     matches = [by_id.get(str(payment.get("id"))) for payment in payments]
-    entries_without_id = [
-        entry_without_id for entry_without_id in entries if not list_entry_ids(entry_without_id)
-    ]
-    if entries_without_id:
-        unmatched_entries = _match_payments_by_amount(
-            payments, matches, entries_without_id, currency
-        )
+    if without_id := [entry for entry in entries if not list_entry_ids(entry)]:
+        unmatched_entries = _match_payments_by_amount(payments, matches, without_id, currency)
         _match_payments_by_recipient(payments, matches, unmatched_entries)
     return map_rows(_pair_payment_with_entry, payments, matches)
 
@@ -121,10 +112,9 @@ def _build_payment_match_key(entry: Entry, currency: JSON = None) -> tuple[JSON,
     """
     side = "source" if entry.get("sourceAmount") else "target"
     amount = money.parse_amount(entry.get(f"{side}Amount"))
-    is_source = (
-        side == "target" and currency is not None and entry.get("targetCurrency") == currency
-    )
-    return "source" if is_source else side, extract_recipient_id(entry), amount
+    if currency is not None and entry.get("targetCurrency") == currency:
+        side = "source"
+    return side, extract_recipient_id(entry), amount
 
 
 def _take_matching_entry(
@@ -172,10 +162,8 @@ def _match_payments_by_recipient(
             positions_by_recipient.setdefault(extract_recipient_id(payment), []).append(position)
     for recipient, positions in positions_by_recipient.items():
         recipient_entries = entries_by_recipient.get(recipient, [])
-        if (
-            len(positions) <= len(recipient_entries)
-            and len({_build_identical_entry_key(entry) for entry in recipient_entries}) == 1
-        ):
+        keys = {_build_identical_entry_key(entry) for entry in recipient_entries}
+        if len(positions) <= len(recipient_entries) and len(keys) == 1:
             for position, entry in zip(positions, recipient_entries, strict=False):
                 matches[position] = entry
 

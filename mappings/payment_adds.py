@@ -107,11 +107,8 @@ def store_added_payment_and_unlock(add: Add, entry: Entry) -> SubFlow:
     else:
         remaining_adds.pop(add.name, None)
     times = dict.fromkeys(("updatedAt", "changed_at"), format_timestamp(add.requested_at))
-    yield build_batch_record(
-        add.batch.id,
-        {**_build_facts_after_add(facts, remaining_adds), **times},
-        chain_rows(other_entries, [entry]),
-    )
+    facts = {**_build_facts_after_add(facts, remaining_adds), **times}
+    yield build_batch_record(add.batch.id, facts, chain_rows(other_entries, [entry]))
 
 
 def unlock_batch_after_failed_add(add: Add) -> SubFlow:
@@ -142,10 +139,9 @@ def _relock_batch_and_load_facts(add: Add) -> SubFlow:
     for _ in range(MAX_LOCK_WAITS):
         facts = yield AwaitFacts("batch", add.batch.id, condition=is_open_to_adds)
         new_lock = {"phase": "editing", "since": f"{add.since} again"}
+        is_unchanged = build_unchanged_batch_condition(facts)
         try:
-            yield CompareAndSet(
-                "batch", add.batch.id, new_lock, expected=build_unchanged_batch_condition(facts)
-            )
+            yield CompareAndSet("batch", add.batch.id, new_lock, expected=is_unchanged)
         except Conflict:
             continue
         return facts, (yield LoadFacts("payments", add.batch.id)).get("entries", [])

@@ -49,9 +49,8 @@ def _validate_language(body: Mapping[str, JSON]) -> Iterator[Problem]:
     """
     language = body.get("language")
     if language and not _LANGUAGE_PATTERN.fullmatch(language):
-        yield build_invalid_field_problem(
-            "language", "must be a language code, such as en or en-US"
-        )
+        fault = "must be a language code, such as en or en-US"
+        yield build_invalid_field_problem("language", fault)
 
 
 def build_recipient_creation_body(
@@ -129,19 +128,15 @@ def validate_recipient_update(
     recipient_type = body.get("type") or previous_type or ""
     for name in ("type", "email", *REQUIRED_FIELDS.get(recipient_type, ())):
         # Changing the type requires the other type's fields, unless the recipient already has them.
-        if (
-            not body[name]
-            if name in body
-            else recipient_type != previous_type and not recipient.get(name)
-        ):
+        is_needed = name in body or recipient_type != previous_type
+        if is_needed and not body.get(name, recipient.get(name)):
             yield build_empty_field_problem(name)
     yield from validate_masks(body, "")
     yield from _validate_language(body)
     status = _find_requested_status(body, recipient, facts)
     if status is not None and status not in SETTABLE_STATUSES:
-        yield build_invalid_field_problem(
-            "status", f"must be one of: {', '.join(SETTABLE_STATUSES)}"
-        )
+        fault = f"must be one of: {', '.join(SETTABLE_STATUSES)}"
+        yield build_invalid_field_problem("status", fault)
 
 
 def _find_requested_status(body: Mapping[str, JSON], recipient: Recipient, facts: Facts) -> JSON:
@@ -154,19 +149,14 @@ def _find_requested_status(body: Mapping[str, JSON], recipient: Recipient, facts
     status, previous = body.get("status"), facts.get("status_shown_before")
     if status == previous and (previous == "inactive" or body.get("id")):
         return None
-    return (
-        None
-        if status in (None, "incomplete", choose_legacy_recipient_status(recipient, facts))
-        else status
-    )
+    shown_status = choose_legacy_recipient_status(recipient, facts)
+    return None if status in (None, "incomplete", shown_status) else status
 
 
 def merge_new_type_and_name(body: Mapping[str, JSON], recipient: Recipient) -> Recipient:
     """Returns the recipient with its new type and name, on which its accounts depend."""
-    identity = {
-        name: body[name] for name in ("type", "name", "firstName", "lastName") if body.get(name)
-    }
-    return {**recipient, **identity}
+    names = ("type", "name", "firstName", "lastName")
+    return {**recipient, **{name: body[name] for name in names if body.get(name)}}
 
 
 def build_recipient_update_fields(
@@ -218,11 +208,8 @@ def derive_status_fact_change(
     """
     if "status" not in fields:
         word, status = facts.get("status"), updated.get("status")
-        return (
-            {"status": None}
-            if word and status and not is_legacy_status_still_valid(word, status)
-            else {}
-        )
+        is_outdated = word and status and not is_legacy_status_still_valid(word, status)
+        return {"status": None} if is_outdated else {}
     # "active" means the same on both sides, so nothing needs to be stored for it.
     word = body["status"] if body["status"] != "active" else None
     return {"status": word} if word != facts.get("status") else {}

@@ -35,9 +35,8 @@ def build_recipient_creation_outcome_rule(body: JSONObject) -> OutcomeRule:
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         if write.operator_object_id is not None:
             return (yield from _confirm_operator_named_recipient(write.operator_object_id, body))
-        rows = yield from fetch_whole_list(
-            "/recipients", "recipients", {"email": str(body.get("email"))}
-        )
+        query = {"email": str(body.get("email"))}
+        rows = yield from fetch_whole_list("/recipients", "recipients", query)
         if rows is None:
             return Inconclusive("too many recipients have this email address")
         # Addresses and phone numbers are not compared, because the service may normalize them.

@@ -138,9 +138,8 @@ def _build_city_filter(value: str, *_: Any) -> _Filter:
 
 def _build_payout_method_filter(value: str, query: Mapping[str, str], _: Any) -> _Filter:
     # The service filters bank accounts by method only together with a currency.
-    is_native = value == current.WALLET or (
-        value == current.BANK_TRANSFER and bool(query.get("payoutCurrency"))
-    )
+    has_currency = bool(query.get("payoutCurrency"))
+    is_native = value == current.WALLET or (value == current.BANK_TRANSFER and has_currency)
     return _Filter(
         lambda row: bool(determine_payout_method(row) == value),
         {"payoutMethod": value} if is_native else {},

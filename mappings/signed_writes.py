@@ -101,25 +101,17 @@ def _acquire_batch_lock_for_start(upstream_id: str, batch_id: str, request: Requ
         # Checked in the same transaction: an edit may supersede the batch between the read and this
         # write.
         redirect_guard = CompareAndSet("alias", upstream_id, {}, expected=expected_redirect)
-        try:
-            yield CompareAndSet(
-                "batch",
-                batch_id,
-                lock_facts,
-                expected=build_unchanged_batch_condition(facts),
-                linked=(redirect_guard,),
-            )
-        except Conflict:
-            continue
-        return facts, lock_facts
+        is_unchanged, linked = build_unchanged_batch_condition(facts), (redirect_guard,)
+        with suppress(Conflict):
+            yield CompareAndSet("batch", batch_id, lock_facts, expected=is_unchanged, linked=linked)
+            return facts, lock_facts
     raise Halted(BEING_CHANGED, retry_after=1)
 
 
 def _is_startable(facts: Mapping[str, JSON], upstream_id: str) -> bool:
     """Whether the batch is unlocked, and ``upstream_id`` is still its id at the service."""
-    return not facts or (
-        facts.get("phase") in (None, "sent") and facts.get("upstream") == upstream_id
-    )
+    is_unlocked = facts.get("phase") in (None, "sent")
+    return not facts or (is_unlocked and facts.get("upstream") == upstream_id)
 
 
 def change_signed_batch(request: Request) -> Flow:
@@ -134,12 +126,8 @@ def change_signed_batch(request: Request) -> Flow:
     if batches is None:
         batches = [[request.ids["id"], request.ids["batch"]]]
     registered: list[str] = []
-    call = Call(
-        request.body["method"],
-        request.body["path"],
-        reconcile=_may_exist,
-        only_while_client_waits=True,
-    )
+    target = request.body["method"], request.body["path"]
+    call = Call(*target, reconcile=_may_exist, only_while_client_waits=True)
     try:
         for upstream_id, batch_id in batches:
             yield from _register_change(upstream_id, batch_id, name, payment)
@@ -171,13 +159,11 @@ def _register_change(upstream_id: str, batch_id: str, name: str, payment: JSON) 
             break
         # Checked in the same transaction: an edit may begin, or supersede the batch, between the
         # reads and this write.
+        lock = {key: facts.get(key) for key in ("phase", "since")}
+        names = {"abandoned": None, "id": redirect.get("id")}
         checks = (
-            CompareAndSet(
-                "batch", batch_id, {}, expected={key: facts.get(key) for key in ("phase", "since")}
-            ),
-            CompareAndSet(
-                "alias", upstream_id, {}, expected={"abandoned": None, "id": redirect.get("id")}
-            ),
+            CompareAndSet("batch", batch_id, {}, expected=lock),
+            CompareAndSet("alias", upstream_id, {}, expected=names),
         )
         new_facts = build_signed_change_facts(name, payment)
         with suppress(Conflict):
