@@ -25,11 +25,9 @@ def build_legacy_batch(batch: Batch) -> dict[str, JSON]:
     answer["amount"] = (
         money.format_amount(total) if total is not None and batch.has_known_payments else amount
     )
-    count = (
-        len(batch.merged_payments)
-        if batch.has_known_payments
-        else batch.service_fields.get("totalPayments")
-    )
+    count = batch.service_fields.get("totalPayments")
+    if batch.has_known_payments:
+        count = len(batch.merged_payments)
     answer["totalPayments"] = count
     answer["currency"] = batch.currency
     return answer

@@ -312,8 +312,9 @@ def _find_recipients_by_email(addresses: list[str]) -> SubFlow:
         if isinstance(answer, Exception):
             raise answer
         rows = yield from _select_existing_with_email(answer, address)
-        pages = paging.parse_count_or_default((answer.get("meta") or {}).get("pages"), 1)
-        for page in range(2, pages + 1):
+        for page in range(
+            2, paging.parse_count_or_default((answer.get("meta") or {}).get("pages"), 1) + 1
+        ):
             if len(rows) > 1 or not answer.get("recipients"):
                 break
             # A service that ignores the filter would otherwise be read to the end for each address.
@@ -359,11 +360,9 @@ def _find_unpayable_recipient_problem(
 ) -> Problem | None:
     """Returns a problem if the recipient cannot be paid, judged by what is known without a call."""
     field = "id" if payment.recipient.get("id") else "email"
-    status = (
-        choose_legacy_recipient_status(recipient, facts)
-        if recipient.get("status")
-        else facts.get("status")
-    )
+    status = facts.get("status")
+    if recipient.get("status"):
+        status = choose_legacy_recipient_status(recipient, facts)
     if facts.get("deleted") or status in ("disabled", "suspended"):
         field_path = f"{payment.field_prefix}recipient.{field}"
         return Problem(

@@ -97,11 +97,9 @@ class Edit:
 
     def _apply_changes(self, entries: Sequence[Entry], now: str | None = None) -> Sequence[Entry]:
         removed_ids = frozenset(self.removed_ids)
-        rest = (
-            filter_rows(entries, lambda entry: entry.get("id") not in removed_ids)
-            if removed_ids
-            else entries
-        )
+        rest = entries
+        if removed_ids:
+            rest = filter_rows(entries, lambda entry: entry.get("id") not in removed_ids)
         changes = self.build_changes()
         return map_rows(partial(_change_entry, changes, now), rest) if changes else rest
 

@@ -107,9 +107,7 @@ class Request(msgspec.Struct, frozen=True):
         refused_fields = {problem.field for problem in self.problems if problem.field}
         additional = ProblemList()
         for finding in problems:
-            if not (
-                refused_fields and refused_fields.intersection(list_enclosing_fields(finding.field))
-            ):
+            if refused_fields.isdisjoint(list_enclosing_fields(finding.field)):
                 additional.add_problem(finding)
         if self.problems or additional:
             raise Invalid(*self.problems, *additional, omitted_count=additional.more)

@@ -179,11 +179,9 @@ def convert_not_found_to_invalid_field(refusal: Refused) -> Refused:
 
 def convert_not_found_if_field_named(refusal: Refused) -> Refused:
     """Applies ``convert_not_found_to_invalid_field`` if the refusal names a field of the body."""
-    return (
-        convert_not_found_to_invalid_field(refusal)
-        if any(problem.field for problem in refusal.problems)
-        else refusal
-    )
+    if any(problem.field for problem in refusal.problems):
+        return convert_not_found_to_invalid_field(refusal)
+    return refusal
 
 
 def build_legacy_error(*problems: Problem) -> ErrorAnswer:

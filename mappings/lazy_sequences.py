@@ -203,11 +203,9 @@ def _select_slice(rows: Sequence[Any], number: int) -> Sequence[Any]:
 
 
 def iterate_slices(rows: Iterable[Any]) -> Iterator[list[Any]]:
-    return (
-        rows.iterate_slices()
-        if isinstance(rows, LazySequence)
-        else iterate_chunks(rows, SLICE_SIZE)
-    )
+    if isinstance(rows, LazySequence):
+        return rows.iterate_slices()
+    return iterate_chunks(rows, SLICE_SIZE)
 
 
 def iterate_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -118,9 +118,8 @@ def _confirm_operator_named_batch(batch_id: str, body: JSONObject) -> OutcomeRea
         return Inconclusive(f"the service has no batch {batch_id}, named by the operator")
     payments = extract_payments(summary)
     has_payees = all(map(has_recipient, payments))
-    if len(payments) != len(body["payments"]) or (
-        has_payees and not _has_same_payments(body, summary, _is_possible_payment)
-    ):
+    is_other = has_payees and not _has_same_payments(body, summary, _is_possible_payment)
+    if len(payments) != len(body["payments"]) or is_other:
         return Inconclusive(f"{batch_id}, named by the operator, pays something else")
     return Confirmed({"batch": {"id": batch_id}}, object_id=batch_id)
 

@@ -55,11 +55,9 @@ def map_payment_field_names_to_client(payment: SentPayment, call_prefix: str) ->
     side = payment.amount_side
     # The client may have named the recipient by address, and an error must name that field.
     field = "id" if payment.recipient.get("id") else "email"
-    item = (
-        {call_prefix.removesuffix("."): payment.field_prefix.removesuffix(".")}
-        if call_prefix
-        else {}
-    )
+    item = {}
+    if call_prefix:
+        item = {call_prefix.removesuffix("."): payment.field_prefix.removesuffix(".")}
     return item | {
         f"{call_prefix}recipient": f"{payment.field_prefix}recipient.{field}",
         f"{call_prefix}recipient.id": f"{payment.field_prefix}recipient.{field}",

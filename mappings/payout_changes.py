@@ -210,9 +210,9 @@ class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
             if self.is_shown_late or value != account.get(name)
         }
         # A patch of another kind of account must not change which one is paid.
-        if method == self.new_primary_method and (
-            changes or self.is_shown_late or find_primary_account(self.recipient) is not account
-        ):
+        is_primary = find_primary_account(self.recipient) is account
+        is_changed = changes or self.is_shown_late or not is_primary
+        if method == self.new_primary_method and is_changed:
             changes["primary"] = True
         return changes
 

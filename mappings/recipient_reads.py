@@ -135,11 +135,9 @@ def filter_recipient_payments(
     filters: Filters, payments: Sequence[Payment], id_: str, recipient_answer: JSON
 ) -> SubFlow:
     """Filters payments; a search needs the memos of all of them."""
-    memos = (
-        (yield from load_memos_by_payment_id(payments, id_, is_required=True))
-        if filters.search
-        else {}
-    )
+    memos = {}
+    if filters.search:
+        memos = yield from load_memos_by_payment_id(payments, id_, is_required=True)
     rows = [
         {**payment, **memos.get(payment["id"], {}), "recipient": recipient_answer}
         for payment in payments
@@ -221,11 +219,7 @@ def build_visible_payments_query(path: str, redirects: Mapping[str, Facts]) -> L
         return bool(redirects.get(str(batch.get("id")), {}).get("abandoned"))
 
     return ListQuery(
-        path,
-        1,
-        ALL_ROWS,
-        is_hidden=is_in_superseded_batch,
-        is_match=lambda _row: True,
+        path, 1, ALL_ROWS, is_hidden=is_in_superseded_batch, is_match=lambda _row: True
     )
 
 

@@ -73,11 +73,9 @@ def rewrite_marked_texts(
     if isinstance(value, list | LazySequence):
         # Some services send a list of the items instead of the map.
         item_node = node.item if isinstance(node, ListNode | MapNode) else None
-        return (
-            map_rows(lambda item: rewrite_marked_texts(item_node, item, rewrite, rename), value)
-            if item_node
-            else value
-        )
+        if not item_node:
+            return value
+        return map_rows(lambda item: rewrite_marked_texts(item_node, item, rewrite, rename), value)
     if not isinstance(value, dict):
         return value
     if isinstance(node, MapNode):

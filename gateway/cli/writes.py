@@ -95,19 +95,15 @@ def _build_write_json(in_doubt: WriteInDoubt) -> dict[str, Any]:
 
 def _format_write_in_doubt(in_doubt: WriteInDoubt) -> str:
     record, write = in_doubt.record, in_doubt.write
+    object_id = f", {in_doubt.object}" if in_doubt.object else ""
     lines = [
         f"{in_doubt.id}  {write.method} {write.path}  since {format_time(write.recorded_at)}",
-        f"    request:     {record.tenant}, {record.operation}, key {record.key_name}"
-        + (f", {in_doubt.object}" if in_doubt.object else ""),
+        f"    request:     {record.tenant}, {record.operation}, key {record.key_name}{object_id}",
         f"    reason:      {in_doubt.reason}",
-        *(
-            [f"    recorded:    {_describe_recorded_outcome(write.operator_outcome)}"]
-            if write.operator_outcome
-            else []
-        ),
-        f"    what to do:  {in_doubt.to_do}",
     ]
-    return "\n".join(lines)
+    if write.operator_outcome:
+        lines.append(f"    recorded:    {_describe_recorded_outcome(write.operator_outcome)}")
+    return "\n".join([*lines, f"    what to do:  {in_doubt.to_do}"])
 
 
 def _describe_recorded_outcome(verdict: str) -> str:

@@ -110,10 +110,9 @@ def _build_remarks(run: Run, counts: Mapping[str, int]) -> Iterator[str]:
     skipped_count = _count_skipped(run)
     if counts["not_sent"]:
         dependent_count = counts["skipped"] - skipped_count
-        dependents = (
-            f", and {_format_count(dependent_count, 'step')} that {'need' if dependent_count > 1 else 'needs'} their results"
-            if dependent_count
-            else ""
+        need = f"that {'need' if dependent_count > 1 else 'needs'} their results"
+        dependents = f", and {_format_count(dependent_count, 'step')} {need}" * bool(
+            dependent_count
         )
         yield f"Not sent: {_format_count(counts['not_sent'], 'write')}{dependents}. --allow-writes sends them to both sides."
     if counts["failed"]:

@@ -156,12 +156,8 @@ class Run:
         self, semaphore: asyncio.Semaphore, step: Step, prerequisites: int
     ) -> _Answers | NotCompared:
         captured = self._find_or_create_captured_values(step)
-        if missing := [
-            captured.missing[name]
-            for name in sorted(step.placeholder_names)
-            if name in captured.missing
-        ]:
-            return self._build_not_compared(step, *missing[0])
+        if missing := sorted(step.placeholder_names & captured.missing.keys()):
+            return self._build_not_compared(step, *captured.missing[missing[0]])
         if not step.is_read and not self.options.allow_writes:
             return self._build_not_compared(
                 step, "a write; --allow-writes sends writes", is_write_withheld=True

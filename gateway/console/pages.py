@@ -145,12 +145,10 @@ class Pages:
 
     def find_client_address(self, request: web.Request) -> str:
         """Returns the client's address, which a parent process passes on to its workers."""
-        address = (
-            # Trusted only behind the parent, which replaces it; otherwise a client could choose it.
-            request.headers.get(CLIENT_ADDRESS_HEADER)
-            if self._dependencies.has_parent
-            else request.remote
-        )
+        address = request.remote
+        # Trusted only behind the parent, which replaces it; otherwise a client could choose it.
+        if self._dependencies.has_parent:
+            address = request.headers.get(CLIENT_ADDRESS_HEADER)
         return address or "unknown"
 
     def _format_time_since(self, moment: datetime | None) -> str:

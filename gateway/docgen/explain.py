@@ -205,11 +205,9 @@ def _build_explained_call(call: Call, request: Request, settings: Settings) -> E
     endpoint = find_documented_endpoint(call.method, call.path)
     vocabulary = settings.vocabulary.build_vocabulary()
     spelling = build_current_translator(vocabulary)
-    body = (
-        None
-        if call.body is None
-        else spelling.translate_from_neutral(endpoint.body_shape, call.body)
-    )
+    body = call.body
+    if body is not None:
+        body = spelling.translate_from_neutral(endpoint.body_shape, body)
     query = spelling.translate_from_neutral(endpoint.query_shape, dict(call.query))
     fields = [
         replace(origin, field=spelling.translate_field_path(endpoint.body_shape, origin.field))

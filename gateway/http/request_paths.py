@@ -40,9 +40,8 @@ def is_forwardable(target: str) -> bool:
 def _is_safe_path(path: str) -> bool:
     """Whether a path has no dot segment and no encoded separator, however often it is decoded."""
     for _ in range(_MAX_DECODINGS):
-        if _DISGUISED_PATTERN.search(path) or any(
-            _is_dot_segment(part) for part in path.split("/")
-        ):
+        has_dot_segment = any(map(_is_dot_segment, path.split("/")))
+        if has_dot_segment or _DISGUISED_PATTERN.search(path):
             return False
         # Nothing left to decode.
         if path == (path := _percent_decode(path)):

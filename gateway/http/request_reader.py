@@ -89,9 +89,8 @@ def find_client_request_id(request: HttpRequest) -> str:
         # The parts after the scheme: the access key and the signature.
         keys += re.split(r"[:\s]+", line.strip())[1:]
     # The pattern also keeps line breaks out of logs and headers.
-    if any(key and key in client_id for key in keys) or not _REQUEST_ID_PATTERN.fullmatch(
-        client_id
-    ):
+    has_key = any(key and key in client_id for key in keys)
+    if has_key or not _REQUEST_ID_PATTERN.fullmatch(client_id):
         return ""
     return client_id
 

@@ -111,33 +111,31 @@ class LegacyCodec:
             current_ids = await self._map_ids_in_request_to_current_ids(
                 context, caller, ids, body, parameters
             )
+        path_ids = ids
+        imported_ids: Mapping[str, str] = {}
         if current_ids:
+            path_ids = {name: current_ids.get(id_, id_) for name, id_ in ids.items()}
+            imported_ids = self._select_imported_ids(context, ids, current_ids)
             parameters = replace_ids(operation.query_shape, parameters, current_ids)
             body = replace_ids(operation.body_shape, body, current_ids)
             # The flow iterates over the lists several times: replace ids once, not in each pass.
             if json_codec.has_rows(body):
                 body = await run_in_thread(_materialize_lists, body)
+        api_keys: tuple[str, ...] = ()
+        if caller is not None:
+            credentials = caller.key.credentials
+            api_keys = context.client.api_key, credentials.access_key, credentials.secret_key
         return Request(
             now=self._clock(),
             # Not the request id, which a client may use for two requests.
             seed=generate_hex_id() if operation.is_write else "",
-            ids={name: current_ids.get(id_, id_) for name, id_ in ids.items()}
-            if current_ids
-            else ids,
+            ids=path_ids,
             query=parameters,
             body=body,
             options=self._legacy_options,
             problems=problems,
-            api_keys=()
-            if caller is None
-            else (
-                context.client.api_key,
-                caller.key.credentials.access_key,
-                caller.key.credentials.secret_key,
-            ),
-            imported_ids=self._select_imported_ids(context, ids, current_ids)
-            if current_ids
-            else {},
+            api_keys=api_keys,
+            imported_ids=imported_ids,
             full_body_digest=context.full_body_digest,
         )
 
@@ -161,7 +159,7 @@ class LegacyCodec:
         For a long request, only the ids in the path: they name the object that it changes.
         """
         is_write = cast("Operation", context.operation).is_write
-        if context.caller is None or not current_ids or not is_write:
+        if context.caller is None or not is_write:
             return {}
         # Limited to the ids in the path, because a long body may have hundreds of thousands.
         if context.caller.is_long:

@@ -79,13 +79,11 @@ class ServiceRouter:
             raise Unreachable(NO_LEGACY_ADDRESS)
         inbound.log_fields.setdefault("mode", FORWARD)
         try:
-            answer = (
-                await ForwardedWrite(inbound, self._sender, self._batch_routing).execute_or_replay(
-                    self._idempotency_guard
-                )
-                if inbound.is_write
-                else await self._forward_read(inbound)
-            )
+            if inbound.is_write:
+                write = ForwardedWrite(inbound, self._sender, self._batch_routing)
+                answer = await write.execute_or_replay(self._idempotency_guard)
+            else:
+                answer = await self._forward_read(inbound)
         except BatchRoutedElsewhereError:
             del inbound.log_fields["mode"]
             raise

@@ -174,21 +174,19 @@ class ShadowTraffic:
 
         An answer in ``response`` is not fetched again.
         """
-        control = (
-            response
-            if isinstance(response, PassedResponse)
-            else await self._forwarding.fetch_legacy_read(item.inbound)
-        )
+        if isinstance(response, PassedResponse):
+            control = response
+        else:
+            control = await self._forwarding.fetch_legacy_read(item.inbound)
         # An outage, a cached answer or a limit says nothing about the data.
         if control.status >= 500 or control.status in (304, 429):
             raise _NotComparableError
         if await self._forwarding.lists_unknown_batches(item.inbound, control):
             raise _NotComparableError
-        candidate = (
-            response
-            if isinstance(response, LegacyResponse)
-            else await self._fetch_candidate(item, control)
-        )
+        if isinstance(response, LegacyResponse):
+            candidate = response
+        else:
+            candidate = await self._fetch_candidate(item, control)
         for body in (control.body, candidate.body_bytes):
             size = await asyncio.to_thread(json_codec.estimate_memory_bytes, body)
             if size > MAX_VALUE_BYTES:

@@ -108,11 +108,9 @@ def export_spans_to(
 
 def start_request_span(method: str, traceparent: str) -> AbstractContextManager[None]:
     """Starts the span of a request of either interface; see ``set_request_span_attributes``."""
-    return (
-        _NO_SPAN
-        if active_tracer is None
-        else _open_request_span(active_tracer, method, traceparent)
-    )
+    if active_tracer is None:
+        return _NO_SPAN
+    return _open_request_span(active_tracer, method, traceparent)
 
 
 @contextmanager
@@ -178,11 +176,9 @@ def start_call_span(
     method: str, path: str, environment: str, service: Literal["current", "legacy"] = "current"
 ) -> AbstractContextManager[CallSpan]:
     """Starts the span of an upstream call; ``path`` is a route template, or empty."""
-    return (
-        _NO_CALL_SPAN
-        if active_tracer is None
-        else _open_call_span(active_tracer, method, path, environment, service)
-    )
+    if active_tracer is None:
+        return _NO_CALL_SPAN
+    return _open_call_span(active_tracer, method, path, environment, service)
 
 
 @contextmanager

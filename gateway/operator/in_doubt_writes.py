@@ -284,14 +284,12 @@ def _describe_write_effect(record: OperationRecord, write: Write) -> str:
         time = f"{write.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
         return f"{write.method} {write.path} was carried out at about {time}"
     match = endpoint.pattern.fullmatch(write.path)
-    template = (
-        CREATED_OBJECTS[endpoint.path][1]
-        if find_created_id_prefix(write)
-        else CHANGE_DESCRIPTIONS[f"{write.method} {endpoint.path}"]
-    )
-    request_body = (stored_json.decode_value(record.request) if record.request else {}).get(
-        "body"
-    ) or {}
+    if find_created_id_prefix(write):
+        template = CREATED_OBJECTS[endpoint.path][1]
+    else:
+        template = CHANGE_DESCRIPTIONS[f"{write.method} {endpoint.path}"]
+    request = stored_json.decode_value(record.request) if record.request else {}
+    request_body = request.get("body") or {}
     return template.format(
         since=f"{write.recorded_at:%Y-%m-%d %H:%M:%S} UTC",
         of=_describe_payment_count(request_body) if record.operation == "create_batch" else "",
@@ -352,9 +350,8 @@ async def record_operator_verdict(store: Store, shown_id: str, verdict: str) -> 
         write_in_doubt = await _load_write_in_doubt(store, record, id_)
     # A verdict that it did not happen allows a retry to send the payment again. Until the service
     # rejects the request as too old, it may still be carried out.
-    if verdict == ABSENT and (
-        seconds_to_wait := _compute_seconds_until_absence_is_certain(store, write)
-    ):
+    seconds_to_wait = _compute_seconds_until_absence_is_certain(store, write)
+    if verdict == ABSENT and seconds_to_wait:
         raise ActionRefused(
             f"{shown_id} was sent a moment ago and may still be carried out; check again in {seconds_to_wait} s"
         )
@@ -425,10 +422,9 @@ async def _resolve_unclaimed_service_id(
         given_id, given_id
     )
     ledger = ObjectStateStore(store)
+    repository = OperationRepository(store, ledger)
     # Two writes with the same result would hide that one of them is still unknown.
-    if await OperationRepository(store, ledger).is_object_created_by_other_operation(
-        record, created_id
-    ):
+    if await repository.is_object_created_by_other_operation(record, created_id):
         raise ActionRefused(f"{given_id} was created by another write; check the id")
     for kind in ("batch", "recipient", "alias"):
         if await ledger.load(record.tenant, kind, created_id):

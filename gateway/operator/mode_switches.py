@@ -211,11 +211,8 @@ async def list_switched_keys(
     keys = defaultdict(set)
     for switch in await list_mode_switches(store):
         if switch.mode in modes:
-            keys[switch.tenant.environment].add(
-                f"key {switch.key} of {switch.tenant.merchant}"
-                if switch.key
-                else f"every key of {switch.tenant.merchant}"
-            )
+            name = f"key {switch.key}" if switch.key else "every key"
+            keys[switch.tenant.environment].add(f"{name} of {switch.tenant.merchant}")
     return dict(keys)
 
 

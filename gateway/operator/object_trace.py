@@ -109,13 +109,9 @@ async def find_object_tenants(store: Store, id_: str) -> list[Tenant]:
     tenants = await store.read(load)
     # An id may be of a request or operation whose objects are not stored any more.
     repository = OperationRepository(store, ObjectStateStore(store))
-    tenants |= {
-        record.tenant
-        for record in await repository.list_by_request_or_operation_id(
-            None, _extract_operation_id(id_)
-        )
-    }
-    return sorted(tenants)
+    operation_id = _extract_operation_id(id_)
+    records = await repository.list_by_request_or_operation_id(None, operation_id)
+    return sorted(tenants | {record.tenant for record in records})
 
 
 def _extract_operation_id(id_: str) -> str:
@@ -129,11 +125,9 @@ async def trace_object(store: Store, owner: Tenant, id_: str) -> ObjectTrace:
     ledger = ObjectStateStore(store)
     known_ids = await _find_known_ids(store, ledger, owner, id_)
     object_ids = list(dict.fromkeys(name.id for name in known_ids))
-    repository = OperationRepository(store, ledger)
+    repository, operation_id = OperationRepository(store, ledger), _extract_operation_id(id_)
     operations = await repository.list_by_object(owner, object_ids)
-    if requested := await repository.list_by_request_or_operation_id(
-        owner, _extract_operation_id(id_)
-    ):
+    if requested := await repository.list_by_request_or_operation_id(owner, operation_id):
         known_ids = _list_known_ids_of_requests(requested)
         operations = sorted(
             {record.id: record for record in [*requested, *operations]}.values(),
@@ -318,9 +312,8 @@ def _explain_request_without_service_change(
 ) -> list[str]:
     """Explains a completed request that changed nothing at the service: where its change is."""
     # NO_ENDPOINT: the service has no such endpoint, so the write had no effect there.
-    if record.state not in (DONE, ANSWERED) or any(
-        write.state != NO_ENDPOINT for write in record_writes
-    ):
+    has_effect = any(write.state != NO_ENDPOINT for write in record_writes)
+    if record.state not in (DONE, ANSWERED) or has_effect:
         return []
     if record.operation in EDIT_OPERATIONS:
         return [f"{UNCHANGED_AT_SERVICE}: {CHANGE_IS_IN_DRAFT}"]
@@ -331,9 +324,8 @@ def _explain_request_without_service_change(
 
 def _describe_operation_state(record: OperationRecord, record_writes: Sequence[Write]) -> str:
     """Returns the state to show: `did not happen` for an undone request without any write."""
-    if record.state == UNDONE and not any(
-        write.state in (ANSWERED, CONFIRMED) for write in record_writes
-    ):
+    has_happened = any(write.state in (ANSWERED, CONFIRMED) for write in record_writes)
+    if record.state == UNDONE and not has_happened:
         return "did not happen"
     return STATE_WORDS.get(record.state, record.state)
 

@@ -73,11 +73,9 @@ def _iter_configuration_problems(settings: Settings) -> Iterator[str]:
     server = settings.server
     environments = settings.environments.map_configured_environments_by_name()
     if not environments:
-        file_hint = (
-            ""
-            if settings.config_file.path
-            else f", and there is no {DEFAULT_CONFIG_FILE} in {Path.cwd()}"
-        )
+        file_hint = f", and there is no {DEFAULT_CONFIG_FILE} in {Path.cwd()}"
+        if settings.config_file.path:
+            file_hint = ""
         yield (
             f"environments: none is configured{file_hint}; set base_url under [environments.live] or "
             "[environments.sandbox]"

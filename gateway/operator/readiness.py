@@ -76,10 +76,10 @@ class KeyReadiness:
     def obstacles(self) -> list[str]:
         """Sentences that say what is missing before the key is ready, other than differences."""
         sentences = [self._missing_reads_sentence] if self.missing_reads else []
+        tallies = [(name, self.operations[name]) for name in self.mostly_incomparable_reads]
         if counts := [
-            f"{name} ({self.operations[name].compared} of "
-            f"{self.operations[name].compared + self.operations[name].failed} compared)"
-            for name in self.mostly_incomparable_reads
+            f"{name} ({tally.compared} of {tally.compared + tally.failed} compared)"
+            for name, tally in tallies
         ]:
             sentences.append(
                 f"Mostly not comparable: {', '.join(counts)}. A service did not answer, or batches "

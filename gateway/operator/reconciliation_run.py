@@ -40,11 +40,9 @@ class ReconcileResult:
     @property
     def data_loss_findings(self) -> list[Finding]:
         """Findings that may result from data that a restored state lost."""
-        return (
-            [*self.report.unknown_batches, *self.report.tenants_without_list]
-            if self.was_restored
-            else []
-        )
+        if not self.was_restored:
+            return []
+        return [*self.report.unknown_batches, *self.report.tenants_without_list]
 
     @property
     def exit_code(self) -> int:
@@ -128,19 +126,14 @@ async def _resolve_left_out_tenants(
 
 
 async def _add_leave_out_advice(reconciler: Reconciler, unreadable: list[Finding]) -> list[Finding]:
-    tenants_without_keys = (
-        await reconciler.find_tenants_without_active_keys() if unreadable else set()
-    )
-    return [
-        replace(
-            finding,
-            advice=f"{finding.advice}. All its keys are revoked, so --leave-out {finding.owner.merchant} can "
-            "skip it",
-        )
-        if finding.owner in tenants_without_keys
-        else finding
-        for finding in unreadable
-    ]
+    findings = []
+    tenants = await reconciler.find_tenants_without_active_keys() if unreadable else set()
+    for finding in unreadable:
+        option = f"--leave-out {finding.owner.merchant}"
+        hint = f". All its keys are revoked, so {option} can skip it"
+        hint = hint if finding.owner in tenants else ""
+        findings.append(replace(finding, advice=f"{finding.advice}{hint}"))
+    return findings
 
 
 async def _mark_state_up_to_date(settings: Settings, store: Store) -> str:

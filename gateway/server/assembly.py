@@ -244,20 +244,14 @@ async def _open_service_router(
     stack: AsyncExitStack, settings: Settings, backends: Backends, runtime: FlowRuntime
 ) -> ServiceRouter:
     """Creates the router between the two services, with the client of the legacy one."""
-    sender = LegacySender(
-        await stack.enter_async_context(
-            open_passthrough_client(
-                settings,
-                settings.environments.map_legacy_base_urls_by_environment(),
-                backends.legacy_breakers,
-            )
-        )
+    addresses = settings.environments.map_legacy_base_urls_by_environment()
+    client = await stack.enter_async_context(
+        open_passthrough_client(settings, addresses, backends.legacy_breakers)
     )
-    batch_routing = BatchRouting(backends.object_states, runtime.ids)
     return ServiceRouter(
         await open_modes(backends.store, backends.keys, backends.change_poller),
-        batch_routing,
-        sender,
+        BatchRouting(backends.object_states, runtime.ids),
+        LegacySender(client),
         runtime.idempotency_guard,
         settings.comparing,
     )

@@ -116,12 +116,8 @@ async def start_client_listener(
     create_protocol: CreateProtocol,
     worker_ports: WorkerPorts | None,
 ) -> Listener:
-    host, port = settings.server.host, settings.server.port
-    sockets = (
-        bind_sockets(host, worker_ports.port, "SERVER__PORT", is_shared=True)
-        if worker_ports
-        else bind_sockets(host, port, "SERVER__PORT")
-    )
+    host, port = settings.server.host, worker_ports.port if worker_ports else settings.server.port
+    sockets = bind_sockets(host, port, "SERVER__PORT", is_shared=worker_ports is not None)
     return await stack.enter_async_context(Listener(create_protocol, sockets))
 
 

@@ -483,9 +483,8 @@ async def open_upstream_client(
 def create_circuit_breakers(settings: Settings, service: Service = "current") -> CircuitBreakers:
     """Creates the breakers of one service: it can be down while the other is up."""
     upstream, environments = settings.upstream, settings.environments
-    addresses = (
-        environments.map_base_urls_by_environment()
-        if service == "current"
-        else environments.map_legacy_base_urls_by_environment()
-    )
+    if service == "current":
+        addresses = environments.map_base_urls_by_environment()
+    else:
+        addresses = environments.map_legacy_base_urls_by_environment()
     return CircuitBreakers(addresses, upstream.breaker_failures, upstream.breaker_seconds, service)

@@ -135,9 +135,8 @@ class ServiceClock:
             skew.confirmed_date = date
             return
         # The sample contradicts the fact that the service accepted the timestamp: a proxy's date.
-        if not sample.is_timestamp_acceptable(
-            skew.correction if stamp_offset is None else stamp_offset
-        ):
+        used_offset = skew.correction if stamp_offset is None else stamp_offset
+        if not sample.is_timestamp_acceptable(used_offset):
             return
         if (
             unconfirmed_offset is not None

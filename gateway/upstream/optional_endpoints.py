@@ -246,9 +246,8 @@ async def _require_object_exists(call: Call, refusal: Refused, send: SendCall) -
     if batch and extract_batch(body).get("id", batch) != batch:
         raise Unreachable("the service's summary does not show the batch")
     # The payment may just have been removed: then the refusal is right and the path exists.
-    if payments and not await run_in_thread_if(
-        json_codec.has_rows(body), _has_all_payments, body, payments
-    ):
+    is_long = json_codec.has_rows(body)
+    if payments and not await run_in_thread_if(is_long, _has_all_payments, body, payments):
         raise refusal
 
 

@@ -30,10 +30,8 @@ class SignedTargetForms:
         self._capabilities = capabilities
         self._form_by_environment: dict[str, SignedTargetForm] = {}
         for environment in environments:
-            if (form := capabilities.get(environment, CAPABILITY_NAME)) in (
-                "path",
-                "path-and-query",
-            ):
+            form = capabilities.get(environment, CAPABILITY_NAME)
+            if form in ("path", "path-and-query"):
                 self._form_by_environment[environment] = form
 
     def find_form(self, environment: str) -> SignedTargetForm | None:
@@ -53,9 +51,8 @@ class SignedTargetForms:
         The form may be known by now: a concurrent call may have found it after this one was sent.
         """
         is_worth_trying = "?" in target and self._setting == "auto" and refused_form == "path"
-        return (
-            "path-and-query" if is_worth_trying and self.find_form(environment) != "path" else None
-        )
+        is_other_possible = is_worth_trying and self.find_form(environment) != "path"
+        return "path-and-query" if is_other_possible else None
 
     async def record_accepted(self, environment: str, target: str, form: SignedTargetForm) -> None:
         """Records that a call signed in this form was accepted; ignored without a query."""

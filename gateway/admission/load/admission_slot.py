@@ -146,9 +146,8 @@ class AdmissionSlot(msgspec.Struct, eq=False):
 
     def reserve_bytes(self, size: int) -> None:
         """Reserves memory for a part of the body; raises Overloaded."""
-        if size and not self._load.memory_budget.try_reserve(
-            self._holder, size, self._reserved_bytes
-        ):
+        budget = self._load.memory_budget
+        if size and not budget.try_reserve(self._holder, size, self._reserved_bytes):
             raise self._load.count_shed_and_build_error("request bodies exceed load.held_bytes")
         # Counted only after the budget accepted it, so that ``release`` returns no more than was
         # reserved.
