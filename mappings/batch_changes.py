@@ -58,9 +58,8 @@ def edit_batch_payments(batch: Batch, request: Request) -> SubFlow:
 
 def list_payment_ids_to_load(request: Request) -> Collection[str] | None:
     """Lists the payments of a draft that its edit needs: None for all, () for none."""
-    lists = [
-        request.body.get(name) or () for name in ("payments", "update_payments", "remove_payments")
-    ]
+    names = ("payments", "update_payments", "remove_payments")
+    lists = [request.body.get(name) or () for name in names]
     # Only a batch without payments may get another currency.
     if request.body.get("sourceCurrency") or any(isinstance(each, LazySequence) for each in lists):
         return None
@@ -113,9 +112,8 @@ class _BatchChanges(NamedTuple):
 
     def __bool__(self) -> bool:
         """Whether anything changes."""
-        return bool(self.added_payments or self.removed_payments or self.facts) or any(
-            map(_has_payment_changes, self.changed_payments)
-        )
+        has_changes = self.added_payments or self.removed_payments or self.facts
+        return bool(has_changes) or any(map(_has_payment_changes, self.changed_payments))
 
     @property
     def effective_changes(self) -> Sequence[SentPayment]:
@@ -151,12 +149,9 @@ def _has_payment_changes(payment: SentPayment) -> bool:
 
 
 def _map_payment_changes_by_id(batch_changes: _BatchChanges) -> Mapping[str, Mapping[str, JSON]]:
-    return {
-        batch_changes.find_payment_ref(payment).id: batch_bodies.extract_payment_changes(
-            payment.body
-        )
-        for payment in batch_changes.effective_changes
-    }
+    extract, find_ref = batch_bodies.extract_payment_changes, batch_changes.find_payment_ref
+    changes = batch_changes.effective_changes
+    return {find_ref(payment).id: extract(payment.body) for payment in changes}
 
 
 def _has_payment_id(payment: SentPayment) -> bool:
@@ -176,15 +171,12 @@ def _validate_batch_changes(batch: Batch, changes: _BatchChanges) -> Iterator[Pr
             yield build_empty_field_problem(f"{payment.field_prefix}id")
             continue
         ref = changes.payment_refs.get(str(payment.body["id"]))
+        field = f"{payment.field_prefix}id"
         if ref is None:
-            yield build_invalid_field_problem(
-                f"{payment.field_prefix}id", "is not a payment of this batch"
-            )
+            yield build_invalid_field_problem(field, "is not a payment of this batch")
             continue
         if is_seen[ref.position]:
-            yield build_invalid_field_problem(
-                f"{payment.field_prefix}id", "is named more than once"
-            )
+            yield build_invalid_field_problem(field, "is named more than once")
         is_seen[ref.position] = True
     for payment in changes.changed_payments:
         checked_payment, faults = batch_bodies.drop_malformed_amounts(payment)
@@ -207,6 +199,9 @@ def _build_patch_call(
         changes = batch_bodies.extract_payment_changes(change.body, memo=memo)
         return {"id": batch_changes.find_payment_ref(change).upstream_id, **changes}
 
+    def build_removal(payment: SentPayment) -> dict[str, JSON]:
+        return {"id": batch_changes.find_payment_ref(payment).upstream_id}
+
     changed_payments = batch_changes.effective_changes
     # The currency is not sent: for another one, ``drafts`` creates a new batch.
     description = batch_changes.facts.get("description")
@@ -224,12 +219,7 @@ def _build_patch_call(
         {
             "payments": map_rows(partial(_build_legacy_payment_to_add, memo=memo), added_entries),
             "update_payments": map_rows(build_payment_update, changed_payments),
-            "remove_payments": map_rows(
-                lambda removed_payment: {
-                    "id": batch_changes.find_payment_ref(removed_payment).upstream_id
-                },
-                batch_changes.removed_payments,
-            ),
+            "remove_payments": map_rows(build_removal, batch_changes.removed_payments),
             **fields,
         },
         field_map=payment_bodies.FieldNames(

@@ -76,18 +76,14 @@ def find_batch_differences(batch_id: str, now: str, *, is_busy: bool) -> Flow:
 
 
 def _find_status_difference_and_record_start(batch: Batch, now: str) -> SubFlow:
-    status, started_at = (
-        derive_batch_status(batch.service_fields.get),
-        batch.facts.get("started"),
-    )
+    status = derive_batch_status(batch.service_fields.get)
+    started_at = batch.facts.get("started")
     # While a change is under way, both sides may briefly differ.
     if status is None or not is_batch_unlocked(batch.facts):
         return []
     if started_at and status in EDITABLE_STATUSES:
-        says = (
-            f"it was started through the gateway at {started_at}, but its status there is {status}"
-        )
-        return [_build_difference("not_started", says)]
+        start = f"it was started through the gateway at {started_at}"
+        return [_build_difference("not_started", f"{start}, but its status there is {status}")]
     if started_at or status in EDITABLE_STATUSES:
         return []
     when = batch.service_fields.get("sentAt") or now
@@ -104,18 +100,12 @@ def _compare_payments(batch: Batch) -> SubFlow:
     if not is_created_by_gateway or (yield from has_upstream_batch_requested_payments(batch)):
         return []
     currency = batch.facts.get("currency")
-    service_totals, requested_totals = (
-        _describe_totals(batch.payments, currency),
-        _describe_totals(batch.entries, currency),
-    )
-    description = (
-        f"it pays {service_totals}, but {requested_totals} was requested through the gateway"
-    )
+    service_totals = _describe_totals(batch.payments, currency)
+    requested_totals = _describe_totals(batch.entries, currency)
+    difference = f", but {requested_totals} was requested through the gateway"
     if service_totals == requested_totals:
-        description = (
-            f"it pays {service_totals} as requested, but to other recipients or in other amounts"
-        )
-    return [_build_difference("payments", description)]
+        difference = " as requested, but to other recipients or in other amounts"
+    return [_build_difference("payments", f"it pays {service_totals}{difference}")]
 
 
 def _describe_totals(payments: Sequence[Mapping[str, JSON]], currency: JSON) -> str:
@@ -170,11 +160,8 @@ def find_superseded_batch_differences(upstream: str, now: str) -> Flow:
 def find_batches_without_records() -> Flow:
     """Reports batches without records, by GET /batches; if that is missing, ``listed`` is None."""
     facts_by_id, redirects = (yield LoadFacts("batch")), (yield LoadFacts("alias"))
-    known_ids = {
-        *facts_by_id,
-        *redirects,
-        *(facts.get("upstream") for facts in facts_by_id.values()),
-    }
+    upstream_ids = (facts.get("upstream") for facts in facts_by_id.values())
+    known_ids = {*facts_by_id, *redirects, *upstream_ids}
     try:
         rows = yield from load_all_rows("/batches", "batches", probe_ids=())
     except NoSuchOperation:

@@ -57,18 +57,16 @@ def match_legacy_recipient(legacy_recipient: LegacyObject) -> Flow:
         return _build_mismatch_answer(
             "the current service has no recipient with this id, and not exactly one that matches"
         )
-    word = legacy_recipient.get("status")
+    word, status = legacy_recipient.get("status"), recipient.get("status")
     facts = dict.fromkeys(IMPORTED_FACTS) | _extract_payout_holds(legacy_recipient)
     if word in UPSTREAM_STATUS:
-        if not is_legacy_status_still_valid(str(word), recipient.get("status")):
-            return _build_mismatch_answer(
-                f"it is {word} at the legacy service, but {recipient.get('status')} at the current one"
-            )
         facts["status"] = word
-    elif choose_legacy_recipient_status(recipient, {}) != word:
-        return _build_mismatch_answer(
-            f"it is {word} at the legacy service, but {recipient.get('status')} at the current one"
-        )
+        is_same_status = is_legacy_status_still_valid(str(word), status)
+    else:
+        is_same_status = choose_legacy_recipient_status(recipient, {}) == word
+    if not is_same_status:
+        reason = f"it is {word} at the legacy service, but {status} at the current one"
+        return _build_mismatch_answer(reason)
     return _build_match_answer(str(recipient["id"]), facts)
 
 
@@ -77,9 +75,8 @@ def _find_recipient_at_current_service(legacy_recipient: LegacyObject) -> SubFlo
     if recipient is not None:
         # The fields are not compared: a recipient with the same id is certainly the same one.
         return None if is_deleted_for_clients(recipient, {}) else recipient
-    rows = (
-        yield Call("GET", "/recipients", query={"email": str(legacy_recipient.get("email"))})
-    ).get("recipients")
+    query = {"email": str(legacy_recipient.get("email"))}
+    rows = (yield Call("GET", "/recipients", query=query)).get("recipients")
     # The address alone is not enough: two recipients may share one.
     compared_fields = ("email", "createdAt", "referenceId")
     candidates = [
@@ -133,11 +130,9 @@ def match_legacy_batch(
     if current_batches is None:
         candidate_ids = yield from _list_candidate_batch_ids(legacy_batch, payments, current_ids)
     else:
-        candidate_ids = [
-            str(row["id"])
-            for row in current_batches
-            if row.get("createdAt") == legacy_batch.get("createdAt")
-        ]
+        created_at = legacy_batch.get("createdAt")
+        rows = [row for row in current_batches if row.get("createdAt") == created_at]
+        candidate_ids = [str(row["id"]) for row in rows]
     matches = []
     for id_ in candidate_ids:
         summary = yield from fetch_summary_if_exists(id_)
@@ -146,9 +141,8 @@ def match_legacy_batch(
     # With a wrong match, the client would start, edit or delete the wrong batch.
     if len(matches) != 1:
         subject = "several batches" if matches else "no batch"
-        return _build_mismatch_answer(
-            f"{subject} of the current service could be this one; see `ids import`"
-        )
+        reason = f"{subject} of the current service could be this one; see `ids import`"
+        return _build_mismatch_answer(reason)
     return _match_batch_with_summary(legacy_batch, payments, current_ids, *matches[0])
 
 
@@ -157,9 +151,8 @@ def _is_summary_of_legacy_batch(
 ) -> bool:
     batch = extract_batch(summary)
     is_same_description = batch.get("description") in (None, legacy_batch.get("description"))
-    return (
-        is_same_description and _build_payment_keys(extract_payments(summary), {}) == payment_keys
-    )
+    keys = _build_payment_keys(extract_payments(summary), {})
+    return is_same_description and keys == payment_keys
 
 
 def _list_candidate_batch_ids(

@@ -89,15 +89,13 @@ def select_created_object(
     ``is_full_match`` compares all sent values. It is used if there are several candidates or
     several identical writes in doubt.
     """
-    matches = [
-        candidate for candidate in candidates if candidate.get(id_key) not in write.claimed_ids
-    ]
+    matches = [each for each in candidates if each.get(id_key) not in write.claimed_ids]
     if is_dated:
-        matches = [candidate for candidate in matches if is_created_after_write(candidate, write)]
+        matches = [each for each in matches if is_created_after_write(each, write)]
     if not matches:
         return Absent()
     if write.identical_count > 1 or len(matches) > 1:
-        matches = [candidate for candidate in matches if is_full_match(candidate)]
+        matches = [each for each in matches if is_full_match(each)]
     # More matches than writes: some come from other writes, and it is unknown which.
     if not 0 < len(matches) <= write.identical_count:
         return Inconclusive("several objects match, and none can be attributed to this write")

@@ -370,19 +370,15 @@ def build_batch_edit_outcome_rule(
             any(_is_same_payment(body, row, currency) for row in new_rows) for body in additions
         ]
         batch = extract_batch(summary)
+        shown_names = batch_fields.keys() & batch.keys()
         evidence += [
-            is_shown_value_compatible(value, batch[name])
-            for name, value in batch_fields.items()
-            if name in batch
+            is_shown_value_compatible(batch_fields[name], batch[name]) for name in shown_names
         ]
         if evidence and all(evidence):
             return Confirmed({"object": "updated"})
         if any(evidence):
             return Inconclusive("only some of the changes can be seen")
-        is_absent = not any(
-            _is_possible_payment(body, row, currency) for body in additions for row in new_rows
-        )
-        if not is_absent:
+        if any(_is_possible_payment(body, row, currency) for body in additions for row in new_rows):
             return Inconclusive(OTHER_CURRENCY_REASON)
         return Absent(is_old_state_shown=bool(evidence))
 
@@ -402,10 +398,8 @@ def build_batch_deletion_outcome_rule(upstream_id: str) -> OutcomeRule:
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
         summary = yield from fetch_summary_if_exists(upstream_id)
         # Some services still show a deleted batch, so that an operator may know better.
-        is_deleted = summary is None or extract_batch(summary).get("status") in (
-            "deleted",
-            "archived",
-        )
+        status = "deleted" if summary is None else extract_batch(summary).get("status")
+        is_deleted = status in ("deleted", "archived")
         return Confirmed({"object": "deleted"}) if is_deleted else Absent()
 
     return read_outcome

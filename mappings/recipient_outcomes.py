@@ -139,11 +139,8 @@ def build_account_creation_outcome_rule(
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         accounts = yield from _fetch_accounts(recipient_id)
         # Accounts have no date: a new one is one that was not there before.
-        new_accounts = [
-            account
-            for account in accounts
-            if account.get(_ACCOUNT_ID) not in known_ids and _is_matching_account(fields, account)
-        ]
+        new_accounts = [each for each in accounts if each.get(_ACCOUNT_ID) not in known_ids]
+        new_accounts = [each for each in new_accounts if _is_matching_account(fields, each)]
         if (named_id := write.operator_object_id) is not None:
             named_accounts = (each for each in new_accounts if each.get(_ACCOUNT_ID) == named_id)
             return confirm_operator_named_object(named_id, "account", next(named_accounts, None))
@@ -181,11 +178,9 @@ def build_account_change_call(
                 return Confirmed({"account": account}) if is_evidence else Absent()
         # The account has another id after the change, so it is found by its fields.
         expected_fields = {"type": old_account.get("type"), **fields}
-        matching_accounts = [
-            account for account in accounts if _is_matching_account(expected_fields, account)
-        ]
-        if len(matching_accounts) == 1:
-            return Confirmed({"account": matching_accounts[0]})
+        matches = [each for each in accounts if _is_matching_account(expected_fields, each)]
+        if len(matches) == 1:
+            return Confirmed({"account": matches[0]})
         return Inconclusive("the account no longer exists")
 
     path = f"/recipients/{recipient_id}/accounts/{account_id}"

@@ -46,11 +46,7 @@ def load_recipient(recipient_id: str) -> Generator[Step, Any, RecipientWithFacts
     if facts.get("deleted"):
         raise Invalid(NOT_FOUND)
     recipient = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
-    if is_deleted_for_clients(recipient, facts):
-        raise Invalid(NOT_FOUND)
-    if facts.get("status"):
-        facts = yield from _delete_stale_status_fact(recipient_id, recipient, facts)
-    return recipient, facts
+    return (yield from _complete_with_valid_facts(recipient_id, recipient, facts))
 
 
 def is_shown_late(recipient: Mapping[str, JSON]) -> Generator[Step, Any, bool]:
@@ -81,32 +77,29 @@ def load_recipient_and_call_result(
     facts: Facts = yield LoadFacts("recipient", recipient_id)
     if facts.get("deleted"):
         raise Invalid(NOT_FOUND)
-    recipient_result, call_result = yield Parallel(
-        [Call("GET", f"/recipients/{recipient_id}"), call]
-    )
+    recipient_call = Call("GET", f"/recipients/{recipient_id}")
+    recipient_result, call_result = yield Parallel([recipient_call, call])
     # The recipient's result comes first: if it does not exist, the other read does not matter.
     for result in (recipient_result, call_result):
         if isinstance(result, Exception):
             raise result
     recipient = recipient_result["recipient"]
+    return (yield from _complete_with_valid_facts(recipient_id, recipient, facts)), call_result
+
+
+def _complete_with_valid_facts(
+    recipient_id: str, recipient: Mapping[str, JSON], facts: Facts
+) -> Generator[Step, Any, RecipientWithFacts]:
+    """Returns a recipient with its facts, and deletes a stored status that is out of date."""
     if is_deleted_for_clients(recipient, facts):
         raise Invalid(NOT_FOUND)
-    if facts.get("status"):
-        facts = yield from _delete_stale_status_fact(recipient_id, recipient, facts)
-    return (recipient, facts), call_result
-
-
-def _delete_stale_status_fact(
-    recipient_id: str, recipient: Mapping[str, JSON], facts: Facts
-) -> Generator[Step, Any, Facts]:
-    """Deletes a stored status that no longer fits the service's; returns the remaining facts."""
-    word = facts["status"]
-    if not is_legacy_status_still_valid(word, recipient.get("status")):
+    word = facts.get("status")
+    if word and not is_legacy_status_still_valid(word, recipient.get("status")):
         # The status has been changed elsewhere, and the service's value wins (contract, section 3).
         yield CompareAndSet("recipient", recipient_id, {"status": None})
         other_facts = {name: fact for name, fact in facts.items() if name != "status"}
-        return {**other_facts, "status_shown_before": word}
-    return facts
+        facts = {**other_facts, "status_shown_before": word}
+    return recipient, facts
 
 
 ALL_ROWS = 10**9
@@ -160,32 +153,24 @@ def load_memos_by_payment_id(
     memos: dict[JSON, JSON] = {}
     unmatched_batches: list[str] = []
     # A batch with has_memos false needs no look-up; older records lack the flag.
-    for batch_id in (
-        key for key in payments_by_batch if facts.get(key, {}).get("has_memos", key in facts)
-    ):
+    for batch_id, own_payments in payments_by_batch.items():
+        if not facts.get(batch_id, {}).get("has_memos", batch_id in facts):
+            continue
         entries = (yield LoadFacts("payments", batch_id)).get("entries", [])
         own_entries = filter_rows(entries, lambda item: extract_recipient_id(item) == id_)
         if not any(item.get("memo") for item in own_entries):
             continue
-        if (
-            matched_entries := _match_payments_to_requested_entries(
-                payments_by_batch[batch_id], own_entries
-            )
-        ) is None:
+        matched_entries = _match_payments_to_requested_entries(own_payments, own_entries)
+        if matched_entries is None:
             unmatched_batches.append(batch_id)
         else:
-            pairs = zip(payments_by_batch[batch_id], matched_entries, strict=True)
+            pairs = zip(own_payments, matched_entries, strict=True)
             memos |= {payment["id"]: entry.get("memo") for payment, entry in pairs}
-    ids = {
-        payment["id"] for batch_payments in payments_by_batch.values() for payment in batch_payments
-    }
+    ids = {payment["id"] for each in payments_by_batch.values() for payment in each}
     for batch in (yield from load_batches(unmatched_batches)):
         if not isinstance(batch, Exception):
-            memos |= {
-                payment["id"]: payment.get("memo")
-                for payment in batch.payments
-                if payment["id"] in ids
-            }
+            own_payments = [payment for payment in batch.payments if payment["id"] in ids]
+            memos |= {payment["id"]: payment.get("memo") for payment in own_payments}
         elif is_required and not is_missing_batch_failure(batch):
             raise batch
     return {id_: {"memo": memo} for id_, memo in memos.items() if memo}
