@@ -211,11 +211,10 @@ OTHER_GOVERNMENT_ID = "other"
 
 def find_masked_government_id(recipient: Mapping[str, JSON], country: JSON) -> JSON:
     """Returns the masked government id of a country, of the type that the gateway creates."""
+    # Legacy fields exist only for the types that the gateway itself creates.
+    shown = country, GOVERNMENT_ID_TYPES.get(country, OTHER_GOVERNMENT_ID)
     for entry in recipient.get("governmentIds") or ():
-        # Legacy fields exist only for the types that the gateway itself creates.
-        if entry.get("country") == country and (
-            entry.get("type") == GOVERNMENT_ID_TYPES.get(country, OTHER_GOVERNMENT_ID)
-        ):
+        if (entry.get("country"), entry.get("type")) == shown:
             return entry.get("value")
     return None
 

@@ -74,11 +74,7 @@ def is_field_path_within(field: str, outer: str) -> bool:
 def _explain_unsent_field(name: str) -> str:
     path = re.sub(r"\[\d+\]", "", name).removeprefix("payout.")
     for name_pattern, reason in _UNSENT_REASONS.items():
-        if (
-            path == name_pattern
-            or path.startswith(f"{name_pattern}.")
-            or path.endswith(f".{name_pattern}")
-        ):
+        if is_field_path_within(path, name_pattern) or path.endswith(f".{name_pattern}"):
             return reason
     last = path.rpartition(".")[2]
     # Looked up by the last part of the path, because each table contains only its own fields.

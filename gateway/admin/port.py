@@ -68,11 +68,9 @@ def _is_ready(checks: Mapping[str, Check], faults: Mapping[str, str]) -> bool:
     A refusing or silent service is reported, but clients get its errors in the legacy format, so
     the gateway stays ready.
     """
-    faults = {
-        name: fault for name, fault in faults.items() if not name.startswith(SERVICE_CHECK_PREFIXES)
-    }
+    own_faults = {name for name in faults if not name.startswith(SERVICE_CHECK_PREFIXES)}
     environments = {name for name in checks if name.startswith("environments.")}
-    return not faults.keys() - environments and not environments <= faults.keys()
+    return own_faults < environments
 
 
 def _drop_forwarded(faults: Mapping[str, str], environments: Collection[str]) -> dict[str, str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 
 MAX_SCORED_ITEMS = 64
 """Up to this many remaining items are paired by similarity, which is quadratic; more in order."""
@@ -74,11 +73,10 @@ def _pair_by_content(alignment: Alignment) -> None:
             [*side.items()][:: -1 if is_reversed else 1]
             for side in (alignment.missing, alignment.extra)
         )
-        for (control_index, _), (candidate_index, _) in takewhile(
-            lambda pair: pair[0][1].content == pair[1][1].content,
-            zip(control, candidate, strict=False),
-        ):
-            alignment.add_pair(control_index, candidate_index)
+        for (i, control_item), (j, candidate_item) in zip(control, candidate, strict=False):
+            if control_item.content != candidate_item.content:
+                break
+            alignment.add_pair(i, j)
     indices_by_content: dict[Hashable, deque[int]] = defaultdict(deque)
     for index, item in alignment.extra.items():
         indices_by_content[item.content].append(index)

@@ -6,6 +6,7 @@ from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 from gateway.compare import paths
@@ -114,9 +115,8 @@ class Differ:
         if control.startswith(BOM_UTF8) != candidate.startswith(BOM_UTF8):
             self._add("value", *both, note="starts with a byte order mark")
         if control_form != candidate_form:
-            self._add(
-                "type", *both, note=f"{control_form} in control, {candidate_form} in candidate"
-            )
+            note = f"{control_form} in control, {candidate_form} in candidate"
+            self._add("type", *both, note=note)
         elif control_form == "JSON":
             self._compare_json(control_value, candidate_value)
         elif control != candidate:
@@ -257,9 +257,9 @@ class Differ:
         self, kind: Literal["missing", "extra"], location: _Location, control: Any, candidate: Any
     ) -> None:
         active_rules = self._select_rules(location)
-        rule = active_rules.get("ignore") or (
-            active_rules.get("added") if kind == "extra" else None
-        )
+        rule = active_rules.get("ignore")
+        if kind == "extra":
+            rule = rule or active_rules.get("added")
         if rule:
             self.rule_uses[rule] += 1
         else:
@@ -269,9 +269,9 @@ class Differ:
         content = self._canonicalize(normal_path, value, is_control=is_control)
         identifier = _parse_identifier(_select_nested_value(value, key or "id"))
         # Translated, so that both sides identify an object by candidate's id.
-        paired_id = (
-            self._id_map.find_candidate_id(identifier) if is_control and identifier else identifier
-        )
+        paired_id = identifier
+        if is_control and identifier:
+            paired_id = self._id_map.find_candidate_id(identifier)
         return Item(paired_id or identifier, paired_id in (None, identifier), content)
 
     def _canonicalize(self, normal_path: str, value: JSON, *, is_control: bool) -> Hashable:
@@ -283,14 +283,10 @@ class Differ:
         if not {"present", "time", "number"}.isdisjoint(active_rules):
             return describe_json_type(value)
         if isinstance(value, dict):
+            places = [(key, paths.append_to_path(normal_path, key)) for key in value]
             return frozenset(
-                (
-                    key,
-                    self._canonicalize(
-                        paths.append_to_path(normal_path, key), item, is_control=is_control
-                    ),
-                )
-                for key, item in value.items()
+                (key, self._canonicalize(place, value[key], is_control=is_control))
+                for key, place in places
             )
         if isinstance(value, list):
             item_path = paths.append_to_path(normal_path, 0)
@@ -301,10 +297,8 @@ class Differ:
             if isinstance(rule := active_rules.get("id"), IdRule) and rule.any_shape:
                 return self._normalize_to_candidate_id(value, is_control=is_control)
             if "-" in value:
-                return ID_IN_TEXT.sub(
-                    lambda match: self._normalize_to_candidate_id(match[0], is_control=is_control),
-                    value,
-                )
+                normalize = partial(self._normalize_to_candidate_id, is_control=is_control)
+                return ID_IN_TEXT.sub(lambda match: normalize(match[0]), value)
         return (describe_json_type(value), value)
 
     def _normalize_to_candidate_id(self, id_: str, *, is_control: bool) -> str:
@@ -331,11 +325,9 @@ def _describe_error(answer: Answer) -> str:
     """
     _, body = _decode_body(answer.body)
     errors = body.get("errors") if isinstance(body, dict) else None
-    codes = [
-        error["code"]
-        for error in (errors if isinstance(errors, list) else [])
-        if isinstance(error, dict) and isinstance(error.get("code"), str) and error["code"]
-    ]
+    errors = errors if isinstance(errors, list) else []
+    values = (error.get("code") for error in errors if isinstance(error, dict))
+    codes = [value for value in values if isinstance(value, str) and value]
     codes = [code for code in codes if is_public_text(("code",), code)]
     return f"candidate says {', '.join(codes[:3])}" if codes and not answer.is_success else ""
 

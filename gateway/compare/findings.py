@@ -79,9 +79,8 @@ class Findings:
             if key not in seen_keys:
                 finding["answers"] += 1
                 if len(finding["examples"]) < self.max_examples:
-                    finding["examples"].append(
-                        self._build_example(step, request, statuses, difference)
-                    )
+                    example = self._build_example(step, request, statuses, difference)
+                    finding["examples"].append(example)
             seen_keys.add(key)
 
     def _find_or_create_finding(self, key: _FindingKey, difference: Difference) -> Entry:

@@ -190,12 +190,9 @@ class Redactor:
         name, separator, value = parameter.partition("=")
         if not separator:
             return self.redact_object_key(name)
-        parts = [
-            part
-            if _PLACEHOLDER.fullmatch(part)
-            else self._redact_text((name,), unquote(part.replace("+", " ")))
-            for part in _PLACEHOLDER.split(value)
-        ]
+        parts = _PLACEHOLDER.split(value)
+        # Every second part is a placeholder.
+        parts[::2] = [self._redact_text((name,), unquote(p.replace("+", " "))) for p in parts[::2]]
         return f"{self.redact_object_key(name)}={''.join(parts)}"
 
     def _can_show(self, text: str, is_allowed: bool) -> bool:

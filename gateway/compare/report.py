@@ -111,9 +111,8 @@ def _build_remarks(run: Run, counts: Mapping[str, int]) -> Iterator[str]:
     if counts["not_sent"]:
         dependent_count = counts["skipped"] - skipped_count
         need = f"that {'need' if dependent_count > 1 else 'needs'} their results"
-        dependents = f", and {_format_count(dependent_count, 'step')} {need}" * bool(
-            dependent_count
-        )
+        dependents = f", and {_format_count(dependent_count, 'step')} {need}"
+        dependents = dependents if dependent_count else ""
         yield f"Not sent: {_format_count(counts['not_sent'], 'write')}{dependents}. --allow-writes sends them to both sides."
     if counts["failed"]:
         yield f"No answer: {_format_count(counts['failed'], 'step')}, from one side or both."

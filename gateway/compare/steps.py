@@ -130,11 +130,9 @@ class Step:
 
     @property
     def operation(self) -> RequestedOperation:
-        return identify_operation(
-            # Any id will do, because only the shape of the path matters.
-            self.method,
-            self.target.fill(lambda placeholder: f"R-{placeholder.name}"),
-        )
+        # Any id will do, because only the shape of the path matters.
+        target = self.target.fill(lambda placeholder: f"R-{placeholder.name}")
+        return identify_operation(self.method, target)
 
     @property
     def placeholder_names(self) -> set[str]:

@@ -13,11 +13,7 @@ from datetime import datetime
 
 from gateway.auth.keys import ApiKey
 from gateway.storage import Store
-from gateway.storage.brownout_rows import (
-    CHANGES,
-    Brownout,
-    list_planned_and_active_brownouts,
-)
+from gateway.storage.brownout_rows import CHANGES, Brownout, list_planned_and_active_brownouts
 from gateway.storage.change_poller import ChangeCounts, ChangePoller, load_change_counts
 from mappings.failures import Problem
 

@@ -88,9 +88,9 @@ class IdPairs:
         known_ids = await load_current_ids_by_legacy_id(self._store, tenant, ids)
         known_ids |= self._select(tenant, ids)
         # A batch with payments is found by its recipients, which takes fewer calls than the list.
-        listed = (
-            None if payments else (await run_flow(cutover.load_listed_batches())).body["batches"]
-        )
+        listed = None
+        if not payments:
+            listed = (await run_flow(cutover.load_listed_batches())).body["batches"]
         flow = cutover.match_legacy_batch(batch, payments, known_ids, listed)
         match = (await run_flow(flow)).body
         if match["current"]:

@@ -107,11 +107,8 @@ class RequestParser:
                 return
         request_count = len(self._requests)
         self._parse(part)
-        if (
-            self._is_between_requests
-            and len(head) <= MAX_KNOWN_BYTES
-            and len(self._requests) == request_count + 1
-        ):
+        is_single = self._is_between_requests and len(self._requests) == request_count + 1
+        if is_single and len(head) <= MAX_KNOWN_BYTES:
             self._remember_fields(key, self._requests[-1])
 
     def _remember_fields(
@@ -231,14 +228,12 @@ def _decode_fields(lines: list[tuple[bytes, bytes]], version: str) -> HeaderFiel
     if (version != "1.1" or "Host" not in headers) and version != "1.0":
         raise MalformedRequest("version_or_host")
     # Iteration yields a repeated header once.
-    if len([*headers]) < len(headers) and any(
-        len(headers.getall(name, ())) > 1 for name in _SINGLE_HEADERS
-    ):
+    has_repeated = len([*headers]) < len(headers)
+    if has_repeated and any(len(headers.getall(name, ())) > 1 for name in _SINGLE_HEADERS):
         raise MalformedRequest("repeated_header")
     # HTTP/1.0 has no codings: some parsers ignore them.
-    if (coding := headers.get("Transfer-Encoding")) is not None and (
-        version == "1.0" or coding.lower() != "chunked"
-    ):
+    coding = headers.get("Transfer-Encoding")
+    if coding is not None and (version == "1.0" or coding.lower() != "chunked"):
         raise MalformedRequest("transfer_coding")
     return HeaderFields(headers)
 
