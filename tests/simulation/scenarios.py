@@ -31,6 +31,7 @@ class Scenario:
     keys: float
     checks: list[Callable[[], str | None]] = field(default_factory=list)
     history: list[str] = field(default_factory=list)
+    added_amounts: set[str] = field(default_factory=set)
 
     async def request_concurrently(
         self, request: LegacyRequest, times: int = 1, gateway_index: int = 0
@@ -356,7 +357,7 @@ async def start_edited_batch(scenario: Scenario) -> None:
         scenario.checks.append(lambda: _check_at_most_one(scenario))
         return
     batch = created_body["batch"]["id"]
-    if rng.random() < 0.5:
+    for _ in range(rng.choice((0, 0, 1, 1, 2, 4))):
         amounts = await _edit_batch(scenario, batch, amounts)
     if rng.random() < 0.5:
         await scenario.request_body(rng.choice(("generate_quote", "read_batch_summary")), id=batch)
@@ -370,8 +371,11 @@ def _build_payment(scenario: Scenario, amount: str) -> dict[str, Any]:
 
 async def _edit_batch(scenario: Scenario, batch: str, amounts: list[str]) -> list[str]:
     """The amounts after the edit."""
-    change = scenario.random_source.choice(("add", "amount", "amount", "remove"))
-    if change == "add":
+    rng = scenario.random_source
+    change = rng.choice(("add", "amount", "amount", "remove"))
+    # An identical addition is a retry if it is not known that the first response was received.
+    if change == "add" and "5.00" not in scenario.added_amounts:
+        scenario.added_amounts.add("5.00")
         add_body = await scenario.request_body(
             "create_payment", _build_payment(scenario, "5.00"), id=batch
         )
@@ -385,11 +389,12 @@ async def _edit_batch(scenario: Scenario, batch: str, amounts: list[str]) -> lis
         for payment_body in batch_body["batch"]["payments"]["payments"][1:]
     ]
     ids = {"id": batch, "payment": payment["id"]}
-    if change == "amount":
+    if change != "remove":
+        amount = rng.choice(("7.00", "8.00"))
         changed_body = await scenario.request_body(
-            "update_payment", {"sourceAmount": "7.00"}, **ids
+            "update_payment", {"sourceAmount": amount}, **ids
         )
-        return [*other_amounts, "7.00"] if changed_body else amounts
+        return [*other_amounts, amount] if changed_body else amounts
     if not other_amounts:
         return amounts
     changed_body = await scenario.request_body("delete_payment", **ids)
