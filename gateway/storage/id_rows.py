@@ -11,7 +11,8 @@ from sqlalchemy import ColumnElement, Select, and_, bindparam, select
 
 from gateway.storage.database import FEW, Transaction
 from gateway.storage.sql import AnyOf, Statement, build_insert_if_absent_statement
-from gateway.storage.tables import legacy_ids, operation_objects
+from gateway.storage.tables import legacy_ids, operation_objects, operations, upstream_writes
+from mappings.forwarded_writes import FORWARDED_PREFIX
 
 if TYPE_CHECKING:
     from gateway.storage.store import Store
@@ -86,6 +87,26 @@ _IMPORTED = Statement(
     )
 )
 
+_CREATED = Statement(
+    # The ids of objects that requests created at the current service.
+    lambda _kind: (
+        select(operation_objects.c.object_id)
+        .join(
+            upstream_writes,
+            and_(
+                upstream_writes.c.operation_id == operation_objects.c.operation_id,
+                upstream_writes.c.object_id == operation_objects.c.object_id,
+            ),
+        )
+        .join(operations, operations.c.id == operation_objects.c.operation_id)
+        .where(
+            *(operation_objects.c[name] == bindparam(name) for name in ("merchant", "environment")),
+            AnyOf(operation_objects.c.object_id, "names"),
+            ~operations.c.operation.startswith(FORWARDED_PREFIX),
+        )
+    )
+)
+
 _INSERT = build_insert_if_absent_statement(
     legacy_ids,
     ("merchant", "environment", "legacy_id", "current_id", "imported", "created_at"),
@@ -151,7 +172,10 @@ async def insert_legacy_ids(
                     raise IdCollisionError(legacy_by_current[current_id], another)
             # A request that names another object by the service's id would be about this one.
             values = {**owner._asdict(), "names": sorted(legacy_by_current.values())}
-            for _, current_id in await tx.fetch(_BY_CURRENT.select_some, values):
+            known_ids = {id_ for _, id_ in await tx.fetch(_BY_CURRENT.select_some, values)}
+            # A short id of the service's own has no alias.
+            known_ids |= {id_ for (id_,) in await tx.fetch(_CREATED, values)}
+            for current_id in sorted(known_ids):
                 if names.get(current_id) != current_id:
                     raise IdCollisionError(current_id)
             await tx.execute(_COPY_OBJECTS, *slice_rows)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli.ids import ids
-from gateway.simulator import Service
+from gateway.simulator import Service, ServiceOptions
 from gateway.storage import Tenant, open_store
 from gateway.storage.id_rows import load_current_ids_by_legacy_id
 from tests.payouts import (
@@ -177,3 +177,15 @@ async def test_running_gateway_accepts_and_returns_imported_id(tmp_path: Path) -
             "payments": [{"recipient": {"id": "R-OLD1"}, "sourceAmount": "1.00"}],
         }
         await request_successfully(gateway, "POST", "/batches", body)
+
+
+async def test_short_id_of_a_created_object_is_not_imported_for_another(tmp_path: Path) -> None:
+    """A start of the one would start the other."""
+    service = Service(options=ServiceOptions(batch_id_length=16), seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _):
+        recipient = await create_recipient(gateway)
+        created, other = [await create_batch(gateway, recipient, amount) for amount in ("1", "2")]
+        run_import = build_command_runner(tmp_path)
+        result = await asyncio.to_thread(run_import, f"B-1,{other}\n{created},B-9\n", code=2)
+        assert f"line 2: {created} stands for another object already" in result.stderr
+        await asyncio.to_thread(run_import, f"B-1,{other}\n{created},{created}\n")
