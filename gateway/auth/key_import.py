@@ -149,17 +149,12 @@ class _KeyImport:
         tenant, new = line.key.tenant, line.key.credentials
         if row := self._credentials.get(tenant):
             stored = decrypt_credentials(row, tenant, self._encryption)
+            secrets = stored.secret_key.encode(), new.secret_key.encode()
             # The comparison takes constant time, as for all secrets.
-            is_same_secret = hmac.compare_digest(
-                stored.secret_key.encode(), new.secret_key.encode()
-            )
-            if stored.access_key != new.access_key or not is_same_secret:
-                raise ImportRefused(
-                    line.number,
-                    "access_key",
-                    "other credentials are stored for this merchant and environment; "
-                    "replace them with `payout-gateway keys rotate-secret`",
-                )
+            if stored.access_key != new.access_key or not hmac.compare_digest(*secrets):
+                problem = "other credentials are stored for this merchant and environment"
+                hint = "replace them with `payout-gateway keys rotate-secret`"
+                raise ImportRefused(line.number, "access_key", f"{problem}; {hint}")
             return str(row.id)
         # Two tenants with one account would see each other's recipients.
         access_key = tenant.environment, new.access_key

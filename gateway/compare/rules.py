@@ -17,14 +17,7 @@ from functools import cache, cached_property
 from importlib.resources import files
 from typing import Annotated, Any, ClassVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationError,
-    create_model,
-)
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model
 
 from gateway.compare import paths
 from gateway.compare.requests import InputError

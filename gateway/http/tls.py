@@ -89,9 +89,8 @@ def _create_server_ssl_context(certificate: Path, key: Path) -> ssl.SSLContext:
         raise ConfigurationError([f"{problem}; {advice}"]) from None
     except OSError as error:
         problem = f"server.tls_certificate_file, tls_key_file: {error.strerror or error}"
-        raise ConfigurationError(
-            [f"{problem}; check that both files exist and can be read"]
-        ) from None
+        advice = "check that both files exist and can be read"
+        raise ConfigurationError([f"{problem}; {advice}"]) from None
     return context
 
 
@@ -107,9 +106,8 @@ def create_client_ssl_context(
         context = ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
         reason = getattr(error, "reason", None) or error.strerror or "no certificates"
-        raise ConfigurationError(
-            [f"{setting}: {ca_file} cannot be used ({reason}); it must be a PEM file"]
-        ) from None
+        problem = f"{setting}: {ca_file} cannot be used ({reason}); it must be a PEM file"
+        raise ConfigurationError([problem]) from None
     context.set_alpn_protocols(ALPN_PROTOCOLS)
     return context
 

@@ -60,9 +60,8 @@ async def open_tracing(settings: Traces) -> AsyncIterator[None]:
         )
     except ImportError:
         hint = "install payout-gateway[traces], or leave traces.endpoint empty"
-        raise ConfigurationError(
-            [f"traces.endpoint: OpenTelemetry is not installed; {hint}"]
-        ) from None
+        problem = f"traces.endpoint: OpenTelemetry is not installed; {hint}"
+        raise ConfigurationError([problem]) from None
     exporter = OTLPSpanExporter(f"{settings.endpoint}/v1/traces", timeout=EXPORT_SECONDS)
     with export_spans_to(exporter, settings.ratio, batched=True) as provider:
         try:

@@ -66,11 +66,9 @@ async def probe_account(
     if reply.status == 403:
         return AccountProbe("refused", reason=f"the service answered 403: {FORBIDDEN_ADVICE}")
     if reply.status == 401:
-        cause = (
-            "access_key and secret_key look swapped"
-            if credentials.look_swapped
-            else "wrong credentials, base_url, clock or vocabulary"
-        )
+        cause = "wrong credentials, base_url, clock or vocabulary"
+        if credentials.look_swapped:
+            cause = "access_key and secret_key look swapped"
         return AccountProbe("refused", reason=f"the service answered 401: {cause}")
     if reply.status != 200:
         return AccountProbe("unreachable", reason=f"the service answered {reply.status}")

@@ -98,9 +98,8 @@ class RunningGateway:
 
     @property
     def url(self) -> str:
-        return build_url(
-            self.settings.host, self.port, "https" if self.server.certificate else "http"
-        )
+        scheme = "https" if self.server.certificate else "http"
+        return build_url(self.settings.host, self.port, scheme)
 
     @property
     def admin_url(self) -> str:
@@ -234,15 +233,9 @@ def _create_server(settings: Settings, interface_router: InterfaceRouter) -> Htt
 
 
 def _build_connection_bounds(settings: Settings) -> ConnectionBounds:
-    load = settings.load
-    return ConnectionBounds(
-        raise_file_limit_and_cap_connections(
-            load.connections, settings.upstream.connections * UPSTREAM_POOLS
-        ),
-        HEAD_SECONDS,
-        load.idle_seconds,
-        PRESSED_SECONDS,
-    )
+    load, upstream_connections = settings.load, settings.upstream.connections * UPSTREAM_POOLS
+    connections = raise_file_limit_and_cap_connections(load.connections, upstream_connections)
+    return ConnectionBounds(connections, HEAD_SECONDS, load.idle_seconds, PRESSED_SECONDS)
 
 
 LAG_INTERVAL_SECONDS = 0.25

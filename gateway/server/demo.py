@@ -51,27 +51,20 @@ DEMO_RECIPIENT = {
 async def open_demo_settings(settings: Settings) -> AsyncIterator[Settings]:
     """Starts the simulator and yields demo settings; only the ports are taken from ``settings``."""
     words = build_simulator_vocabulary(settings.vocabulary)
-    simulator = await start_simulator(
-        service=Service(vocabulary=words, wallet_balance=WALLET_FUNDS)
-    )
+    service = Service(vocabulary=words, wallet_balance=WALLET_FUNDS)
+    simulator = await start_simulator(service=service)
+    # Always on loopback, because everybody knows the API key of the demo.
+    server = {"host": LOOPBACK, "admin_host": LOOPBACK, "workers": 1}
+    changes: dict[str, Any] = {"server": settings.server.model_copy(update=server)}
+    changes["environments"] = Environments(sandbox=Environment(base_url=simulator.url))
     try:
         with tempfile.TemporaryDirectory(prefix="payout-gateway-") as folder:
-            state = State(
-                url=f"sqlite:///{folder}/demo.db", encryption_key_file=Path(folder, "demo.key")
-            )
+            key_file = Path(folder, "demo.key")
+            state = State(url=f"sqlite:///{folder}/demo.db", encryption_key_file=key_file)
             credentials = Credentials(DEMO_CREDENTIALS.access_key, DEMO_CREDENTIALS.secret_key)
             tenant = Tenant(DEMO_CREDENTIALS.merchant, DEMO_CREDENTIALS.environment)
             await import_only_key(state, tenant, credentials, DEMO_API_KEY, "demo")
-            yield settings.model_copy(
-                update={
-                    # Always on loopback, because everybody knows the API key of the demo.
-                    "server": settings.server.model_copy(
-                        update={"host": LOOPBACK, "admin_host": LOOPBACK, "workers": 1}
-                    ),
-                    "environments": Environments(sandbox=Environment(base_url=simulator.url)),
-                    "state": state,
-                }
-            )
+            yield settings.model_copy(update={**changes, "state": state})
     finally:
         await simulator.stop()
 

@@ -114,11 +114,9 @@ def describe_refusals(refusals: Sequence[Refusal], merchants: str = "") -> str:
             f"{REFUSAL}: it denies access (403) for the credentials of {merchants}, and their clients "
             "are refused; check the access key's permissions and the service's allow-list"
         )
-    hint = (
-        "access_key and secret_key look swapped"
-        if any(refusal.look_swapped for refusal in refusals)
-        else "run `payout-gateway doctor`"
-    )
+    hint = "run `payout-gateway doctor`"
+    if any(refusal.look_swapped for refusal in refusals):
+        hint = "access_key and secret_key look swapped"
     return (
         f"{REFUSAL}: the credentials of {merchants} are not accepted (401), and their clients are "
         f"refused; {hint}"

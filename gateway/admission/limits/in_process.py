@@ -73,9 +73,8 @@ class _RequestWindow:
         self.newest_second = -1
 
     def drop_expired(self, now: int) -> None:
-        while (
-            self._head < len(self._seconds) and self._seconds[self._head] + RETAINED_SECONDS <= now
-        ):
+        oldest = now - RETAINED_SECONDS
+        while self._head < len(self._seconds) and self._seconds[self._head] <= oldest:
             self.total -= self.counts[self._head]
             self._head += 1
         # Removed only when half is expired: each removal copies the rest, so this keeps the average
@@ -95,9 +94,8 @@ class _RequestWindow:
         """Returns the seconds until at most ``max_count`` requests are counted; 0 if so already."""
         remaining_count, position = self.total, self._head
         wait_seconds = 0
-        while (
-            remaining_count > max_count
-        ):  # runs more than once only after the key's limit was lowered
+        # Runs more than once only after the key's limit was lowered.
+        while remaining_count > max_count:
             wait_seconds = self._seconds[position] + RETAINED_SECONDS - now
             remaining_count -= self.counts[position]
             position += 1
@@ -132,9 +130,9 @@ class InProcessRateLimiter:
         if window.oldest_second + RETAINED_SECONDS <= now:
             window.drop_expired(now)
         if window.total >= limit:
-            wait_seconds = (
-                window.calculate_wait_seconds(limit - 1, now) if limit > 0 else RETAINED_SECONDS
-            )
+            wait_seconds = RETAINED_SECONDS
+            if limit > 0:
+                wait_seconds = window.calculate_wait_seconds(limit - 1, now)
             return Admission(False, limit, 0, wait_seconds, wait_seconds)
         if not window.total:
             window.oldest_second = now

@@ -115,10 +115,8 @@ class RedisRateLimiter:
         await self._disconnect()
 
     async def admit(self, key: str, limit: int) -> Admission:
-        reply = await self._ask_redis_for_admission(
-            AdmissionQuestion(self.build_redis_key(key), limit)
-        )
-        if reply is None:
+        question = AdmissionQuestion(self.build_redis_key(key), limit)
+        if (reply := await self._ask_redis_for_admission(question)) is None:
             return await self._admit_locally(key, limit)
         is_admitted, remaining, seconds = reply
         return Admission(is_admitted, limit, remaining, seconds, None if is_admitted else seconds)
@@ -176,12 +174,9 @@ class RedisRateLimiter:
         replies: Sequence[AdmissionReply | ResponseError | None] = [None] * len(batch)
         failure: Exception | None = None
         try:
-            replies = await connection.evaluate_admission_questions(
-                [pending.question for pending in batch]
-            )
-            failure = next(
-                (candidate for candidate in replies if isinstance(candidate, ResponseError)), None
-            )
+            questions = [pending.question for pending in batch]
+            replies = await connection.evaluate_admission_questions(questions)
+            failure = next((each for each in replies if isinstance(each, ResponseError)), None)
         except Exception as error:  # noqa: BLE001 - if this task ended, all requests would wait forever
             failure = error
         finally:

@@ -5,11 +5,7 @@ running requests (``fair_limiter``), memory for bodies (``MemoryBudget``) and co
 (``connections``). ``admission_slot`` applies the first two to requests.
 """
 
-from gateway.admission.load.admission_slot import (
-    AdmissionSlot,
-    LoadShedder,
-    Overloaded,
-)
+from gateway.admission.load.admission_slot import AdmissionSlot, LoadShedder, Overloaded
 from gateway.admission.load.connections import (
     ConnectionBounds,
     ConnectionTracker,

@@ -75,12 +75,11 @@ async def check_state_writable_and_current(settings: Settings, store: Store) -> 
         description = f"{RESTORED_MESSAGE}: no batch is started on it"
         return [Finding(ALL_ENVIRONMENTS, "state", "error", description, RESTORED_ADVICE)]
     # Before the first write there is no mark that an older copy could be behind.
-    is_new = (await load_restore_state(store)).mark == NO_MARK
-    history = (
-        "no write to the service is recorded yet, so an older copy could not be recognised"
-        if is_new
-        else "nothing shows that it is an older copy"
-    )
+    history = "nothing shows that it is an older copy"
+    if (await load_restore_state(store)).mark == NO_MARK:
+        history = (
+            "no write to the service is recorded yet, so an older copy could not be recognised"
+        )
     return [Finding(ALL_ENVIRONMENTS, "state", "ok", f"writable; {history}")]
 
 
