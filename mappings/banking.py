@@ -219,16 +219,11 @@ def validate_government_id(
     rules = BUSINESS_ID_RULES if recipient_type == "business" else PERSONAL_ID_RULES
     required_rule = rules.get(str(country))
     rule = required_rule or OPTIONAL_ID_RULES.get(str(country))
-    government_id, field = bank.get("governmentId"), f"{prefix}governmentId"
+    id_, field = bank.get("governmentId"), f"{prefix}governmentId"
     # A stored government id, of which only the mask is known, satisfies the requirement.
-    if required_rule and not government_id and not masked_id:
+    if required_rule and not id_ and not masked_id:
         yield build_empty_field_problem(field)
-    elif (
-        rule
-        and government_id
-        and not is_masked_value(government_id)
-        and not rule.is_match(government_id)
-    ):
+    elif rule and id_ and not is_masked_value(id_) and not rule.is_match(id_):
         yield build_invalid_field_problem(field, rule.describe())
 
 

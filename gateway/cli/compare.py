@@ -330,21 +330,17 @@ def show_shadow_comparison_report(
     if name and not readiness and not forget:
         raise CommandError(_NOTHING_COMPARED)
     if as_json:
-        print_json(
-            {"keys": [_build_key_readiness_json(key_readiness) for key_readiness in readiness]}
-        )
+        print_json({"keys": [*map(_build_key_readiness_json, readiness)]})
     elif forget:
         click.echo(
             f"Reset the comparison statistics of key {name}; new requests are counted from zero."
         )
     else:
-        for key_readiness in readiness:
-            _print_key_readiness(key_readiness)
+        for each in readiness:
+            _print_key_readiness(each)
         if not readiness:
             click.echo("Nothing was compared yet. To compare, run `modes set --key NAME compare`.")
-    click.get_current_context().exit(
-        0 if all(key_readiness.is_ready for key_readiness in readiness) else 1
-    )
+    click.get_current_context().exit(0 if all(each.is_ready for each in readiness) else 1)
 
 
 _NOTHING_COMPARED = (

@@ -167,7 +167,7 @@ def _format_value(value: Any) -> str:
 
 
 def _build_explanation_json(explanation: Explanation) -> dict[str, Any]:
-    operation = explanation.operation
+    operation, refusal = explanation.operation, explanation.refusal
     return {
         "operation": operation.name,
         "method": operation.method,
@@ -189,8 +189,6 @@ def _build_explanation_json(explanation: Explanation) -> dict[str, Any]:
         # The names of some JSON keys are older than those in the code; scripts read them.
         "not_sent": [{"field": name, "why": reason} for name, reason in explanation.kept],
         "remembered": explanation.remembered,
-        "refusal": {"status": explanation.refusal.status, **explanation.refusal.build_body()}
-        if explanation.refusal
-        else None,
+        "refusal": refusal and {"status": refusal.status, **refusal.build_body()},
         "answer": {"example": explanation.answer},
     }

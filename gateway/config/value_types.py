@@ -16,12 +16,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 def _check_origin(text: str) -> str:
     parts = urlsplit(text)
-    if (
-        parts.scheme not in ("http", "https")
-        or not parts.hostname
-        or not text.isprintable()
-        or re.search(r"\s", text)
-    ):
+    is_readable = text.isprintable() and not re.search(r"\s", text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not is_readable:
         raise ValueError("must be an address such as https://service.example")
     try:
         port = parts.port

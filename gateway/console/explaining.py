@@ -15,7 +15,7 @@ from aiohttp import web
 
 from gateway.console.pages import Page
 from gateway.docgen.curl import CurlRequest, InvalidCurlCommand, parse_curl
-from gateway.docgen.explain import Explanation, UnknownOperation, explain_request
+from gateway.docgen.explain import Explanation, FieldOrigin, UnknownOperation, explain_request
 from mappings.effects import JSON
 from mappings.failures import Invalid
 
@@ -93,28 +93,21 @@ def _describe_sides(explained: Explanation, parsed: CurlRequest) -> dict[str, An
                 # An object gets the number of the first field in it.
                 marks.setdefault(container, number)
     reasons = dict(explained.kept)
+
+    def find_reason(name: str) -> str:
+        return next((reasons[n] for n in _iter_enclosing_field_names(name) if n in reasons), "")
+
+    def describe_origin(origin: FieldOrigin) -> tuple[FieldOrigin, str, int]:
+        return origin, _format_value(origin.value), marks.get(origin.sent_in or "", 0)
+
     return {
         "explained": explained,
         "request_line": f"{parsed.method} {parsed.target}",
         "sent": [
-            (
-                name,
-                _format_value(value),
-                marks.get(name, 0),
-                next((reasons[n] for n in _iter_enclosing_field_names(name) if n in reasons), ""),
-            )
+            (name, _format_value(value), marks.get(name, 0), find_reason(name))
             for name, value in explained.sent
         ],
-        "calls": [
-            (
-                made,
-                [
-                    (origin, _format_value(origin.value), marks.get(origin.sent_in or "", 0))
-                    for origin in made.fields
-                ],
-            )
-            for made in explained.calls
-        ],
+        "calls": [(made, [*map(describe_origin, made.fields)]) for made in explained.calls],
         "refusal": explained.refusal and _format_json(explained.refusal.build_body(), indent=2),
     }
 

@@ -94,9 +94,8 @@ class CallerAuthenticator:
             context.log_fields["reason"] = _describe_refused_key(client.key_count, key)
             raise Invalid(errors.INVALID_KEY)
         # While a body is read, its connection counts for its tenant, and others for their address.
-        if not request.body.is_complete and (
-            operation.body_shape is not None or self._forwarding.modes.switched_tenants
-        ):
+        is_body_read = operation.body_shape is not None or self._forwarding.modes.switched_tenants
+        if is_body_read and not request.body.is_complete:
             connection.attribute_to_tenant(key.tenant)
         # The client may have disconnected during the lookup, before there was a caller to mark.
         context.caller = Caller(

@@ -240,17 +240,14 @@ async def _load_related_audit_events(
     """Returns the audit events about these operations, and general events since the first of them."""
     operation_ids = {record.id for record in records}
     first_started_at = records[0].started_at if records else None
-    return [
-        event
-        for event in await list_audit_events(store, owner)
-        if event.operation_id in operation_ids
-        or (
-            # General events, such as a freeze, can explain what happened to a request.
-            event.operation_id is None
-            and first_started_at is not None
-            and event.at >= first_started_at
-        )
-    ]
+
+    def is_related(event: AuditEvent) -> bool:
+        if event.operation_id is not None or first_started_at is None:
+            return event.operation_id in operation_ids
+        # General events, such as a freeze, can explain what happened to a request.
+        return event.at >= first_started_at
+
+    return [*filter(is_related, await list_audit_events(store, owner))]
 
 
 EDIT_OPERATIONS = frozenset({"update_batch", "create_payment", "update_payment", "delete_payment"})

@@ -121,11 +121,8 @@ class UpstreamConnection(asyncio.Protocol):
     @property
     def is_usable(self) -> bool:
         """Whether a request can be sent: nothing arrived, and the service has not closed it."""
-        return (
-            self._transport is not None
-            and not self._transport.is_closing()
-            and not self._is_damaged
-        )
+        transport = self._transport
+        return transport is not None and not (self._is_damaged or transport.is_closing())
 
     def check_usable(self) -> None:
         """Raises UnusableConnection, also if the connection was closed since it was acquired."""

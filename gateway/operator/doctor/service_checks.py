@@ -68,13 +68,11 @@ def _iter_unconfigured_environment_findings(
     keys: Sequence[ListedKey], environments: Mapping[str, object]
 ) -> Iterator[Finding]:
     """Reports keys of environments that are not configured: their clients get 403."""
-    for name in dict.fromkeys(
-        key.environment for key in keys if key.environment not in environments
-    ):
+    names = dict.fromkeys(key.environment for key in keys)
+    for name in [name for name in names if name not in environments]:
         key_names = ", ".join(key.name for key in keys if key.environment == name)
-        description = (
-            f"clients of {key_names} get 403, because [environments.{name}] is not configured"
-        )
+        reason = f"[environments.{name}] is not configured"
+        description = f"clients of {key_names} get 403, because {reason}"
         advice = (
             f"set environments.{name}.base_url, import the key with another environment, or revoke "
             "unused keys with `keys revoke`"
@@ -426,14 +424,10 @@ def _build_stored_endpoint_finding(
     name: str, endpoint: str, stored_result: Mapping[str, Any] | None
 ) -> Finding:
     if stored_result is not None:
-        answered_at = datetime.fromtimestamp(stored_result["at"], UTC)
-        return Finding(
-            name,
-            endpoint,
-            "ok",
-            f"{describe_endpoint_finding(stored_result)}, by an answer of the service at "
-            f"{answered_at:%Y-%m-%d %H:%M} UTC; not tried now",
-        )
+        answered_at = f"{datetime.fromtimestamp(stored_result['at'], UTC):%Y-%m-%d %H:%M} UTC"
+        source = f"by an answer of the service at {answered_at}; not tried now"
+        result = f"{describe_endpoint_finding(stored_result)}, {source}"
+        return Finding(name, endpoint, "ok", result)
     advice = "no action needed; the gateway tries it on first use"
     return Finding(name, endpoint, "skipped", "not tried yet", advice)
 
