@@ -88,6 +88,7 @@ class RetryMatcher:
             if (
                 first_attempt is None
                 or first_attempt.id == first_attempt_id
+                or self._has_ended_after(first_attempt, record, received_at)
                 or not await self._is_overwritten(first_attempt, record, write_request.request)
             ):
                 return rows, first_attempt
@@ -118,13 +119,22 @@ class RetryMatcher:
             rows, key=self._reconciler.is_operation_executing
         ) + self._journal.list_identical_running_records(record, rows)
 
+    def _has_ended_after(
+        self, row: OperationRecord, record: OperationRecord, received_at: float
+    ) -> bool:
+        """Whether an operation runs, or ended after the request came, which is a copy of it then."""
+        if row.state not in (DONE, ANSWERED):
+            return True
+        # With ``replay_seconds``, the row has no time until its response is delivered.
+        if row.ended_at is not None:
+            return row.ended_at >= record.started_at
+        ended_at = self._journal.ended_at.get(row.id)
+        return ended_at is not None and ended_at >= received_at
+
     async def _is_overwritten(
         self, row: OperationRecord, record: OperationRecord, request: Request
     ) -> bool:
-        """Whether another request has overwritten the outcome of ``row`` before this one came."""
-        has_ended_before = row.ended_at is not None and row.ended_at < record.started_at
-        if row.state not in (DONE, ANSWERED) or not has_ended_before:
-            return False
+        """Whether another request has overwritten the outcome of ``row``, which had ended before."""
         if _has_same_idempotency_key(row, record):
             return False
         name = row.operation.removeprefix(FORWARDED_PREFIX)
