@@ -42,10 +42,10 @@ from mappings.failures import Conflict
 
 CLOSE_EVENT = "closed"
 
-MAX_ATTEMPTS, RETRY_SECONDS = 20, 0.25
-"""Attempts and the seconds between them. A running gateway claims an operation in doubt for a moment
-each time it tries to resolve it, and applies a verdict within two seconds if it agrees with what
-the service shows.
+MAX_ATTEMPTS, WAITING_ATTEMPTS, RETRY_SECONDS = 24, 19, 0.25
+"""Attempts, those of them that leave a verdict to the gateway, and the seconds between them. A running
+gateway claims an operation in doubt for a moment each time it tries to resolve it, and applies a
+verdict within two seconds if it agrees with what the service shows.
 """
 
 
@@ -53,8 +53,9 @@ async def close_in_doubt_operation(store: Store, write_id: str) -> None:
     """Closes the operation of a write. Raises ActionRefused if it cannot be closed or stays
     busy.
     """
-    for attempt in range(1, MAX_ATTEMPTS + 1):
-        if await _try_close_operation(store, write_id, is_last_attempt=attempt == MAX_ATTEMPTS):
+    for attempt in range(MAX_ATTEMPTS):
+        waits = attempt < WAITING_ATTEMPTS
+        if await _try_close_operation(store, write_id, waits_for_gateway=waits):
             return
         await asyncio.sleep(RETRY_SECONDS)
     raise ActionRefused(
@@ -62,7 +63,7 @@ async def close_in_doubt_operation(store: Store, write_id: str) -> None:
     )
 
 
-async def _try_close_operation(store: Store, write_id: str, *, is_last_attempt: bool) -> bool:
+async def _try_close_operation(store: Store, write_id: str, *, waits_for_gateway: bool) -> bool:
     """Tries once; raises ActionRefused.
 
     False if a running gateway claims the operation, or may yet apply a verdict.
@@ -86,7 +87,7 @@ async def _try_close_operation(store: Store, write_id: str, *, is_last_attempt: 
         )
     unapplied_writes = [write for write in record_writes if write.state == SENT]
     # Its readings take precedence: a write that did happen would be sent again by a retry.
-    if unapplied_writes and not is_last_attempt:
+    if unapplied_writes and waits_for_gateway:
         return False
     if unapplied_writes and (record.reason or "").startswith(UNREADABLE_REASON):
         raise ActionRefused(f"wait until the outcome can be checked: {record.reason}")
