@@ -1235,6 +1235,11 @@ def _more_of_the_long_run() -> Iterator[Sequence]:
             *with_recipient_reads(),
             patch(ONE_R, {"status": "disabled", "payout": {"holdup": {"limit": 5}}}),
             *with_recipient_reads(),
+            post(R, drop_field(PERSON, "ssn")),
+            patch(ONE_R, {"status": "inactive", "ssn": "900000005"}),
+            *with_recipient_reads(),
+            patch(ONE_R, {"status": "inactive", "payout": US_BANK}),
+            *with_recipient_reads(),
         ],
     )
     foreign_bank = bank("GB", "GBP", accountNum="12345678", iban=IBANS["BR"], branchNum="601613")
@@ -1258,6 +1263,8 @@ def _more_of_the_long_run() -> Iterator[Sequence]:
         [
             post(R, {**drop_field(PERSON, "ssn"), "payout": brazil}),
             get(ONE_R),
+            post(METHODS, bank("", "USD", accountNum="****67", governmentId="900000009")),
+            post(METHODS, bank("", "BRL", accountNum="****78", governmentId="900000009")),
             patch(ONE_R, {"ssn": "900000001", WHOLE_OBJECT: True}),
             post(METHODS, US_BANK),
             patch(ONE_R, {"lastName": "Byron", WHOLE_OBJECT: True}),

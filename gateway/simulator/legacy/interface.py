@@ -93,9 +93,10 @@ def update_payout_methods(request: LegacyRequest) -> JsonObject:
 def _edit_payout_methods(request: LegacyRequest, mode: Mode) -> None:
     recipient, problems = request.require_path_recipient(), Problems()
     draft = copy_recipient(recipient)
-    is_changed = PayoutParser(request.tenant, problems, request.body, draft, mode).parse()
+    parser = PayoutParser(request.tenant, problems, request.body, draft, mode)
+    parser.parse()
     problems.raise_if_any()
-    if is_changed:
+    if parser.has_new_ids or parser.has_account_changes:
         recipients.record_account_change(request.tenant, draft)
     vars(recipient).update(vars(draft))
 
@@ -118,13 +119,15 @@ def update_recipient(request: LegacyRequest) -> JsonObject:
     draft = copy_recipient(recipient)
     draft.fields, sent_names = recipient_bodies.parse_recipient(problems, body, recipient.fields)
     status = recipient_bodies.parse_status_change(problems, body, views.translate_status(recipient))
-    is_payout_changed = _parse_payout(request, problems, draft, "patch")
+    payout = _parse_payout(request, problems, draft, "patch")
     problems.raise_if_any()
     if body.get("id"):  # A whole object sent back: unchanged fields are not changes.
         view = views.build_recipient(request, recipient)
         sent_names = {
             name for name in sent_names if not _is_unchanged(body, draft.fields, name, view)
         }
+    if payout.has_new_ids:
+        sent_names.add("governmentIds")
     if status is not None:
         # The service has fewer words; the legacy one is stored beside it.
         draft.fields["status"], legacy_status = recipient_bodies.STATUS_CHOICES[status]
@@ -133,7 +136,7 @@ def update_recipient(request: LegacyRequest) -> JsonObject:
     # After the change, which clears the previous word.
     if status is not None:
         draft.legacy_status = legacy_status
-    if is_payout_changed:
+    if payout.has_account_changes:
         recipients.record_account_change(request.tenant, draft)
     vars(recipient).update(vars(draft))
     return UPDATED
@@ -152,14 +155,14 @@ def _is_unchanged(
 
 def _parse_payout(
     request: LegacyRequest, problems: Problems, recipient: Recipient, mode: Mode
-) -> bool:
-    """Parses the payout methods and the SSN of a recipient. Returns whether they change."""
+) -> PayoutParser:
+    """Parses the payout methods and the SSN of a recipient."""
     payout_body = parse_object(problems, request.body, "payout")
     payout_problems = problems.create_nested_view("payout.")
     ssn_ids = parse_ssn(problems, request.body, recipient.fields)
-    return PayoutParser(request.tenant, payout_problems, payout_body, recipient, mode).parse(
-        ssn_ids
-    )
+    parser = PayoutParser(request.tenant, payout_problems, payout_body, recipient, mode)
+    parser.parse(ssn_ids)
+    return parser
 
 
 def list_recipients(request: LegacyRequest) -> JsonObject:

@@ -46,9 +46,14 @@ class PayoutParser:
     new_accounts: list[tuple[Account, Account | None]] = field(default_factory=list)
     """Pairs of a new and the replaced account."""
     changed_accounts: list[tuple[Account, JsonObject]] = field(default_factory=list)
+    has_new_ids: bool = False
 
-    def parse(self, sent_ids: Iterable[SentId] = ()) -> bool:
-        """Returns whether accounts or government ids change.
+    @property
+    def has_account_changes(self) -> bool:
+        return bool(self.new_accounts or self.changed_accounts)
+
+    def parse(self, sent_ids: Iterable[SentId] = ()) -> None:
+        """Parses accounts and government ids.
 
         `sent_ids` are the government ids in the rest of the request.
         """
@@ -67,11 +72,11 @@ class PayoutParser:
             for word in self._method_words
         }
         bank_ids = self._parse_government_id(bodies_by_word["bank"])
-        has_new_ids = replace_government_ids(self.recipient.fields, [*sent_ids, *bank_ids])
+        self.has_new_ids = replace_government_ids(self.recipient.fields, [*sent_ids, *bank_ids])
         # If the objects are malformed, problems of their fields mean nothing.
         if shape_problems.collected:
             self.problems.collected.extend(shape_problems.collected)
-            return False
+            return
         self.currency = lenient.normalize_currency(primary.get("currency"))
         if self.currency is not None:
             self.problems.check("primary.currency", self.currency, values.find_currency_problem)
@@ -89,7 +94,6 @@ class PayoutParser:
             self._make_existing_method_primary(primary_word)
         if not self.problems.collected:
             self._apply_accounts()
-        return has_new_ids or bool(self.new_accounts or self.changed_accounts)
 
     @property
     def _method_words(self) -> tuple[str, str]:
@@ -100,7 +104,10 @@ class PayoutParser:
         current_account, value = self._find_account("bank"), bank_body.get("governmentId")
         fields = current_account.fields if current_account else {}
         self.is_bank_sent_back = bool(banks.list_masks_sent_back(bank_body, fields))
-        country = lenient.normalize_country(bank_body.get("country")) or fields.get("country")
+        # A POST that replaces the account must name its country itself.
+        is_replaced = self.mode == "post" and not self.is_bank_sent_back
+        previous_country = None if is_replaced else fields.get("country")
+        country = lenient.normalize_country(bank_body.get("country")) or previous_country
         if value is None or not is_country_code(country):
             return []
         if value == mask_recipient_government_id(self.recipient.fields, country):
