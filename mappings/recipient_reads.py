@@ -64,8 +64,11 @@ def is_shown_late(recipient: Mapping[str, JSON]) -> Generator[Step, Any, bool]:
     if (change := changes.get(f"/recipients/{recipient['id']}")) is None:
         return False
     try:
-        updated_at = datetime.fromisoformat(str(recipient.get("updatedAt")))
-        return updated_at < datetime.fromisoformat(change[1])
+        changed_at = datetime.fromisoformat(change[1])
+        # The service shows milliseconds. Not rounded to seconds even if it shows only those: two
+        # changes may have the same second, and a value sent twice does less harm than a lost one.
+        changed_at = changed_at.replace(microsecond=changed_at.microsecond // 1000 * 1000)
+        return datetime.fromisoformat(str(recipient.get("updatedAt"))) < changed_at
     except (ValueError, TypeError):
         return True
 

@@ -7,12 +7,16 @@ from pathlib import Path
 from time import time
 from typing import Any
 
+import aiohttp
 import pytest
 
-from gateway.simulator import Fault, Service
+from gateway.server.app import run_gateway
+from gateway.simulator import Fault, Service, start_simulator
+from gateway.upstream.clock import ServiceClock
 from tests.payouts import create_recipient, open_gateway_and_service, request_successfully
-from tests.running_gateway import GatewayUnderTest
+from tests.running_gateway import GatewayUnderTest, build_settings
 from tests.signed_requests import SigningClient, send_raw
+from tests.state import KEY, import_api_keys
 
 
 async def show_as_now(gateway: GatewayUnderTest, service: Service) -> None:
@@ -90,3 +94,29 @@ async def test_recipient_is_set_back_although_the_change_is_not_shown_yet(
         body = shown if is_whole_object else fields
         await request_successfully(gateway, "PATCH", path, body)
         assert (stored.status, stored.fields["firstName"]) == ("active", "Ada")
+
+
+async def test_payout_sent_back_in_the_millisecond_of_a_shown_change_is_unchanged(
+    tmp_path: Path,
+) -> None:
+    now = int(time()) + 0.0004  # the service shows it as .000
+    service = Service(seed=1, clock=lambda: now)
+    simulator = await start_simulator(service=service)
+    try:
+        settings = build_settings(tmp_path, simulator.url)
+        await import_api_keys(settings, [KEY])
+        async with (
+            run_gateway(settings, clock=ServiceClock(lambda: now)) as running,
+            aiohttp.ClientSession() as session,
+        ):
+            gateway = GatewayUnderTest(running, settings, session)
+            recipient = await create_recipient(gateway)
+            path = f"/recipients/{recipient}"
+            await request_successfully(gateway, "PATCH", path, {"firstName": "Eve"})
+            (stored,) = service.find_or_create_tenant().recipients.values()
+            (account,) = stored.accounts
+            account_id = account.id
+            await request_successfully(gateway, "PATCH", f"{path}/payout-methods", FIRST_WALLET)
+            assert account.id == account_id
+    finally:
+        await simulator.stop()
