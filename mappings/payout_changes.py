@@ -7,7 +7,7 @@ sent; the remaining ones update the account that was shown, or create a new one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 
 import msgspec
 from msgspec import structs
@@ -281,20 +281,32 @@ def apply_payout_changes(changes: PayoutChanges, options: LegacyOptions) -> SubF
 
     Returns the recipient with its accounts.
     """
-    recipient = changes.recipient
+    recipient, plan = changes.recipient, changes.creation_plan
+    # The primary account is changed last: if another one is refused, payments still go where they did.
+    last = changes.new_primary_method if plan.accounts else None
     for method in changes.methods_to_update:
-        if fields := changes.build_account_changes(method):
-            account = changes.find_account(method) or {}
-            response = yield from _update_account(changes, method, fields, options)
-            # The response has the new id, so later calls need it; its fields take precedence.
-            new_account = {"primary": bool(account.get("primary")), **account, **fields, **response}
-            recipient = replace_accounts_of_recipient(recipient, [new_account], [account])
+        if method != last:
+            pairs = yield from _change_account(changes, method, options)
+            recipient = replace_accounts_of_recipient(recipient, *pairs)
+    change_last = None
+    if last in changes.methods_to_update:
+        change_last = partial(_change_account, changes, last, options)
     recipient = yield from add_accounts_and_delete_replaced(
-        recipient, changes.creation_plan, options
+        recipient, plan, options, change_last=change_last
     )
     if changes.holds:
         yield CompareAndSet("recipient", recipient["id"], changes.holds)
     return recipient
+
+
+def _change_account(changes: PayoutChanges, method: str, options: LegacyOptions) -> SubFlow:
+    """Sends the changed fields of an account; returns the account after it and before, as lists."""
+    if not (fields := changes.build_account_changes(method)):
+        return [], []
+    account = changes.find_account(method) or {}
+    response = yield from _update_account(changes, method, fields, options)
+    # The response has the new id, so later calls need it; its fields take precedence.
+    return [{"primary": bool(account.get("primary")), **account, **fields, **response}], [account]
 
 
 def _update_account(

@@ -335,8 +335,11 @@ def add_accounts_and_delete_replaced(
     options: LegacyOptions,
     *,
     is_undone_by_caller: bool = False,
+    change_last: Callable[[], SubFlow] | None = None,
 ) -> SubFlow:
     """Adds the planned accounts, then deletes the accounts that they replace.
+
+    ``change_last`` changes another account in between; it returns that after the change and before.
 
     Returns the recipient with its new accounts. If an account is refused, the ones already added
     are deleted, unless the caller deletes the whole recipient (``is_undone_by_caller``). An old
@@ -344,6 +347,7 @@ def add_accounts_and_delete_replaced(
     """
     original = recipient
     new_accounts: list[dict[str, JSON]] = []
+    changed: tuple[list[dict[str, JSON]], list[Mapping[str, JSON]]] = [], []
     try:
         for account, field_map in plan.accounts:
             path = f"/recipients/{recipient['id']}/accounts"
@@ -362,6 +366,8 @@ def add_accounts_and_delete_replaced(
                 new_accounts[-1] |= yield from _set_wallet_currency(
                     recipient, new_accounts[-1], plan.wallet_currency, field_map
                 )
+        if change_last is not None:
+            changed = yield from change_last()
     # Nothing is undone after Unknown: the account may exist, and reconciliation decides that first.
     except Refused as refusal:
         if not is_undone_by_caller:
@@ -377,7 +383,8 @@ def add_accounts_and_delete_replaced(
             yield from _call_with_current_id(
                 original, new_accounts, account, build_account_deletion_call
             )
-    return replace_accounts_of_recipient(recipient, new_accounts, old_accounts)
+    recipient = replace_accounts_of_recipient(recipient, new_accounts, old_accounts)
+    return replace_accounts_of_recipient(recipient, *changed)
 
 
 def _set_wallet_currency(

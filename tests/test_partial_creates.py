@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -225,6 +226,33 @@ async def test_refused_change_of_one_payout_method_leaves_the_primary_one(tmp_pa
         (paid,) = setup.list_recipients()
         (bank,) = (account for account in paid.accounts if account.is_primary)
         assert bank.fields["accountNum"] == "1234567"
+
+
+@pytest.mark.parametrize("refused", ["POST", "PATCH"])
+async def test_refused_change_of_one_of_two_payout_methods_changes_nothing(
+    refused: str, tmp_path: Path
+) -> None:
+    """The wallet that is paid gets another address, and the request adds a bank account."""
+    async with open_operated_gateway(tmp_path) as setup:
+        response = await setup.gateway.request("POST", "/v1/recipients", BODY)
+        path = f"/v1/recipients/{response.body['recipient']['id']}/payout-methods"
+        before = (await setup.gateway.request("GET", path)).body
+        body = {
+            "primary": {"method": "wallet", "currency": "USD"},
+            "accounts": {
+                "wallet": {"address": "eve@example.com"},
+                "bank": {"country": "DE", "currency": "EUR", "iban": "DE89370400440532013000"},
+            },
+        }
+        problem = {"ok": False, "errors": [{"code": "invalid_field", "message": "x"}]}
+        fault_path = ACCOUNTS if refused == "POST" else f"{ACCOUNTS}/*"
+        setup.add_fault(refused, fault_path, status=400, body=json.dumps(problem).encode())
+        assert (await setup.gateway.request("PATCH", path, body)).status == 406
+        assert (await setup.gateway.request("GET", path)).body == before
+        assert (await setup.gateway.request("PATCH", path, body)).status == 200
+        after = (await setup.gateway.request("GET", path)).body
+        assert after["accounts"]["wallet"]["address"] == "eve@example.com"
+        assert (after["method"], {*after["accounts"]}) == ("wallet", {"bank", "wallet"})
 
 
 async def test_rest_of_a_bulk_deletion_is_left_to_the_retry(tmp_path: Path) -> None:
