@@ -154,7 +154,7 @@ async def request_recipients(port: int, key: str = KEY["api_key"]) -> RawRespons
 def test_invalid_schedule_is_a_one_line_error(tmp_path: Path) -> None:
     for arguments, message in (
         (["--until", "2000-01-01T00:00Z"], "end before it starts"),
-        (["--until", "2999-01-01T00:00"], "does not match the formats"),
+        (["--until", "2999-01-01T00:00"], "is not a time such as 2026-11-30T09:00Z, with a zone"),
         (["--until", FAR_FUTURE, "--operation", "payday"], "not an operation, nor a group"),
     ):
         result = run_installed_command("brownout", "schedule", *arguments, folder=tmp_path)

@@ -38,8 +38,20 @@ from gateway.storage.brownout_rows import (
 )
 from gateway.storage.request_counts import UsageSummary
 
-# Without a time zone a brownout could start hours early or late.
-MOMENT = click.DateTime(["%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S%z"])
+
+class ZonedTimeType(click.DateTime):
+    """A time with a time zone: without one a brownout could start hours early or late."""
+
+    def __init__(self) -> None:
+        super().__init__(["%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S%z"])
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} is not a time such as 2026-11-30T09:00Z, with a zone", param, ctx)
 
 
 @click.group(cls=FullHelpGroup)
@@ -51,13 +63,15 @@ def brownout() -> None:
 @click.option(
     "--from",
     "begins_at",
-    type=MOMENT,
+    type=ZonedTimeType(),
+    metavar="TIME",
     help="Start time, such as 2026-11-30T09:00Z. Default: now.",
 )
 @click.option(
     "--until",
     "ends_at",
-    type=MOMENT,
+    type=ZonedTimeType(),
+    metavar="TIME",
     required=True,
     help="End time, such as 2026-11-30T09:30Z.",
 )

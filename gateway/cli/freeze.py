@@ -81,7 +81,7 @@ def unfreeze(
     freezes that remain are shown.
     """
     scope = _require_scope(merchant, environment, everything)
-    texts = "Unfrozen.", "Nothing changed: not frozen."
+    texts = "Unfrozen.", "Nothing changed: no freeze was set with these options."
     _change_and_print(settings, scope, unfreeze_writes, texts, as_json=as_json)
 
 

@@ -186,6 +186,8 @@ async def test_unfreeze_needs_the_same_scope(tmp_path: Path) -> None:
         assert [(freeze["merchant"], freeze["environment"]) for freeze in remaining_freezes] == [
             ("demo", None)
         ]
+        again = (await operated_gateway.run_command("unfreeze", "--all")).output
+        assert "no freeze was set with these options" in again
         assert await post_recipient(operated_gateway) == FROZEN_REFUSAL
         await operated_gateway.run_json_command("unfreeze", "--merchant", "demo")
         assert await post_recipient(operated_gateway) == (200, None)
