@@ -228,7 +228,8 @@ async def _verify_same_account(
         )
     if reason := find_credentials_replacement_problem(seen_before, seen_now):
         raise CredentialsNotReplaced(
-            f"{reason}; nothing was replaced (--no-verify replaces it anyway)"
+            f"{reason}; nothing was replaced. Use --no-verify only if the service's dashboard shows that "
+            "the new credentials are of the same merchant: otherwise another account would pay"
         )
     # An account without recipients matches every other: there is nothing to compare.
     if not seen_now.recipients:

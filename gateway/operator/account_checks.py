@@ -103,11 +103,13 @@ def find_credentials_replacement_problem(
     Both must open the same account, or payments would leave the wrong one.
     """
     if new_probe.result == "refused":
-        return "the service refuses the new credentials"
+        cause = f": {new_probe.reason}" if new_probe.reason else ""
+        return f"the service refuses the new credentials{cause}"
     if old_probe.result == "refused":
         return "the service refuses the stored credentials, so the accounts cannot be compared"
-    if "unreachable" in (new_probe.result, old_probe.result):
-        return f"the accounts could not be compared: {new_probe.description}"
+    for probe in (new_probe, old_probe):
+        if probe.result == "unreachable":
+            return f"the accounts could not be compared: {probe.description}"
     # An empty stored account proves nothing about the identity of a filled one.
     if not old_probe.recipients and new_probe.recipients:
         return "the new credentials' account has recipients, but the stored credentials' has none"

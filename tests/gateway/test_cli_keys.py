@@ -419,6 +419,7 @@ def test_rotation_without_reachable_service_replaces_nothing(
     result = run_keys_command("rotate-secret", "key-of-a", stdin=NEW_CREDENTIALS_LINE, code=1)
     assert "unreachable" in result.stderr
     assert "nothing was replaced" in result.stderr
+    assert "of the same merchant" in result.stderr
     run_keys_command("rotate-secret", "key-of-a", "--no-verify", stdin=NEW_CREDENTIALS_LINE)
 
 

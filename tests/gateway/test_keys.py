@@ -430,11 +430,16 @@ def build_visible_account(*ids: str) -> AccountProbe:
         (build_visible_account("R-1"), build_visible_account("R-1", "R-2"), None),
         (build_visible_account(), build_visible_account(), None),
         (build_visible_account("R-1"), AccountProbe("unreachable"), "could not be compared"),
-        (AccountProbe("unreachable"), build_visible_account("R-1"), "could not be compared"),
+        (AccountProbe("unreachable"), build_visible_account("R-1"), "compared: unreachable"),
         (build_visible_account("R-1", "R-2"), build_visible_account("R-2"), "another account"),
         (build_visible_account("R-1"), build_visible_account(), "another account"),
         (build_visible_account(), build_visible_account("R-1"), "has none"),
         (build_visible_account("R-1"), AccountProbe("refused"), "refuses the new credentials"),
+        (
+            build_visible_account("R-1"),
+            AccountProbe("refused", reason="the service answered 403"),
+            "refuses the new credentials: the service answered 403",
+        ),
         (AccountProbe("refused"), build_visible_account("R-1"), "cannot be compared"),
     ],
 )
