@@ -186,6 +186,8 @@ async def change_payout_method(scenario: Scenario) -> None:
     rng, tag = scenario.random_source, scenario.tag
     address = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
     methods = [build_wallet(f"{tag}-1"), build_wallet(f"{tag}-2"), _BANK, _OTHER_BANK]
+    for one, other in ((methods[1], _BANK), (_OTHER_BANK, methods[0])):
+        methods.append({**one, "accounts": {**one["accounts"], **other["accounts"]}})
     has_one = rng.random() < 0.7
     extra = {"payout": methods[0]} if has_one else {}
     created = await scenario.request_body(
@@ -208,12 +210,15 @@ async def change_payout_method(scenario: Scenario) -> None:
         elif None in statuses:
             possible.append(method)
             has_one = True
-    wanted = [method and _find_account_number(method["accounts"]) for method in possible]
+    wanted = [
+        method and _find_account_number(method["accounts"][method["primary"]["method"]])
+        for method in possible
+    ]
 
     def check() -> str | None:
         recipients = scenario.network.service.find_or_create_tenant().recipients
         accounts = recipients[ids["id"]].accounts
-        paid = [_find_account_number({"": each.fields}) for each in accounts if each.is_primary]
+        paid = [_find_account_number(each.fields) for each in accounts if each.is_primary]
         return None if (paid or [None])[0] in wanted and len(paid) < 2 else f"{paid}, not {wanted}"
 
     scenario.checks.append(check)
@@ -236,10 +241,9 @@ _OTHER_BANK = {
 }
 
 
-def _find_account_number(accounts: dict[str, Any]) -> str:
-    (account,) = accounts.values()
+def _find_account_number(account: dict[str, Any]) -> str:
     names = ("address", "emailAddress", "accountNum")
-    return next(account[name] for name in names if account.get(name))
+    return next(str(account[name]) for name in names if account.get(name))
 
 
 async def pay_by_hasty_client(scenario: Scenario) -> None:
