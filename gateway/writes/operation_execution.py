@@ -296,9 +296,8 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         elif isinstance(outcome, Failure):
             self._resolve_write(UNSENT)
         else:
-            self._resolve_write(
-                ANSWERED, object_id=step_records.find_created_id_in_result(call, outcome)
-            )
+            object_id = step_records.find_created_id_in_result(call, outcome)
+            self._resolve_write(ANSWERED, object_id=object_id)
         self._append_changing_step(call, outcome)
 
     def record_unsent_write(self) -> None:
@@ -344,9 +343,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
     @property
     def has_executed_write(self) -> bool:
         """Whether any of its writes was executed."""
-        return bool(self.writes) and any(
-            write.state in (ANSWERED, CONFIRMED) for write in self.writes.values()
-        )
+        return any(write.state in (ANSWERED, CONFIRMED) for write in self.writes.values())
 
     # Ends
 
