@@ -187,7 +187,8 @@ class ShadowTraffic:
             candidate = response
         else:
             candidate = await self._fetch_candidate(item, control)
-        for body in (control.body, candidate.body_bytes):
+        bodies = control.body, candidate.body_bytes
+        for body in bodies:
             size = await asyncio.to_thread(json_codec.estimate_memory_bytes, body)
             if size > MAX_VALUE_BYTES:
                 raise _NotComparableError
@@ -196,8 +197,8 @@ class ShadowTraffic:
         # Headers are left out: they differ between the services and say nothing about the data.
         differences = await asyncio.to_thread(
             differ.compare_answers,
-            Answer(control.status, {}, control.body),
-            Answer(candidate.status, {}, candidate.body_bytes),
+            Answer(control.status, {}, bodies[0]),
+            Answer(candidate.status, {}, bodies[1]),
         )
         # A path may contain keys from the data, such as ids, and those are never stored.
         redactor = Redactor(item.inbound.flow_request.api_keys)
