@@ -14,6 +14,17 @@ WALLET = {
     "primary": {"method": "wallet", "currency": "USD"},
     "accounts": {"wallet": {"address": "ada@wallet.example.com"}},
 }
+BANK: dict[str, Any] = {
+    "primary": {"method": "bank", "currency": "USD"},
+    "accounts": {
+        "bank": {
+            "country": "US",
+            "currency": "USD",
+            "accountNum": "1234567",
+            "routing": "021000021",
+        }
+    },
+}
 
 
 @asynccontextmanager

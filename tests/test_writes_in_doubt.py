@@ -30,6 +30,7 @@ from tests.operator_commands import (
     wait_until_async,
 )
 from tests.payouts import (
+    BANK,
     WALLET,
     create_batch,
     create_recipient,
@@ -45,17 +46,6 @@ RECIPIENT_BODY = {
     "firstName": "Ada",
     "lastName": "Lovelace",
     "email": "ada@example.com",
-}
-PAYOUT_BODY = {
-    "primary": {"method": "bank", "currency": "USD"},
-    "accounts": {
-        "bank": {
-            "country": "US",
-            "currency": "USD",
-            "accountNum": "1234567",
-            "routing": "021000021",
-        }
-    },
 }
 
 
@@ -460,7 +450,7 @@ async def test_payout_method_write_after_one_in_doubt_is_refused(
         create_response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
         path = f"/v1/recipients/{create_response.body['recipient']['id']}/payout-methods"
         setup.add_fault("POST", "/v1/recipients/*/accounts", close="before")
-        lost_response = await setup.gateway.request("POST", path, PAYOUT_BODY)
+        lost_response = await setup.gateway.request("POST", path, BANK)
         assert "is unknown" in lost_response.body["errors"][0]["message"]
         check_retryable_refusal(await setup.gateway.request("POST", path, WALLET))
         assert setup.count_calls("POST", "/v1/recipients/*/accounts") == 1
@@ -476,7 +466,7 @@ async def test_account_number_that_looks_the_same_when_masked_proves_no_change(
         create_response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
         recipient = create_response.body["recipient"]["id"]
         path = f"/v1/recipients/{recipient}/payout-methods"
-        assert (await setup.gateway.request("POST", path, PAYOUT_BODY)).status == 200
+        assert (await setup.gateway.request("POST", path, BANK)).status == 200
         setup.add_fault("PATCH", "/v1/recipients/*/accounts/*", close=close)
         change = {"accounts": {"bank": {"accountNum": "9999967"}}}
         response = await setup.gateway.request("PATCH", path, change)
@@ -673,7 +663,7 @@ async def test_payout_in_doubt_is_completed_without_the_client(
 ) -> None:
     async with open_gateway_with_faults(tmp_path) as setup:
         setup.add_fault("POST", "/v1/recipients/*/accounts", close="after")
-        body = {**RECIPIENT_BODY, "payout": PAYOUT_BODY}
+        body = {**RECIPIENT_BODY, "payout": BANK}
         assert (await setup.gateway.request("POST", "/v1/recipients", body)).status == 500
         await wait_until(lambda: setup.count_calls("GET", "/v1/recipients/*") > 0)
         retry_response = await setup.gateway.request("POST", "/v1/recipients", body)

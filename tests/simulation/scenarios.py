@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.simulator import Batch
+from tests.payouts import BANK
 from tests.simulation import clients
 from tests.simulation.assembly import ClientConnection, LegacyRequest, Response, SignedRequest
 from tests.simulation.clients import ClientEnvironment
@@ -185,8 +186,8 @@ async def change_payout_method(scenario: Scenario) -> None:
     """Sets payout methods of a recipient, often the same ones again; the last one is paid."""
     rng, tag = scenario.random_source, scenario.tag
     address = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
-    methods = [build_wallet(f"{tag}-1"), build_wallet(f"{tag}-2"), _BANK, _OTHER_BANK]
-    for one, other in ((methods[1], _BANK), (_OTHER_BANK, methods[0])):
+    methods = [build_wallet(f"{tag}-1"), build_wallet(f"{tag}-2"), BANK, _OTHER_BANK]
+    for one, other in ((methods[1], BANK), (_OTHER_BANK, methods[0])):
         methods.append({**one, "accounts": {**one["accounts"], **other["accounts"]}})
     has_one = rng.random() < 0.7
     extra = {"payout": methods[0]} if has_one else {}
@@ -224,20 +225,9 @@ async def change_payout_method(scenario: Scenario) -> None:
     scenario.checks.append(check)
 
 
-_BANK = {
-    "primary": {"method": "bank", "currency": "USD"},
-    "accounts": {
-        "bank": {
-            "country": "US",
-            "currency": "USD",
-            "accountNum": "1234567",
-            "routing": "021000021",
-        }
-    },
-}
 _OTHER_BANK = {
-    **_BANK,
-    "accounts": {"bank": {**_BANK["accounts"]["bank"], "accountNum": "7654321"}},
+    **BANK,
+    "accounts": {"bank": {**BANK["accounts"]["bank"], "accountNum": "7654321"}},
 }
 
 
