@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from gateway.auth.signing import Credentials
 from gateway.config.section import list_problems
+from gateway.config.value_types import Network
 from gateway.storage.tenants import Tenant
 
 
@@ -44,14 +45,6 @@ def _check_access_key(text: str) -> str:
     return _check_visible_ascii(text)
 
 
-def _normalize_network(text: str) -> str:
-    """Normalizes an address or a network; host bits are dropped."""
-    try:
-        return str(ipaddress.ip_network(text, strict=False))
-    except ValueError:
-        raise ValueError("must be an address or a network such as 192.0.2.0/24") from None
-
-
 Shape = TypeVar("Shape", bound=BaseModel)
 NameText = Annotated[
     str, Field(min_length=1, max_length=200), AfterValidator(_check_printable_text)
@@ -65,7 +58,9 @@ AccessKeyText = Annotated[
 SecretText = Annotated[
     str, Field(min_length=1, max_length=4096, repr=False), AfterValidator(_check_printable_text)
 ]
-NetworkText = Annotated[str, AfterValidator(_normalize_network)]
+NetworkText = Annotated[
+    Network, AfterValidator(lambda text: str(ipaddress.ip_network(text, strict=False)))
+]
 
 
 class _StrictModel(BaseModel):

@@ -8,7 +8,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 
 class ConfigurationError(Exception):
@@ -53,8 +61,44 @@ class Section(BaseModel):
                 section = _insert_value_from_file(section, name)
         return section
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_boolean_as_number(cls, value: Any, info: ValidationInfo) -> Any:
+        # Python, and so pydantic, takes true for 1: a port `true` would be port 1.
+        if (
+            isinstance(value, bool)
+            and cls.model_fields[str(info.field_name)].annotation in _NUMBERS
+        ):
+            raise ValueError("must be a number, not true or false")
+        return value
+
+
+_NUMBERS = (int, float)
 
 Location = tuple[int | str, ...]
+
+_MESSAGES = {
+    "missing": "missing",
+    "model_type": "must be a section with keys, not a value",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be {ge} or more",
+    "less_than_equal": "must be {le} or less",
+    "string_type": "must be text, in quotes",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+    "path_type": "must be a path, in quotes",
+    "tuple_type": "must be a list, in square brackets",
+    "list_type": "must be a list, in square brackets",
+    "literal_error": "must be {expected}",
+}
+"""What to write instead, by the type of pydantic's error. The names are those of its context."""
 
 
 def list_problems(
@@ -65,7 +109,7 @@ def list_problems(
     ``map_known_keys`` returns the keys of a section. A missing key that follows from a misspelt one
     is left out. Messages omit the input, which may be a secret.
     """
-    problems = error.errors(include_input=False, include_url=False, include_context=False)
+    problems = error.errors(include_input=False, include_url=False)
     similar = {
         problem["loc"]: get_close_matches(
             str(problem["loc"][-1]), map_known_keys(problem["loc"][:-1]), 1
@@ -77,16 +121,14 @@ def list_problems(
     listed = []
     for problem in sorted(problems, key=lambda item: item["loc"] not in similar):
         loc, message = problem["loc"], problem["msg"].removeprefix("Value error, ")
+        if problem["type"] in _MESSAGES:
+            message = _MESSAGES[problem["type"]].format(**problem.get("ctx", {}))
+        if problem["type"] == "missing" and loc in misspelt:
+            continue
         if loc in similar:
             message = f"unknown {noun}" + "".join(
                 f"; did you mean {name}?" for name in similar[loc]
             )
-        elif problem["type"] == "missing":
-            if loc in misspelt:
-                continue
-            message = "missing"
-        elif problem["type"] == "model_type":
-            message = "must be a section with keys, not a value"
         listed.append((loc, message))
     return listed
 
@@ -94,7 +136,8 @@ def list_problems(
 def _insert_value_from_file(section: Any, name: str) -> Any:
     """Returns the section with the content of the file that ``<name>_file`` names as ``name``."""
     key = f"{name}_file"
-    if isinstance(section, dict) and (file_name := section.get(key)):
+    file_name = section.get(key) if isinstance(section, dict) else None
+    if file_name and isinstance(file_name, str | Path):
         try:
             return {**section, name: read_secret_file(Path(file_name)).strip()}
         except ConfigurationError as error:

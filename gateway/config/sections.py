@@ -263,15 +263,23 @@ class CurrentWords(Section):
             build_unused_field_name_validator(current.Recipient, neutral_name="avatarUrl")
         ),
     ] = "avatarUrl"
-    # The signed path starts with /v1.
-    balance_path: str = Field("/v1/balance", pattern=r"^/v1/")
-    summary_path: str = Field("/v1/batch/{id}/summary", pattern=r"^/v1/.*\{id\}")
+    balance_path: str = "/v1/balance"
+    summary_path: str = "/v1/batch/{id}/summary"
     batch_currency: Annotated[
         NeutralWord,
         AfterValidator(
             build_unused_field_name_validator(current.BatchCreate, neutral_name="currency")
         ),
     ] = "currency"
+
+    @field_validator("balance_path", "summary_path")
+    @classmethod
+    def _check_path(cls, path: str, info: ValidationInfo) -> str:
+        default = cls.model_fields[str(info.field_name)].default
+        # The signed path starts with /v1.
+        if not path.startswith("/v1/") or ("{id}" in default and "{id}" not in path):
+            raise ValueError(f"must be a path such as {default}")
+        return path
 
 
 class Words(Section):

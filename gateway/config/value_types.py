@@ -115,8 +115,11 @@ def build_unused_field_name_validator(*shapes: type, neutral_name: str) -> Calla
 
 
 def _check_ip_network(text: str) -> str:
-    # Host bits may be set: 192.0.2.7/24 means the network of that address.
-    ipaddress.ip_network(text, strict=False)
+    try:
+        # Host bits may be set: 192.0.2.7/24 means the network of that address.
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError("must be an address or a network such as 192.0.2.0/24") from None
     return text
 
 
@@ -125,7 +128,9 @@ def parse_list(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if value.lstrip().startswith("["):
-        return json.loads(value)
+        with suppress(ValueError):
+            return json.loads(value)
+        raise ValueError('must be separated by commas, or a JSON list such as ["192.0.2.0/24"]')
     return [part.strip() for part in value.split(",") if part.strip()]
 
 

@@ -202,6 +202,32 @@ def test_invalid_value_is_named_with_its_line(line: str, key: str) -> None:
     assert len(problem_text) > len(f"gateway.toml:4: {key}: ")
 
 
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("server.port = true", "server.port: must be a number, not true or false"),
+        ("server.port = 'x'", "server.port: must be a whole number"),
+        ("server.port = 80.5", "server.port: must be a whole number"),
+        ("server.port = 65536", "server.port: must be 65535 or less"),
+        ("server.workers = 0", "server.workers: must be 1 or more"),
+        ("server.host = 5", "server.host: must be text, in quotes"),
+        ("server.tls_key_file = 5", "server.tls_key_file: must be a path, in quotes"),
+        ("server.admin_token_file = 5", "server.admin_token_file: must be a path, in quotes"),
+        ("server.trusted_proxies = 5", "server.trusted_proxies: must be a list, in square brackets"),
+        ("server.trusted_proxies = ['x']", "server.trusted_proxies.0: must be an address or a network such as 192.0.2.0/24"),
+        ("load.queue_seconds = false", "load.queue_seconds: must be a number, not true or false"),
+        ("load.queue_seconds = 'soon'", "load.queue_seconds: must be a number"),
+        ("comparing.sample = 0", "comparing.sample: must be more than 0.0"),
+        ("legacy.send_memo = 'maybe'", "legacy.send_memo: must be true or false"),
+        ("legacy.stand_ins = 'some'", "legacy.stand_ins: must be 'all', 'batches' or 'none'"),
+        ("vocabulary.current.balance_path = 'x'", "vocabulary.current.balance_path: must be a path such as /v1/balance"),
+        ("vocabulary.current.summary_path = '/v1/x'", "vocabulary.current.summary_path: must be a path such as /v1/batch/{id}/summary"),
+    ],
+)  # fmt: skip
+def test_invalid_value_is_reported_with_what_to_write(line: str, problem: str) -> None:
+    assert load_only_problem(line) == f"gateway.toml:1: {problem}"
+
+
 def test_wallet_word_equal_to_service_default_is_reported() -> None:
     """The service's word is a default, so it has no line."""
     (problem_text,) = load_problems("[vocabulary.legacy]\nwallet = 'service'")
