@@ -430,8 +430,10 @@ def _print_key_readiness(readiness: KeyReadiness) -> None:
             click.echo(f"    for example request {example.request_id}: {values}")
     if readiness.has_unexplained_status_difference:
         click.echo(UNKNOWN_OBJECT_HINT)
-    if readiness.never_seen:
-        click.echo(f"Never compared: {', '.join(readiness.never_seen)}")
+    if readiness.unused_reads:
+        click.echo(
+            f"Never compared: {', '.join(readiness.unused_reads)}, which it is not known to use"
+        )
     for obstacle in readiness.obstacles:
         click.echo(obstacle)
     click.echo("")

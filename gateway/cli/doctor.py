@@ -26,7 +26,7 @@ MAX_LINE_CHARACTERS = 160
 def doctor(*, as_json: bool, verbose: bool, settings: Settings) -> None:
     """Check this machine, the state and each environment's service, with reads only.
 
-    Exit code 1 if any check fails, so that clients would be refused.
+    Exit code 1 if any check fails: then clients would be refused, or no batch be started.
     """
     findings = run_to_completion(run_doctor(settings), "Checking")
     # Neither a warning nor a skipped check fails: both may be intended.
@@ -42,11 +42,12 @@ def doctor(*, as_json: bool, verbose: bool, settings: Settings) -> None:
 
 def format_verdict(findings: Sequence[Finding]) -> str:
     """Says in one line whether clients are served."""
-    errors = sum(finding.state == "error" for finding in findings)
+    errors = [finding for finding in findings if finding.state == "error"]
     warnings = sum(finding.state == "warning" for finding in findings)
     suffix = f"; {pluralize(warnings, 'warning')}" if warnings else ""
     if errors:
-        return f"NOT READY: {pluralize(errors, 'error')}{suffix}. Clients would be refused."
+        consequences = " ".join(dict.fromkeys(finding.consequence for finding in errors))
+        return f"NOT READY: {pluralize(len(errors), 'error')}{suffix}. {consequences}"
     return f"READY: clients are served{suffix}."
 
 

@@ -68,6 +68,11 @@ class KeyReadiness:
         return [name for name in self.never_seen if name in self.used]
 
     @property
+    def unused_reads(self) -> list[str]:
+        """Reads that were never compared, because the key is not known to use them."""
+        return [name for name in self.never_seen if name not in self.used]
+
+    @property
     def mostly_incomparable_reads(self) -> list[str]:
         """Reads of which more answers could not be compared than could."""
         return [name for name, tally in self.operations.items() if tally.failed > tally.compared]
@@ -121,12 +126,17 @@ class KeyReadiness:
 
     @property
     def sentence(self) -> str:
-        ready = "ready for cutover" if self.is_ready else "not ready for cutover"
+        # Nothing is known of reads that it may use later.
+        ready = (
+            "ready for cutover of the reads that it uses"
+            if self.is_ready
+            else "not ready for cutover"
+        )
         return (
             f"{ready}. {pluralize(self.answer_count, 'answer')} compared, "
             f"{sum(tally.failed for tally in self.operations.values())} not comparable, "
             f"{pluralize(self.open_difference_count, 'unexplained difference')}, "
-            f"{pluralize(len(self.never_seen), 'read')} never compared."
+            f"{pluralize(len(self.unused_reads), 'unused read')} never compared."
         )
 
 

@@ -13,13 +13,17 @@ State = Literal["ok", "warning", "skipped", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. ``advice`` is empty if there is nothing to do."""
+    """The result of one check. ``advice`` is empty if there is nothing to do.
+
+    ``consequence``: of an error, for clients.
+    """
 
     environment: str
     check_name: str
     state: State
     result: str
     advice: str = ""
+    consequence: str = "Clients would be refused."
 
 
 ALL_ENVIRONMENTS = "all"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
@@ -73,7 +74,9 @@ async def check_state_writable_and_current(settings: Settings, store: Store) -> 
     await _check_database_writable(store)
     if await is_restored(store, settings.state.restore_mark_path):
         description = f"{RESTORED_MESSAGE}: no batch is started on it"
-        return [Finding(ALL_ENVIRONMENTS, "state", "error", description, RESTORED_ADVICE)]
+        finding = Finding(ALL_ENVIRONMENTS, "state", "error", description, RESTORED_ADVICE)
+        # Clients are served, except for starts of batches.
+        return [replace(finding, consequence="No batch would be started.")]
     # Before the first write there is no mark that an older copy could be behind.
     history = "nothing shows that it is an older copy"
     if (await load_restore_state(store)).mark == NO_MARK:

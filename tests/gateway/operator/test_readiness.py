@@ -37,11 +37,21 @@ def test_optional_reads_must_be_compared_if_used() -> None:
     assert "list_payments" not in build_readiness({"list_batches"}, {"list_batches"}).never_seen
 
 
+def test_readiness_is_said_of_the_used_reads_only() -> None:
+    ready = build_readiness({"list_batches"}, {"list_batches"})
+    assert ready.sentence.startswith("ready for cutover of the reads that it uses. ")
+    assert "read_batch" in ready.unused_reads
+    missing = build_readiness({"list_batches"}, {"list_batches", "read_batch"})
+    assert missing.sentence.startswith("not ready for cutover. ")
+    assert "read_batch" not in missing.unused_reads
+    assert "Used by the key but never compared: read_batch" in missing.obstacles[0]
+
+
 def test_single_item_is_reported_in_singular() -> None:
     readiness = KeyReadiness(
         TENANT, "shop", {"list_batches": Tally(compared=1)}, never_seen=["read_batch"]
     )
     assert readiness.sentence == (
-        "ready for cutover. 1 answer compared, 0 not comparable, 0 unexplained differences, "
-        "1 read never compared."
+        "ready for cutover of the reads that it uses. 1 answer compared, 0 not comparable, "
+        "0 unexplained differences, 1 unused read never compared."
     )

@@ -160,6 +160,9 @@ async def test_restored_state_starts_no_batch_until_reconciled(
                 for finding in doctor["findings"]
                 if finding["looked_at"] == "state"
             ] == ["error"]
+            verdict = (await run_command(tmp_path, "doctor", code=1)).stdout.splitlines()[0]
+            assert verdict.startswith("NOT READY: 1 error")
+            assert verdict.endswith(". No batch would be started.")
             report = await restorable_gateway.run_reconcile()
             assert (report["restored"], report["cleared"]) == (True, True)
             start_response = await start_batch(gateway, batch)
