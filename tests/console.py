@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from gateway.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from gateway.storage import Store, Tenant, open_store
 from gateway.storage.difference_rows import (
     DifferenceExample,
@@ -36,6 +35,7 @@ from gateway.storage.request_counts import (
 from tests.operator_commands import disable_immediate_read
 from tests.payouts import create_batch, create_recipient
 from tests.running_gateway import KEY, GatewayUnderTest, import_api_keys, open_gateway
+from tests.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 
 TOKEN = "a-token-of-some-length"
 
@@ -160,9 +160,11 @@ async def fill_history(console: ConsoleUnderTest, folder: Path) -> None:
     batch = await create_batch(gateway, recipient, "10.00")
     await gateway.request("DELETE", f"/v1/batches/{batch}")
     # Before the write is lost: a read after it would settle it. The first read is without a fault.
-    console.simulator.inject_fault(Fault("GET", "/v1/recipients/*"))
-    console.simulator.inject_fault(Fault("GET", "*", status=500, times=2000))
-    console.simulator.inject_fault(Fault("POST", "/v1/recipients/*/accounts", close="after"))
+    console.simulator.service.faults.append(Fault("GET", "/v1/recipients/*"))
+    console.simulator.service.faults.append(Fault("GET", "*", status=500, times=2000))
+    console.simulator.service.faults.append(
+        Fault("POST", "/v1/recipients/*/accounts", close="after")
+    )
     with disable_immediate_read():
         await gateway.request("POST", f"/v1/recipients/{recipient}/payout-methods", BANK)
 

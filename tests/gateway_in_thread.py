@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.simulator import Service, start_simulator
 from tests.running_gateway import GatewayUnderTest, open_gateway
+from tests.simulator import Service, start_simulator
 
 
 @dataclass(frozen=True, slots=True)

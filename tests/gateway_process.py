@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.simulator import Service, Simulator, start_simulator
 from tests.processes import Process, build_configuration, run_installed_command, run_serve
 from tests.running_gateway import KEY
+from tests.simulator import Service, Simulator, start_simulator
 
 
 @dataclass(slots=True)

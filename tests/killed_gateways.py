@@ -21,7 +21,6 @@ from typing import Any
 import aiohttp
 
 from gateway.config.settings import Settings, State
-from gateway.simulator import Service
 from tests.gateway_processes import (
     GatewayForker,
     GatewayProcess,
@@ -38,6 +37,7 @@ from tests.recording_service import (
     open_recording_service,
 )
 from tests.running_gateway import KEY, GatewayResponse, build_settings, import_api_keys
+from tests.simulator import Service
 from tests.sockets import wait_until
 from tests.state import count_operations_by_state
 

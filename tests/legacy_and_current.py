@@ -11,9 +11,9 @@ from typing import Any
 
 from yarl import URL
 
-from gateway.simulator import DEMO_CREDENTIALS, Fault, Service, ServiceOptions, start_simulator
 from tests.operator_commands import AdjustableClock, log_to_file, run_command, wait_until_async
 from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
+from tests.simulator import DEMO_CREDENTIALS, Fault, Service, ServiceOptions, start_simulator
 
 API_KEY = DEMO_CREDENTIALS.api_key
 KEY_NAME = "shop"

@@ -15,11 +15,11 @@ import structlog
 from click.testing import CliRunner, Result
 
 from gateway.cli import gateway
-from gateway.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from gateway.storage import Store, open_store
 from gateway.writes import executor
 from tests.payouts import create_recipient
 from tests.running_gateway import GatewayUnderTest, open_gateway
+from tests.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from tests.state import open_state
 
 RESPONSE_LOST = {"close": "after"}

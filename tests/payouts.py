@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from gateway.simulator import Service, Simulator, start_simulator
 from tests.running_gateway import GatewayUnderTest, open_gateway
+from tests.simulator import Service, Simulator, start_simulator
 
 WALLET = {
     "primary": {"method": "wallet", "currency": "USD"},

@@ -19,9 +19,8 @@ from typing import Any, Literal
 
 from multidict import CIMultiDict
 
-from gateway.simulator import Service
-from gateway.simulator.exchange import is_path_matching_pattern
-from gateway.simulator.http_handler import RequestHandler
+from tests.simulator import RequestHandler, Service
+from tests.simulator.faults import is_path_matching_pattern
 
 Stage = Literal["seen", "executed", "answered"]
 

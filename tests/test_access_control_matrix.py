@@ -17,18 +17,18 @@ import pytest_asyncio
 from gateway.auth.key_rows import load_listed_keys, revoke_key
 from gateway.auth.keys import ApiKeyStore
 from gateway.legacy_api.routes import Routes
-from gateway.simulator import (
+from gateway.storage import open_store
+from mappings import OPERATIONS, UNLISTED
+from mappings.effects import Operation, Vocabulary
+from tests.payouts import create_batch, create_recipient, request_successfully
+from tests.running_gateway import KEY, GatewayUnderTest, open_gateway
+from tests.simulator import (
     DEMO_CREDENTIALS,
     Service,
     ServiceCredentials,
     Simulator,
     start_simulator,
 )
-from gateway.storage import open_store
-from mappings import OPERATIONS, UNLISTED
-from mappings.effects import Operation, Vocabulary
-from tests.payouts import create_batch, create_recipient, request_successfully
-from tests.running_gateway import KEY, GatewayUnderTest, open_gateway
 from tests.sockets import RawConnection, RawResponse, assert_legacy, exchange, open_connection
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

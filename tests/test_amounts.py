@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.simulator import Service, Simulator
 from tests.payouts import create_batch, create_recipient, load_payment_ids, open_gateway_and_service
 from tests.running_gateway import GatewayResponse, GatewayUnderTest
+from tests.simulator import Service, Simulator
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

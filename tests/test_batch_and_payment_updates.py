@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.simulator import Fault, Service, ServiceOptions
 from tests.payouts import create_recipient, open_gateway_and_service, request_successfully
 from tests.running_gateway import GatewayUnderTest
+from tests.simulator import Fault, Service, ServiceOptions
 
 SERVICE_OPTIONS = {
     "paths": ServiceOptions(processing_seconds=60, recipient_id_length=22),

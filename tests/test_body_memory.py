@@ -12,9 +12,9 @@ from pathlib import Path
 import aiohttp
 
 from gateway.payloads import json_codec
-from gateway.simulator import start_simulator
 from tests.processes import COMMAND, Process, build_configuration, run_serve
 from tests.running_gateway import KEY, build_settings, import_api_keys
+from tests.simulator import start_simulator
 
 MEGABYTE = 1 << 20
 CHARGED_BYTES = 12 * MEGABYTE

@@ -6,7 +6,6 @@ import asyncio
 import json
 from pathlib import Path
 
-from gateway.simulator import Service, start_simulator
 from tests.payouts import open_gateway_and_service
 from tests.processes import build_configuration, run_installed_command, run_serve
 from tests.running_gateway import (
@@ -16,6 +15,7 @@ from tests.running_gateway import (
     build_settings,
     import_api_keys,
 )
+from tests.simulator import Service, start_simulator
 from tests.sockets import RawResponse, exchange, wait_until
 
 FAR_FUTURE = "2999-01-01T00:00Z"

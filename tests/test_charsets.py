@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Service, start_simulator
 from tests.running_gateway import GatewayUnderTest, open_gateway
+from tests.simulator import Service, start_simulator
 
 PERSON = {
     "type": "individual",

@@ -14,12 +14,12 @@ from unittest.mock import patch
 
 import pytest
 
-from gateway.simulator import Fault, Service
 from gateway.storage.sqlite_database import SqliteDatabase
 from tests.legacy_and_current import open_gateway_between
 from tests.payouts import create_batch, create_recipient, open_gateway_and_service
 from tests.running_gateway import GatewayUnderTest
 from tests.signed_requests import CLIENT, build_response, open_raw_service, open_signed_gateway
+from tests.simulator import Fault, Service
 from tests.sockets import open_connection, wait_until
 from tests.test_migration_modes import build_batch_body
 

@@ -14,7 +14,6 @@ import aiohttp
 import pytest
 
 from gateway.server.app import run_gateway
-from gateway.simulator import Service
 from gateway.upstream.clock import ServiceClock
 from tests.journal_check import check_journal
 from tests.recording_service import RecordingService, open_recording_service
@@ -26,6 +25,7 @@ from tests.signed_requests import (
     respond_with,
     send_raw,
 )
+from tests.simulator import Service
 from tests.sockets import wait_until
 from tests.test_upstream_faults import AdjustableClock, build_person
 

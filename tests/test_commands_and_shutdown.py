@@ -20,7 +20,6 @@ import aiohttp
 import pytest
 
 from gateway.cli import main
-from gateway.simulator import Fault, Service, Simulator, start_simulator
 from gateway.storage import Tenant, open_store
 from gateway.storage.mode_rows import GROUPS, set_mode
 from tests.processes import (
@@ -36,6 +35,7 @@ from tests.processes import (
     run_serve,
 )
 from tests.running_gateway import KEY, build_settings, import_api_keys, open_gateway
+from tests.simulator import Fault, Service, Simulator, start_simulator
 from tests.sockets import open_connection, wait_until
 
 PORTS = {"PAYOUT_GATEWAY_SERVER__PORT": "0", "PAYOUT_GATEWAY_SERVER__ADMIN_PORT": "0"}
@@ -329,7 +329,7 @@ async def test_shutdown_completes_requests_in_flight(
     tmp_path: Path, simulator: Simulator, number: signal.Signals
 ) -> None:
     await write_configuration(tmp_path, simulator.url)
-    simulator.inject_fault(Fault("POST", "/v1/recipients", answer_delay=0.5))
+    simulator.service.faults.append(Fault("POST", "/v1/recipients", answer_delay=0.5))
     async with run_serve(tmp_path) as gateway, open_client() as session:
         idle_connection = await open_connection(gateway.port)
         pending_response = asyncio.create_task(
@@ -408,7 +408,7 @@ async def test_shutdown_completes_a_write_of_a_disconnected_client(
     tmp_path: Path, simulator: Simulator
 ) -> None:
     await write_configuration(tmp_path, simulator.url)
-    simulator.inject_fault(Fault("POST", "/v1/recipients", answer_delay=0.5))
+    simulator.service.faults.append(Fault("POST", "/v1/recipients", answer_delay=0.5))
     async with run_serve(tmp_path) as gateway:
         body = json.dumps(RECIPIENT_BODY | {"payout": PAYOUT_BODY}).encode()
         head = f"POST /v1/recipients HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY['api_key']}\r\n"
@@ -422,7 +422,7 @@ async def test_shutdown_completes_a_write_of_a_disconnected_client(
 
 async def test_shutdown_refuses_new_connections(tmp_path: Path, simulator: Simulator) -> None:
     await write_configuration(tmp_path, simulator.url)
-    simulator.inject_fault(Fault("POST", "/v1/recipients", answer_delay=0.6))
+    simulator.service.faults.append(Fault("POST", "/v1/recipients", answer_delay=0.6))
     async with run_serve(tmp_path) as gateway, open_client() as session:
         pending_response = asyncio.create_task(_create_recipient(session, gateway, RECIPIENT_BODY))
         await _wait_until_sent(simulator, gateway)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Service, ServiceOptions, start_simulator
 from tests.payouts import (
     create_recipient,
     load_payment_ids,
@@ -22,6 +21,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import GatewayUnderTest, open_gateway
+from tests.simulator import Service, ServiceOptions, start_simulator
 
 ADDRESS = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
 BANK = {

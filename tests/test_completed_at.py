@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Service, ServiceOptions
 from mappings.batch_answers import build_legacy_batch
 from mappings.batch_views import build_batch
 from tests.payouts import (
@@ -19,6 +18,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import GatewayUnderTest
+from tests.simulator import Service, ServiceOptions
 
 LAST_PROCESSED_AT = "2026-03-02T11:30:00.000Z"
 PROCESSED_AT = ("2026-03-02T09:00:00.000Z", LAST_PROCESSED_AT, "2026-03-01T23:59:59.999Z")

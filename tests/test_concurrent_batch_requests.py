@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.simulator import Fault, Service, ServiceOptions
 from gateway.storage import ObjectStateStore, open_store
 from tests.payouts import (
     create_batch,
@@ -21,6 +20,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import GatewayResponse, GatewayUnderTest
+from tests.simulator import Fault, Service, ServiceOptions
 from tests.state import TENANT
 
 ROUNDS = 25
@@ -198,7 +198,7 @@ async def test_summary_waits_for_draft_creation(tmp_path: Path) -> None:
         recipient = await create_recipient(gateway)
         batch = await create_draft(gateway, recipient)
         draft_count = service.creation_counts["batch"]
-        simulator.inject_fault(Fault("POST", "/v1/batches", delay=0.4))
+        simulator.service.faults.append(Fault("POST", "/v1/batches", delay=0.4))
         quote_task = asyncio.create_task(generate_quote(gateway, batch))
         await wait_until_draft_is_being_created(gateway)
         start_response, summary_response = await asyncio.gather(
@@ -218,7 +218,9 @@ async def test_waiter_creates_the_draft_if_the_first_creation_was_refused(
         recipient = await create_recipient(gateway)
         batch = await create_draft(gateway, recipient)
         draft_count = service.creation_counts["batch"]
-        simulator.inject_fault(Fault("POST", "/v1/batches", status=429, body=REFUSAL, delay=0.4))
+        simulator.service.faults.append(
+            Fault("POST", "/v1/batches", status=429, body=REFUSAL, delay=0.4)
+        )
         summary_task = asyncio.create_task(load_summary(gateway, batch))
         await wait_until_draft_is_being_created(gateway)
         assert (await load_summary(gateway, batch)).status == 200
@@ -251,7 +253,7 @@ async def test_summary_does_not_create_a_draft_again_while_its_creation_is_in_do
     ):
         recipient = await create_recipient(gateway)
         batch = await create_draft(gateway, recipient)
-        simulator.inject_fault(Fault("POST", "/v1/batches", close="after"))
+        simulator.service.faults.append(Fault("POST", "/v1/batches", close="after"))
         assert (await load_summary(gateway, batch)).status == 500, "the outcome is unknown"
         draft_count = service.creation_counts["batch"]
         assert (await load_summary(gateway, batch)).status == 500, "it still is"
@@ -317,8 +319,10 @@ async def test_refused_edit_releases_the_batch(tmp_path: Path) -> None:
     async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient, "5.00")
-        simulator.inject_fault(Fault("POST", "/v1/batches/*/payments", delay=0.4))
-        simulator.inject_fault(Fault("POST", "/v1/batches/*/payments", status=429, body=REFUSAL))
+        simulator.service.faults.append(Fault("POST", "/v1/batches/*/payments", delay=0.4))
+        simulator.service.faults.append(
+            Fault("POST", "/v1/batches/*/payments", status=429, body=REFUSAL)
+        )
         add_task = asyncio.create_task(add_payment(gateway, batch, recipient, "6.00"))
         await asyncio.sleep(0.1)
         assert (await add_payment(gateway, batch, recipient, "7.00")).status == 429
@@ -332,7 +336,9 @@ async def test_edit_during_start_is_refused_without_waiting(tmp_path: Path) -> N
     async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient, "5.00")
-        simulator.inject_fault(Fault("POST", "/v1/batches/*/start-processing", answer_delay=0.5))
+        simulator.service.faults.append(
+            Fault("POST", "/v1/batches/*/start-processing", answer_delay=0.5)
+        )
         start_task = asyncio.create_task(start_batch(gateway, batch))
         await asyncio.sleep(0.1)
         assert is_refused(await add_payment(gateway, batch, recipient, "6.00"))
@@ -353,7 +359,7 @@ async def test_change_based_on_a_read_before_start_is_refused(
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient, "5.00", "6.00")
         payment, _other = await load_payment_ids(gateway, batch)
-        simulator.inject_fault(Fault("GET", "/v1/batch/*/summary", answer_delay=0.5))
+        simulator.service.faults.append(Fault("GET", "/v1/batch/*/summary", answer_delay=0.5))
         request = {
             "edit": lambda: edit_payment(gateway, batch, payment),
             "delete": lambda: gateway.request("DELETE", f"/v1/batches/{batch}"),
@@ -384,7 +390,7 @@ async def test_start_that_read_the_batch_before_an_edit_pays_the_edited_amount(
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient, "5.00")
         (payment,) = await load_payment_ids(gateway, batch)
-        simulator.inject_fault(Fault("GET", "/v1/batch/*/summary", answer_delay=0.5))
+        simulator.service.faults.append(Fault("GET", "/v1/batch/*/summary", answer_delay=0.5))
         slow = asyncio.create_task(start_batch(gateway, batch))
         await asyncio.sleep(0.1)
         assert (await edit_payment(gateway, batch, payment)).status == 200

@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Fault
-from gateway.simulator.options import ServiceCredentials
 from gateway.writes.batch_routing import BatchRouting
 from mappings.effects import CompareAndSet
 from tests.legacy_and_current import GatewayBetween, open_gateway_between
 from tests.operator_commands import read_log
 from tests.running_gateway import KEY, GatewayResponse
+from tests.simulator import Fault, ServiceCredentials
 from tests.test_cutover import populate_legacy_service, run_import
 
 FORWARDED_KEY_HEADERS = {"X-API-Key": KEY["api_key"]}

@@ -13,13 +13,13 @@ from typing import Any, cast
 import pytest
 
 from gateway.operator.legacy_reads import HOUR_SECONDS, LegacyReader, ReadBudget
-from gateway.simulator import Fault
 from tests.legacy_and_current import API_KEY, KEY_NAME, GatewayBetween, open_gateway_between
 from tests.operator_commands import wait_until_async
 from tests.payouts import WALLET, create_batch, create_recipient, request_successfully
 from tests.processes import run_installed_command
 from tests.running_gateway import GatewayResponse
 from tests.signed_requests import SigningClient, send_raw
+from tests.simulator import Fault
 
 ADDRESS = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Service, start_simulator
 from gateway.storage.sqlite_driver import sqlite3
 from tests.journal_check import check_journal
 from tests.legacy_and_current import GatewayBetween, open_gateway_between
@@ -20,6 +19,7 @@ from tests.metrics_scrape import fetch_metrics
 from tests.operator_commands import wait_until_async
 from tests.payouts import create_recipient
 from tests.running_gateway import GatewayResponse, open_gateway
+from tests.simulator import Service, start_simulator
 from tests.sockets import wait_until
 from tests.test_upstream_faults import (
     GatewayAndService,

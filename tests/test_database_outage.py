@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from gateway.simulator import Fault, Service
 from gateway.storage.key_file import create_key_file
 from tests.gateway.storage.conftest import create_temporary_database
 from tests.metrics_scrape import fetch_metrics
 from tests.operator_commands import wait_until_async
 from tests.payouts import create_recipient, open_gateway_and_service
 from tests.running_gateway import GatewayUnderTest
+from tests.simulator import Fault, Service
 from tests.sockets import wait_until
 from tests.tcp_proxy import TcpProxy, open_tcp_proxy
 from tests.test_upstream_faults import build_person

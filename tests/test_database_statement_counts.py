@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.simulator import Service
 from gateway.storage import engine as engines
 from gateway.storage.sqlite_driver import sqlite3
 from tests.payouts import (
@@ -18,6 +17,7 @@ from tests.payouts import (
     open_gateway_and_service,
     request_successfully,
 )
+from tests.simulator import Service
 from tests.sockets import wait_until
 
 REQUEST_TABLES = (

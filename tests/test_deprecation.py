@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from gateway.config.settings import Deprecation, Environment, Environments
 from gateway.http.responses import PassedResponse, build_passthrough_response
 from gateway.legacy_api.deprecation import DeprecationNotice
-from gateway.simulator import Service
 from tests.payouts import open_gateway_and_service
 from tests.running_gateway import open_gateway
+from tests.simulator import Service
 from tests.sockets import exchange
 
 ANNOUNCED = {"announced": "2026-11-30", "page": "https://example.com/move"}

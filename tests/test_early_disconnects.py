@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.simulator import Service, start_simulator
 from tests.payouts import open_gateway_and_service
 from tests.processes import build_configuration, run_installed_command, run_serve
 from tests.running_gateway import KEY
+from tests.simulator import Service, start_simulator
 
 REPETITIONS = 5
 DESCRIPTION_LENGTH = 30_000

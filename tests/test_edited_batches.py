@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Fault, Service, ServiceOptions
 from tests.payouts import (
     create_batch,
     create_recipient,
@@ -21,6 +20,7 @@ from tests.payouts import (
 )
 from tests.running_gateway import GatewayUnderTest
 from tests.signed_requests import SigningClient, send_raw
+from tests.simulator import Fault, Service, ServiceOptions
 from tests.state import record_statements
 
 

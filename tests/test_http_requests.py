@@ -25,10 +25,10 @@ from gateway.auth.key_rows import load_listed_keys, revoke_key
 from gateway.config.settings import ConfigurationError
 from gateway.http import request_reader
 from gateway.server import app
-from gateway.simulator import Fault, Service, Simulator, start_simulator
 from gateway.storage import open_store
 from tests.operator_commands import disable_immediate_read
 from tests.running_gateway import KEY, GatewayUnderTest, open_gateway
+from tests.simulator import Fault, Service, Simulator, start_simulator
 from tests.sockets import RawResponse, assert_legacy, exchange, open_connection, wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -631,7 +631,7 @@ async def test_preflight_does_not_count_against_the_rate_limit(gateway: GatewayU
 async def test_every_answer_allows_any_origin(
     gateway: GatewayUnderTest, simulator: Simulator
 ) -> None:
-    simulator.inject_fault(Fault("GET", RECIPIENTS, status=500, body=b"<html>"))
+    simulator.service.faults.append(Fault("GET", RECIPIENTS, status=500, body=b"<html>"))
     key = await gateway.import_key(api_key="bound", name="bound", allowed_ips=["192.0.2.1"])
     limited_key = await gateway.import_key(api_key="once", name="once", requests_per_hour=1)
     origin = "Origin: null"
@@ -730,7 +730,9 @@ async def test_service_headers_are_not_passed_on(
         "Server": "theirs",
     }
     body = b'{"ok":true,"recipients":[],"meta":{"page":1,"pages":0,"records":0}}'
-    simulator.inject_fault(Fault("GET", RECIPIENTS, status=200, body=body, headers=headers))
+    simulator.service.faults.append(
+        Fault("GET", RECIPIENTS, status=200, body=body, headers=headers)
+    )
     response = await send_request(gateway, build_request("GET", RECIPIENTS, "X-Request-Id: mine"))
     assert_legacy(response)
     assert response.status == 200
@@ -742,7 +744,7 @@ async def test_service_headers_are_not_passed_on(
 async def test_internal_error_does_not_contain_a_traceback(
     gateway: GatewayUnderTest, simulator: Simulator
 ) -> None:
-    simulator.inject_fault(
+    simulator.service.faults.append(
         Fault("GET", RECIPIENTS, status=200, body=b'{"ok":true,"recipients":7}', times=9)
     )
     response = await send_request(gateway, build_request())
@@ -1210,7 +1212,7 @@ def build_other_recipient() -> dict[str, Any]:
 async def test_faulty_service_is_an_internal_error_in_legacy_form(
     gateway: GatewayUnderTest, simulator: Simulator, fault: Fault, method: str
 ) -> None:
-    simulator.inject_fault(replace(fault, times=9))
+    simulator.service.faults.append(replace(fault, times=9))
     bodies = {"POST": json.dumps(build_other_recipient()).encode()}
     target = RECIPIENT_PATH if method == "DELETE" else RECIPIENTS
     if method == "DELETE":
@@ -1229,7 +1231,7 @@ async def test_faulty_service_is_an_internal_error_in_legacy_form(
 async def test_write_timeout_is_answered_as_unknown_outcome(
     open_with_settings: OpenGateway, simulator: Simulator
 ) -> None:
-    simulator.inject_fault(Fault("POST", RECIPIENTS, answer_delay=10))
+    simulator.service.faults.append(Fault("POST", RECIPIENTS, answer_delay=10))
     async with open_with_settings(upstream={"timeout_seconds": 1}) as gateway:
         response = await send_request(
             gateway, build_request("POST", body=json.dumps(RECIPIENT_BODY).encode())
@@ -1243,7 +1245,7 @@ async def test_write_timeout_is_answered_as_unknown_outcome(
 async def test_read_timeout_is_not_answered_as_unknown_outcome(
     open_with_settings: OpenGateway, simulator: Simulator
 ) -> None:
-    simulator.inject_fault(Fault("GET", RECIPIENTS, answer_delay=10))
+    simulator.service.faults.append(Fault("GET", RECIPIENTS, answer_delay=10))
     async with open_with_settings(upstream={"timeout_seconds": 0.3}) as gateway:
         response = await send_request(gateway, build_request())
     assert extract_refusal(response) == INTERNAL
@@ -1255,7 +1257,9 @@ async def test_read_timeout_is_not_answered_as_unknown_outcome(
 async def test_unreadable_answer_to_a_write_is_answered_as_unknown_outcome(
     module_gateway: GatewayUnderTest, cleared_simulator: Simulator, body: bytes
 ) -> None:
-    cleared_simulator.inject_fault(Fault("POST", RECIPIENTS, status=200, body=body, executes=True))
+    cleared_simulator.service.faults.append(
+        Fault("POST", RECIPIENTS, status=200, body=body, executes=True)
+    )
     response = await send_request(
         module_gateway, build_request("POST", body=json.dumps(build_other_recipient()).encode())
     )
@@ -1267,7 +1271,7 @@ async def test_unreadable_answer_to_a_write_is_answered_as_unknown_outcome(
 async def test_connection_dropped_after_a_write_is_answered_as_unknown_outcome(
     module_gateway: GatewayUnderTest, cleared_simulator: Simulator
 ) -> None:
-    cleared_simulator.inject_fault(Fault("POST", RECIPIENTS, close="after"))
+    cleared_simulator.service.faults.append(Fault("POST", RECIPIENTS, close="after"))
     response = await send_request(
         module_gateway, build_request("POST", body=json.dumps(build_other_recipient()).encode())
     )
@@ -1283,7 +1287,9 @@ async def test_rate_limit_of_the_service_is_passed_on_with_retry_after(
     headers = {"Retry-After": "17"}
     # A path of its own, because lists are also read to reconcile writes of other tests.
     target = f"{RECIPIENTS}/R-limited"
-    cleared_simulator.inject_fault(Fault("GET", target, status=429, body=body, headers=headers))
+    cleared_simulator.service.faults.append(
+        Fault("GET", target, status=429, body=body, headers=headers)
+    )
     response = await send_request(module_gateway, build_request("GET", target))
     assert extract_refusal(response) == OVER_LIMIT
     assert response.headers["retry-after"] == "17"
@@ -1292,7 +1298,7 @@ async def test_rate_limit_of_the_service_is_passed_on_with_retry_after(
 async def test_client_disconnect_does_not_interrupt_a_write(
     gateway: GatewayUnderTest, simulator: Simulator
 ) -> None:
-    simulator.inject_fault(Fault("POST", RECIPIENTS, answer_delay=0.2))
+    simulator.service.faults.append(Fault("POST", RECIPIENTS, answer_delay=0.2))
     async with await open_connection(gateway.running.port) as connection:
         body = json.dumps(RECIPIENT_BODY | {"payout": PAYOUT_BODY, "language": "en"}).encode()
         await connection.send(build_request("POST", body=body))

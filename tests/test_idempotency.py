@@ -12,7 +12,6 @@ import pytest
 
 from gateway.config.settings import Settings, State
 from gateway.server.app import run_gateway
-from gateway.simulator import Fault, Service, ServiceOptions, start_simulator
 from tests.gateway.storage import conftest
 from tests.payouts import WALLET, create_batch, create_recipient, open_gateway_and_service
 from tests.running_gateway import (
@@ -23,6 +22,7 @@ from tests.running_gateway import (
     import_api_keys,
     open_gateway,
 )
+from tests.simulator import Fault, Service, ServiceOptions, start_simulator
 from tests.sockets import wait_until
 
 database, postgres = conftest.database, conftest.postgres

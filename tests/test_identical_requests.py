@@ -13,10 +13,10 @@ import aiohttp
 import pytest
 
 from gateway.config.settings import State
-from gateway.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from tests.gateway.storage import conftest
 from tests.payouts import create_recipient
 from tests.running_gateway import KEY, GatewayResponse, GatewayUnderTest, open_gateway
+from tests.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from tests.sockets import open_connection, wait_until
 
 database, postgres = conftest.database, conftest.postgres

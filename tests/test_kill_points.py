@@ -18,7 +18,6 @@ import aiohttp
 import pytest
 
 from gateway.config.settings import Settings, State
-from gateway.simulator import DEMO_CREDENTIALS, Batch, Service, ServiceOptions, start_simulator
 from tests.gateway.storage import conftest
 from tests.gateway_processes import (
     GatewayForker,
@@ -31,6 +30,7 @@ from tests.operator_commands import run_command
 from tests.payouts import WALLET
 from tests.running_gateway import KEY, GatewayResponse, build_settings, import_api_keys
 from tests.signed_requests import SigningClient
+from tests.simulator import DEMO_CREDENTIALS, Batch, Service, ServiceOptions, start_simulator
 from tests.sockets import exchange
 from tests.state import count_operations_by_state, open_state
 

@@ -21,7 +21,6 @@ from sqlalchemy import select
 
 from gateway.config.settings import State
 from gateway.payloads import json_codec, worker_thread
-from gateway.simulator import Fault, Service, ServiceOptions
 from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.id_rows import save_legacy_ids
 from gateway.storage.tables import text_chunks
@@ -37,6 +36,7 @@ from tests.legacy_and_current import KEY_NAME, open_gateway_between
 from tests.operator_commands import wait_until_async
 from tests.payouts import create_batch, create_recipient, open_gateway_and_service
 from tests.running_gateway import KEY, GatewayResponse, GatewayUnderTest, open_gateway
+from tests.simulator import Fault, Service, ServiceOptions
 from tests.sockets import wait_until
 from tests.state import count_operations_by_state, fetch
 from tests.test_writes_in_doubt import open_gateway_with_faults

@@ -18,7 +18,6 @@ from urllib.parse import urlencode
 import pytest
 import pytest_asyncio
 
-from gateway.simulator import Fault, Service, ServiceOptions
 from gateway.simulator.batches import insert_batch
 from gateway.simulator.payments import insert_payment
 from gateway.simulator.state import Batch, Payment, PaymentTerms, format_timestamp
@@ -27,6 +26,7 @@ from mappings.effects import CompareAndSet
 from tests.metrics_scrape import fetch_metrics, measure_increase
 from tests.payouts import create_recipient, open_gateway_and_service, request_successfully
 from tests.running_gateway import GatewayUnderTest
+from tests.simulator import Fault, Service, ServiceOptions
 from tests.state import TENANT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

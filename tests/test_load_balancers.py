@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.simulator import Fault, Service
 from tests.load_balancers import run_load_balancer
 from tests.payouts import open_gateway_and_service
 from tests.running_gateway import KEY
+from tests.simulator import Fault, Service
 from tests.sockets import open_connection, wait_until
 
 PROXIES = [

@@ -9,9 +9,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.simulator import Service, start_simulator
 from tests.processes import build_configuration, run_installed_command, run_serve
 from tests.running_gateway import KEY
+from tests.simulator import Service, start_simulator
 
 FULL_DEVICE = Path("/dev/full")
 

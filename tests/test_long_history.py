@@ -13,7 +13,6 @@ import pytest
 
 from gateway.operator.ledger_reconciliation import open_reconciler
 from gateway.operator.metrics_page import load_state_gauges
-from gateway.simulator import Service, ServiceOptions
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.id_rows import save_legacy_ids
 from gateway.storage.state_tables import SELECT_SUPERSEDED
@@ -29,6 +28,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import KEY, GatewayUnderTest, build_settings
+from tests.simulator import Service, ServiceOptions
 from tests.state import record_statements
 
 TENANT = Tenant(KEY["merchant"], KEY["environment"])

@@ -19,7 +19,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.config.settings import State
-from gateway.simulator import Service, ServiceOptions
 from tests.gateway.storage.conftest import database, postgres  # noqa: F401 - fixtures
 from tests.gateway_in_thread import run_gateway_in_thread
 from tests.malformed_values import (
@@ -32,6 +31,7 @@ from tests.malformed_values import (
     replace_at,
 )
 from tests.running_gateway import KEY
+from tests.simulator import Service, ServiceOptions
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "0"))
 

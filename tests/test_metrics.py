@@ -11,7 +11,6 @@ import pytest
 from gateway.http.request_paths import PathTemplates
 from gateway.observability import metrics
 from gateway.observability.metrics import classify_outcome
-from gateway.simulator import Service
 from gateway.storage.restore_detection import NO_MARK, set_restored_flag
 from mappings import OPERATIONS, UNLISTED
 from mappings.current import ENDPOINTS
@@ -27,6 +26,7 @@ from tests.operator_commands import (
 )
 from tests.payouts import create_batch, create_recipient, load_payment_ids, open_gateway_and_service
 from tests.running_gateway import KEY, GatewayUnderTest, import_api_keys
+from tests.simulator import Service
 from tests.sockets import exchange
 
 REQUESTS_METRIC = "payout_gateway_requests_total"

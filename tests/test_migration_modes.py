@@ -13,7 +13,6 @@ from urllib.parse import urlencode
 
 import pytest
 
-from gateway.simulator import Fault
 from gateway.storage import ObjectStateStore, open_store
 from gateway.storage.operations import OperationRepository
 from tests.console import open_console_client
@@ -28,6 +27,7 @@ from tests.operator_commands import (
 )
 from tests.payouts import create_batch, create_recipient, request_successfully
 from tests.running_gateway import KEY, GatewayResponse
+from tests.simulator import Fault
 from tests.sockets import wait_until
 from tests.state import count_operations_by_state
 

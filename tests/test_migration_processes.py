@@ -12,7 +12,6 @@ from typing import Any
 
 import aiohttp
 
-from gateway.simulator import DEMO_CREDENTIALS, Fault, Service, start_simulator
 from tests.operator_commands import wait_until_async
 from tests.processes import (
     SECONDS,
@@ -22,6 +21,7 @@ from tests.processes import (
     run_installed_command,
     run_serve,
 )
+from tests.simulator import DEMO_CREDENTIALS, Fault, Service, start_simulator
 
 KEY = {
     "merchant": DEMO_CREDENTIALS.merchant,

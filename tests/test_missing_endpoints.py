@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Fault, Service
 from tests.operator_commands import OperatedGateway, open_operated_gateway, read_log
 from tests.payouts import (
     create_batch,
@@ -21,6 +20,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import GatewayUnderTest, open_gateway
+from tests.simulator import Fault, Service
 
 HTML = b"<html><title>404 Not Found</title><h1>Not Found</h1></html>"
 UNLIMITED = 1_000_000

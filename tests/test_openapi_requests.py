@@ -27,10 +27,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from gateway.simulator import WALLET_FUNDS, Service, ServiceOptions
 from tests.gateway_in_thread import GatewayInThread, run_gateway_in_thread
 from tests.openapi_document import build_openapi_document
 from tests.running_gateway import KEY
+from tests.simulator import WALLET_FUNDS, Service, ServiceOptions
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "0"))
 TIMEOUT_SECONDS = 20

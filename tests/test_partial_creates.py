@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Recipient, Service
 from tests.operator_commands import (
     AdjustableClock,
     OperatedGateway,
@@ -22,6 +21,7 @@ from tests.operator_commands import (
 )
 from tests.recording_service import ReceivedRequest, RecordingService, Stage, open_recording_service
 from tests.running_gateway import GatewayUnderTest, open_gateway
+from tests.simulator import Recipient, Service
 from tests.state import load_in_doubt_writes
 
 ACCOUNTS = "/v1/recipients/*/accounts"

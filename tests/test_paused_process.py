@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.simulator import Service
 from gateway.writes import call_sender
 from tests.payouts import create_batch, create_recipient, open_gateway_and_service
 from tests.running_gateway import KEY
+from tests.simulator import Service
 from tests.sockets import open_connection
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from gateway.config.settings import State
-from gateway.simulator import Fault, Service, start_simulator
 from tests.gateway.storage import conftest
 from tests.operator_commands import open_operated_gateway
 from tests.payouts import create_recipient
 from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
+from tests.simulator import Fault, Service, start_simulator
 from tests.sockets import wait_until
 
 database, postgres = conftest.database, conftest.postgres

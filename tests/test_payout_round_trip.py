@@ -23,9 +23,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schwifty import IBAN
 
-from gateway.simulator import Service, start_simulator
 from gateway.simulator.countries import COUNTRIES, IBAN_COUNTRIES, OPTIONAL_IBAN_COUNTRIES
 from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
+from tests.simulator import Service, start_simulator
 
 EXAMPLES = settings(
     max_examples=60,
@@ -74,7 +74,7 @@ def gateway_in_thread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate
     async def run_gateway(folder: Path) -> None:
         stop_event, loop = asyncio.Event(), asyncio.get_running_loop()
         stop_callbacks.append(lambda: loop.call_soon_threadsafe(stop_event.set))
-        simulator = await start_simulator(service=Service(seed=1, max_kept_requests=50))
+        simulator = await start_simulator(service=Service(seed=1))
         try:
             limits = {"requests_per_hour": 10**6}
             async with open_gateway(folder, simulator.url, limits=limits) as gateway:

@@ -17,7 +17,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from gateway.simulator import Service
 from tests.journal_check import check_journal
 from tests.operator_commands import wait_until_async
 from tests.recording_service import (
@@ -28,6 +27,7 @@ from tests.recording_service import (
     open_recording_service,
 )
 from tests.running_gateway import GatewayUnderTest, open_gateway
+from tests.simulator import Service
 from tests.sockets import wait_until
 from tests.state import load_writes
 from tests.test_upstream_faults import (

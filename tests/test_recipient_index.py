@@ -23,14 +23,14 @@ from yarl import URL
 from gateway.config.settings import State
 from gateway.reads.recipient_cache import RemoteChanges
 from gateway.server.app import run_gateway
-from gateway.simulator import Service, recipients
-from gateway.simulator.http_handler import RequestHandler
+from gateway.simulator import recipients
 from gateway.simulator.state import Recipient
 from gateway.storage import Tenant, open_store
 from tests.gateway.storage.conftest import database, postgres  # noqa: F401 - fixtures
 from tests.operator_commands import wait_until_async
 from tests.running_gateway import KEY, open_gateway
 from tests.signed_requests import CLIENT
+from tests.simulator import RequestHandler, Service
 from tests.test_recipient_lists import (
     PATH,
     ExpectedList,

@@ -22,11 +22,10 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from gateway.simulator import Fault, Service, ServiceOptions
-from gateway.simulator.http_handler import RequestHandler
 from gateway.simulator.listing import list_recipients as service_list
 from gateway.simulator.state import Recipient
 from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
+from tests.simulator import Fault, RequestHandler, Service, ServiceOptions
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

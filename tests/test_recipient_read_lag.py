@@ -11,11 +11,11 @@ import aiohttp
 import pytest
 
 from gateway.server.app import run_gateway
-from gateway.simulator import Fault, Service, start_simulator
 from gateway.upstream.clock import ServiceClock
 from tests.payouts import create_recipient, open_gateway_and_service, request_successfully
 from tests.running_gateway import GatewayUnderTest, build_settings
 from tests.signed_requests import SigningClient, send_raw
+from tests.simulator import Fault, Service, start_simulator
 from tests.state import KEY, import_api_keys
 
 

@@ -22,8 +22,6 @@ import aiohttp
 import pytest
 
 from gateway.config.settings import Settings, State
-from gateway.simulator import Fault, Service, start_simulator
-from gateway.simulator.options import ServiceCredentials
 from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.mode_rows import set_mode
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS, REPORT_SECONDS
@@ -39,6 +37,7 @@ from tests.operator_commands import wait_until_async
 from tests.payouts import WALLET
 from tests.running_gateway import KEY, GatewayResponse, build_settings, import_api_keys
 from tests.signed_requests import SigningClient
+from tests.simulator import Fault, Service, ServiceCredentials, start_simulator
 from tests.sockets import exchange, wait_until
 from tests.state import count_operations_by_state
 

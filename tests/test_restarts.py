@@ -12,7 +12,6 @@ import pytest
 
 from gateway.config.settings import Settings
 from gateway.server.app import run_gateway
-from gateway.simulator import Fault, Service, ServiceOptions, start_simulator
 from gateway.storage.key_file import add_encryption_key
 from tests.operator_commands import RESPONSE_LOST, disable_immediate_read
 from tests.payouts import create_batch, create_recipient
@@ -24,6 +23,7 @@ from tests.running_gateway import (
     import_api_keys,
     open_gateway,
 )
+from tests.simulator import Fault, Service, ServiceOptions, start_simulator
 from tests.test_complete_payout import COMBINATIONS, NormalizedSession, run_payout
 
 

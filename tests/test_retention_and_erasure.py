@@ -21,7 +21,6 @@ from gateway.operator.retention import (
     delete_expired_data,
     delete_expired_signed_changes,
 )
-from gateway.simulator import Service, ServiceOptions
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.id_rows import load_current_ids_by_legacy_id
@@ -55,6 +54,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import GatewayUnderTest
+from tests.simulator import Service, ServiceOptions
 from tests.state import execute, fetch
 
 TENANT = Tenant("demo", "sandbox")

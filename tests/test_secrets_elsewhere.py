@@ -22,14 +22,6 @@ from sqlalchemy import make_url
 
 from gateway.cli import gateway, main
 from gateway.config.settings import State
-from gateway.simulator import (
-    Fault,
-    Service,
-    ServiceCredentials,
-    ServiceOptions,
-    Simulator,
-    start_simulator,
-)
 from tests.canaries import (
     ACCESS_KEY,
     API_KEY,
@@ -50,6 +42,14 @@ from tests.canaries import (
 from tests.gateway.storage.conftest import database, postgres  # noqa: F401 - fixtures
 from tests.processes import build_configuration, build_environment, run_serve
 from tests.running_gateway import GatewayUnderTest, build_settings, import_api_keys, open_gateway
+from tests.simulator import (
+    Fault,
+    Service,
+    ServiceCredentials,
+    ServiceOptions,
+    Simulator,
+    start_simulator,
+)
 from tests.sockets import exchange
 
 KEY = {

@@ -20,7 +20,6 @@ from urllib.parse import quote
 import pytest
 import pytest_asyncio
 
-from gateway.simulator import Fault, Service, ServiceCredentials, Simulator, start_simulator
 from tests.canaries import (
     ACCESS_KEY,
     API_KEY,
@@ -41,6 +40,7 @@ from tests.canaries import (
 from tests.processes import Process, build_configuration, run_serve
 from tests.running_gateway import build_settings, import_api_keys
 from tests.signed_requests import SigningClient
+from tests.simulator import Fault, Service, ServiceCredentials, Simulator, start_simulator
 from tests.sockets import RawResponse, assert_legacy, exchange, open_connection, wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -13,7 +13,6 @@ import pytest_asyncio
 
 from gateway.auth.key_rows import load_listed_keys
 from gateway.auth.key_rows import revoke_key as revoke
-from gateway.simulator import Service, ServiceOptions, start_simulator
 from gateway.storage import open_store
 from tests.running_gateway import KEY, GatewayUnderTest
 from tests.signed_requests import (
@@ -32,6 +31,7 @@ from tests.signed_requests import (
     send_raw,
     sign_by_openssl,
 )
+from tests.simulator import Service, ServiceOptions, start_simulator
 from tests.sockets import assert_legacy, open_connection
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Fault, Service, ServiceOptions, Simulator, payments
+from gateway.simulator import payments
 from gateway.simulator.errors import Problems
 from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.writes.caller import Caller
@@ -29,6 +29,7 @@ from tests.payouts import (
 )
 from tests.running_gateway import GatewayUnderTest
 from tests.signed_requests import SigningClient, extract_error, send_raw
+from tests.simulator import Fault, Service, ServiceOptions, Simulator
 from tests.sockets import RawResponse, open_connection, wait_until
 
 TENANT = Tenant("demo", "sandbox")
@@ -221,7 +222,7 @@ async def test_legacy_edit_during_a_signed_start_is_refused(
         batch = await create_batch(gateway, recipient, "5.00")
         upstream = list_upstream_ids(simulator)[-1]
         fault = Fault("POST", "/v1/batches/*/start-processing", delay=0.5)
-        simulator.inject_fault(fault)
+        simulator.service.faults.append(fault)
         starting = asyncio.ensure_future(start_signed(gateway, upstream))
         await asyncio.sleep(0.2)
         assert (await edit_payment(gateway, batch)).status == 406
@@ -410,8 +411,10 @@ async def test_edit_after_a_refused_start_applies_to_the_batch(
         batch = (await send_signed(gateway, "POST", "/batches", body)).parse_json["batch"]["id"]
         refusal = b'{"ok":false,"errors":[{"code":"expired_quote","message":"Quote expired"}]}'
         start_path, summary_path = "/v1/batches/*/start-processing", "/v1/batch/*/summary"
-        simulator.inject_fault(Fault("POST", start_path, status=400, body=refusal, delay=1.2))
-        simulator.inject_fault(Fault("GET", summary_path, answer_delay=0.8))
+        simulator.service.faults.append(
+            Fault("POST", start_path, status=400, body=refusal, delay=1.2)
+        )
+        simulator.service.faults.append(Fault("GET", summary_path, answer_delay=0.8))
         added_payment = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
         pending_add = asyncio.ensure_future(
             gateway.request("POST", f"/v1/batches/{batch}/payments", added_payment)
@@ -436,7 +439,7 @@ async def test_refused_signed_start_can_be_retried(tmp_path: Path) -> None:
         await create_batch(gateway, await create_recipient(gateway), "5.00")
         (upstream,) = list_upstream_ids(simulator)
         body = b'{"ok":false,"errors":[{"code":"expired_quote","message":"Quote expired"}]}'
-        simulator.inject_fault(
+        simulator.service.faults.append(
             Fault("POST", "/v1/batches/*/start-processing", status=400, body=body)
         )
         assert extract_error(await start_signed(gateway, upstream)) == (400, "expired_quote")
@@ -458,7 +461,7 @@ async def test_signed_start_refused_with_status_200_is_not_recorded_as_started(
         headers = {"Content-Type": "application/json"}
         headers |= {"Content-Encoding": encoding} if encoding else {}
         path = "/v1/batches/*/start-processing"
-        simulator.inject_fault(Fault("POST", path, 200, page, headers=headers))
+        simulator.service.faults.append(Fault("POST", path, 200, page, headers=headers))
         response = await start_signed(gateway, upstream)
         assert (response.status, response.body) == (200, page)
         batch_state = await load_batch_state(gateway, upstream)
@@ -481,7 +484,7 @@ async def test_bulk_deletion_and_a_legacy_edit_do_not_both_win(
         path, fault = ("/batches", Fault("DELETE", "/v1/batches", delay=0.5))
         if edits_first:
             fault = Fault("GET", "/v1/batch/*/summary", answer_delay=0.5)
-        simulator.inject_fault(fault)
+        simulator.service.faults.append(fault)
         edit = partial(edit_payment, gateway, batch, payment=payment)
         first = asyncio.ensure_future(
             edit() if edits_first else send_signed(gateway, "DELETE", path, body)
@@ -524,7 +527,7 @@ async def test_signed_start_waits_for_a_legacy_start_that_may_be_refused(tmp_pat
         _, batch, upstream = await create_batch_of_one(gateway, simulator)
         refusal = b'{"ok":false,"errors":[{"code":"expired_quote","message":"Quote expired"}]}'
         path = "/v1/batches/*/start-processing"
-        simulator.inject_fault(Fault("POST", path, status=400, body=refusal, delay=0.5))
+        simulator.service.faults.append(Fault("POST", path, status=400, body=refusal, delay=0.5))
         legacy_start = asyncio.ensure_future(
             gateway.request("POST", f"/v1/batches/{batch}/start-processing")
         )
@@ -541,7 +544,7 @@ async def test_signed_start_waiting_for_a_connection_is_not_sent_for_a_disconnec
         tmp_path, build_service(inferred=True), upstream=upstream_section
     ) as (gateway, simulator):
         _, _, upstream = await create_batch_of_one(gateway, simulator)
-        simulator.inject_fault(Fault("GET", "/v1/balance", delay=1.5))
+        simulator.service.faults.append(Fault("GET", "/v1/balance", delay=1.5))
         holding_request = asyncio.ensure_future(send_signed(gateway, "GET", "/balance"))
         await wait_until(lambda: not simulator.service.faults)  # it has arrived
         target = f"/v1/batches/{upstream}/start-processing"
@@ -584,7 +587,7 @@ async def test_response_that_proves_nothing_leaves_a_signed_write_in_doubt(
         (payment,) = await load_payment_ids(gateway, batch)
         path = f"/batches/{upstream}/{action}"
         headers = {"Content-Type": kind}
-        simulator.inject_fault(Fault("POST", f"/v1{path}", status, page, headers=headers))
+        simulator.service.faults.append(Fault("POST", f"/v1{path}", status, page, headers=headers))
         body = build_add_body(recipient, "7.00") if action == "payments" else b""
         response = await send_signed(gateway, "POST", path, body)
         assert (response.status, response.body) == (status, page)
@@ -602,7 +605,9 @@ async def test_signed_start_in_doubt_is_not_sent_again(
     ):
         batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
         (upstream,) = list_upstream_ids(simulator)
-        simulator.inject_fault(Fault("POST", "/v1/batches/*/start-processing", close="after"))
+        simulator.service.faults.append(
+            Fault("POST", "/v1/batches/*/start-processing", close="after")
+        )
         assert extract_error(await start_signed(gateway, upstream)) == (
             500,
             "internal_server_error",
@@ -635,7 +640,7 @@ async def test_signed_start_of_a_disconnected_client_is_completed(tmp_path: Path
     ):
         await create_batch(gateway, await create_recipient(gateway), "5.00")
         (upstream,) = list_upstream_ids(simulator)
-        simulator.inject_fault(Fault("POST", "/v1/batches/*/start-processing", delay=0.3))
+        simulator.service.faults.append(Fault("POST", "/v1/batches/*/start-processing", delay=0.3))
         target = f"/v1/batches/{upstream}/start-processing"
         async with await open_connection(gateway.running.port) as connection:
             await connection.send(CLIENT.build_request("POST", target, stamp=int(time.time())))
@@ -789,7 +794,7 @@ async def test_legacy_edit_waits_only_for_earlier_signed_writes(
         recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         path = f"/batches/{upstream}/payments"
         (payment,) = await load_payment_ids(gateway, batch)
-        simulator.inject_fault(Fault("POST", f"/v1{path}", answer_delay=3))
+        simulator.service.faults.append(Fault("POST", f"/v1{path}", answer_delay=3))
         pending_start = asyncio.ensure_future(
             send_signed(gateway, "POST", path, build_add_body(recipient, "6.00"))
         )
@@ -819,7 +824,7 @@ async def test_signed_and_legacy_additions_do_not_wait_for_each_other(tmp_path: 
         recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         path = f"/batches/{upstream}/payments"
         fault = Fault("POST", f"/v1{path}", answer_delay=2, times=2)
-        simulator.inject_fault(fault)
+        simulator.service.faults.append(fault)
         payment = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
         pending = [
             asyncio.ensure_future(addition)

@@ -24,7 +24,6 @@ import aiohttp
 import pytest
 
 from gateway.config.settings import Settings, State
-from gateway.simulator import Service, ServiceOptions
 from gateway.storage import open_store
 from gateway.storage.superseded_batches import list_superseded_batches
 from tests.gateway.storage.conftest import database, postgres, sqlite  # noqa: F401 - fixtures
@@ -41,6 +40,7 @@ from tests.recording_service import (
 )
 from tests.running_gateway import KEY, GatewayResponse, build_settings, import_api_keys
 from tests.signed_requests import SigningClient
+from tests.simulator import Service, ServiceOptions
 from tests.sockets import wait_until
 from tests.state import count_operations_by_state
 

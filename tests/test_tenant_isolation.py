@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import DEMO_CREDENTIALS, Service, ServiceCredentials, ServiceOptions
 from gateway.storage import Tenant, open_store
 from gateway.storage.id_rows import load_current_ids_by_legacy_id, save_legacy_ids
 from mappings import OPERATIONS, UNLISTED
@@ -26,6 +25,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import GatewayResponse, GatewayUnderTest
+from tests.simulator import DEMO_CREDENTIALS, Service, ServiceCredentials, ServiceOptions
 
 WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS = pytest.mark.parametrize(
     "inferred", [True, False], ids=["inferred", "documented"]

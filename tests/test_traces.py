@@ -14,7 +14,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
 from gateway.observability import traces
-from gateway.simulator import Service, start_simulator
 from tests.canaries import PERSON, assert_no_canary
 from tests.legacy_and_current import open_gateway_between
 from tests.operator_commands import (
@@ -29,6 +28,7 @@ from tests.processes import build_configuration, run_installed_command, run_serv
 from tests.running_gateway import KEY as LINE
 from tests.running_gateway import GatewayUnderTest, build_settings, import_api_keys, open_gateway
 from tests.signed_requests import CLIENT, open_raw_service, open_signed_gateway, send_raw
+from tests.simulator import Service, start_simulator
 from tests.sockets import exchange
 from tests.test_secrets_elsewhere import KEY, request_all_operations
 from tests.test_secrets_elsewhere import open_service as canary_service

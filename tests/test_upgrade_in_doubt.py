@@ -12,14 +12,6 @@ from sqlalchemy import bindparam, select, text, update
 
 from gateway.config.settings import Settings, State
 from gateway.payloads import json_codec
-from gateway.simulator import (
-    DEMO_CREDENTIALS,
-    Fault,
-    Service,
-    ServiceOptions,
-    Simulator,
-    start_simulator,
-)
 from gateway.storage import ObjectStateStore, open_store
 from gateway.storage.encryption import EncryptionContext
 from gateway.storage.key_file import read_key_file
@@ -41,6 +33,14 @@ from tests.running_gateway import (
     build_settings,
     import_api_keys,
     open_gateway,
+)
+from tests.simulator import (
+    DEMO_CREDENTIALS,
+    Fault,
+    Service,
+    ServiceOptions,
+    Simulator,
+    start_simulator,
 )
 from tests.state import TENANT, execute, load_objects, load_writes, open_state
 from tests.test_signed_batches import start_signed

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Service, ServiceOptions
 from tests.journal_check import check_journal
 from tests.operator_commands import AdjustableClock
 from tests.payouts import WALLET
@@ -27,6 +26,7 @@ from tests.recording_service import (
     open_recording_service,
 )
 from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
+from tests.simulator import Service, ServiceOptions
 from tests.sockets import wait_until
 from tests.state import count_operations_by_state
 

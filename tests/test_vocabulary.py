@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.simulator import Service, Vocabulary, start_simulator
 from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
+from tests.simulator import Service, Vocabulary, start_simulator
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -18,7 +18,8 @@ import pytest_asyncio
 
 from gateway.config.settings import Settings
 from gateway.server.demo import build_simulator_vocabulary
-from gateway.simulator import (
+from tests.running_gateway import GatewayUnderTest, open_gateway
+from tests.simulator import (
     DEMO_API_KEY,
     WALLET_FUNDS,
     Service,
@@ -26,7 +27,6 @@ from gateway.simulator import (
     Simulator,
     start_simulator,
 )
-from tests.running_gateway import GatewayUnderTest, open_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -23,7 +23,6 @@ import pytest_asyncio
 from gateway.auth.key_import import import_keys
 from gateway.auth.key_lines import parse_key_lines
 from gateway.config.settings import State
-from gateway.simulator import Fault, Service, Simulator, start_simulator
 from gateway.storage import open_store
 from gateway.storage.key_file import create_key_file
 from tests.certificates import Authority
@@ -41,6 +40,7 @@ from tests.processes import (
     run_serve,
 )
 from tests.running_gateway import KEY
+from tests.simulator import Fault, Service, Simulator, start_simulator
 from tests.sockets import RawConnection, wait_until
 from tests.tcp_proxy import TcpProxy, open_tcp_proxy
 
@@ -322,7 +322,7 @@ async def test_shutdown_under_load_completes_requests_in_flight(
         async with run_load(gateway) as load:
             await wait_until(lambda: load.answered_count > 50, START_SECONDS)
             for _ in range(CLIENT_COUNT // 2):
-                simulator.inject_fault(Fault("POST", "/v1/recipients", answer_delay=1))
+                simulator.service.faults.append(Fault("POST", "/v1/recipients", answer_delay=1))
             await wait_until(lambda: not simulator.service.faults, START_SECONDS)
             count_before = load.answered_count
             gateway.process.send_signal(signal.SIGTERM)
@@ -340,7 +340,7 @@ async def test_workers_finish_and_exit_if_the_parent_is_killed(
     async with run_workers(tmp_path) as gateway:
         await import_api_key(tmp_path, database)
         both = list_children(gateway)
-        simulator.inject_fault(Fault("POST", "/v1/recipients", answer_delay=1))
+        simulator.service.faults.append(Fault("POST", "/v1/recipients", answer_delay=1))
         async with run_load(gateway) as load:
             await wait_until(lambda: not simulator.service.faults, START_SECONDS)
             gateway.process.kill()

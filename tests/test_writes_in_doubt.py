@@ -19,7 +19,6 @@ import pytest
 
 from gateway.http.delivery import wait_for_tcp_acknowledgement
 from gateway.legacy_api import response_delivery
-from gateway.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from gateway.writes import step_records
 from mappings.outcome_matching import MAX_LIST_PAGES
 from tests.operator_commands import (
@@ -39,6 +38,7 @@ from tests.payouts import (
 )
 from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
 from tests.signed_requests import SigningClient, send_raw
+from tests.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from tests.sockets import wait_until
 
 RECIPIENT_BODY = {

@@ -6,7 +6,7 @@ import json
 import signal
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO, get_args
+from typing import Any, BinaryIO
 
 import click
 
@@ -15,7 +15,6 @@ from gateway.cli.options import config_file_option, load_command_settings
 from gateway.simulator import (
     DEMO_CREDENTIALS,
     WALLET_FUNDS,
-    Deviation,
     ListenError,
     Service,
     ServiceCredentials,
@@ -23,8 +22,6 @@ from gateway.simulator import (
     start_simulator,
 )
 
-# Only tests inspect recorded requests; a user of the command looks at the answers.
-MAX_RECORDED_REQUESTS = 100
 MAX_PORT = 65535
 
 
@@ -56,20 +53,12 @@ MAX_PORT = 65535
     default=True,
     help="Answer 404 for optional endpoints: listing, editing and deleting batches.",
 )
-@click.option(
-    "--deviation",
-    "deviations",
-    type=click.Choice(get_args(Deviation)),
-    multiple=True,
-    help="Differ in this assumption of `rehearse`. May be given several times.",
-)
 def simulate(
     *,
     port: int,
     legacy_port: int | None,
     key_file: BinaryIO | None,
     config: Path | None,
-    deviations: tuple[Deviation, ...],
     **behaviour: Any,
 ) -> None:
     """Run a simulator of the payout service, with its current and its legacy interface.
@@ -78,13 +67,11 @@ def simulate(
     """
     from gateway.server.demo import build_simulator_vocabulary
 
-    switches = ServiceOptions(**behaviour, deviations=frozenset(deviations))
     keys = [DEMO_CREDENTIALS] if key_file is None else _parse_keys(key_file.read())
     service = Service(
         credentials=keys,
-        options=switches,
+        options=ServiceOptions(**behaviour),
         vocabulary=build_simulator_vocabulary(load_command_settings(config).vocabulary),
-        max_kept_requests=MAX_RECORDED_REQUESTS,
         wallet_balance=WALLET_FUNDS,
     )
     asyncio.run(_run_simulator(service, port, legacy_port, with_demo_key=key_file is None))

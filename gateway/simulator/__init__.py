@@ -11,11 +11,9 @@ interface's document, and in `legacy` of the legacy one's.
     await simulator.stop()
 """
 
-from gateway.simulator.exchange import Fault
 from gateway.simulator.options import (
     DEMO_API_KEY,
     DEMO_CREDENTIALS,
-    Deviation,
     LegacyVocabulary,
     ServiceCredentials,
     ServiceOptions,
@@ -31,8 +29,6 @@ __all__ = [
     "WALLET_FUNDS",
     "Batch",
     "BatchStart",
-    "Deviation",
-    "Fault",
     "LegacyVocabulary",
     "ListenError",
     "Recipient",

@@ -168,8 +168,7 @@ def renew_account(
     tenant: Tenant, recipient: Recipient, account: Account, *, make_primary: bool
 ) -> None:
     """Gives an account with new fields a new id (rule 3); the old one gets `not_found`."""
-    if "account-id" not in tenant.options.deviations:
-        account.id = tenant.generate_id("A-", ACCOUNT_ID_LENGTH)
+    account.id = tenant.generate_id("A-", ACCOUNT_ID_LENGTH)
     if make_primary or account.is_primary:
         set_primary_account(recipient, account)
 

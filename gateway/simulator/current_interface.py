@@ -8,22 +8,28 @@ from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import parse_qsl
 
-from gateway.simulator import accounts, deviations, listing, operations, payments, recipients, views
+from gateway.simulator import accounts, listing, operations, payments, recipients, views
 from gateway.simulator.accepted_request import AcceptedRequest, Operation, decode_json_object
-from gateway.simulator.errors import ApiError, Problem, Problems, build_not_found_error
-from gateway.simulator.exchange import Exchange, InterfaceName
+from gateway.simulator.errors import (
+    STATUS_BY_CODE,
+    ApiError,
+    Problem,
+    Problems,
+    build_not_found_error,
+)
+from gateway.simulator.exchange import Exchange
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.options import ServiceOptions, Vocabulary
 from gateway.simulator.recipients import CREATE_CHECKS, UPDATE_CHECKS, merge_recipient_fields
 from gateway.simulator.routes import Routes, compile_routes, require_route
 from gateway.simulator.service import Service
-from gateway.simulator.signature import authenticate_request, select_signed_target
+from gateway.simulator.signature import MAX_AGE_SECONDS, authenticate_request, select_signed_target
 from gateway.simulator.state import Account, Recipient
 
 
 class CurrentInterface:
-    name: InterfaceName = "current"
     headers: Mapping[str, str] = {}
+    max_age_seconds = MAX_AGE_SECONDS
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -39,7 +45,7 @@ class CurrentInterface:
             method=exchange.method,
             target=select_signed_target(exchange.target, service.options),
             body=exchange.body,
-            max_age_seconds=deviations.select_max_age(service.options.deviations),
+            max_age_seconds=self.max_age_seconds,
         )
         query = dict(parse_qsl(exchange.target.partition("?")[2], keep_blank_values=True))
         tenant = service.find_or_create_tenant(credentials.merchant, credentials.environment)
@@ -51,24 +57,15 @@ class CurrentInterface:
         # Arguments may also be query parameters (section 4); the body takes precedence.
         if exchange.method != "GET":
             request.body = {**_parse_query_arguments(request.query), **_parse_json_body(exchange)}
-        deviations.change_request(exchange, request)
-        answer = deviations.run_operation(exchange, request, run_operation)
-        if request.tenant.options.answers == "bare":
-            answer = _select_bare_answer(exchange, answer)
-        # A copy, because answers without fields of their own are shared.
-        return deviations.change_answer(request, dict(answer))
+        return self.run_operation(exchange, request, run_operation)
 
-    def select_error_status(self, refusal: ApiError) -> int:
-        return refusal.status_code(self.service.options.validation_status)
+    def run_operation(
+        self, _exchange: Exchange, request: AcceptedRequest, operation: Operation
+    ) -> JsonObject:
+        return operation(request)
 
-
-def _select_bare_answer(exchange: Exchange, answer: JsonObject) -> JsonObject:
-    """Leaves of the answer to a write on batches only the id of a new object."""
-    if exchange.method == "GET" or not exchange.path.startswith("/v1/batches"):
-        return answer
-    # Without the id no client could go on.
-    is_create = exchange.method == "POST" and exchange.path.endswith(("/batches", "/payments"))
-    return {name: {"id": value["id"]} for name, value in answer.items()} if is_create else {}
+    def select_error_status(self, error: ApiError) -> int:
+        return STATUS_BY_CODE.get(error.problems[0].code, 400)
 
 
 def _parse_query_arguments(query: Mapping[str, str]) -> JsonObject:
@@ -145,11 +142,11 @@ def create_account(request: AcceptedRequest) -> JsonObject:
 
 
 def read_account(request: AcceptedRequest) -> JsonObject:
-    return {"account": views.build_account(_require_account(request)[1])}
+    return {"account": views.build_account(require_account(request)[1])}
 
 
 def update_account(request: AcceptedRequest) -> JsonObject:
-    recipient, account = _require_account(request)
+    recipient, account = require_account(request)
     recipients.check_not_archived(recipient)
     tenant, problems, body = request.tenant, Problems(), request.body
     if "type" in body and body["type"] != account.type:
@@ -168,14 +165,14 @@ def update_account(request: AcceptedRequest) -> JsonObject:
 
 
 def delete_account(request: AcceptedRequest) -> JsonObject:
-    recipient, account = _require_account(request)
+    recipient, account = require_account(request)
     recipients.check_not_archived(recipient)
     accounts.remove_account(recipient, account)
     recipients.record_account_change(request.tenant, recipient)
     return {"object": "deleted"}
 
 
-def _require_account(request: AcceptedRequest) -> tuple[Recipient, Account]:
+def require_account(request: AcceptedRequest) -> tuple[Recipient, Account]:
     """Raises ApiError `not_found`, also for an id that an update has replaced."""
     recipient = request.require_path_recipient()
     for account in recipient.accounts:
@@ -209,10 +206,7 @@ def list_payments(request: AcceptedRequest) -> JsonObject:
 
 
 def read_balance(request: AcceptedRequest) -> JsonObject:
-    """Reads balances: an object by currency as in the legacy interface, or a list."""
-    balances = views.build_balances(request.tenant, request.tenant.vocabulary)
-    has_list = request.tenant.options.balance_shape == "list"
-    return {"balances": list(balances.values()) if has_list else balances}
+    return {"balances": views.build_balances(request.tenant, request.tenant.vocabulary)}
 
 
 def answer_alike(answer: JsonObject, _request: AcceptedRequest) -> JsonObject:

@@ -38,9 +38,6 @@ class ApiError(Exception):
         super().__init__(*(problem.code for problem in problems))
         self.problems = problems
 
-    def status_code(self, validation_status: int) -> int:
-        return STATUS_BY_CODE.get(self.problems[0].code, validation_status)
-
     def build_body(self) -> JsonObject:
         return {"ok": False, "errors": [problem.build_view() for problem in self.problems]}
 

@@ -1,83 +1,28 @@
-"""HTTP exchanges, and faults for tests of clients and proxies of the service."""
+"""An HTTP exchange in progress."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from gateway.simulator.accepted_request import AcceptedRequest
 
-InterfaceName = Literal["current", "legacy"]
-
 
 @dataclass
-class Fault:
-    """A fault for the next authenticated requests with this method and path.
+class Exchange:
+    """A request and its response; `target` is the raw request target with its query.
 
-    It applies `times` times. `*` in a path matches one segment; `*` alone matches any path
-    or method. With a `status`, this response replaces the service's, and the operation does not run
-    unless `executes` is set. `close` closes the connection before or after the operation runs.
-    `delay` is waited before the operation and `answer_delay` after it, in seconds.
-    """
-
-    method: str
-    path: str
-    status: int | None = None
-    body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    executes: bool = False
-    close: Literal["before", "after"] | None = None
-    delay: float = 0
-    answer_delay: float = 0
-    interface: InterfaceName = "current"
-    times: int = 1
-
-    @property
-    def runs_operation(self) -> bool:
-        if self.close is not None:
-            return self.close == "after"
-        return self.status is None or self.executes
-
-
-def match_request(method_pattern: str, path_pattern: str, method: str, path: str) -> bool:
-    return method_pattern in ("*", method) and is_path_matching_pattern(path_pattern, path)
-
-
-def is_path_matching_pattern(pattern: str, path: str) -> bool:
-    """Whether a pattern matches a path: `*` is one segment, or any path if it stands alone."""
-    if pattern == "*":
-        return True
-    # `*` must not match across a slash.
-    path_pattern = "[^/]*".join(re.escape(part) for part in pattern.split("*"))
-    return re.fullmatch(path_pattern, path) is not None
-
-
-@dataclass
-class ReceivedRequest:
-    """A received request, recorded for tests.
-
-    `target` is the raw request target with its query. Header names are case-insensitive, and
-    secret values are masked. `status` is None if the connection was closed without a response.
+    Header names are case-insensitive. `request` is set once the caller is authenticated.
     """
 
     method: str
     target: str
     headers: Mapping[str, str]
     body: bytes
-    status: int | None = None
-    interface: InterfaceName = "current"
+    address: str = ""
+    status: int = 200
+    response_body: bytes = b""
+    response_headers: Mapping[str, str] = field(default_factory=dict)
+    request: AcceptedRequest | None = None
 
     @property
     def path(self) -> str:
         return self.target.partition("?")[0]
-
-
-@dataclass
-class Exchange(ReceivedRequest):
-    """An exchange in progress, with all headers; `request` is set once the caller is authenticated."""
-
-    status: int = 200
-    address: str = ""
-    response_body: bytes = b""
-    response_headers: Mapping[str, str] = field(default_factory=dict)
-    request: AcceptedRequest | None = None

@@ -3,18 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-Deviation = Literal[
-    "account-id", "added-payments", "added-payments/ignored", "creation-date", "date-header",
-    "documented-paths", "edits", "edits/deletions", "edits/whole-batches", "list-filters",
-    "list-filters/no-rows", "list-order", "list-order/fields", "list-totals", "list-totals/pages",
-    "listed-at-once", "memo", "memo/ignored", "pages", "payment-fields", "payment-recipients",
-    "primary-account", "quotes", "refused-signature", "request-age", "request-age/a-minute",
-    "summary", "target-amounts", "unknown-id", "unknown-id/batches", "update-date",
-    "validation-errors", "wallet-account",
-]  # fmt: skip
-"""Odd behaviour, against the document, each named after the assumption of a rehearsal that finds it,
-some in several ways; `gateway.simulator.deviations` carries it out."""
-
 
 @dataclass(frozen=True)
 class LegacyVocabulary:
@@ -70,7 +58,6 @@ class ServiceOptions:
     missing_government_id: a bank account in a country of section 2.4, of a recipient without a
         government id of that country, is "refused", or accepted and leaves the recipient
         "incomplete".
-    validation_status: section 7 says 400; some operation descriptions list 406.
     lists_archived, reads_archived: whether lists contain deleted recipients, and whether they can
         be read by id.
     filters_archived: whether `status=archived` lists them. Section 3 names the state and section
@@ -79,20 +66,14 @@ class ServiceOptions:
     inferred: whether the operations exist that the document mentions (section 1, item 8: open
         batches can be edited and deleted) without giving a path. lists_payments: whether all
         payments can be listed, which it does not mention.
-    answers: responses to writes on batches and payments, which are not shown: "full" responses are
-        those of the legacy interface, "bare" ones have an id after a create and no fields
-        otherwise. Responses to reads are always complete.
-    balance_shape: whether balances are an "object" by currency or a "list".
     unknown_recipient: the status if a body names a recipient that does not exist.
     processing_seconds, quote_seconds: how long processing takes and how long a quote is valid.
     processed_word: the status of a processed batch (section 1); the legacy interface has another.
-    deviations: switches for odd behaviour, which the document excludes or does not suggest.
     """
 
     signed_target: Literal["path", "path-and-query"] = "path"
     account_number_with_iban: Literal["optional", "required"] = "optional"
     missing_government_id: Literal["refused", "incomplete"] = "refused"
-    validation_status: Literal[400, 406] = 400
     lists_archived: bool = False
     reads_archived: bool = True
     filters_archived: bool = True
@@ -102,13 +83,10 @@ class ServiceOptions:
     payment_id_length: int = 22
     inferred: bool = True
     lists_payments: bool = True
-    answers: Literal["full", "bare"] = "full"
-    balance_shape: Literal["object", "list"] = "object"
     unknown_recipient: Literal[404, 400] = 404
     processing_seconds: float = 2
     quote_seconds: float = 1800
     processed_word: Literal["processed", "complete"] = "processed"
-    deviations: frozenset[Deviation] = frozenset()
 
 
 @dataclass(frozen=True)

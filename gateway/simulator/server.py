@@ -1,12 +1,13 @@
 """The simulator as an HTTP server on one or two ports."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
 
-from gateway.simulator.exchange import Fault
-from gateway.simulator.http_handler import RequestHandler
+from gateway.simulator.current_interface import CurrentInterface
+from gateway.simulator.http_handler import Interface, RequestHandler
 from gateway.simulator.legacy.interface import LegacyInterface
 from gateway.simulator.service import Service
 
@@ -49,18 +50,14 @@ class Listener:
 class Simulator:
     """A running simulator; `legacy` is None unless `start_simulator` got a legacy port."""
 
-    def __init__(self, service: Service, host: str) -> None:
+    def __init__(self, service: Service, current: Listener) -> None:
         self.service = service
-        self.current = Listener(RequestHandler(service), host)
+        self.current = current
         self.legacy: Listener | None = None
 
     @property
     def url(self) -> str:
         return self.current.url
-
-    def inject_fault(self, fault: Fault) -> None:
-        """Queues a fault; each request takes the first one that matches it."""
-        self.service.faults.append(fault)
 
     async def stop(self) -> None:
         for listener in (self.current, self.legacy):
@@ -74,14 +71,16 @@ async def start_simulator(
     host: str = "127.0.0.1",
     port: int = 0,
     legacy_port: int | None = None,
+    build_handler: Callable[[Service, Interface], RequestHandler] = RequestHandler,
 ) -> Simulator:
     """Starts a simulator; port 0 selects a free port. Raises ListenError."""
     service = service or Service()
-    simulator = Simulator(service, host)
+    current_handler = build_handler(service, CurrentInterface(service))
+    simulator = Simulator(service, Listener(current_handler, host))
     try:
         await simulator.current.listen(port)
         if legacy_port is not None:
-            simulator.legacy = Listener(RequestHandler(service, LegacyInterface(service)), host)
+            simulator.legacy = Listener(build_handler(service, LegacyInterface(service)), host)
             await simulator.legacy.listen(legacy_port)
     except ListenError:
         # The caller gets no simulator to stop, so no listener may stay open.

@@ -3,12 +3,11 @@
 import random
 import string
 import time
-from collections import ChainMap, Counter, deque
+from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 
-from gateway.simulator import batches, seeds
-from gateway.simulator.exchange import Fault, InterfaceName, ReceivedRequest, match_request
+from gateway.simulator import batches
 from gateway.simulator.options import (
     DEMO_CREDENTIALS,
     ServiceCredentials,
@@ -16,8 +15,6 @@ from gateway.simulator.options import (
     Vocabulary,
 )
 from gateway.simulator.state import Batch, BatchStart, Recipient, Tenant
-
-MAX_KEPT_REQUESTS = 10_000
 
 
 class Service:
@@ -39,7 +36,6 @@ class Service:
         vocabulary: Vocabulary | None = None,
         clock: Callable[[], float] = time.time,
         seed: int | None = None,
-        max_kept_requests: int = MAX_KEPT_REQUESTS,
         wallet_balance: tuple[str, Decimal] | None = None,
     ) -> None:
         self.options = options or ServiceOptions()
@@ -47,8 +43,6 @@ class Service:
         self.clock = clock
         self.credentials = {pair.access_key: pair for pair in credentials}
         self.tenants: dict[tuple[str, str], Tenant] = {}
-        self.requests: deque[ReceivedRequest] = deque(maxlen=max_kept_requests)
-        self.faults: list[Fault] = []
         self.batch_starts: list[BatchStart] = []
         self.creation_counts: Counter[str] = Counter()
         self._seed = seed
@@ -97,38 +91,3 @@ class Service:
         for tenant in self.tenants.values():
             batches.finish_due_batches(tenant)
         return ChainMap(*(tenant.batches for tenant in self.tenants.values()))[batch_id]
-
-    def seed_recipients(
-        self,
-        count: int,
-        seed: int = 0,
-        *,
-        merchant: str = DEMO_CREDENTIALS.merchant,
-        environment: str = DEMO_CREDENTIALS.environment,
-    ) -> list[Recipient]:
-        """Creates varied recipients; the same seed and options give the same recipients."""
-        return seeds.seed_recipients(self.find_or_create_tenant(merchant, environment), count, seed)
-
-    def list_requests(
-        self, method: str = "*", path: str = "*", *, interface: InterfaceName = "current"
-    ) -> list[ReceivedRequest]:
-        """Lists an interface's recorded requests, oldest first, by method and path pattern."""
-        return [
-            request
-            for request in self.requests
-            if interface == request.interface
-            and match_request(method, path, request.method, request.path)
-        ]
-
-    def take_fault(self, method: str, path: str, interface: InterfaceName) -> Fault | None:
-        """Uses the first queued fault that matches a request."""
-        for fault in self.faults:
-            if fault.interface == interface and match_request(
-                fault.method, fault.path, method, path
-            ):
-                # A fault with several uses stays in the queue until they are used up.
-                fault.times -= 1
-                if fault.times <= 0:
-                    self.faults.remove(fault)
-                return fault
-        return None

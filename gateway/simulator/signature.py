@@ -35,7 +35,7 @@ def authenticate_request(
     method: str,
     target: str,
     body: bytes,
-    max_age_seconds: float = MAX_AGE_SECONDS,
+    max_age_seconds: float,
 ) -> ServiceCredentials:
     """Returns the credentials that signed the request.
 

@@ -22,9 +22,10 @@ from urllib.parse import parse_qsl
 import structlog
 from aiohttp import web
 
-from gateway.simulator import Service, views
+from gateway.simulator import views
 from gateway.simulator.json_codec import encode_json
 from tests.running_gateway import GatewayUnderTest, open_gateway
+from tests.simulator import Service
 
 SIZES = (1_000, 10_000, 100_000)
 SEARCHED = "an"

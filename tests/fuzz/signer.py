@@ -15,11 +15,11 @@ from gateway.auth.signing import (
 )
 from gateway.config.settings import CurrentWords
 from gateway.simulator.errors import ApiError
-from gateway.simulator.options import ServiceCredentials, ServiceOptions, Vocabulary
 from gateway.simulator.signature import authenticate_request, select_signed_target
 from gateway.storage.keyed_hmac import KeyedHmac
 from gateway.upstream.client import TARGET_PATTERN
 from tests.fuzz.choices import Choices
+from tests.simulator import ServiceCredentials, ServiceOptions, Vocabulary
 
 CREDENTIALS = Credentials("ACCESS", "secret-\u00fc")
 KEYS = {"ACCESS": ServiceCredentials(CREDENTIALS.access_key, CREDENTIALS.secret_key)}

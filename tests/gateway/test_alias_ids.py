@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import select
 
 from gateway.config.settings import State
-from gateway.simulator import Fault, Service, ServiceOptions
 from gateway.storage import Store, Tenant, open_store
 from gateway.storage import alias_ids as house_ids
 from gateway.storage.alias_ids import AliasIds
@@ -26,6 +25,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import GatewayUnderTest
+from tests.simulator import Fault, Service, ServiceOptions
 from tests.state import fetch
 
 TENANT = Tenant("acme", "live")
@@ -285,7 +285,7 @@ async def test_error_messages_use_client_ids(tmp_path: Path) -> None:
         }
         body = json.dumps({"ok": False, "errors": [problem]}).encode()
         for sent_id, expected_id in ((batch, batch), (current_id, current_id)):
-            simulator.inject_fault(
+            simulator.service.faults.append(
                 Fault("POST", "/v1/batches/*/generate-quote", status=400, body=body)
             )
             response = await gateway.request("POST", f"/v1/batches/{sent_id}/generate-quote")
@@ -312,7 +312,7 @@ async def test_error_message_about_created_draft_uses_client_ids(
             "message": f"{replacement_payment} of {replacement_batch} is not ready",
         }
         body = json.dumps({"ok": False, "errors": [problem]}).encode()
-        simulator.inject_fault(
+        simulator.service.faults.append(
             Fault("POST", "/v1/batches/*/start-processing", status=400, body=body)
         )
         response = await gateway.request("POST", f"/v1/batches/{batch}/start-processing")

@@ -10,9 +10,9 @@ from typing import Any
 
 import aiohttp
 
-from gateway.simulator import Service, start_simulator
 from tests.processes import build_configuration, run_installed_command, run_serve
 from tests.running_gateway import KEY, build_settings, import_api_keys
+from tests.simulator import Service, start_simulator
 
 RECIPIENT_BODY = {
     "type": "individual",

@@ -12,7 +12,6 @@ import aiohttp
 import pytest
 from sqlalchemy import select
 
-from gateway.simulator import Service, start_simulator
 from gateway.storage import ObjectStateStore
 from gateway.storage.audit_log import find_operator_name
 from gateway.storage.tables import upstream_writes
@@ -31,6 +30,7 @@ from tests.payouts import (
 )
 from tests.processes import build_configuration, run_installed_command, run_serve
 from tests.running_gateway import ENVIRONMENT, KEY, build_settings, import_api_keys
+from tests.simulator import Service, start_simulator
 from tests.sockets import wait_until
 from tests.state import TENANT, fetch
 

@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.cli.ids import ids
-from gateway.simulator import Service, ServiceOptions
 from gateway.storage import Tenant, open_store
 from gateway.storage.id_rows import load_current_ids_by_legacy_id
 from tests.payouts import (
@@ -20,6 +19,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import KEY, build_settings, import_api_keys
+from tests.simulator import Service, ServiceOptions
 
 FIRST_CURRENT_ID, SECOND_CURRENT_ID = "B-912Cx2pScHNSnXXO5P4ngG", "B-912Cx2pScHNSnXXO5P4ngH"
 TENANT_OPTIONS = ("--merchant", "demo", "--environment", "sandbox")

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 from gateway.cli.operations import operations
 from gateway.cli.writes import batches
-from gateway.simulator import Service, ServiceOptions
 from mappings import OPERATIONS, UNLISTED
 from tests.payouts import (
     create_batch,
@@ -20,6 +19,7 @@ from tests.payouts import (
     open_gateway_and_service,
     request_successfully,
 )
+from tests.simulator import Service, ServiceOptions
 
 NAMES = {listed_operation.name for listed_operation in (*OPERATIONS, *UNLISTED)}
 """As the log, `report usage` and `brownout schedule` call them."""

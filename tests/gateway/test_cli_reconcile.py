@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Fault, batches
+from gateway.simulator import batches
 from gateway.storage import ObjectStateStore
 from tests.operator_commands import (
     OperatedGateway,
@@ -21,6 +21,7 @@ from tests.operator_commands import (
     wait_until_async,
 )
 from tests.payouts import create_batch, create_recipient, load_payment_ids, request_successfully
+from tests.simulator import Fault
 from tests.state import TENANT
 
 

@@ -17,7 +17,6 @@ from sqlalchemy import update
 from gateway.cli import gateway
 from gateway.operator.in_doubt_writes import CHANGE_DESCRIPTIONS, CREATED_OBJECTS
 from gateway.payloads import stored_json
-from gateway.simulator import Fault, Service, ServiceOptions, start_simulator
 from gateway.storage import ObjectStateStore
 from gateway.storage.audit_log import find_operator_name
 from gateway.storage.operation_texts import build_text_encryption_context
@@ -35,6 +34,7 @@ from tests.operator_commands import (
 from tests.payouts import WALLET, create_batch, create_recipient
 from tests.processes import build_configuration, run_installed_command, run_serve
 from tests.running_gateway import KEY, build_settings, import_api_keys
+from tests.simulator import Fault, Service, ServiceOptions, start_simulator
 from tests.sockets import wait_until
 from tests.state import execute
 

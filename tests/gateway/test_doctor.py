@@ -19,14 +19,6 @@ from aiohttp import web
 from gateway.admission.limits.in_redis import RedisRateLimiter
 from gateway.config.settings import Settings
 from gateway.operator.doctor import Finding, run_doctor
-from gateway.simulator import (
-    Fault,
-    Service,
-    ServiceCredentials,
-    ServiceOptions,
-    Simulator,
-    start_simulator,
-)
 from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.key_file import create_key_file
 from gateway.storage.mode_rows import set_mode
@@ -36,6 +28,14 @@ from tests.gateway.storage.conftest import create_temporary_database, run_statem
 from tests.operator_commands import run_command, write_configuration
 from tests.processes import find_free_port
 from tests.running_gateway import KEY, build_settings, import_api_keys
+from tests.simulator import (
+    Fault,
+    Service,
+    ServiceCredentials,
+    ServiceOptions,
+    Simulator,
+    start_simulator,
+)
 from tests.test_database_faults import fill_disk
 
 LIVE_KEY = {

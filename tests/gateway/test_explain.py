@@ -15,10 +15,10 @@ import pytest
 from gateway.auth.signing import Credentials, compute_signature
 from gateway.config.settings import CurrentWords, Settings, Words
 from gateway.docgen.explain import Explanation, explain_request
-from gateway.simulator import Service, start_simulator
 from mappings.failures import Invalid
 from tests.processes import build_configuration, run_installed_command
 from tests.running_gateway import KEY
+from tests.simulator import Service, start_simulator
 
 CASES = [
     path

@@ -15,7 +15,6 @@ from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import validate
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.simulator import Service
 from mappings import OPERATIONS, UNLISTED, errors, field_types
 from tests.openapi_document import FIELDS, SHAPES, TABLES, build_openapi_document
 from tests.payouts import (
@@ -27,6 +26,7 @@ from tests.payouts import (
 )
 from tests.request_examples import EXAMPLE_BODIES, EXAMPLE_IDS
 from tests.running_gateway import GatewayUnderTest
+from tests.simulator import Service
 
 DOCUMENT = build_openapi_document()
 OPERATIONS_BY_NAME = {

@@ -18,18 +18,8 @@ from gateway.compare.endpoints import Answer, OutgoingRequest, Side
 from gateway.compare.id_map import IdMap
 from gateway.compare.requests import identify_operation
 from gateway.compare.rules import Rules, build_rules
-from gateway.simulator import (
-    Fault,
-    Service,
-    ServiceOptions,
-    Simulator,
-    Vocabulary,
-    accounts,
-    batches,
-    start_simulator,
-)
+from gateway.simulator import accounts, batches
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.options import ServiceCredentials
 from gateway.simulator.state import (
     Account,
     Batch,
@@ -42,6 +32,15 @@ from tests.proof.known_differences import KNOWN_DIFFERENCES, LOGGED_SOURCE, Know
 from tests.proof.openapi_check import list_shown_fields
 from tests.proof.sequences import AT_THE_SERVICE, WHOLE_OBJECT, ProofRequest
 from tests.running_gateway import KEY, build_settings, import_api_keys, open_gateway
+from tests.simulator import (
+    Fault,
+    Service,
+    ServiceCredentials,
+    ServiceOptions,
+    Simulator,
+    Vocabulary,
+    start_simulator,
+)
 
 TIMEOUT_SECONDS = 20
 """Generous, because a slow machine must not count as a difference."""

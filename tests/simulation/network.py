@@ -12,10 +12,9 @@ from email.utils import formatdate
 from typing import Any
 
 from gateway.config.settings import CurrentWords
-from gateway.simulator import Service, ServiceOptions
-from gateway.simulator.http_handler import RequestHandler
 from tests.recording_service import CREATED_OBJECTS, HTML, ReceivedRequest, SentRequest
 from tests.simulation.process import EPOCH, Process
+from tests.simulator import RequestHandler, Service, ServiceOptions
 
 TIMEOUT_SECONDS = 4.0
 SEND_SECONDS = 1.25

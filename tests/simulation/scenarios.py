@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.simulator import Batch
 from tests.payouts import BANK
 from tests.simulation import clients
 from tests.simulation.assembly import ClientConnection, LegacyRequest, Response, SignedRequest
 from tests.simulation.clients import ClientEnvironment
 from tests.simulation.network import LegacyNetwork, Network
+from tests.simulator import Batch
 
 
 @dataclass

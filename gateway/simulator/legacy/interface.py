@@ -17,7 +17,7 @@ from gateway.simulator import views as service_views
 from gateway.simulator.accepted_request import AcceptedRequest, decode_json_object
 from gateway.simulator.countries import COUNTRIES, parse_country_codes
 from gateway.simulator.errors import ApiError, Problem, Problems, build_not_found_error
-from gateway.simulator.exchange import Exchange, InterfaceName
+from gateway.simulator.exchange import Exchange
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import lists, recipient_bodies, views
 from gateway.simulator.legacy.government_ids import parse_ssn
@@ -278,7 +278,6 @@ STATUS_BY_CODE = {
 
 
 class LegacyInterface:
-    name: InterfaceName = "legacy"
     headers: Mapping[str, str] = {"Access-Control-Allow-Origin": "*"}  # section 5, item 6
 
     def __init__(self, service: Service) -> None:

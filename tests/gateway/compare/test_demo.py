@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Fault, Service, start_simulator
 from tests.gateway.compare.fake_services import EXAMPLES, build_comparison_report
 from tests.running_gateway import KEY, open_gateway
+from tests.simulator import Fault, Service, start_simulator
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from gateway.server.listener import WorkerPorts
 from gateway.server.workers.admin_port import (
     create_workers_admin_application,
 )
-from gateway.simulator import Service, ServiceCredentials, start_simulator
 from gateway.storage import open_store
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.freezes import list_freezes
@@ -44,6 +43,7 @@ from tests.running_gateway import (
     import_api_keys,
     open_gateway,
 )
+from tests.simulator import Service, ServiceCredentials, start_simulator
 from tests.sockets import exchange
 
 FREEZE_FORM = {"do": "freeze", "merchant": "demo", "environment": "*"}

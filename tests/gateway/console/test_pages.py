@@ -15,7 +15,6 @@ from click.testing import CliRunner
 from sqlalchemy import text
 
 from gateway.cli import gateway
-from gateway.simulator import Fault
 from gateway.storage import open_store
 from gateway.storage.request_counts import (
     MINUTE,
@@ -35,6 +34,7 @@ from tests.console import (
     open_filled_console,
 )
 from tests.operator_commands import wait_until_async
+from tests.simulator import Fault
 from tests.state import execute
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -167,7 +167,7 @@ async def test_durations_are_percentiles_split_into_service_and_gateway(
         open_console(tmp_path_factory.mktemp("times")) as running_console,
         open_console_client(running_console.url) as client,
     ):
-        running_console.simulator.inject_fault(Fault("GET", "/v1/balance", delay=0.3))
+        running_console.simulator.service.faults.append(Fault("GET", "/v1/balance", delay=0.3))
         assert (await running_console.gateway.request("GET", "/v1/profile/balances")).status == 200
 
         async def is_request_counted() -> bool:

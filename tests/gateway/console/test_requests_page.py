@@ -7,10 +7,10 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.simulator import Fault
 from tests.console import ConsoleClient, ConsoleUnderTest
 from tests.gateway.console.test_pages import read_page_text
 from tests.payouts import create_recipient
+from tests.simulator import Fault
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -89,7 +89,7 @@ async def test_causes_with_the_same_code_are_apart(
     headers = {"X-API-Key": await gateway.import_key(api_key=f"api-{name}", name=name)}
     closed = Fault("GET", "/v1/balance", close="before", times=2)  # a read is sent again once
     for fault in (closed, Fault("GET", "/v1/balance", status=200, body=b"<html>")):
-        console.simulator.inject_fault(fault)
+        console.simulator.service.faults.append(fault)
         answer = await gateway.request("GET", "/v1/profile/balances", headers=headers)
         assert answer.status == 500
     page = await read_page_text(console_client, f"/requests?key={name}")

@@ -21,7 +21,12 @@ from gateway.config.settings import load_settings
 from gateway.operator.doctor import run_doctor
 from gateway.operator.rehearsal.checks import ASSUMPTIONS, IS_OPTIONAL
 from gateway.operator.rehearsal.report import HANDLED, HOLDS, NOT_TRIED, NOTICED, propose_settings
-from gateway.simulator import (
+from gateway.storage import ObjectStateStore, open_store
+from mappings import OPERATIONS, UNLISTED
+from tests.operator_commands import run_command, write_configuration
+from tests.processes import build_command
+from tests.running_gateway import build_settings, import_api_keys
+from tests.simulator import (
     WALLET_FUNDS,
     Deviation,
     Fault,
@@ -30,11 +35,6 @@ from gateway.simulator import (
     ServiceOptions,
     start_simulator,
 )
-from gateway.storage import ObjectStateStore, open_store
-from mappings import OPERATIONS, UNLISTED
-from tests.operator_commands import run_command, write_configuration
-from tests.processes import build_command
-from tests.running_gateway import build_settings, import_api_keys
 from tests.state import KEY
 
 NOTICED_ROWS = {row.name for row in ASSUMPTIONS if row.noticed == "yes"}

@@ -16,7 +16,6 @@ from sqlalchemy import delete
 
 from gateway.config.settings import Settings
 from gateway.server.app import run_gateway
-from gateway.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from gateway.storage import open_store
 from gateway.storage.restore_detection import (
     HighWaterMark,
@@ -42,6 +41,7 @@ from tests.running_gateway import (
     import_api_keys,
 )
 from tests.signed_requests import SigningClient, extract_error, send_raw
+from tests.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from tests.sockets import wait_until
 from tests.state import execute
 

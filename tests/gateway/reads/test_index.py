@@ -32,7 +32,7 @@ from gateway.reads.recipient_cache import (
 from gateway.reads.recipient_cache.cache import CHANGE_DELAY_SECONDS
 from gateway.reads.recipient_cache.caches import EVICTABLE_AFTER_SECONDS
 from gateway.reads.recipient_cache.entry import RecipientEntry
-from gateway.simulator import Service, ServiceOptions, views
+from gateway.simulator import views
 from gateway.simulator.listing import list_recipients as service_list
 from gateway.simulator.state import Recipient
 from gateway.storage import Store, open_store
@@ -43,6 +43,7 @@ from mappings.failures import Problem, Refused, Unreachable
 from mappings.objects import build_legacy_recipient
 from mappings.recipient_queries import build_list_query
 from mappings.recipient_rows import select_answer_fields, select_query_fields
+from tests.simulator import Service, ServiceOptions
 
 TENANT, OTHER_TENANT = Tenant("demo", "sandbox"), Tenant("other", "sandbox")
 MAX_INDEXED = 300

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from gateway.reads.recent_pages import RecentPages
-from gateway.simulator import Service
 from gateway.storage.tenants import Tenant
 from mappings.effects import Call
 from tests.operator_commands import wait_until_async
 from tests.payouts import create_recipient, open_gateway_and_service, request_successfully
 from tests.recording_service import open_recording_service
 from tests.running_gateway import GatewayUnderTest, open_gateway
+from tests.simulator import Service
 
 TENANT, OTHER_TENANT = Tenant("acme", "live"), Tenant("bolt", "live")
 

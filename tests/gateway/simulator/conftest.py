@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from gateway.simulator import Service, start_simulator
+from tests.simulator import Service, start_simulator
 
 NOW = 1_760_000_000.0
 

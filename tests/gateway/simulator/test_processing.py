@@ -5,8 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from gateway.simulator import BatchStart, ServiceOptions
 from tests.gateway.simulator.conftest import ADDRESS, US_BANK
+from tests.simulator import BatchStart, ServiceOptions
 
 
 async def test_started_batch_is_processed_after_delay(client, clock, payee, german_payee):

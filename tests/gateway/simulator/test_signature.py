@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.simulator import ServiceCredentials, ServiceOptions
+from tests.simulator import ServiceCredentials, ServiceOptions
 
 INVALID_KEY_ERRORS = [("invalid_api_key", None)]
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import pytest
 from msgspec import structs
 
-from gateway.simulator import Fault, Service, ServiceOptions
 from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.optional_endpoints import (
     MAX_MISSING_SECONDS,
@@ -29,6 +28,7 @@ from tests.payouts import (
     open_gateway_and_service,
     request_successfully,
 )
+from tests.simulator import Fault, Service, ServiceOptions
 
 BATCH, PAYMENT = "B-1", "P-1"
 EDIT_CALL = Call(

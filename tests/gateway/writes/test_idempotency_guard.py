@@ -14,7 +14,6 @@ import pytest
 from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
 from gateway.http.responses import LegacyResponse
-from gateway.simulator import Fault, Service, start_simulator
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable
 from gateway.storage.operation_records import Checkpoint, OperationRecord
 from gateway.storage.operation_states import ANSWERED, DONE, UNDONE
@@ -30,6 +29,7 @@ from mappings.failures import Failure, Unknown
 from mappings.signed_writes import CHANGE
 from tests.assembly import open_gateway_parts
 from tests.running_gateway import ENVIRONMENT, KEY, build_settings
+from tests.simulator import Fault, Service, start_simulator
 
 CREATE, UPDATE, DELETE = (
     next(operation for operation in OPERATIONS if operation.name == name)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.simulator import ServiceCredentials
+from tests.simulator import ServiceCredentials
 
 UNKNOWN_ROUTES = (
     ("GET", "/nothing"),

@@ -2,7 +2,7 @@
 
 import re
 
-from gateway.simulator import ServiceOptions
+from tests.simulator import ServiceOptions
 
 
 async def test_legacy_status_word_changes_with_status(legacy_client, payee):

@@ -71,7 +71,7 @@ STATUS_WEIGHTS = {"": 16, "suspended": 2, "archived": 2}
 
 def seed_recipients(tenant: Tenant, count: int, seed: int) -> list[Recipient]:
     # Seeded by text: the same seed gives the same data in every process and version.
-    rng = random.Random(f"recipients {seed}")  # noqa: S311  # sample data protects nothing
+    rng = random.Random(f"recipients {seed}")  # sample data protects nothing
     new_recipients = [_build_recipient(tenant, rng, position) for position in range(count)]
     # Without `insert_recipient`: seeded objects do not count as created by a test.
     tenant.recipients |= {recipient.id: recipient for recipient in new_recipients}
