@@ -30,6 +30,9 @@ fence replaces what only that instance knows."""
 
 HEARTBEATS_PER_LEASE = 5
 """Heartbeats within one lease, so that some may be late before the lease expires."""
+HEARTBEATS_WITHOUT_LOCK = 2
+"""Heartbeats that an instance without its lock has to miss before its lease expires: it has ended,
+or lost its connection a moment ago."""
 SOLE_HEARTBEAT_SECONDS = 5.0
 """Seconds between heartbeats of a process that is alone on its database."""
 _POLL_SECONDS = 0.1
@@ -158,6 +161,20 @@ class Heartbeats:
                 observed.quiet_seconds += elapsed
         for id_ in self._observed.keys() - rows.keys():
             del self._observed[id_]
+        await self._expire_leases_without_lock()
+
+    async def _expire_leases_without_lock(self) -> None:
+        late_seconds = HEARTBEATS_WITHOUT_LOCK * self.beat_seconds
+        late = {
+            id_: observed
+            for id_, observed in self._observed.items()
+            if late_seconds <= observed.quiet_seconds < self._ttl_seconds
+        }
+        held_keys = await self._store.database.list_instance_locks() if late else None
+        if held_keys is not None:
+            for id_, observed in late.items():
+                if build_instance_lock_key(id_) not in held_keys:
+                    observed.quiet_seconds = self._ttl_seconds
 
     async def wait_for_whole_heartbeats(self, instance_ids: Iterable[str]) -> None:
         """Waits until each of these instances has made a whole heartbeat since the call.
