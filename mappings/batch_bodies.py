@@ -14,7 +14,11 @@ from mappings.field_types import validate_amount
 from mappings.ids import ID_PATTERN
 from mappings.lazy_sequences import iterate_chunks, map_rows
 from mappings.matching import Entry, Payment
-from mappings.objects import Facts, choose_legacy_recipient_status, is_deleted_for_clients
+from mappings.objects import (
+    Facts,
+    choose_legacy_recipient_status,
+    is_deleted_for_clients,
+)
 
 MAX_ADDRESSES = 1000
 """Maximum number of distinct email addresses in one request's payments; each costs one call."""
@@ -43,6 +47,12 @@ class SentPayment(NamedTuple):
     @property
     def recipient(self) -> Mapping[str, JSON]:
         return self.body.get("recipient") or {}
+
+    @property
+    def recipient_field(self) -> str:
+        """The full name of the field that names the recipient: by id, or by address."""
+        name = "id" if self.recipient.get("id") else "email"
+        return f"{self.field_prefix}recipient.{name}"
 
     @property
     def amount_side(self) -> str:
@@ -359,15 +369,11 @@ def _find_unpayable_recipient_problem(
     payment: SentPayment, recipient: Mapping[str, JSON], facts: Facts, batch_currency: JSON
 ) -> Problem | None:
     """Returns a problem if the recipient cannot be paid, judged by what is known without a call."""
-    field = "id" if payment.recipient.get("id") else "email"
     status = facts.get("status")
     if recipient.get("status"):
         status = choose_legacy_recipient_status(recipient, facts)
     if facts.get("deleted") or status in ("disabled", "suspended"):
-        field_path = f"{payment.field_prefix}recipient.{field}"
-        return Problem(
-            "invalid_status", f"{field_path} names a recipient who cannot be paid.", field_path
-        )
+        return build_unpayable_problem(payment.recipient_field)
     if (minimum := money.parse_amount(recipient.get("routeMinimum"))) is None:
         return None
     side = payment.amount_side
@@ -381,6 +387,10 @@ def _find_unpayable_recipient_problem(
             f"{payment.field_prefix}{side}Amount", f"is less than the least amount, {minimum}"
         )
     return None
+
+
+def build_unpayable_problem(field: str) -> Problem:
+    return Problem("invalid_status", f"{field} names a recipient who cannot be paid.", field)
 
 
 RECIPIENT_FIELDS = ("id", "referenceId", "email", "name", "status", "country", "payoutMethod")
@@ -434,14 +444,14 @@ def extract_payment_changes(body: Mapping[str, JSON], *, memo: bool = True) -> d
 def apply_payment_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
     """Returns an entry with a client's changes; a new amount replaces the other side's too.
 
-    Of ``told`` (see ``drafts``) a new amount leaves what does not depend on it: the compliance, and
-    the currency that the recipient gets for a source amount. The rate, the fees and an amount in
-    another currency are null until the next quote, which decides them (earlier, section 4.3).
+    Of ``told`` (see ``drafts``) a new amount leaves what does not depend on it, and the currency
+    that the recipient gets for a source amount. The rate, the fees and an amount in another
+    currency are null until the next quote, which decides them (earlier, section 4.3).
     """
     changes = extract_payment_changes(body)
     updated = dict(entry)
     if told := updated.pop("told", None) if changes.keys() & {*AMOUNT_FIELDS} else None:
-        names = ("compliance", "targetCurrency") if "sourceAmount" in changes else ("compliance",)
+        names = ("compliance", "memo", *(["targetCurrency"] if "sourceAmount" in changes else ()))
         updated["told"] = _copy_non_null_fields({}, names, told) or None
     if changes.keys() & {"sourceAmount", "targetAmount"}:
         for name in AMOUNT_FIELDS:

@@ -52,7 +52,7 @@ def edit_batch_payments(batch: Batch, request: Request) -> SubFlow:
     removed_ids = map_rows(
         lambda payment: changes.find_payment_ref(payment).id, changes.removed_payments
     )
-    edit = Edit(added_entries, build_changes, removed_ids, changes.facts)
+    edit = Edit(added_entries, changes.added_payments, build_changes, removed_ids, changes.facts)
     yield from edit_batch(batch, request, edit, build_call)
 
 

@@ -10,14 +10,21 @@ from typing import Any
 from msgspec import structs
 
 from mappings.balances import has_sufficient_funds, parse_balances
-from mappings.batch_bodies import read_recipients, select_listed_recipient_fields
+from mappings.banking import build_invalid_field_problem
+from mappings.batch_bodies import (
+    SentPayment,
+    build_unpayable_problem,
+    read_recipients,
+    select_listed_recipient_fields,
+)
 from mappings.batch_views import Batch, Facts, build_batch, drop_nulls, is_draft
 from mappings.current import BALANCE_PATH, SUMMARY_PATH
 from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Parallel, SubFlow
 from mappings.errors import NOT_FOUND, is_transient
-from mappings.failures import Conflict, Failure, Invalid, Problem, Refused, Unreachable
+from mappings.failures import Conflict, Failure, Invalid, Problem, ProblemList, Refused, Unreachable
 from mappings.lazy_sequences import filter_rows, iterate_field, map_rows, materialize_rows
 from mappings.matching import Entry, Payment, extract_recipient_id, match_payments_with_entries
+from mappings.objects import ARCHIVED, determine_shown_payout_currency
 from mappings.payloads import extract_batch, find_payments
 
 WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this.")
@@ -229,6 +236,51 @@ def add_recipient_details(entries: Sequence[Entry]) -> SubFlow:
         return {**entry, "recipient": {**details, **entry["recipient"]}}
 
     return materialize_rows(map_rows(add_details, entries))
+
+
+def add_recipients_of_draft_payments(
+    payments: Sequence[SentPayment], entries: Sequence[Entry]
+) -> SubFlow:
+    """Completes the entries of payments added to a draft: GET /recipients/:id.
+
+    The service would refuse a payment to a recipient that does not exist or cannot be paid, but it
+    gets the payments of a draft only later. Raises Invalid for them.
+    """
+
+    def select_details(answer: Any) -> JSON:
+        if isinstance(answer, Refused) and answer.status == 404:
+            return None
+        if isinstance(answer, Exception):
+            raise answer
+        recipient = answer["recipient"]
+        currency = determine_shown_payout_currency(recipient)
+        return select_listed_recipient_fields(recipient), currency
+
+    details_by_id = yield from read_recipients(map(extract_recipient_id, entries), select_details)
+    problems = ProblemList()
+    for payment, entry in zip(payments, entries, strict=True):
+        details = details_by_id[extract_recipient_id(entry)]
+        field = payment.recipient_field
+        if details is None:
+            problems.add_problem(build_invalid_field_problem(field, "names no recipient"))
+        elif details[0].get("status") in ("suspended", ARCHIVED):
+            problems.add_problem(build_unpayable_problem(field))
+    if problems:
+        raise Invalid(*problems, omitted_count=problems.more)
+
+    def add_details(entry: Entry) -> Entry:
+        recipient, currency = details_by_id[extract_recipient_id(entry)]
+        told = dict(_INITIAL_PAYMENT_FIELDS)
+        if entry.get("sourceAmount"):
+            # It arrives in the currency of the recipient's primary account.
+            told["targetCurrency"] = currency
+        return {**entry, "recipient": recipient, "told": told}
+
+    return materialize_rows(map_rows(add_details, entries))
+
+
+_INITIAL_PAYMENT_FIELDS = {"memo": "", "compliance": {"status": "pending", "checkedAt": None}}
+"""What a service shows of a payment that was just added, if it has no memo."""
 
 
 # Status by balance

@@ -152,8 +152,8 @@ def choose_legacy_recipient_status(recipient: Mapping[str, JSON], facts: Facts) 
     word = facts.get("status")
     if word and is_legacy_status_still_valid(word, recipient.get("status")):
         return word
-    # Only payments show archived recipients, and the legacy document has no word for that status.
-    return "inactive" if recipient.get("status") == ARCHIVED else recipient.get("status")
+    # Only payments show deleted recipients, and the legacy document has no word for that status.
+    return "inactive" if is_deleted_for_clients(recipient, facts) else recipient.get("status")
 
 
 ARCHIVED = "archived"

@@ -53,14 +53,13 @@ def map_change_field_names_to_client(payment: SentPayment, call_prefix: str) -> 
 def map_payment_field_names_to_client(payment: SentPayment, call_prefix: str) -> dict[str, str]:
     """Maps the field names of one payment of a call to those in the client's request."""
     side = payment.amount_side
-    # The client may have named the recipient by address, and an error must name that field.
-    field = "id" if payment.recipient.get("id") else "email"
     item = {}
     if call_prefix:
         item = {call_prefix.removesuffix("."): payment.field_prefix.removesuffix(".")}
     return item | {
-        f"{call_prefix}recipient": f"{payment.field_prefix}recipient.{field}",
-        f"{call_prefix}recipient.id": f"{payment.field_prefix}recipient.{field}",
+        # The client may have named the recipient by address, and an error must name that field.
+        f"{call_prefix}recipient": payment.recipient_field,
+        f"{call_prefix}recipient.id": payment.recipient_field,
         f"{call_prefix}amount": f"{payment.field_prefix}{side}Amount",
         f"{call_prefix}currency": f"{payment.field_prefix}targetCurrency"
         if side == "target"

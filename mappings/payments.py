@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from mappings import batch_bodies, legacy, outcome_rules, payment_bodies
-from mappings.banking import build_invalid_field_problem
 from mappings.batch_answers import build_payment_list_item, iterate_recipient_ids
 from mappings.batch_bodies import SentPayment
 from mappings.batch_lists import load_newest_payments
@@ -68,10 +67,9 @@ def _add_payment(batch: Batch, request: Request) -> SubFlow:
     entry = batch_bodies.build_entry_from_body(find_recipient, request.body)
     if not batch.is_draft:
         return batch, (yield from _create_upstream_payment(batch, request, payment, entry)), entry
-    entry = yield from _add_recipient_details(entry)
     # The id is derived, so that a resumed flow gives the payment the same one again.
     entry["id"] = derive_deterministic_id("P", request.seed, batch.id)
-    yield from edit_batch(batch, request, Edit(added_entries=[entry]))
+    yield from edit_batch(batch, request, Edit([entry], [payment]))
     return batch, {"id": entry["id"]}, entry
 
 
@@ -124,20 +122,6 @@ def _find_added_payment(batch: Batch, entry: Entry) -> Payment | None:
     matches = match_payments_with_entries(new_payments, [entry], batch.currency)
     paying = [payment for payment, matched_entry in matches if matched_entry is not None]
     return next(iter([*paying, *same_recipient[-1:], *new_payments[-1:]]), None)
-
-
-def _add_recipient_details(entry: Entry) -> SubFlow:
-    """Calls GET /recipients/:id for an entry that lacks the recipient fields that listings show."""
-    if "email" in entry["recipient"]:
-        return entry
-    id_ = entry["recipient"]["id"]
-    try:
-        recipient = (yield batch_bodies.build_recipient_call(id_))["recipient"]
-    except Refused as refusal:
-        if refusal.status != 404:
-            raise
-        raise Invalid(build_invalid_field_problem("recipient.id", "names no recipient")) from None
-    return {**entry, "recipient": batch_bodies.select_listed_recipient_fields(recipient)}
 
 
 # Read

@@ -437,3 +437,53 @@ async def test_unchanged_update_does_not_block_other_changes(
         async with asyncio.timeout(2):
             await gateway_and_service.patch_batch(batch, {"payments": [build_payment(minute + 3)]})
     assert len(await gateway_and_service.load_payments(batch)) == 13
+
+
+@pytest.mark.parametrize("named_by", ["id", "email"])
+async def test_payment_added_to_a_draft_looks_like_one_that_the_service_has(
+    gateway_and_service: GatewayAndService, named_by: str
+) -> None:
+    gateway = gateway_and_service.gateway
+    batch = await gateway_and_service.create_batch(
+        {"sourceAmount": "5.00"}, {"sourceAmount": "1.00"}
+    )
+    (_, removed), path = await gateway_and_service.load_payments(batch), f"/batches/{batch}"
+    name = {"id": gateway_and_service.recipient_id, "email": "ada@example.com"}[named_by]
+    payment = {"recipient": {named_by: name}, "sourceAmount": "5.00"}
+    await request_successfully(gateway, "DELETE", f"{path}/payments/{removed['id']}")
+    await request_successfully(gateway, "POST", f"{path}/payments", payment)
+    await gateway_and_service.patch_batch(batch, {"payments": [payment]})
+    # What a quote decides, and what differs between any two payments.
+    excluded = {"exchangeRate", "fxRate", "fees", "recipientFees", "merchantFees"}
+    excluded |= {"id", "createdAt", "updatedAt"}
+    first, *others = (
+        {field: value for field, value in shown.items() if field not in excluded}
+        for shown in await gateway_and_service.load_payments(batch)
+    )
+    assert others == [first, first]
+    assert (first["memo"], first["targetCurrency"]) == ("", "USD")
+
+
+async def test_payments_to_unknown_recipients_are_refused_and_the_batch_is_started(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    gateway = gateway_and_service.gateway
+    batch = await gateway_and_service.create_batch(
+        {"sourceAmount": "5.00"}, {"sourceAmount": "1.00"}
+    )
+    removed = (await gateway_and_service.load_payments(batch))[1]["id"]
+    unknown = {"recipient": {"id": "R-0000000000000000"}, "sourceAmount": "2.00"}
+
+    async def add_unknown() -> None:
+        body = {"payments": [unknown]}
+        response = await gateway.request("PATCH", f"/v1/batches/{batch}", body)
+        assert response.status == 406, response.text
+        assert response.body["errors"][0]["field"] == "payments[0].recipient.id"
+
+    # The service has the batch, or it would become a draft; then it is one.
+    await add_unknown()
+    await gateway_and_service.patch_batch(batch, {"remove_payments": [{"id": removed}]})
+    await add_unknown()
+    await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
+    (payment,) = await gateway_and_service.load_payments(batch)
+    assert payment["sourceAmount"] == "5.00"
