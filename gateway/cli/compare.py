@@ -40,7 +40,7 @@ from gateway.compare.masking import Redactor
 from gateway.compare.report import Report, build_report, redact_api_keys, render_report_page
 from gateway.compare.requests import InputError
 from gateway.compare.rules import Rule, Rules, parse_rules
-from gateway.compare.run import Options, Run
+from gateway.compare.run import Run
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 from gateway.operator.readiness import VALUE_FREE_RULE_KINDS, KeyReadiness, load_cutover_readiness
@@ -55,12 +55,6 @@ MAX_SKIPPED = 5
 
 MAX_DIFFERENCES = 20
 """How many differences are printed; the report files contain all."""
-
-TIMEOUT_SECONDS = 30
-"""How long to wait for an answer."""
-
-CONCURRENCY = 4
-"""Steps that run concurrently, so that the comparison is no load for a service."""
 
 STANDARD_OUTPUT = Path("-")
 
@@ -138,15 +132,14 @@ def run_comparison(
     # From the environment: arguments are visible in process lists.
     keys = (_read_api_key("CONTROL_API_KEY"), _read_api_key("CANDIDATE_API_KEY"))
     redactor = Redactor(keys, show_values)
-    limits: Any = {"timeout_seconds": TIMEOUT_SECONDS, "concurrency": CONCURRENCY}
     try:
         run = Run(
             load_inputs(inputs, load_rules(rules_files)),
-            Side("control", control, keys[0], **limits),
-            Side("candidate", candidate, keys[1], **limits),
+            Side("control", control, keys[0]),
+            Side("candidate", candidate, keys[1]),
             findings=Findings(redactor),
             id_map=IdMap(has_separate_ids=ids == "paired"),
-            options=Options(allow_writes, CONCURRENCY),
+            allow_writes=allow_writes,
             run_token=secrets.token_hex(4),
             own_values=(secrets.token_hex(6), secrets.token_hex(6)),
         )

@@ -76,18 +76,10 @@ def _build_flat_location(path: Path) -> _Location:
 class Differ:
     """Compares the answers of one step. ``rule_uses`` counts differences that rules ignored."""
 
-    def __init__(
-        self,
-        rules: Rules,
-        id_map: IdMap,
-        *,
-        operation: str = "",
-        step: int = 0,
-    ) -> None:
+    def __init__(self, rules: Rules, id_map: IdMap, *, operation: str = "") -> None:
         self._rules = rules
         self._id_map = id_map
         self._operation = operation
-        self._step = step
         self._differences: list[Difference] = []
         self._texts_with_ids: list[tuple[_Location, str, str]] = []
         self.rule_uses: Counter[Rule] = Counter()
@@ -106,7 +98,7 @@ class Differ:
 
     def compare_bodies(self, control: bytes, candidate: bytes) -> list[Difference]:
         # The common case needs no decoding, unless an id in the body is paired with another one.
-        if control == candidate and self._id_map.try_pair_ids_with_themselves(control, self._step):
+        if control == candidate and self._id_map.try_pair_ids_with_themselves(control):
             return self._differences
         (control_form, control_value), (candidate_form, candidate_value) = map(
             _decode_body, (control, candidate)
@@ -211,7 +203,7 @@ class Differ:
         control_id, candidate_id = map(str, ids)
         if not (rule.any_shape or is_same_id_kind(control_id, candidate_id)):
             return False
-        if problem := self._id_map.pair(control_id, candidate_id, self._step):
+        if problem := self._id_map.pair(control_id, candidate_id):
             self._add("value", location, control, candidate, note=problem)
         else:
             self.rule_uses[rule] += control_id != candidate_id

@@ -23,6 +23,9 @@ SideName = Literal["control", "candidate"]
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """Larger bodies are not read."""
 
+TIMEOUT_SECONDS = 30
+"""How long to wait for an answer."""
+
 USER_AGENT = "payout-gateway compare"
 """By it a gateway knows these requests, whose answers get the header below."""
 
@@ -108,31 +111,30 @@ class Side:
     """Sends requests to one base URL with its API key. Ignores cookies; does not follow redirects."""
 
     def __init__(
-        self, name: SideName, url: str, api_key: str, *, timeout_seconds: float, concurrency: int
+        self, name: SideName, url: str, api_key: str, *, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
         self.name = name
         self.url = parse_base_url(url, name)
         self._api_key = api_key
         self._timeout_seconds = timeout_seconds
-        self._concurrency = concurrency
         self.durations_seconds: list[float] = []
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Self]:
-        keep_alive = aiohttp.TCPConnector(limit=self._concurrency)
         # Writes use new connections: on a reused one, a close by the server would leave it unclear
         # whether the write arrived, and it must be sent only once.
-        force_close = aiohttp.TCPConnector(limit=self._concurrency, force_close=True)
-        timeout = aiohttp.ClientTimeout(total=self._timeout_seconds)
         async with (
-            aiohttp.ClientSession(
-                connector=keep_alive, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()
-            ) as self._read_session,
-            aiohttp.ClientSession(
-                connector=force_close, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()
-            ) as self._write_session,
+            self._open_session(force_close=False) as self._read_session,
+            self._open_session(force_close=True) as self._write_session,
         ):
             yield self
+
+    def _open_session(self, *, force_close: bool) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(force_close=force_close),
+            timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
 
     async def send(self, request: OutgoingRequest) -> Answer:
         """Sends a request; raises AnswerUnavailable. Resends a read once if the connection drops."""

@@ -20,10 +20,10 @@ class IdMap:
 
     def __init__(self, *, has_separate_ids: bool = True) -> None:
         self.has_separate_ids = has_separate_ids
-        self._candidate_by_control: dict[str, tuple[str, int]] = {}
+        self._candidate_by_control: dict[str, str] = {}
         self._control_by_candidate: dict[str, str] = {}
 
-    def pair(self, control: str, candidate: str, step: int) -> str:
+    def pair(self, control: str, candidate: str) -> str:
         """Pairs two ids. Returns the problem if one is already paired with another; pairs never change."""
         if not self.has_separate_ids:
             return "" if control == candidate else "different ids"
@@ -34,24 +34,20 @@ class IdMap:
             return f"control's {_hide_other_text(control)} was paired with candidate's {_hide_other_text(str(known_candidate))}"
         if known_control not in (None, control):
             return f"candidate's {_hide_other_text(candidate)} was paired with control's {_hide_other_text(str(known_control))}"
-        self._candidate_by_control.setdefault(control, (candidate, step))
+        self._candidate_by_control[control] = candidate
         self._control_by_candidate[candidate] = control
         return ""
 
     def is_candidate_id_paired(self, candidate: str) -> bool:
         return candidate in self._control_by_candidate
 
-    def find_candidate_id(self, control: str, before_step: int | None = None) -> str | None:
-        """Returns the candidate id of a control id, if a step before ``before_step`` showed it."""
-        known = self._candidate_by_control.get(control)
-        # Ids of later steps are not used: whether they are known then depends on the timing.
-        return known[0] if known and (before_step is None or known[1] < before_step) else None
+    def find_candidate_id(self, control: str) -> str | None:
+        """Returns the candidate id of a control id, if an answer has shown it."""
+        return self._candidate_by_control.get(control)
 
-    def replace_control_ids_in_text(self, text: str, before_step: int) -> str:
+    def replace_control_ids_in_text(self, text: str) -> str:
         """Replaces the ids of control in a text by those of candidate."""
-        return ID_IN_TEXT.sub(
-            lambda match: self.find_candidate_id(match[0], before_step) or match[0], text
-        )
+        return ID_IN_TEXT.sub(lambda match: self.find_candidate_id(match[0]) or match[0], text)
 
     def are_texts_equal_except_ids(self, control: str, candidate: str) -> bool:
         """Whether two texts are equal except for ids that are paired."""
@@ -63,7 +59,7 @@ class IdMap:
             and all(map(self._can_be_same_object, control_ids, candidate_ids))
         )
 
-    def try_pair_ids_with_themselves(self, body: bytes, step: int) -> bool:
+    def try_pair_ids_with_themselves(self, body: bytes) -> bool:
         """Pairs each id of a body that both sides sent with itself.
 
         Returns False, and pairs nothing, if that contradicts an earlier pair.
@@ -76,7 +72,7 @@ class IdMap:
             return False
         # Only whole values: an id within a text may be of any object.
         for id_ in _ID_VALUE.findall(text):
-            self.pair(id_, id_, step)
+            self.pair(id_, id_)
         return True
 
     def _can_be_same_object(self, control: str, candidate: str) -> bool:
@@ -91,7 +87,7 @@ class IdMap:
     @property
     def different_pair_count(self) -> int:
         return sum(
-            control != candidate for control, (candidate, _) in self._candidate_by_control.items()
+            control != candidate for control, candidate in self._candidate_by_control.items()
         )
 
 

@@ -57,7 +57,7 @@ def build_report(run: Run) -> Report:
             }
             for input_file in run.inputs
         ],
-        "writes": "sent" if run.options.allow_writes else "not sent",
+        "writes": "sent" if run.allow_writes else "not sent",
         "values": "shown" if findings.redactor.is_unmasked else "masked",
         "counts": counts,
         "operations": _build_operation_entries(findings),
@@ -121,7 +121,7 @@ def _build_remarks(run: Run, counts: Mapping[str, int]) -> Iterator[str]:
     for input_file in run.inputs:
         for reason, count in input_file.omitted_counts.items():
             yield f"Left out of {input_file.name}: {_format_count(count, 'entry', 'entries')}, {reason}."
-    if run.id_map.different_pair_count and not run.options.allow_writes:
+    if run.id_map.different_pair_count and not run.allow_writes:
         yield (
             f"{_format_count(run.id_map.different_pair_count, 'id')} of {run.id_map.count} differ between "
             "the two sides. Import them (ids import) if clients stored ids of control; "
@@ -207,7 +207,7 @@ def _build_side_entry(side: Side) -> dict[str, Any]:
 
 
 def _build_rule_entries(run: Run, rule_sets: list[Rules]) -> list[dict[str, Any]]:
-    if not run.options.allow_writes:
+    if not run.allow_writes:
         rule_sets = [rules.rules_for_runs_without_writes for rules in rule_sets]
     # A dict keeps the order of rules and drops those that several steps share.
     return [

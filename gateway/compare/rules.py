@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Context, Decimal
-from functools import cache, cached_property
-from importlib.resources import files
+from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model
@@ -158,18 +157,49 @@ _RulesDocument = create_model(
 """The content of a rules file, or the ``rules`` of a scenario."""
 
 
-@cache
-def _load_built_in_rules() -> Rules:
-    text = files("gateway.compare").joinpath("built_in_rules.toml").read_text(encoding="utf-8")
-    return parse_rules(text, BUILT_IN)
+_OWN_LOG = "each service logs the requests that it receives itself"
+_EARLIER_REQUESTS = "depends on earlier requests to that side"
+_REQUEST_TIME = "depends on the time of the request, which is not the same on both sides"
+_WRITE_TIME = "with writes, the two sides create their objects at slightly different times"
+_OWN_ID = "each side has its own ids; they are paired and must stay paired"
+
+_MINUTE = Decimal(60)
+
+BUILT_IN_RULES: tuple[Rule, ...] = (
+    *(
+        IgnoreRule(path=path, operation="read_recipient_logs", reason=_OWN_LOG)
+        for path in ("activities", "meta.records", "meta.pages")
+    ),
+    AddedRule(path="@header.ratelimit-*", reason="not in the legacy document; the gateway adds it"),
+    *(
+        PresentRule(path=f"@header.{name}", reason=_EARLIER_REQUESTS)
+        for name in ("ratelimit-remaining", "ratelimit-reset", "retry-after")
+    ),
+    *(
+        TimeRule(path=f"**.{name}", seconds=_MINUTE, reason=_REQUEST_TIME)
+        for name in ("serverTime", "quoteExpiredAt")
+    ),
+    *(
+        TimeRule(path=f"**.{name}", seconds=_MINUTE, with_writes_only=True, reason=_WRITE_TIME)
+        for name in ("createdAt", "updatedAt", "sentAt", "completedAt", "processedAt", "checkedAt")
+    ),
+    *(
+        IdRule(path=f"**.{name}", any_shape=False, reason=_OWN_ID)
+        for name in ("id", "recipientId", "batchId", "paymentId")
+    ),
+)
+"""The rules that apply to every comparison; those of files are added to them."""
+
+# Clients depend on them.
+COMPARED_HEADERS = ("content-type", "access-control-allow-origin", "retry-after", "ratelimit-*")
 
 
 @dataclass(frozen=True)
 class Rules:
     """Rules in order: of two rules of one kind for a path, the later one applies."""
 
-    rules: tuple[Rule, ...] = field(default_factory=lambda: _load_built_in_rules().rules)
-    headers: tuple[str, ...] = field(default_factory=lambda: _load_built_in_rules().headers)
+    rules: tuple[Rule, ...] = BUILT_IN_RULES
+    headers: tuple[str, ...] = COMPARED_HEADERS
     """Headers that are compared; a final ``*`` stands for the rest of a name."""
     # Every value of every answer looks up its rules, but there are few distinct paths.
     _cache: dict[tuple[str, str], Mapping[str, Rule]] = field(

@@ -1,14 +1,14 @@
 """Runs a comparison: sends each step to both sides and compares the answers in order.
 
-The two requests of a step are sent in parallel. Steps overlap unless one must wait for another
-(``steps.iter_prerequisite_counts``). Answers are compared in order of the steps, which makes runs repeatable.
+The two requests of a step are sent in parallel: data that changes between them would look like a
+difference. Steps are sent one after the other, so that runs are repeatable and are no load for a
+service.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -40,12 +40,8 @@ from gateway.compare.steps import (
     Template,
     encode_in_json,
     encode_in_target,
-    iter_prerequisite_counts,
 )
 from gateway.compare.strict_json import InvalidJson, loads_strict
-
-QUEUED_PER_SLOT = 4
-"""Steps queued per concurrent request, so that one slow answer does not delay the others."""
 
 POLL_SECONDS = 0.5
 """Interval between two attempts of a read with a wait condition."""
@@ -58,12 +54,6 @@ ANSWERED_BY_CONTROL = (
 
 class ComparisonStopped(Exception):
     """The comparison cannot continue; the message is the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    allow_writes: bool = False
-    concurrency: int = 4
 
 
 @dataclass(slots=True)
@@ -84,14 +74,14 @@ class _Answers:
 
 @dataclass(slots=True)
 class Run:
-    """A comparison: its inputs, sides, options, and results."""
+    """A comparison: its inputs, its sides, whether it sends writes, and its results."""
 
     inputs: Sequence[Input]
     control: Side
     candidate: Side
     findings: Findings
     id_map: IdMap
-    options: Options
+    allow_writes: bool
     run_token: str
     """Value of ``${run}``."""
     own_values: tuple[str, str]
@@ -111,9 +101,10 @@ class Run:
                 await stack.enter_async_context(side.open())
             try:
                 await self._check_connections()
-                await self._run_steps(
-                    [step for input_file in self.inputs for step in input_file.steps]
-                )
+                steps = [step for input_file in self.inputs for step in input_file.steps]
+                for index, step in enumerate(steps):
+                    await self._run_step(step)
+                    self.progress(index + 1, len(steps))
             except ComparisonStopped as stopped:
                 self.stop_reason = str(stopped)
         self.seconds = time.monotonic() - started
@@ -128,37 +119,24 @@ class Run:
                     f"{side.name} at {side.url} cannot be reached: {error}"
                 ) from None
 
-    async def _run_steps(self, steps: list[Step]) -> None:
-        semaphore = asyncio.Semaphore(self.options.concurrency)
-        running: deque[tuple[int, asyncio.Task[_Answers | NotCompared]]] = deque()
-        try:
-            for index, (step, prerequisites) in enumerate(
-                zip(steps, iter_prerequisite_counts(steps), strict=True)
-            ):
-                # Recorded in the order of the steps: a later step may need what an earlier one
-                # captures, and two runs must report the same.
-                while running and (
-                    running[0][0] < prerequisites
-                    or len(running) >= QUEUED_PER_SLOT * self.options.concurrency
-                ):
-                    await self._await_and_compare_step(steps, *running.popleft())
-                task = asyncio.create_task(self._send_step(semaphore, step, prerequisites))
-                running.append((index, task))
-            while running:
-                await self._await_and_compare_step(steps, *running.popleft())
-        finally:
-            # If the run ends early, no request may outlive the sessions that it uses.
-            await _cancel_tasks([task for _, task in running])
+    async def _run_step(self, step: Step) -> None:
+        result = await self._send_step(step)
+        if isinstance(result, _Answers) and _is_answer_of_control(result.candidate):
+            result = self._build_not_compared(step, ANSWERED_BY_CONTROL)
+        if isinstance(result, NotCompared):
+            self._record_not_compared(step, result)
+        else:
+            self._check_api_key(step, result)
+            self._compare_answers(step, result)
+            self._capture_values(step, result)
 
     # Requests
 
-    async def _send_step(
-        self, semaphore: asyncio.Semaphore, step: Step, prerequisites: int
-    ) -> _Answers | NotCompared:
+    async def _send_step(self, step: Step) -> _Answers | NotCompared:
         captured = self._find_or_create_captured_values(step)
         if missing := sorted(step.placeholder_names & captured.missing.keys()):
             return self._build_not_compared(step, *captured.missing[missing[0]])
-        if not step.is_read and not self.options.allow_writes:
+        if not step.is_read and not self.allow_writes:
             return self._build_not_compared(
                 step, "a write; --allow-writes sends writes", is_write_withheld=True
             )
@@ -168,16 +146,14 @@ class Run:
         candidate = self._build_request(
             step,
             {OWN_VARIABLE: self.own_values[1], **captured.candidate},
-            lambda text: self.id_map.replace_control_ids_in_text(text, prerequisites),
+            self.id_map.replace_control_ids_in_text,
         )
-        async with semaphore:
-            # In parallel: data that changes between the two requests would look like a difference.
-            results = await asyncio.gather(
-                self._send_until_condition_met(self.control, control, step),
-                self._send_until_condition_met(self.candidate, candidate, step),
-            )
-            if isinstance(results[0], Answer) and isinstance(results[1], Answer):
-                return _Answers(results[0], results[1])
+        results = await asyncio.gather(
+            self._send_until_condition_met(self.control, control, step),
+            self._send_until_condition_met(self.candidate, candidate, step),
+        )
+        if isinstance(results[0], Answer) and isinstance(results[1], Answer):
+            return _Answers(results[0], results[1])
         failures = zip((self.control, self.candidate), results, strict=True)
         reasons = [f"{side.name}: {result}" for side, result in failures if isinstance(result, str)]
         return self._build_not_compared(step, "; ".join(reasons))
@@ -221,27 +197,9 @@ class Run:
 
     # Comparison
 
-    async def _await_and_compare_step(
-        self, steps: list[Step], index: int, task: asyncio.Task[_Answers | NotCompared]
-    ) -> None:
-        step, result = steps[index], await task
-        if isinstance(result, _Answers) and _is_answer_of_control(result.candidate):
-            result = self._build_not_compared(step, ANSWERED_BY_CONTROL)
-        if isinstance(result, NotCompared):
-            self._record_not_compared(step, result)
-        else:
-            self._check_api_key(step, result)
-            self._compare_answers(step, index, result)
-            self._capture_values(step, result)
-        self.progress(index + 1, len(steps))
-
-    def _compare_answers(self, step: Step, index: int, answers: _Answers) -> None:
-        differ = Differ(
-            step.rules if self.options.allow_writes else step.rules.rules_for_runs_without_writes,
-            self.id_map,
-            operation=step.operation.name,
-            step=index,
-        )
+    def _compare_answers(self, step: Step, answers: _Answers) -> None:
+        rules = step.rules if self.allow_writes else step.rules.rules_for_runs_without_writes
+        differ = Differ(rules, self.id_map, operation=step.operation.name)
         # Candidate's own text is replaced by control's, so that the two count as equal.
         control_own, candidate_own = (own_value.encode() for own_value in self.own_values)
         candidate = replace(
@@ -340,12 +298,6 @@ def _format_placeholder(placeholder: Placeholder) -> str:
 
 def _is_answer_of_control(answer: Answer) -> bool:
     return answer.headers.get(ANSWERED_BY_HEADER.lower()) == LEGACY_SERVICE
-
-
-async def _cancel_tasks(tasks: list[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Captor:

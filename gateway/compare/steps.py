@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote
 
 from gateway.compare.paths import Path
-from gateway.compare.requests import (
-    ID_IN_TEXT,
-    READ_METHODS,
-    RequestedOperation,
-    identify_operation,
-)
+from gateway.compare.requests import READ_METHODS, RequestedOperation, identify_operation
 from gateway.compare.rules import Rules
 from gateway.compare.strict_json import Number
 
@@ -55,10 +50,6 @@ class Template:
     @property
     def placeholder_names(self) -> set[str]:
         return {part.name for part in self.parts if isinstance(part, Placeholder)}
-
-    @property
-    def has_ids(self) -> bool:
-        return any(isinstance(part, str) and ID_IN_TEXT.search(part) for part in self.parts)
 
     def fill(
         self,
@@ -136,15 +127,8 @@ class Step:
 
     @property
     def placeholder_names(self) -> set[str]:
-        return {name for template in self._templates for name in template.placeholder_names}
-
-    @property
-    def has_ids(self) -> bool:
-        return any(template.has_ids for template in self._templates)
-
-    @property
-    def _templates(self) -> tuple[Template, ...]:
-        return (self.target, *((self.body,) if self.body else ()))
+        names = self.target.placeholder_names
+        return names | self.body.placeholder_names if self.body else names
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,30 +140,3 @@ class Input:
     steps: tuple[Step, ...]
     title: str = ""
     omitted_counts: Mapping[str, int] = field(default_factory=dict)
-
-
-def iter_prerequisite_counts(steps: list[Step]) -> Iterator[int]:
-    """Yields for each step how many of the steps before it must be compared before it is sent.
-
-    A write waits for all steps before it, and all later steps wait for it. A read with ids in it waits
-    for the answers that may show candidate's ids: all earlier ones, except those of the directly
-    preceding steps of the same operation. Other reads wait only for values that they capture.
-    """
-    after_write = operation_start = 0
-    captured_at: dict[str, int] = {}
-    for index, step in enumerate(steps):
-        if index and step.operation != steps[index - 1].operation:
-            operation_start = index
-        capture_positions = [
-            captured_at[name] for name in step.placeholder_names if name in captured_at
-        ]
-        yield max(
-            index if not step.is_read else after_write,
-            operation_start if step.has_ids else 0,
-            *capture_positions,
-            0,
-        )
-        captured_at |= dict.fromkeys(step.captures, index + 1)
-        if not step.is_read:
-            # A later read might see the write or not, differently on each side.
-            after_write = index + 1

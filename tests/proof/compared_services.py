@@ -132,7 +132,7 @@ class ComparedServices:
             service.credentials.clear()
             service.add_credentials(key)
         sides = [
-            Side(name, url, key.api_key, timeout_seconds=self.seconds, concurrency=1)  # type: ignore[arg-type]
+            Side(name, url, key.api_key, timeout_seconds=self.seconds)  # type: ignore[arg-type]
             for name, url in (("control", self.control), ("candidate", self.candidate))
         ]
         async with sides[0].open() as control, sides[1].open() as candidate:
@@ -145,7 +145,7 @@ class ComparedServices:
             for number, request in enumerate(requests):
                 if request.method == AT_THE_SERVICE:
                     run.apply_event(request, self.services, key.merchant, number)
-                elif differences := await run.request(request, number):
+                elif differences := await run.request(request):
                     return differences
         if self.recorded_responses is not None:
             self.recorded_responses[id(requests)] = run.answers
@@ -166,19 +166,19 @@ class _SequenceRun:
     """Each recipient as control showed it."""
     batch_of: dict[str, str] = field(default_factory=dict)
 
-    async def request(self, request: ProofRequest, number: int) -> list[UnexplainedDifference]:
+    async def request(self, request: ProofRequest) -> list[UnexplainedDifference]:
         target, body = self._fill_ids(request)
         control_answer = await self._fetch_control(_build_sent_request(request, target, body))
         candidate_answer = await self.candidate.send(
             _build_sent_request(
                 request,
-                self.id_map.replace_control_ids_in_text(target, number),
-                body and self.id_map.replace_control_ids_in_text(body, number),
+                self.id_map.replace_control_ids_in_text(target),
+                body and self.id_map.replace_control_ids_in_text(body),
             )
         )
         operation = identify_operation(request.method, target).name or request.path
         rules = RULES if self.recorded_answers is None else REPLAY_RULES
-        differ = Differ(rules, self.id_map, operation=operation, step=number)
+        differ = Differ(rules, self.id_map, operation=operation)
         differences = [
             *differ.compare_answers(control_answer, candidate_answer),
             *_list_too_long(candidate_answer),
@@ -216,7 +216,7 @@ class _SequenceRun:
     ) -> None:
         """Applies an event that no request causes but clients see to both services."""
         target, _ = self._fill_ids(request)
-        both = (target, self.id_map.replace_control_ids_in_text(target, number))
+        both = (target, self.id_map.replace_control_ids_in_text(target))
         for service, event_text in zip(services, both, strict=True):
             if self.recorded_answers is not None and service is services[0]:
                 continue  # it was applied when control's responses were recorded

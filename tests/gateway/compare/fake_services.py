@@ -19,7 +19,7 @@ from gateway.compare.inputs import parse_input
 from gateway.compare.masking import Redactor
 from gateway.compare.report import Report, build_report, redact_api_keys
 from gateway.compare.rules import Rules
-from gateway.compare.run import Options, Run
+from gateway.compare.run import Run
 
 CONTROL_KEY, CANDIDATE_KEY = "the-key-of-control", "the-key-of-candidate"
 
@@ -159,32 +159,19 @@ async def build_comparison_report(
     seconds: float = 5,
     examples: int = 5,
     keys: tuple[str, str] = (CONTROL_KEY, CANDIDATE_KEY),
-    **options: Any,
+    allow_writes: bool = False,
 ) -> Report:
-    parsed_options = Options(**options)
     redactor = Redactor(keys, show_values)
     comparison_run = Run(
         [
             parse_input(text, f"input {number}", rules or Rules())
             for number, text in enumerate(inputs, start=1)
         ],
-        Side(
-            "control",
-            urls[0],
-            keys[0],
-            timeout_seconds=seconds,
-            concurrency=parsed_options.concurrency,
-        ),
-        Side(
-            "candidate",
-            urls[1],
-            keys[1],
-            timeout_seconds=seconds,
-            concurrency=parsed_options.concurrency,
-        ),
+        Side("control", urls[0], keys[0], timeout_seconds=seconds),
+        Side("candidate", urls[1], keys[1], timeout_seconds=seconds),
         Findings(redactor, examples),
         IdMap(has_separate_ids=ids == "paired"),
-        parsed_options,
+        allow_writes,
         run_token="token",
         own_values=("0123456789ab", "ba9876543210"),
     )

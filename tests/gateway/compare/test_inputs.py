@@ -11,7 +11,7 @@ import pytest
 from gateway.compare.inputs import load_inputs, parse_input
 from gateway.compare.requests import InputError
 from gateway.compare.rules import Rules, parse_rules
-from gateway.compare.steps import Input, iter_prerequisite_counts
+from gateway.compare.steps import Input
 from tests.gateway.compare.fake_services import EXAMPLES, build_har
 
 
@@ -207,31 +207,6 @@ def test_id_from_recorded_answer_is_captured() -> None:
     assert captured_paths == {"B-1": ("batch", "id"), "P-2": ("batch", "payments", 1, "id")}
     assert parsed_input.steps[1].placeholder_names == {"B-1", "P-2"}
     assert parsed_input.steps[3].placeholder_names == set(), "the client itself named it R-1"
-
-
-# Order
-
-
-def test_steps_wait_only_for_their_dependencies() -> None:
-    steps = parse_text(
-        """
-        GET /v1/recipients?page=1
-        GET /v1/recipients?page=2
-        GET /v1/recipients/R-1
-        GET /v1/recipients/R-2
-        GET /v1/profile/balances
-        GET /v1/batches/B-1
-        """
-    ).steps
-    assert [*iter_prerequisite_counts([*steps])] == [0, 0, 2, 2, 0, 5]
-
-
-def test_write_waits_for_all_steps_and_all_steps_wait_for_it() -> None:
-    scenario = "\n".join(
-        f'[[steps]]\nrequest = "{line}"'
-        for line in ("GET /v1/batches", "POST /v1/batches", "GET /v1/batches", "GET /v1/batches")
-    )
-    assert [*iter_prerequisite_counts([*parse_text(scenario).steps])] == [0, 1, 2, 2]
 
 
 # Rules
