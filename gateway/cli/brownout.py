@@ -20,8 +20,8 @@ from gateway.cli.options import (
 )
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
+from gateway.operator import ActionRefused
 from gateway.operator.interruptions import (
-    InvalidWindow,
     create_window,
     describe_window_scope,
     describe_window_state,
@@ -116,20 +116,17 @@ def schedule_brownout(
 
     now = datetime.now(UTC)
     period = (begins_at or now).astimezone(UTC), ends_at.astimezone(UTC)
-    try:
-        operation_names = expand_operation_names(operations)
-        window = create_window(now, period, merchant, key, operation_names)
-        # After the window is built, so that an invalid option fails without a question.
-        if not dry_run:
-            scope = _describe_scope(window) or " of every key"
-            question = f"Refuse requests{scope} from {' to '.join(map(format_time, period))}?"
-            require_confirmation_if_interactive(question, yes=yes)
-        saved_window, affected = run_with_store(settings, save_window)
-    except InvalidWindow as error:
-        # The message begins with the name of the option, without the dashes.
-        raise CommandError(f"--{error}") from None
-    effect = "Would refuse" if dry_run else f"Brownout {saved_window.id} refuses"
     span = " to ".join(map(format_time, period))
+    try:
+        window = create_window(now, period, merchant, key, expand_operation_names(operations))
+    except ActionRefused as error:
+        raise CommandError(str(error)) from None
+    # After the window is built, so that an invalid option fails without a question.
+    if not dry_run:
+        scope = _describe_scope(window) or " of every key"
+        require_confirmation_if_interactive(f"Refuse requests{scope} from {span}?", yes=yes)
+    saved_window, affected = run_with_store(settings, save_window)
+    effect = "Would refuse" if dry_run else f"Brownout {saved_window.id} refuses"
     click.echo(f"{effect} requests{_describe_scope(saved_window)} from {span}.")
     if not affected:
         click.echo("No affected request was made in the last seven days.")

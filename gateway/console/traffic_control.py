@@ -1,32 +1,38 @@
-"""The traffic control page: freezes, brownouts and modes, confirmations, and the audit log."""
+"""The traffic control page: freezes, brownouts and modes, and the audit log.
+
+In an emergency, writes can be frozen here. Brownouts and modes are planned, and changed by commands.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 
 import structlog
 from aiohttp import web
 
 from gateway.auth.key_rows import load_listed_keys
-from gateway.console.actions import (
-    ACTIONS,
-    DURATION_MINUTES,
-    ENVIRONMENTS,
-    REFUSALS,
-    execute_action,
-    plan_action,
-)
 from gateway.console.pages import Page, redirect_see_other
+from gateway.operator import ActionRefused
 from gateway.operator.interruptions import (
     describe_window_scope,
     describe_window_state,
-    list_operation_names_by_group,
     load_freezes_and_audit_events,
+    resolve_freeze_scope,
 )
 from gateway.operator.mode_switches import load_switch_status
-from gateway.storage.audit_log import attribute_events_to_operator, list_audit_events
+from gateway.operator.usage import group_usage_by_key
+from gateway.storage import Store, Tenant
+from gateway.storage.audit_log import (
+    attribute_events_to_operator,
+    describe_scope,
+    is_tenant_in_scope,
+    list_audit_events,
+)
 from gateway.storage.brownout_rows import list_brownouts
-from gateway.storage.mode_rows import GROUPS, MODES
+from gateway.storage.freezes import freeze_writes, unfreeze_writes
+from gateway.storage.request_counts import load_usage_summaries
 
 log = structlog.get_logger()
 
@@ -36,10 +42,48 @@ MAX_AUDIT_ENTRIES = 30
 MAX_BROWNOUTS = 20
 MAX_AFFECTED = 50
 
-FIELDS = frozenset(
-    ["do", "merchant", "environment", "key", "group", "mode", "minutes", "operation", "id"]
-)
+USAGE_PERIOD = timedelta(days=7)
+
+ENVIRONMENTS = ("live", "sandbox")
+
+FREEZE, UNFREEZE = "freeze", "unfreeze"
+
+FIELDS = ("do", "merchant", "environment")
 """The fields of the forms, which the form of a confirmation repeats."""
+
+EVERYTHING = "*"
+"""Chosen in a form for every merchant or environment; nothing is chosen at first."""
+
+EFFECTS = {
+    FREEZE: (
+        (
+            "From your confirmation on, every running gateway answers writes (creates, changes, "
+            "deletions and starts) with 500, a message that says so, and Retry-After."
+        ),
+        "Reads continue. Writes in progress that take several calls are finished, except starts.",
+    ),
+    UNFREEZE: (
+        "Writes are accepted again immediately.",
+        "Only this freeze ends: merchants that another freeze covers stay frozen.",
+    ),
+}
+
+Fields = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A freeze, or the end of one, to confirm. ``rows`` are the affected keys.
+
+    ``execute`` returns False if another operator has done the same meanwhile.
+    """
+
+    title: str
+    effects: Sequence[str]
+    button: str
+    rows: Sequence[Sequence[str]]
+    execute: Callable[[], Awaitable[bool]]
+    is_freeze: bool
 
 
 class TrafficControlPage(Page):
@@ -58,16 +102,10 @@ class TrafficControlPage(Page):
             request,
             "switches",
             # Only whether it is a known name: no text of the page may come from a link.
-            done=request.query.get("done") in ACTIONS,
-            keys=keys,
+            done=request.query.get("done") in EFFECTS,
             merchants=sorted({key.merchant for key in keys}),
             environments=ENVIRONMENTS,
-            groups=GROUPS,
-            modes=MODES,
-            minutes=DURATION_MINUTES,
-            rooms=list_operation_names_by_group(),
             brownouts=brownouts[:MAX_BROWNOUTS],
-            open_brownouts=[row for row in brownouts if row[1] in ("under way", "to come")],
             frozen=frozen,
             switched=switched,
             acts=audit_entries[:MAX_AUDIT_ENTRIES],
@@ -76,29 +114,76 @@ class TrafficControlPage(Page):
     async def confirm(self, request: web.Request) -> web.StreamResponse:
         """Shows the effect of an action and asks for confirmation; changes nothing."""
         try:
-            plan = await plan_action(self._dependencies, request.query)
-        except REFUSALS as error:
-            return self._render_refusal(request, error)
+            plan = await plan_action(self._store, request.query)
+        except ActionRefused as error:
+            return self._render_refusal(request, str(error))
         return self._pages.render_page(
             request,
             "confirm",
             plan=plan,
-            fields={name: value for name, value in request.query.items() if name in FIELDS},
+            fields={name: request.query[name] for name in FIELDS},
             max_rows=MAX_AFFECTED,
         )
 
-    async def execute(self, request: web.Request, fields: Mapping[str, str]) -> web.StreamResponse:
+    async def execute(self, request: web.Request, fields: Fields) -> web.StreamResponse:
         client_address = self._pages.find_client_address(request)
         try:
-            # Operators share one token, so the audit log can only name the address.
-            with attribute_events_to_operator(f"console, from {client_address}"):
-                plan = await execute_action(self._dependencies, fields)
-        except REFUSALS as error:
-            return self._render_refusal(request, error)
+            # Planned again, because keys may have changed.
+            plan = await plan_action(self._store, fields)
+        except ActionRefused as error:
+            return self._render_refusal(request, str(error))
+        # Operators share one token, so the audit log can only name the address.
+        with attribute_events_to_operator(f"console, from {client_address}"):
+            is_changed = await plan.execute()
+        if not is_changed:
+            return self._render_refusal(request, "Nothing changed: it is so already.")
         # A warning, because it changes what clients get; the audit log has it too.
         log.warning("console_change", change=plan.title, **{"client.address": client_address})
         return redirect_see_other(f"{PATH}?done={fields['do']}")
 
-    def _render_refusal(self, request: web.Request, error: Exception) -> web.StreamResponse:
+    def _render_refusal(self, request: web.Request, reason: str) -> web.StreamResponse:
         link = PATH, "Back to traffic control"
-        return self._pages.render_message(request, 409, "Nothing was changed", str(error), link)
+        return self._pages.render_message(request, 409, "Nothing was changed", reason, link)
+
+
+async def plan_action(store: Store, fields: Fields) -> Plan:
+    """Plans the action of a form. Raises ActionRefused, with a message that is shown on a page."""
+    action = fields.get("do", "")
+    if action not in EFFECTS:
+        raise ActionRefused("There is no such action.")
+    environment = _require_choice(fields, "environment")
+    if environment not in ("", *ENVIRONMENTS):
+        raise ActionRefused("There is no such environment.")
+    scope = await resolve_freeze_scope(store, _require_choice(fields, "merchant"), environment)
+    is_freeze = action == FREEZE
+    change = freeze_writes if is_freeze else unfreeze_writes
+    return Plan(
+        f"{'Freeze writes' if is_freeze else 'End the freeze'} of {describe_scope(scope)}",
+        EFFECTS[action],
+        action.title(),
+        await _load_affected_key_rows(store, scope),
+        lambda: change(store, scope),
+        is_freeze,
+    )
+
+
+def _require_choice(fields: Fields, name: str) -> str:
+    """Returns the chosen value, empty for everything. Raises ActionRefused without a choice."""
+    if not (value := fields.get(name, "")):
+        raise ActionRefused(f"Choose the {name}.")
+    return "" if value == EVERYTHING else value
+
+
+async def _load_affected_key_rows(store: Store, scope: Tenant) -> list[list[str]]:
+    """Lists the affected keys, the most used first."""
+    since = (store.clock() - USAGE_PERIOD).date()
+    requests_by_key = {
+        (usage.owner, usage.key): usage.requests
+        for usage in group_usage_by_key(await load_usage_summaries(store, since))
+    }
+    keys = sorted(
+        (-requests_by_key.get((key.tenant, key.name), 0), key.tenant, key.name)
+        for key in await load_listed_keys(store)
+        if key.revoked_at is None and is_tenant_in_scope(scope, key.tenant)
+    )
+    return [[*owner, name, f"{-requests:,}"] for requests, owner, name in keys]

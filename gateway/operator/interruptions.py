@@ -43,31 +43,23 @@ async def load_freezes_and_audit_events(store: Store) -> tuple[list[Freeze], lis
 USAGE_PERIOD = timedelta(days=7)
 
 
-class InvalidWindow(Exception):
-    """A window cannot be created. The message is one line that starts with the option at fault."""
-
-
 def expand_operation_names(names_or_groups: Iterable[str]) -> tuple[str, ...]:
-    """Replaces each group by the names of its operations. Raises InvalidWindow."""
-    groups = list_operation_names_by_group()
-    all_names = {operation.name for operation in (*OPERATIONS, *UNLISTED)}
+    """Replaces each group by the names of its operations. Raises ActionRefused."""
+    # An operation's group is the module of its flow.
+    group_by_name = {
+        operation.name: operation.flow.__module__.rpartition(".")[2]
+        for operation in (*OPERATIONS, *UNLISTED)
+    }
     expanded: dict[str, None] = {}
     for name_or_group in names_or_groups:
-        names = groups.get(name_or_group) or [name for name in all_names if name == name_or_group]
-        if not names:
-            raise InvalidWindow(
-                f"operation {name_or_group}: not an operation, nor a group: {', '.join(groups)}"
+        names = [name for name, group in group_by_name.items() if group == name_or_group]
+        if not names and name_or_group not in group_by_name:
+            groups = ", ".join(dict.fromkeys(group_by_name.values()))
+            raise ActionRefused(
+                f"--operation {name_or_group}: not an operation, nor a group: {groups}"
             )
-        expanded |= dict.fromkeys(names)
+        expanded |= dict.fromkeys(names or [name_or_group])
     return tuple(expanded)
-
-
-def list_operation_names_by_group() -> dict[str, list[str]]:
-    """Returns operation names by group, which is the flow's module."""
-    groups: dict[str, list[str]] = {}
-    for operation in (*OPERATIONS, *UNLISTED):
-        groups.setdefault(operation.flow.__module__.rpartition(".")[2], []).append(operation.name)
-    return groups
 
 
 def create_window(
@@ -77,14 +69,14 @@ def create_window(
     key: str,
     operations: tuple[str, ...],
 ) -> Brownout:
-    """Creates a window that has not ended; raises InvalidWindow.
+    """Creates a window that has not ended; raises ActionRefused.
 
     ``resolve_window_key`` checks merchant and key.
     """
     begins_at, ends_at = span
     # A window in the past would never take effect, and nobody would notice.
     if ends_at <= max(begins_at, now):
-        raise InvalidWindow("until: the window would end before it starts")
+        raise ActionRefused("--until: the window would end before it starts")
     return build_brownout_with_new_id(
         begins_at=begins_at, ends_at=ends_at, merchant=merchant, key=key, operations=operations
     )
@@ -93,11 +85,13 @@ def create_window(
 def resolve_window_key(window: Brownout, keys: Iterable[ListedKey]) -> Brownout:
     """Returns the window with the key's full name and, if only one has such a key, its merchant.
 
-    Raises InvalidWindow if no key matches, because the window would affect no request.
+    Raises ActionRefused if no key matches, because the window would affect no request.
     """
     merchant_keys = [key for key in keys if window.merchant in ("", key.merchant)]
     if window.merchant and not merchant_keys:
-        raise InvalidWindow("merchant: no merchant has this name; `keys list` shows the merchants")
+        raise ActionRefused(
+            "--merchant: no merchant has this name; `keys list` shows the merchants"
+        )
     if not window.key:
         return window
     matches = find_keys_by_name_or_prefix(merchant_keys, window.key)
@@ -105,7 +99,7 @@ def resolve_window_key(window: Brownout, keys: Iterable[ListedKey]) -> Brownout:
     names, merchants = {key.name for key in matches}, {key.merchant for key in matches}
     if len(names) != 1:
         match_count = "several keys" if names else "no key"
-        raise InvalidWindow(f"key: matches {match_count}; `keys list` shows the names")
+        raise ActionRefused(f"--key: matches {match_count}; `keys list` shows the names")
     merchant = merchants.pop() if len(merchants) == 1 else window.merchant
     return replace(window, key=names.pop(), merchant=merchant)
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from gateway.storage import Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
-from gateway.storage.brownout_rows import Brownout, list_brownouts
+from gateway.storage.brownout_rows import build_brownout_with_new_id, insert_brownout
 from gateway.storage.freezes import list_freezes
-from gateway.storage.mode_rows import list_mode_switches
+from gateway.storage.mode_rows import set_mode
 from tests.console import ConsoleClient, ConsoleUnderTest
 from tests.gateway.console.test_pages import read_page_text
-from tests.operator_commands import wait_until_async
 from tests.payouts import create_recipient
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -55,73 +56,28 @@ async def test_freeze_stops_writes_and_unfreeze_resumes_them(
     assert (await console_client.post("/switches", {**fields, "do": "unfreeze"})).status == 303
     async with open_store(console.gateway.settings.state) as store:
         assert await list_freezes(store) == []
+        assert (await list_audit_events(store))[-1].actor == "console, from 127.0.0.1"
     await create_recipient(console.gateway, "bob")
 
 
-async def test_mode_is_switched_for_a_key_and_a_group(
+async def test_brownouts_and_modes_are_listed_with_the_audit_log(
     console: ConsoleUnderTest, console_client: ConsoleClient
 ) -> None:
-    query = "do=mode&merchant=&key=demo-sandbox&group=balances&mode=forward"
-    confirmation_page = await read_confirmation_page(console_client, query)
-    assert "Switch balances of demo sandbox, key demo-sandbox to forward?" in confirmation_page
-    assert "Requests are passed unchanged to the legacy service" in confirmation_page
-    fields = dict(part.split("=") for part in query.split("&"))
-    assert (await console_client.post("/switches", fields)).status == 303
     async with open_store(console.gateway.settings.state) as store:
-        (switch,) = await list_mode_switches(store)
-        assert (switch.tenant, switch.key) == (Tenant("demo", "sandbox"), "demo-sandbox")
-        assert (switch.group, switch.mode) == ("balances", "forward")
-        assert (await list_audit_events(store))[-1].actor == "console, from 127.0.0.1"
-    mode_form = {"do": "mode", "merchant": "demo", "key": "", "group": "", "mode": "translate"}
-    assert "had their own mode" in await read_confirmation_page(
-        console_client, "do=mode&merchant=demo&group=&mode=translate"
-    )
-    assert (await console_client.post("/switches", mode_form)).status == 303
-    async with open_store(console.gateway.settings.state) as store:
-        assert {
-            (mode_switch.key, mode_switch.mode) for mode_switch in await list_mode_switches(store)
-        } == {("", "translate")}
-
-
-async def load_brownouts(console: ConsoleUnderTest) -> list[Brownout]:
-    async with open_store(console.gateway.settings.state) as store:
-        return await list_brownouts(store)
-
-
-async def test_brownout_is_started_and_cancelled(
-    console: ConsoleUnderTest, console_client: ConsoleClient
-) -> None:
-    query = "do=brownout&minutes=15&merchant=*&key=demo-sandbox&operation=balances"
-    assert "read_balances" in await read_confirmation_page(console_client, query)
-    fields = dict(part.split("=") for part in query.split("&"))
-    assert (await console_client.post("/switches", fields)).status == 303
-    (open_brownout,) = await load_brownouts(console)
-    assert (open_brownout.key, open_brownout.ended) == ("demo-sandbox", False)
-    assert 890 < (open_brownout.ends_at - open_brownout.begins_at).total_seconds() <= 900
-
-    async def is_met() -> bool:
-        return (await console.gateway.request("GET", "/v1/profile/balances")).status == 403
-
-    await wait_until_async(is_met)
-    assert "under way" in await read_confirmation_page(
-        console_client, f"do=brownout-off&id={open_brownout.id}"
-    )
-    assert (
-        await console_client.post("/switches", {"do": "brownout-off", "id": open_brownout.id})
-    ).status == 303
-    assert [brownout.ended for brownout in await load_brownouts(console)] == [True]
-    second_cancellation = await console_client.post(
-        "/switches", {"do": "brownout-off", "id": open_brownout.id}
-    )
-    assert second_cancellation.status == 409
-    audit_log = await read_page_text(console_client, "/switches")
-    audit_log = audit_log[audit_log.index("Audit log") :]
-    for action in ("scheduled", "switched off"):
-        scope = f"{action} brownout {open_brownout.id} of key demo-sandbox: read_balances"
-        assert scope in audit_log
-    assert "read_wallet_balance merchant demo" in audit_log
-    assert (await console_client.post("/switches", fields | {"operation": "*"})).status == 303
-    assert (await console_client.post("/switches", {"do": "brownout-off", "id": ""})).status == 303
+        now = store.clock()
+        brownout = build_brownout_with_new_id(
+            begins_at=now + timedelta(hours=1),
+            ends_at=now + timedelta(hours=2),
+            merchant="demo",
+            key="",
+            operations=("read_balances",),
+        )
+        await insert_brownout(store, brownout)
+        await set_mode(store, Tenant("demo", "sandbox"), "demo-sandbox", ["geography"], "translate")
+    page = await read_page_text(console_client, "/switches")
+    assert f"to come demo, read_balances {brownout.id}" in page
+    assert "demo sandbox demo-sandbox geography translate" in page
+    assert f"scheduled brownout {brownout.id}" in page[page.index("Audit log") :]
 
 
 INVALID_ACTIONS = [
@@ -131,21 +87,6 @@ INVALID_ACTIONS = [
     "do=freeze&merchant=*",
     "do=freeze&merchant=nobody&environment=*",
     "do=freeze&merchant=*&environment=moon",
-    "do=mode&key=demo-sandbox&mode=sideways",
-    "do=mode&key=demo-sandbox&mode=forward&group=none",
-    "do=mode&key=demo&mode=forward",
-    "do=mode&merchant=nobody&mode=translate",
-    "do=mode&key=&mode=translate",
-    "do=mode&merchant=nobody&key=demo-sandbox&mode=translate",
-    "do=brownout&minutes=7&merchant=*&key=*&operation=*",
-    "do=brownout&merchant=*&key=*&operation=*",
-    "do=brownout&minutes=5&key=*&operation=*",
-    "do=brownout&minutes=5&merchant=*&key=*",
-    "do=brownout&minutes=5&merchant=*&operation=*",
-    "do=brownout&minutes=5&merchant=nobody&key=*&operation=*",
-    "do=brownout&minutes=5&merchant=demo&key=nobody&operation=*",
-    "do=brownout&minutes=5&merchant=*&key=*&operation=nothing",
-    "do=brownout-off&id=none",
 ]
 
 
@@ -162,7 +103,6 @@ async def test_invalid_action_is_reported_and_changes_nothing(
         assert await list_audit_events(store) == events_before
 
 
-async def test_names_of_merchants_and_keys_are_suggested(console_client: ConsoleClient) -> None:
+async def test_names_of_merchants_are_suggested(console_client: ConsoleClient) -> None:
     page = (await console_client.get("/switches")).text
     assert '<option value="demo"></option>' in page
-    assert '<option value="demo-sandbox">demo sandbox</option>' in page
