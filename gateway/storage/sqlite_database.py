@@ -161,7 +161,7 @@ class SqliteDatabase(Database):
         self._groups: queue.SimpleQueue[_Group | None] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop
         self._idle: asyncio.Event
-        """Set while the thread has no group."""
+        """Set while no group is about to start, and the thread has none."""
         self._files: tuple[int, int] | None = None
         """The inodes of the file and its WAL, to which the connection that writes commits."""
         self._thread: threading.Thread | None = None
@@ -243,18 +243,19 @@ class SqliteDatabase(Database):
         job = _Job(body, writes=writes, is_brief=is_brief)
         self._waiting.append(job)
         if self._idle.is_set():
-            self._start_group()
+            self._idle.clear()
+            # Not at once: other callbacks that are ready now may have transactions for this commit.
+            self._loop.call_soon(self._start_group)
         return job.future
 
     def _start_group(self) -> None:
         """Gives waiting jobs to the thread."""
         jobs = self._waiting[:MAX_GROUP_SIZE]
         del self._waiting[:MAX_GROUP_SIZE]
-        self._idle.clear()
         self._groups.put(_Group(jobs, self._try_run_brief_jobs(jobs)))
 
     def _end_group(self, group: _Group) -> None:
-        """Gives the callers their results, and starts the next group."""
+        """Gives the callers their results; what they do next may join the group that follows."""
         jobs = group.jobs
         if group.error is not None:
             # These have waited as long, and would wait again for the same lock.
@@ -267,7 +268,7 @@ class SqliteDatabase(Database):
                 job.error = translate_database_error(job.error, self.location, record_error)
             job.resolve()
         if self._waiting:
-            self._start_group()
+            self._loop.call_soon(self._start_group)
         else:
             self._idle.set()
 
