@@ -47,21 +47,10 @@ COUNT_LABELS = {
 @click.command()
 @merchant_option
 @environment_option
-@click.option(
-    "--leave-out",
-    multiple=True,
-    metavar="MERCHANT",
-    help="Skip a merchant whose keys are all revoked. Can be repeated.",
-)
 @json_option
 @config_option
 def reconcile(
-    *,
-    merchant: str | None,
-    environment: str | None,
-    leave_out: tuple[str, ...],
-    as_json: bool,
-    settings: Settings,
+    *, merchant: str | None, environment: str | None, as_json: bool, settings: Settings
 ) -> None:
     """Compare the gateway's records with the service, with reads only.
 
@@ -73,13 +62,13 @@ def reconcile(
     merchant and environment and everything could be read. If there are findings then, all writes
     are frozen until `unfreeze --all`.
 
-    If the service no longer accepts a merchant's credentials, revoke all keys of the merchant and
-    skip it with --leave-out. Before you import a key for it again, check its open batches in the
-    service's dashboard.
+    If the service no longer accepts a merchant's credentials, revoke all keys of the merchant: it is
+    left out then. Before you import a key for it again, check its open batches in the service's
+    dashboard.
     """
-    scope = settings, merchant, environment, frozenset(leave_out)
     with show_progress("Comparing") as report_progress:
-        result = run_to_completion(reconcile_and_clear_restored_flag(*scope, report_progress))
+        work = reconcile_and_clear_restored_flag(settings, merchant, environment, report_progress)
+        result = run_to_completion(work)
     if result.warning:
         click.echo(f"Warning: {result.warning}", err=True)
     if as_json:
@@ -150,7 +139,7 @@ def _print_reconcile_result(result: ReconcileResult) -> None:
     if hidden_count := len(notes[MAX_INFORMATIONAL_LINES:]):
         click.echo(f"For information: {hidden_count} more of these; --json lists all")
     for owner in result.skipped_tenants:
-        click.echo(f"Left out: {owner}, whose keys are all revoked")
+        click.echo(f"Left out: {owner} cannot be read, and all its keys are revoked")
     if result.exit_code or notes:
         # The most serious kind first.
         totals = Counter(finding.kind.replace("_", " ") for finding in findings)

@@ -371,7 +371,7 @@ class Reconciler:
 
 def _format_unreadable_object_advice(status: int | None) -> str:
     if status in (401, 403):
-        return "run `payout-gateway keys verify`, fix the credentials"
+        return "run `payout-gateway keys verify`, fix the credentials or revoke the merchant's keys"
     return "check that the service can be reached"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gateway.config.settings import Settings
 from gateway.operator import ActionRefused
@@ -62,10 +62,9 @@ async def reconcile_and_clear_restored_flag(
     settings: Settings,
     merchant: str | None,
     environment: str | None,
-    leave_out: frozenset[str],
     progress: ProgressCallback,
 ) -> ReconcileResult:
-    """Compares the tenants of a merchant and environment, or all, except those left out.
+    """Compares the tenants of a merchant and environment, or all.
 
     Raises ConfigurationError, ActionRefused and StoreUnavailable.
     """
@@ -81,15 +80,13 @@ async def reconcile_and_clear_restored_flag(
             raise ActionRefused(
                 "no key has this merchant and environment; `keys list` shows the keys"
             )
-        skipped_tenants = await _resolve_left_out_tenants(reconciler, leave_out)
-        tenants = [tenant for tenant in tenants if tenant not in skipped_tenants]
         report = await reconciler.reconcile(tenants, progress, was_restored=was_restored)
-        report.unreadable_objects = await _add_leave_out_advice(
-            reconciler, report.unreadable_objects
-        )
+        skipped_tenants = await _leave_out_revoked_tenants(reconciler, report)
         # A write in doubt is a finding: what it changed cannot be compared.
         in_doubt = [
-            write for write in await load_in_doubt_writes(store) if write.record.tenant in tenants
+            write
+            for write in await load_in_doubt_writes(store)
+            if write.record.tenant in tenants and write.record.tenant not in skipped_tenants
         ]
         # Batches are started again only after one run has compared everything.
         is_complete = merchant is None and environment is None and not report.unreadable_objects
@@ -105,35 +102,21 @@ async def reconcile_and_clear_restored_flag(
         return result
 
 
-async def _resolve_left_out_tenants(
-    reconciler: Reconciler, merchants: frozenset[str]
+async def _leave_out_revoked_tenants(
+    reconciler: Reconciler, report: ReconciliationReport
 ) -> list[Tenant]:
-    if not merchants:
+    """Takes tenants that cannot be read out of the report if none of their keys is active.
+
+    Nobody can start one of their batches, and the service may not accept their credentials again.
+    """
+    if not report.unreadable_objects:
         return []
-    tenants = [tenant for tenant in await reconciler.list_tenants() if tenant.merchant in merchants]
-    if unknown_merchants := merchants - {tenant.merchant for tenant in tenants}:
-        raise ActionRefused(
-            f"there is no merchant {min(unknown_merchants)}; `keys list` shows the merchants"
-        )
-    tenants_without_keys = await reconciler.find_tenants_without_active_keys()
-    # A skipped merchant is not compared, so it must not be able to start batches.
-    if active_tenants := [tenant for tenant in tenants if tenant not in tenants_without_keys]:
-        raise ActionRefused(
-            f"a key of {active_tenants[0]} is active and could start a batch that was changed "
-            "after the backup; fix its credentials or revoke its keys, then run this command again"
-        )
-    return tenants
-
-
-async def _add_leave_out_advice(reconciler: Reconciler, unreadable: list[Finding]) -> list[Finding]:
-    findings = []
-    tenants = await reconciler.find_tenants_without_active_keys() if unreadable else set()
-    for finding in unreadable:
-        option = f"--leave-out {finding.owner.merchant}"
-        hint = f". All its keys are revoked, so {option} can skip it"
-        hint = hint if finding.owner in tenants else ""
-        findings.append(replace(finding, advice=f"{finding.advice}{hint}"))
-    return findings
+    revoked = await reconciler.find_tenants_without_active_keys()
+    left_out = sorted({finding.owner for finding in report.unreadable_objects} & revoked)
+    report.unreadable_objects = [
+        finding for finding in report.unreadable_objects if finding.owner not in left_out
+    ]
+    return left_out
 
 
 async def _mark_state_up_to_date(settings: Settings, store: Store) -> str:
