@@ -19,8 +19,8 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from gateway.config.settings import Server
+from gateway.config.value_types import is_loopback_host
 from gateway.http.client_address import format_address_rate_limit_name, resolve_client_address
-from gateway.operator.preflight import is_loopback_host
 
 log = structlog.get_logger()
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import click
 
 from gateway.auth.key_rows import load_listed_keys
 from gateway.cli import CommandError
-from gateway.cli.options import FullHelpGroup, config_option
-from gateway.cli.output import run_to_completion
+from gateway.cli.options import FullHelpGroup, config_option, select_tenant
+from gateway.cli.output import run_with_store
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
-from gateway.storage import Tenant, open_store
+from gateway.storage import Store, Tenant
 from gateway.storage.id_rows import IdCollisionError, save_legacy_ids
 from mappings.ids import ID_PATTERN, ID_PREFIXES
 
@@ -43,45 +43,27 @@ def import_ids(
     For objects that clients stored under a different id than the service uses now. Within a minute,
     answers show the legacy id; requests may use either. Either all pairs are imported or none.
     """
+    filters = " ".join(word for word in (merchant, environment) if word) or "any merchant"
+    missing = f"there is no key of {filters}; `keys list` shows the keys"
 
-    async def save_ids(pairs: Mapping[str, tuple[int, str]]) -> None:
-        async with open_store(settings.state, create=False) as store:
-            tenant = _select_tenant(
-                {key.tenant for key in await load_listed_keys(store)}, merchant, environment
-            )
-            # The line number is only known here.
-            try:
-                current_ids = {
-                    legacy_id: current_id for legacy_id, (_, current_id) in pairs.items()
-                }
-                await save_legacy_ids(store, tenant, current_ids, imported=True)
-            except IdCollisionError as collision:
-                raise InvalidIdPairsError(pairs[collision.legacy_id][0], str(collision)) from None
-        click.echo(f"Imported {pluralize(len(pairs), 'pair')} of ids: {tenant}")
+    async def save_ids(store: Store) -> Tenant:
+        tenants = {key.tenant for key in await load_listed_keys(store)}
+        tenant = select_tenant(tenants, merchant, environment, missing)
+        current_ids = {legacy_id: current_id for legacy_id, (_, current_id) in pairs.items()}
+        await save_legacy_ids(store, tenant, current_ids, imported=True)
+        return tenant
 
     try:
-        run_to_completion(save_ids(parse_id_pairs(file.read())), "Importing")
+        pairs = parse_id_pairs(file.read())
+        try:
+            tenant = run_with_store(settings, save_ids, "Importing")
+        except IdCollisionError as collision:
+            line, _ = pairs[collision.legacy_id]
+            raise InvalidIdPairsError(line, str(collision)) from None
+        click.echo(f"Imported {pluralize(len(pairs), 'pair')} of ids: {tenant}")
     except InvalidIdPairsError as error:
         name = getattr(file, "name", "<stdin>")
         raise CommandError(f"{name}: {error}; nothing was imported") from None
-
-
-def _select_tenant(tenants: set[Tenant], merchant: str | None, environment: str | None) -> Tenant:
-    """Returns the tenant of the ids. Raises CommandError if the options match none or several."""
-    matches = {
-        tenant
-        for tenant in tenants
-        if merchant in (None, tenant.merchant) and environment in (None, tenant.environment)
-    }
-    if len(matches) == 1:
-        return matches.pop()
-    if matches:
-        tenant_list = ", ".join(sorted(map(str, matches)))
-        raise CommandError(
-            f"several tenants match; choose one with --merchant and --environment: {tenant_list}"
-        )
-    filters = " ".join(word for word in (merchant, environment) if word) or "any merchant"
-    raise CommandError(f"there is no key of {filters}; `keys list` shows the keys")
 
 
 HEADER = ["legacy_id", "current_id"]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gateway.cli import CommandError
 from gateway.config.settings import DEFAULT_CONFIG_FILE, ConfigurationError, Settings, load_settings
+
+if TYPE_CHECKING:
+    from gateway.storage import Tenant
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -65,6 +69,25 @@ def require_confirmation(question: str, *, yes: bool) -> None:
 def require_confirmation_if_interactive(question: str, *, yes: bool) -> None:
     """Asks only if stdin is a terminal: scripts must not have to pass ``--yes``."""
     require_confirmation(question, yes=yes or not sys.stdin.isatty())
+
+
+def select_tenant(
+    tenants: Iterable[Tenant], merchant: str | None, environment: str | None, missing: str
+) -> Tenant:
+    """Returns the tenant that the options name. Raises CommandError, with ``missing`` if none fits."""
+    matches = sorted(
+        tenant
+        for tenant in tenants
+        if merchant in (None, tenant.merchant) and environment in (None, tenant.environment)
+    )
+    if not matches:
+        raise CommandError(missing)
+    if len(matches) > 1:
+        listed = ", ".join(map(str, matches))
+        raise CommandError(
+            f"several tenants match; choose one with --merchant and --environment: {listed}"
+        )
+    return matches[0]
 
 
 def load_command_settings(path: Path | None) -> Settings:

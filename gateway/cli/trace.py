@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from gateway.cli import CommandError
 from gateway.cli.freeze import build_audit_event_json
 from gateway.cli.options import (
     config_option,
@@ -16,6 +15,7 @@ from gateway.cli.options import (
     json_option,
     merchant_option,
     print_json,
+    select_tenant,
 )
 from gateway.cli.output import run_with_store
 from gateway.config.settings import Settings
@@ -26,8 +26,13 @@ from gateway.operator.object_trace import (
     measure_resolution_seconds,
     trace_object,
 )
-from gateway.storage import Store, Tenant
+from gateway.storage import Store
 from gateway.storage.operation_records import Write
+
+UNKNOWN_ID = (
+    "nothing is known about this id. A request that changed nothing, such as a read or a refused "
+    "request, is only in the log. For a retry, trace the first request: retry_of in the log"
+)
 
 
 @click.command()
@@ -48,34 +53,16 @@ def trace(
     """
 
     async def load_trace(store: Store) -> ObjectTrace:
-        tenants = [
-            tenant
-            for tenant in await find_object_tenants(store, id_)
-            if merchant in (None, tenant.merchant) and environment in (None, tenant.environment)
-        ]
+        tenants = await find_object_tenants(store, id_)
         # Two merchants may have objects with the same id; their records must not be mixed.
-        return await trace_object(store, _require_single_tenant(tenants), id_)
+        tenant = select_tenant(tenants, merchant, environment, UNKNOWN_ID)
+        return await trace_object(store, tenant, id_)
 
     object_trace = run_with_store(settings, load_trace)
     if as_json:
         print_json(_build_trace_json(object_trace))
     else:
         click.echo("\n".join(format_trace(object_trace)))
-
-
-def _require_single_tenant(tenants: list[Tenant]) -> Tenant:
-    if not tenants:
-        raise CommandError(
-            "nothing is known about this id. A request that changed nothing, such as a read or a "
-            "refused request, is only in the log. For a retry, trace the first request: retry_of "
-            "in the log"
-        )
-    if len(tenants) > 1:
-        tenant_list = ", ".join(map(str, tenants))
-        raise CommandError(
-            f"several tenants have this id: {tenant_list}; choose one with --merchant and --environment"
-        )
-    return tenants[0]
 
 
 def _build_trace_json(object_trace: ObjectTrace) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import calendar
-import ipaddress
 import re
 from datetime import date
 from pathlib import Path
@@ -35,6 +34,7 @@ from gateway.config.value_types import (
     WalletWord,
     build_unused_field_name_validator,
     build_url_scheme_validator,
+    is_loopback_host,
     parse_list,
 )
 from mappings import current, legacy
@@ -74,12 +74,7 @@ def _is_clear_text(address: str) -> bool:
     """Whether requests to the address cross a network unencrypted."""
     parts = urlsplit(address)
     # A host name that resolves to loopback is not looked up: checking needs no network.
-    if parts.scheme != "http" or parts.hostname == "localhost":
-        return False
-    try:
-        return not ipaddress.ip_address(parts.hostname or "").is_loopback
-    except ValueError:
-        return True
+    return parts.scheme == "http" and not is_loopback_host(parts.hostname or "")
 
 
 class Environment(Section):

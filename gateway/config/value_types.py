@@ -123,6 +123,15 @@ def _check_ip_network(text: str) -> str:
     return text
 
 
+def is_loopback_host(host: str) -> bool:
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 def parse_list(value: Any) -> Any:
     """Parses the list in an environment variable: separated by commas, or JSON."""
     if not isinstance(value, str):

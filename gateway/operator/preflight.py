@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections.abc import Iterator
 from functools import partial
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 
 from gateway.admission.limits import find_rate_limit_setting_problems
 from gateway.config.settings import DEFAULT_CONFIG_FILE, ConfigurationError, Server, Settings
+from gateway.config.value_types import is_loopback_host
 from gateway.http.tls import load_certificate
 from gateway.storage import StoreUnavailable
 from gateway.storage.engine import parse_state_url
@@ -114,15 +114,6 @@ def _iter_admin_problems(server: Server) -> Iterator[str]:
             "machines, and the admin port has no authentication; set server.admin_token_file to a "
             "file with a token, or server.admin_host to 127.0.0.1"
         )
-
-
-def is_loopback_host(host: str) -> bool:
-    if host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _iter_self_call_problems(settings: Settings) -> Iterator[str]:

@@ -345,7 +345,7 @@ async def test_id_of_two_merchants_requires_merchant(tmp_path: Path) -> None:
             "ids", "import", str(tmp_path / "ids.csv"), *tenant_options
         )
         result = await operated_gateway.run_command("trace", batch, code=2)
-        assert "several tenants have this id: demo sandbox, other sandbox; choose" in result.stderr
+        assert "--merchant and --environment: demo sandbox, other sandbox" in result.stderr
         trace = await operated_gateway.run_json_command("trace", batch, "--merchant", "demo")
         assert list_requests(trace)[0][0] == "create_batch"
         assert (
