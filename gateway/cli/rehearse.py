@@ -43,14 +43,13 @@ def rehearse(*, key_name: str, start: bool, as_json: bool, settings: Settings) -
     """Run every legacy operation against your sandbox, and test each assumption by name.
 
     Creates recipients at example.com and batches, which it deletes again; their referenceId or
-    description begins with "payout-gateway-rehearsal-". Ctrl-C or SIGTERM stops it and cleans up; the
-    same command continues it. Exit code 0 if clients would notice nothing, 1 if they would, 2 if it could
-    not run to the end.
+    description begins with "payout-gateway-rehearsal-". Ctrl-C or SIGTERM stops it and cleans up. Exit
+    code 0 if clients would notice nothing, 1 if they would, 2 if it could not run to the end.
     """
     report = run_with_store(
         settings, lambda store: _rehearse(settings, store, key_name, may_start=start)
     )
-    report["settings_diff"] = reports.propose_settings(report, settings)
+    report["settings"] = reports.propose_settings(report, settings)
     if as_json:
         print_json(report)
     else:
@@ -64,8 +63,8 @@ def rehearse(*, key_name: str, start: bool, as_json: bool, settings: Settings) -
         click.echo("\n--json lists what holds too.")
         for item in report["left"]:
             click.echo(f"Left at the service: {item['kind']} {item['id']}: {item['reason']}.")
-        if report["settings_diff"]:
-            click.echo(f"\nSettings that suit this service\n\n{report['settings_diff']}")
+        for setting in report["settings"]:
+            click.echo(f"A setting that suits this service: {setting}")
     click.get_current_context().exit(report["exit_code"])
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-import re
 from datetime import UTC, datetime
 from typing import Any
 
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 from gateway.operator.rehearsal.checks import ASSUMPTIONS, IS_OPTIONAL, Assumption
-from gateway.operator.rehearsal.run import ENVIRONMENT, RehearsalRun, Results
+from gateway.operator.rehearsal.run import ENVIRONMENT, RehearsalRun
 from gateway.operator.rehearsal.scenario import START, STEPS
 from mappings import OPERATIONS
 
@@ -35,26 +33,22 @@ CAPABILITY_NAME = "rehearsal"
 """The name of what is saved of an environment's last rehearsal: verdict, ``is_ok`` and time ``at``."""
 
 
-def build_report(
-    run: RehearsalRun, earlier: Results, left: list[dict[str, Any]], stop_reason: str
-) -> Report:
-    """Builds the report; ``earlier`` has what earlier runs have seen and this one has not."""
+def build_report(run: RehearsalRun, left: list[dict[str, Any]], stop_reason: str) -> Report:
     rows = []
     for row in [*ASSUMPTIONS, *OPERATION_ROWS]:
         needs_start = row.name in START_ROWS and not run.may_start
         reason = "needs --start" if needs_start else "no call was made for it, or none shows it"
-        holds, seen = (earlier | run.results).get(row.name, (None, reason))
+        holds, seen = run.results.get(row.name, (None, reason))
         is_noticed = row.noticed in ("yes", f"if {seen}")
         # With the setting that is offered for it, clients do not notice it any more.
         is_noticed = is_noticed and not _is_in_effect(row.setting, run.settings)
         verdict = NOTICED if is_noticed else HANDLED
-        is_earlier = holds is not None and row.name not in run.results
         rows.append(
             {
                 "name": row.name,
                 "presumed": row.statement,
                 "verdict": {True: HOLDS, None: NOT_TRIED}.get(holds, verdict),
-                "seen": f"{seen} (in an earlier run)" if is_earlier else seen,
+                "seen": seen,
                 "if_different": row.effect,
                 "clients_would_notice": row.noticed or "no",
             }
@@ -75,32 +69,17 @@ def build_report(
     }
 
 
-def propose_settings(report: Report, settings: Settings) -> str:
-    """Returns a diff of the configuration file with the settings that suit the service, if any."""
+def propose_settings(report: Report, settings: Settings) -> list[str]:
+    """Lists the settings (``section.key = value``) that suit the service and are not in effect."""
     verdicts = {row["name"]: row["verdict"] for row in report["rows"]}
     offered = [row.setting for row in ASSUMPTIONS if verdicts[row.name] in (HANDLED, NOTICED)]
     if all(verdicts[path] == HANDLED for path in IS_OPTIONAL if IS_OPTIONAL[path]):
         offered.append('upstream.inferred_operations = "avoid"')
-    text = old_text = settings.config_file.text
-    for setting in offered:
-        if setting and not _is_in_effect(setting, settings):
-            text = _set_in_toml(text, setting)
-    old, new = (each.splitlines(keepends=True) for each in (old_text, text))
-    return "".join(difflib.unified_diff(old, new, "gateway.toml", "gateway.toml"))
+    needed = (each for each in offered if each and not _is_in_effect(each, settings))
+    return [*dict.fromkeys(needed)]
 
 
 def _is_in_effect(setting: str, settings: Settings) -> bool:
     place, _, value = setting.partition(" = ")
     section, _, key = place.partition(".")
     return bool(setting) and json.dumps(getattr(getattr(settings, section), key)) == value
-
-
-def _set_in_toml(text: str, setting: str) -> str:
-    """Sets a key (``section.key = value``) in the text of a TOML file."""
-    section, line = setting.split(".", 1)
-    header = re.search(rf"(?m)^\[{section}\].*\n", text)
-    if header is None:
-        return f"{text}\n[{section}]\n{line}\n"
-    key, rest = line.partition(" ")[0], text[header.end() :]
-    rest = re.sub(rf"\A((?:(?!\[).*\n)*?){key} *=.*\n", r"\1", rest)
-    return f"{text[: header.end()]}{line}\n{rest}"

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -191,31 +190,21 @@ async def test_open_questions_of_the_document_are_answered(rehearsed: RehearsedF
     """A service that differs in all that the document leaves open: clients notice nothing."""
     report = await rehearsed.run("--start")
     assert select_rows(report, HANDLED) == HANDLED_ROWS | {"clock"}
-    # Without a path to delete batches they stay with their payees, and are listed; one was started.
+    # Without a path to delete batches they stay, and are listed; one was started.
     batches = rehearsed.service.find_or_create_tenant().batches
-    payment_count = sum(len(batch.payments) for batch in batches.values())
     left = {item["id"] for item in report["left"]}
     assert left == {*batches, *rehearsed.list_remaining_objects()}
-    assert len(left) == len(batches) + 2
+    assert len(left) == len(batches)
     assert len(rehearsed.service.batch_starts) == 1
     assert [item["reason"] for item in report["left"]].count("it was started, so it stays") == 1
-    again = await rehearsed.run("--start")
-    assert len(rehearsed.service.batch_starts) == 1
-    assert select_rows(again, HANDLED) == select_rows(report, HANDLED)
-    assert select_rows(again, NOT_TRIED) == {"country names"}
-    assert {item["id"] for item in again["left"]} == left
-    assert sum(len(batch.payments) for batch in batches.values()) == payment_count
-    # The diff can be applied, and then nothing more is offered.
+    # The settings can be appended to the file, and then nothing more is offered.
     config = rehearsed.folder / "gateway.toml"
-    diff = report["settings_diff"]
-    apply = ["git", "apply", "-p0", "-"]
-    run = partial(subprocess.run, apply, cwd=rehearsed.folder, input=diff, text=True, check=True)
-    await asyncio.to_thread(run)
+    config.write_text("\n".join(report["settings"]) + "\n" + config.read_text())
     settings = load_settings(config)
     assert settings.upstream.signed_target == "path-and-query"
     assert settings.upstream.inferred_operations == "avoid"
     assert settings.legacy.account_number_from_iban == "always"
-    assert propose_settings(report, settings) == ""
+    assert propose_settings(report, settings) == []
 
 
 def test_each_assumption_has_a_row_and_a_switch() -> None:
@@ -230,23 +219,19 @@ def test_each_assumption_has_a_row_and_a_switch() -> None:
 
 
 @pytest.mark.parametrize(("signal_number", "code"), [(signal.SIGTERM, 2), (signal.SIGKILL, -9)])
-async def test_interrupted_rehearsal_is_continued_and_cleaned_up(
+async def test_interrupted_rehearsal_is_cleaned_up(
     rehearsed: RehearsedFolder, signal_number: int, code: int
 ) -> None:
     service = rehearsed.service
     has_batch = partial(service.list_requests, "POST", "/v1/batches")
     assert await rehearsed.run_until(lambda: bool(has_batch()), signal_number) == code
     assert bool(rehearsed.list_remaining_objects()) is (signal_number == signal.SIGKILL)
-    # Chapters that were finished are not repeated; after a finished run all are.
-    for is_repeated in (False, True):
-        service.requests.clear()
-        report = await rehearsed.run()
-        assert select_rows(report, HANDLED, NOTICED, NOT_TRIED) == UNTRIED
-        assert rehearsed.list_remaining_objects() == []
-        assert bool(service.list_requests("GET", "/v1/recipients/*/logs")) is is_repeated
+    report = await rehearsed.run()
+    assert select_rows(report, HANDLED, NOTICED, NOT_TRIED) == UNTRIED
+    assert rehearsed.list_remaining_objects() == []
 
 
-async def test_lost_answer_to_a_start_starts_no_other_batch(rehearsed: RehearsedFolder) -> None:
+async def test_lost_answer_to_a_start_is_no_difference(rehearsed: RehearsedFolder) -> None:
     service = rehearsed.service
     service.faults.append(SLOW_START)
     run = asyncio.ensure_future(rehearsed.run("--start", code=2))
@@ -257,35 +242,16 @@ async def test_lost_answer_to_a_start_starts_no_other_batch(rehearsed: Rehearsed
     assert "the sandbox has failed: it does not answer" in report["verdict"]
     assert select_rows(report, HANDLED, NOTICED) == set()
     service.faults.clear()
-    for _ in range(2):
-        report = await rehearsed.run("--start")
-        assert select_rows(report, HOLDS) >= NEED_START
-        assert [item["reason"] for item in report["left"]] == ["it was started, so it stays"]
-    assert len(service.batch_starts) == 1
+    report = await rehearsed.run("--start")
+    assert select_rows(report, HOLDS) >= NEED_START
+    assert {item["reason"] for item in report["left"]} == {"it was started, so it stays"}
 
 
-async def test_rehearsal_that_is_killed_at_a_start_starts_no_other_batch(
-    rehearsed: RehearsedFolder,
-) -> None:
+async def test_killed_rehearsal_leaves_no_key_behind(rehearsed: RehearsedFolder) -> None:
     service = rehearsed.service
     service.faults.append(SLOW_START)
     await rehearsed.run_until(lambda: bool(service.batch_starts), signal.SIGKILL, "--start")
     await wait_until(lambda: not any(rehearsed.temporary_folder.iterdir()))
-    report = await rehearsed.run("--start")
-    assert select_rows(report, HOLDS) >= NEED_START
-    assert len(service.batch_starts) == 1
-
-
-@pytest.mark.parametrize("rehearsed", [({"inferred": False}, 0)], indirect=True)
-async def test_merchants_keep_their_batches_apart(rehearsed: RehearsedFolder) -> None:
-    """The service does not delete batches, so each merchant's next run uses its own again."""
-    await rehearsed.import_other_merchant()
-    reports = [await rehearsed.run(key=name) for name in ("box", "other", "box", "other")]
-    for report in reports:
-        assert select_rows(report, NOTICED) == set()
-    assert reports[0]["left"]
-    for first, second in zip(reports[:2], reports[2:], strict=True):
-        assert first["left"] == second["left"]
 
 
 @pytest.mark.parametrize(
@@ -313,10 +279,9 @@ async def test_failing_service_stops_a_rehearsal_and_proves_nothing(
     assert report["left"] == rehearsed.list_remaining_objects() == []
 
 
-async def test_failure_that_comes_again_is_a_difference(rehearsed: RehearsedFolder) -> None:
+async def test_failure_at_one_path_is_a_difference(rehearsed: RehearsedFolder) -> None:
     summary = Fault("GET", "/v1/recipients/*/logs", status=500, body=b"<html>", times=10_000)
     rehearsed.service.faults.append(summary)
-    assert "/logs with status 500, no JSON" in (await rehearsed.run(code=2))["verdict"]
     assert select_rows(await rehearsed.run(code=1), NOTICED) == {"read_recipient_logs"}
 
 
