@@ -13,14 +13,18 @@ from gateway.storage.periodic_tasks import PeriodicTask
 GC_THRESHOLD_OBJECTS = 10_000
 """The generation 0 threshold of the garbage collector, in allocations less deallocations."""
 
-_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """Parameter numbers of ``mallopt`` in glibc's ``malloc.h``."""
 
-LARGE_BLOCK_BYTES = 128 * 1024
+LARGE_BLOCK_BYTES = 1024 * 1024
 """Larger blocks get their own mapping: they grow without a copy, and freeing returns the memory.
 
-It must be above the 87 KB that SQLite allocates and frees several times for each write.
+Each page of a new mapping costs a page fault, which takes longer than filling it. So it must be above
+the 87 KB that SQLite allocates several times for each write, and the slices of large bodies.
 """
+
+MAX_FREE_TOP_BYTES = 16 * LARGE_BLOCK_BYTES
+"""Free memory at the end of the heap above which freeing returns it: the next slice needs it again."""
 
 TRIM_SECONDS = 60
 """Interval of ``malloc_trim``, which takes about a millisecond."""
@@ -39,6 +43,7 @@ def tune_garbage_collector_and_malloc() -> None:
     with suppress(AttributeError, OSError):  # the C library is not glibc
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, MAX_FREE_TOP_BYTES)
         # Only one thread at a time runs Python, so one arena suffices and freed memory is reused.
         mallopt(_M_ARENA_MAX, 1)
 
