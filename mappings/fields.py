@@ -77,6 +77,8 @@ class FieldTable:
         # Looking up None finds nothing, so a legacy field without a source becomes null.
         self._source_names = [row.answer_name for row in answer_rows]
         self._legacy_names = self._map_to_legacy_names()
+        self._field_maps: dict[str, dict[str, str]] = {}
+        """Results of ``map_field_names_to_client``, by prefix, of which there are few."""
         self.translate_to_legacy = _compile_answer_function(answer_rows)
         """Builds exactly the legacy document's fields, in its order; null if there is no value."""
 
@@ -114,7 +116,11 @@ class FieldTable:
 
     def map_field_names_to_client(self, prefix: str = "") -> dict[str, str]:
         """Maps current field paths to the client's own, for ``Call.field_map``."""
-        return {name: prefix + field for name, field in self._legacy_names.items()}
+        if prefix not in self._field_maps:
+            self._field_maps[prefix] = {
+                name: prefix + field for name, field in self._legacy_names.items()
+            }
+        return {**self._field_maps[prefix]}
 
     def _map_to_legacy_names(self) -> dict[str, str]:
         names: dict[str, str] = {}

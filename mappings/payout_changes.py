@@ -7,9 +7,9 @@ sent; the remaining ones update the account that was shown, or create a new one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import partial
 
-import msgspec
 from msgspec import structs
 
 from mappings import banking, legacy
@@ -53,7 +53,8 @@ _NOT_SHOWN_YET = Problem(
 )
 
 
-class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
+@dataclass(eq=False)
+class PayoutChanges:
     """The changes of a recipient's accounts that a client's payout requests.
 
     ``is_replacement`` is for a POST: its accounts replace the existing ones, unless they are the
@@ -67,26 +68,20 @@ class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
     is_replacement: bool = False
     is_shown_late: bool = False
 
-    @cached_property
-    def holds(self) -> dict[str, JSON]:
-        return collect_changed_payout_holds(self.payout, self.facts)
-
-    @cached_property
-    def existing_primary_method(self) -> str | None:
+    def __post_init__(self) -> None:
+        self.holds = collect_changed_payout_holds(self.payout, self.facts)
+        self._accounts_by_type = map_shown_accounts_by_type(self.recipient)
         primary = find_primary_account(self.recipient)
-        return determine_account_method(primary) if primary else None
-
-    @property
-    def new_primary_method(self) -> str | None:
+        self.existing_primary_method = determine_account_method(primary) if primary else None
+        self.new_primary_method = self.payout.method or self.existing_primary_method
         """The primary method after the change."""
-        return self.payout.method or self.existing_primary_method
+        self.methods_to_create = [
+            method for method in self.payout.methods if self.is_new_account_needed(method)
+        ]
+        self.methods_to_update = self._select_methods_to_update()
 
     def find_account(self, method: str) -> Mapping[str, JSON] | None:
         return self._accounts_by_type.get(ACCOUNT_TYPE_BY_METHOD.get(method, ""))
-
-    @cached_property
-    def _accounts_by_type(self) -> Mapping[str, Mapping[str, JSON]]:
-        return map_shown_accounts_by_type(self.recipient)
 
     def is_new_account_needed(self, method: str) -> bool:
         """Whether the account must be created: there is none, or its country changes.
@@ -114,9 +109,8 @@ class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
             return self.payout.has_shown_mask and address == account.get("emailAddress")
         return self.payout.has_shown_mask
 
-    @cached_property
-    def methods_to_update(self) -> list[str]:
-        """The methods of existing accounts that were sent, or that become the primary one."""
+    def _select_methods_to_update(self) -> list[str]:
+        """Selects the methods of existing accounts that were sent, or become the primary one."""
         methods = [*self.payout.methods]
         if self.new_primary_method and (self.payout.method or self.payout.currency):
             methods.append(self.new_primary_method)
@@ -127,10 +121,6 @@ class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
         ]
         # The primary one last: if another one is refused, payments still go where they did.
         return sorted(methods, key=lambda method: method == self.new_primary_method)
-
-    @cached_property
-    def methods_to_create(self) -> list[str]:
-        return [method for method in self.payout.methods if self.is_new_account_needed(method)]
 
     # Validation
 
@@ -240,7 +230,7 @@ class PayoutChanges(msgspec.Struct, frozen=True, dict=True):
     def government_ids(self) -> list[ClientGovernmentId]:
         if self.payout.bank is None:
             return []
-        if self.is_new_account_needed(legacy.BANK):
+        if legacy.BANK in self.methods_to_create:
             return extract_government_ids(self.payout)
         value = self.bank_changes.get("governmentId")
         bank = {"country": self.bank_answer["country"], "governmentId": value}
@@ -273,7 +263,7 @@ def detect_payout_changes(
     if payout.currency == determine_shown_payout_currency(recipient):
         return changes
     bank = {name: value for name, value in payout.bank.items() if name != "currency"}
-    return structs.replace(changes, payout=structs.replace(payout, bank=bank))
+    return replace(changes, payout=structs.replace(payout, bank=bank))
 
 
 def apply_payout_changes(changes: PayoutChanges, options: LegacyOptions) -> SubFlow:

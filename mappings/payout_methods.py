@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from msgspec import structs
 
 from mappings import (
@@ -96,7 +98,7 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
             recipient["id"], fields, field_map, recipient
         )
         recipient = {**recipient, **(response.get("recipient") or {})}
-        changes = structs.replace(changes, recipient=recipient)
+        changes = replace(changes, recipient=recipient)
     recipient = yield from payout_changes.apply_payout_changes(changes, request.options)
     notices = payout_changes.build_hold_notices(changes.holds)
     return recipient, {**facts, **changes.holds}, notices

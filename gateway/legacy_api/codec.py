@@ -80,10 +80,11 @@ class LegacyCodec:
         is_long = len(data) > json_codec.LARGE_BYTES or bool(encoding)
         # Words come first, because the shapes below contain only the neutral ones.
         translated = self._vocabulary.translate_to_neutral(body_shape, body)
-        parsed_body: tuple[JSON, tuple[Problem, ...]]
-        problems = request_bodies.BodyProblems()
-        parsed_body = await run_in_thread_if(
-            is_long, request_bodies.parse_body, body_shape, translated, problems
+        problems, parse_body = request_bodies.BodyProblems(), request_bodies.parse_body
+        parsed_body: tuple[JSON, tuple[Problem, ...]] = (
+            await run_in_thread(parse_body, body_shape, translated, problems)
+            if is_long
+            else parse_body(body_shape, translated, problems)
         )
         if problems.has_unknown_fields or problems.found:
             context.full_body_digest = await run_in_thread_if(is_long, _digest_body, body)

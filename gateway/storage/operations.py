@@ -138,14 +138,13 @@ class OperationRepository(checkpoints.CheckpointWriter):
             "key_id": record.key_id,
             "idempotency": record.idempotency,
             "repeats_since": record.repeats_since,
+            "object_id": next(iter(record.object_ids), ""),
+            "objects": record.object_ids,
         }
         is_brief = len(record.object_ids) <= FEW
+        statement = statements.SELECT_RELATED
         if len(record.object_ids) <= 1:
             statement = statements.SELECT_RELATED_BY_ONE_OBJECT
-            values["object_id"] = next(iter(record.object_ids), "")
-        else:
-            statement = statements.SELECT_RELATED
-        values["objects"] = tuple(sorted(record.object_ids))
         parameters = [{**values, "fingerprint": each} for each in record.fingerprints]
         # Nearly always there are none, and that is known at once.
         if (

@@ -40,8 +40,8 @@ class Store:
         self.is_of_one_process = database.dialect == "sqlite"
         """Whether only one gateway may use the database at a time."""
         self.database_clock = DatabaseClock(database, clock)
-        self.clock = self.database_clock.now
-        """Returns the current time by the clock of the database.
+        self.clock = clock if self.is_of_one_process else self.database_clock.now
+        """Returns the current time by the clock of the database, which on SQLite is this machine's.
 
         Every time that is stored comes from it, because other machines, whose clocks differ, compare
         it with the current time.

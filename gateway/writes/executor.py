@@ -265,7 +265,11 @@ class FlowExecutor:
             # The client may have sent its request to another process before that could see this one.
             if caller.is_disconnected and len(execution.writes) == 1 and not execution.is_resumed:
                 raise ClientDisconnected
-            body = await self._send_call(call, caller)
+            try:
+                body = await self._send_call(call, caller)
+            # Also after a failure: a write without a response may have been executed.
+            finally:
+                self._record_changed_recipient(call, caller.key.tenant)
         except Unknown as unknown:
             self._policy.record_unanswered_write(execution, unknown.age_seconds)
             outcome = await self._confirm_write_by_reading(call, caller, execution)
@@ -386,8 +390,8 @@ class FlowExecutor:
     def _perform_step(self, step: Step, caller: Caller) -> Awaitable[Any]:
         """Starts a step, whose result is awaited."""
         if isinstance(step, Call):
-            # Most reads: neither can their endpoint be missing, nor do they change anything.
-            if step.is_read and step.probe_ids is None:
+            # Most: their endpoint cannot be missing.
+            if step.probe_ids is None:
                 return self._call_sender.send(step, caller)
             return self._send_call(step, caller)
         tenant = caller.key.tenant
@@ -442,19 +446,11 @@ class FlowExecutor:
             return self._optional_endpoints.send_call_unless_missing(
                 call, caller.key.environment, send_call
             )
-        if call.is_read or not call.path.startswith("/recipients"):
-            return self._call_sender.send(call, caller)
-        return self._change_recipient(call, caller)
-
-    async def _change_recipient(self, call: Call, caller: Caller) -> JSON:
-        try:
-            return await self._call_sender.send(call, caller)
-        # Also after a failure: a write without a response may have been executed.
-        finally:
-            self._record_changed_recipient(call, caller.key.tenant)
+        return self._call_sender.send(call, caller)
 
     def _record_changed_recipient(self, call: Call, tenant: Tenant) -> None:
-        self._listing.record_changed_recipient(tenant, extract_recipient_id(call.path))
+        if call.path.startswith("/recipients/"):
+            self._listing.record_changed_recipient(tenant, extract_recipient_id(call.path))
 
 
 MANY_OBJECTS = 1000

@@ -305,7 +305,8 @@ class IdempotencyGuard:
                 unexecuted_id = id_
                 continue
             if first_attempt is None:
-                if not await self._reconcile_related(record, rows, wait_state) and (
+                is_blocked = rows and await self._reconcile_related(record, rows, wait_state)
+                if not is_blocked and (
                     execution := await self._start_execution(
                         record, write_request, wait_state, rows
                     )

@@ -222,7 +222,8 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         await self._save_checkpoint(
             new_write=write,
             object_changes=[*(self.routing_changes if self.has_changed_nothing else ()), *guards],
-            **self._build_freeze_and_restore_checks(is_first_change) | {"refuses_if_frozen": True},
+            refuses_if_frozen=True,
+            refuses_if_restored=is_first_change and self._is_refused_after_restore,
         )
         self.writes[write.number] = write
 
@@ -259,11 +260,13 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
             self._append_changing_step(step, None)
             return
         self._unsaved_steps.append((step, None))
+        # Of later changes, only writes are refused, and only by a freeze.
         has_checks = self.operation.method != "GET" and self.has_changed_nothing
         try:
             await self._save_checkpoint(
                 object_changes=[*(self.routing_changes if self.has_changed_nothing else ()), step],
-                **self._build_freeze_and_restore_checks(has_checks),
+                refuses_if_frozen=has_checks,
+                refuses_if_restored=has_checks and self._is_refused_after_restore,
             )
         # The refusal is the result of the step: a replay must take the same way.
         except (Conflict, Halted) as failure:
@@ -279,13 +282,9 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
         """Saves pending changes, before a step that must see them."""
         await self._save_checkpoint()
 
-    def _build_freeze_and_restore_checks(self, is_first_change: bool) -> dict[str, Any]:
-        """Builds the checks of a first change; of later ones, only writes are refused, by a freeze."""
-        return {
-            "refuses_if_frozen": is_first_change,
-            "refuses_if_restored": is_first_change
-            and is_refused_after_restore(self.operation, self.request),
-        }
+    @property
+    def _is_refused_after_restore(self) -> bool:
+        return is_refused_after_restore(self.operation, self.request)
 
     def record_response(self, call: Call, outcome: step_records.Outcome) -> None:
         """Records the response to the last write."""
