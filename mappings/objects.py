@@ -215,7 +215,7 @@ def find_masked_government_id(recipient: Mapping[str, JSON], country: JSON) -> J
     shown = country, GOVERNMENT_ID_TYPES.get(country, OTHER_GOVERNMENT_ID)
     for entry in recipient.get("governmentIds") or ():
         if (entry.get("country"), entry.get("type")) == shown:
-            return entry.get("value")
+            return mask_number(entry.get("value"))
     return None
 
 
@@ -346,13 +346,15 @@ def build_legacy_bank(
         answer[name] = branch
     # Just after a write the account has the name of the request instead of that of responses.
     answer["bankProvince"] = account.get("bankRegionCode", account.get("bankRegion"))
-    answer["accountNum"] = mask_account_number(account.get("accountNum"))
+    # The service masks these, but its response to a write may not show what was sent.
+    for name in ("accountNum", "iban"):
+        answer[name] = mask_number(account.get(name))
     answer["governmentId"] = find_masked_government_id(recipient, country)
     return answer
 
 
-def mask_account_number(number: JSON) -> JSON:
-    """Masks an account number except for its last two characters."""
+def mask_number(number: JSON) -> JSON:
+    """Masks an account number, IBAN or government id except for its last two characters."""
     if not isinstance(number, str) or not number or is_masked_value(number):
         return number
     # A mask has at least two asterisks, so that is_mask recognizes that of a very short number.

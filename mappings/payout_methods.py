@@ -97,7 +97,7 @@ def _change_payout(request: Request, *, is_replacement: bool) -> SubFlow:
         response = yield recipient_outcomes.build_recipient_update_call(
             recipient["id"], fields, field_map, recipient
         )
-        recipient = {**recipient, **(response.get("recipient") or {})}
+        recipient = {**recipient, **fields, **(response.get("recipient") or {})}
         changes = replace(changes, recipient=recipient)
     recipient = yield from payout_changes.apply_payout_changes(changes, request.options)
     notices = payout_changes.build_hold_notices(changes.holds)

@@ -34,6 +34,7 @@ from mappings.recipient_outcomes import (
     build_account_change_call,
     build_account_creation_outcome_rule,
     build_account_deletion_call,
+    is_matching_account,
 )
 
 Recipient = Mapping[str, JSON]
@@ -426,30 +427,31 @@ def _call_with_current_id(
     """Calls the service for an existing account, again with its new id if the id has changed.
 
     Every change of an account changes its id, and losing the primary flag may be such a change.
+    The id of an account that was just added is unknown if the response did not show it.
     """
-    try:
-        yield build_call(original["id"], account)
-    except Refused as refused:
-        if refused.status != 404:
-            raise
-        recipient = (yield Call("GET", f"/recipients/{original['id']}"))["recipient"]
-        stable_fields = _drop_account_id_and_primary_flag(account)
-        known_ids = collect_account_ids([*(original.get("accounts") or []), *new_accounts])
-        candidates = [
-            candidate
-            for candidate in recipient.get("accounts") or []
-            if candidate.get("recipientAccountId") not in known_ids
-            and not candidate.get("primary")
-            and _drop_account_id_and_primary_flag(candidate) == stable_fields
-        ]
-        # With several candidates the wrong account could be deleted; none is better than that.
-        if len(candidates) == 1:
-            yield build_call(original["id"], candidates[0])
-
-
-def _drop_account_id_and_primary_flag(account: Mapping[str, JSON]) -> dict[str, JSON]:
+    if account.get("recipientAccountId"):
+        try:
+            yield build_call(original["id"], account)
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+        else:
+            return
+    recipient = (yield Call("GET", f"/recipients/{original['id']}"))["recipient"]
     volatile = ("recipientAccountId", "primary")
-    return {name: value for name, value in account.items() if name not in volatile}
+    stable_fields = {name: value for name, value in account.items() if name not in volatile}
+    previous_accounts = original.get("accounts") or []
+    known_ids = collect_account_ids([*previous_accounts, *new_accounts])
+    candidates = [
+        candidate
+        for candidate in recipient.get("accounts") or []
+        if candidate.get("recipientAccountId") not in known_ids
+        and not (candidate.get("primary") and previous_accounts)
+        and is_matching_account(stable_fields, candidate)
+    ]
+    # With several candidates the wrong account could be deleted; none is better than that.
+    if len(candidates) == 1:
+        yield build_call(original["id"], candidates[0])
 
 
 def _build_set_primary_account_call(

@@ -140,7 +140,7 @@ def build_account_creation_outcome_rule(
         accounts = yield from _fetch_accounts(recipient_id)
         # Accounts have no date: a new one is one that was not there before.
         new_accounts = [each for each in accounts if each.get(_ACCOUNT_ID) not in known_ids]
-        new_accounts = [each for each in new_accounts if _is_matching_account(fields, each)]
+        new_accounts = [each for each in new_accounts if is_matching_account(fields, each)]
         if (named_id := write.operator_object_id) is not None:
             named_accounts = (each for each in new_accounts if each.get(_ACCOUNT_ID) == named_id)
             return confirm_operator_named_object(named_id, "account", next(named_accounts, None))
@@ -171,14 +171,14 @@ def build_account_change_call(
         accounts = yield from _fetch_accounts(recipient_id)
         for account in accounts:
             if account.get(_ACCOUNT_ID) == account_id:
-                if not _is_matching_account(fields, account):
+                if not is_matching_account(fields, account):
                     return Absent(is_old_state_shown=True)
                 # A masked number that ends like the new one was shown before the change, too.
-                is_evidence = not _is_matching_account(fields, old_account)
+                is_evidence = not is_matching_account(fields, old_account)
                 return Confirmed({"account": account}) if is_evidence else Absent()
         # The account has another id after the change, so it is found by its fields.
         expected_fields = {"type": old_account.get("type"), **fields}
-        matches = [each for each in accounts if _is_matching_account(expected_fields, each)]
+        matches = [each for each in accounts if is_matching_account(expected_fields, each)]
         if len(matches) == 1:
             return Confirmed({"account": matches[0]})
         return Inconclusive("the account no longer exists")
@@ -206,7 +206,8 @@ def _fetch_accounts(recipient_id: str) -> Generator[Step, Any, list[dict[str, JS
     return list((recipient or {}).get("accounts") or [])
 
 
-def _is_matching_account(fields: JSONObject, account: JSONObject) -> bool:
+def is_matching_account(fields: JSONObject, account: JSONObject) -> bool:
+    """Whether the service may show an account with these fields as ``account``."""
     shown_names = {**fields, "bankRegionCode": fields.get("bankRegion")}
     shown_names.pop("bankRegion", None)
     return all(
