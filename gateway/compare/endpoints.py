@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -19,9 +19,6 @@ from yarl import URL
 from gateway.compare.requests import READ_METHODS, InputError
 
 SideName = Literal["control", "candidate"]
-
-MAX_BODY_BYTES = 64 * 1024 * 1024
-"""Larger bodies are not read."""
 
 TIMEOUT_SECONDS = 30
 """How long to wait for an answer."""
@@ -82,9 +79,9 @@ def parse_base_url(url: str, name: SideName) -> str:
 
 
 class _ConnectionLost(Exception):
-    """The connection failed. ``was_sent``: the request may have reached the service."""
+    """The connection of a write failed. ``was_sent``: the write may have reached the service."""
 
-    def __init__(self, reason: str, *, was_sent: bool = True) -> None:
+    def __init__(self, reason: str, *, was_sent: bool) -> None:
         super().__init__(reason)
         self.was_sent = was_sent
 
@@ -92,17 +89,16 @@ class _ConnectionLost(Exception):
 async def _send_once(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    # aiohttp resends GET and DELETE itself after a dropped connection. An exception type that it
-    # does not know prevents that.
+    # aiohttp resends DELETE itself after a dropped connection. An exception type that it does not
+    # know prevents that.
     try:
         return await handler(request)
     # A subclass of OSError, but the caller reports it with the number of seconds.
     except TimeoutError:
         raise
     except (aiohttp.ClientError, OSError) as error:
-        failure = _ConnectionLost(
-            _describe_error(error), was_sent=not isinstance(error, aiohttp.ClientConnectorError)
-        )
+        was_sent = not isinstance(error, aiohttp.ClientConnectorError)
+        failure = _ConnectionLost(_describe_error(error), was_sent=was_sent)
     # Outside the handler: aiohttp's error, which names the URL, must not be its context.
     raise failure
 
@@ -121,43 +117,40 @@ class Side:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Self]:
-        # Writes use new connections: on a reused one, a close by the server would leave it unclear
-        # whether the write arrived, and it must be sent only once.
         async with (
-            self._open_session(force_close=False) as self._read_session,
-            self._open_session(force_close=True) as self._write_session,
+            self._open_session() as self._read_session,
+            # Writes use new connections: on a reused one, a close by the server would leave it
+            # unclear whether the write arrived, and it must be sent only once.
+            self._open_session(
+                connector=aiohttp.TCPConnector(force_close=True), middlewares=(_send_once,)
+            ) as self._write_session,
         ):
             yield self
 
-    def _open_session(self, *, force_close: bool) -> aiohttp.ClientSession:
+    def _open_session(self, **options: Any) -> aiohttp.ClientSession:
+        timeout = aiohttp.ClientTimeout(total=self._timeout_seconds)
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(force_close=force_close),
-            timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
-            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), **options
         )
 
     async def send(self, request: OutgoingRequest) -> Answer:
-        """Sends a request; raises AnswerUnavailable. Resends a read once if the connection drops."""
+        """Sends a request; raises AnswerUnavailable. aiohttp resends a read if the connection drops."""
+        is_write = request.method not in READ_METHODS
+        was_sent = True
         try:
-            try:
-                answer = await self._send(request)
-            except _ConnectionLost:
-                if request.method not in READ_METHODS:
-                    raise
-                answer = await self._send(request)
+            answer = await self._send(request)
         except _ConnectionLost as error:
             reason, was_sent = str(error), error.was_sent
         except TimeoutError:
-            reason, was_sent = f"no answer within {self._timeout_seconds:g} s", True
-        except aiohttp.ClientError as error:
-            reason, was_sent = _describe_error(error), False
+            reason = f"no answer within {self._timeout_seconds:g} s"
+        # Also while the body is read.
+        except (aiohttp.ClientError, OSError) as error:
+            reason = _describe_error(error)
         else:
             self.durations_seconds.append(answer.seconds)
             return answer
-        is_outcome_unknown = was_sent and request.method not in READ_METHODS
-        raise AnswerUnavailable(
-            f"{reason}{'; the outcome of the write is unknown' if is_outcome_unknown else ''}"
-        )
+        suffix = "; the outcome of the write is unknown" if is_write and was_sent else ""
+        raise AnswerUnavailable(f"{reason}{suffix}")
 
     async def check_connection(self) -> None:
         """Opens and closes a connection without sending a request; raises AnswerUnavailable."""
@@ -187,9 +180,8 @@ class Side:
             data=request.body,
             headers=self._build_headers(request),
             allow_redirects=False,
-            middlewares=(_send_once,),
         ) as response:
-            body = await self._read_body(response)
+            body = await response.read()
             headers: dict[str, str] = {}
             for name in response.headers:
                 # A repeated header means the same as one with all values (RFC 9110, section 5.3).
@@ -206,21 +198,6 @@ class Side:
         }
         key = {"own": self._api_key, "wrong": WRONG_KEY}.get(request.key)
         return headers | ({} if key is None else {"X-API-Key": key})
-
-    async def _read_body(self, response: aiohttp.ClientResponse) -> bytes:
-        body = bytearray()
-        try:
-            async for chunk in response.content.iter_any():
-                body += chunk
-                if len(body) > MAX_BODY_BYTES:
-                    raise AnswerUnavailable(f"the answer is larger than {MAX_BODY_BYTES} bytes")
-        except TimeoutError:
-            raise
-        except (aiohttp.ClientError, OSError) as error:
-            failure = _ConnectionLost(_describe_error(error))
-        else:
-            return bytes(body)
-        raise failure
 
 
 def _describe_error(error: Exception) -> str:
