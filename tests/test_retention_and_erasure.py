@@ -19,7 +19,6 @@ from gateway.operator.retention import (
     MAX_ROWS_PER_TRANSACTION,
     RetentionTask,
     delete_expired_data,
-    delete_expired_signed_changes,
 )
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
@@ -404,6 +403,6 @@ async def test_signed_changes_are_deleted_after_a_day(state: State) -> None:  # 
         old = update(signed_changes).where(signed_changes.c.id != "B-0")
         await execute(store, old.values(updated_at=store.clock() - timedelta(days=2)))
         await state_store.compare_and_set(TENANT, "batch", "B-1", {"phase": "sent"})
-        await delete_expired_signed_changes(store)
+        await delete_expired_data(store, DEFAULT_RETENTION)
         assert list(await state_store.load_facts_by_id(TENANT, "signed")) == ["B-0"]
         assert await state_store.load(TENANT, "batch", "B-1")

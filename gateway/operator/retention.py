@@ -60,6 +60,9 @@ SETTLED_PHASES = ("sent", "deleted")
 IMPERSONAL_FACTS = ("deleted", "still_there", "status")
 """Facts of a recipient that are not personal: whether it may be paid or shown."""
 
+SIGNED_CHANGES_DAYS = 1
+"""Days after which a signed change has long ended."""
+
 log = structlog.get_logger()
 
 
@@ -88,7 +91,6 @@ class RetentionTask(PeriodicTask):
         # sweep.
         deleted = await delete_expired_data(self._store, self._settings, lambda: self.is_stopping)
         await delete_old_request_counts(self._store)
-        await delete_expired_signed_changes(self._store, lambda: self.is_stopping)
         if any(deleted.values()):
             counts = {f"{name}_rows": count for name, count in deleted.items()}
             log.info("retention_deleted", **counts)
@@ -107,6 +109,7 @@ async def delete_expired_data(
         ("texts", settings.texts_days, _strip_personal_data_of_old_payments),
         ("usage", settings.usage_days, _delete_old_usage_and_brownouts),
         ("audit", settings.audit_days, _delete_old_audit_events),
+        ("signed", SIGNED_CHANGES_DAYS, _delete_old_signed_changes),
     ):
         deleted_counts[name] = (
             await _delete_old_rows_in_steps(delete_rows, store, days, is_ending) if days else 0
@@ -218,13 +221,6 @@ def strip_personal_data_from_payment(entry: Mapping[str, Any]) -> dict[str, Any]
     impersonal_fields = {name: value for name, value in entry.items() if name != "memo"}
     payee = {name: id_ for name, id_ in entry["recipient"].items() if name == "id"}
     return {**impersonal_fields, "recipient": payee}
-
-
-async def delete_expired_signed_changes(
-    store: Store, is_ending: Callable[[], bool] = lambda: False
-) -> None:
-    """Deletes records of signed changes after a day, when each has long ended."""
-    await _delete_old_rows_in_steps(_delete_old_signed_changes, store, 1, is_ending)
 
 
 async def _delete_old_signed_changes(store: Store, before: datetime) -> int:
