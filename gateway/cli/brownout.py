@@ -107,38 +107,41 @@ def schedule_brownout(
 
     --operation can be repeated. On a terminal, the command asks for confirmation unless --dry-run is given.
     """
-
-    async def save_window(store: Store) -> tuple[Brownout, list[UsageSummary]]:
-        resolved = resolve_window_key(window, await load_listed_keys(store))
-        if not dry_run:
-            await insert_brownout(store, resolved)
-        return resolved, await load_usage_affected_by_window(store, resolved)
-
     now = datetime.now(UTC)
     period = (begins_at or now).astimezone(UTC), ends_at.astimezone(UTC)
-    span = " to ".join(map(format_time, period))
     try:
         window = create_window(now, period, merchant, key, expand_operation_names(operations))
     except ActionRefused as error:
         raise CommandError(str(error)) from None
-    # After the window is built, so that an invalid option fails without a question.
-    if not dry_run:
-        scope = _describe_scope(window) or " of every key"
-        require_confirmation_if_interactive(f"Refuse requests{scope} from {span}?", yes=yes)
-    saved_window, affected = run_with_store(settings, save_window)
-    effect = "Would refuse" if dry_run else f"Brownout {saved_window.id} refuses"
-    click.echo(f"{effect} requests{_describe_scope(saved_window)} from {span}.")
+
+    async def resolve_scope(store: Store) -> tuple[Brownout, list[UsageSummary]]:
+        resolved = resolve_window_key(window, await load_listed_keys(store))
+        return resolved, await load_usage_affected_by_window(store, resolved)
+
+    window, affected = run_with_store(settings, resolve_scope)
+    _print_affected_usage(affected)
+    subject = f"requests{_describe_scope(window)} from {' to '.join(map(format_time, period))}"
+    if dry_run:
+        click.echo(f"Would refuse {subject}.")
+        return
+    require_confirmation_if_interactive(f"Refuse {subject}?", yes=yes)
+    run_with_store(settings, lambda store: insert_brownout(store, window))
+    click.echo(f"Brownout {window.id} refuses {subject}.")
+
+
+def _print_affected_usage(affected: list[UsageSummary]) -> None:
     if not affected:
         click.echo("No affected request was made in the last seven days.")
         return
     click.echo("Affected requests in the last seven days:\n")
     rows = [[*usage[:4], str(usage.requests), format_time(usage.last_at)] for usage in affected]
     print_table(["merchant", "environment", "key", "operation", "requests", "last"], rows)
+    click.echo()
 
 
 def _describe_scope(window: Brownout) -> str:
     names = [name for name in (window.merchant, window.key and f"key {window.key}") if name]
-    return f" of {', '.join(names)}" if names else ""
+    return f" of {', '.join(names) or 'every key'}"
 
 
 @brownout.command("list")

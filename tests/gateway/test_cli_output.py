@@ -161,7 +161,7 @@ def test_brownout_asks_for_confirmation_on_terminal_only(
     arguments = ["brownout", "schedule", "--until", "2099-01-01T00:00:00Z", "--key", "shop"]
     success_text = "refuses requests of acme, key shop"
     declined_output = run_on_terminal(200, *arguments, folder=tmp_path, types=b"n\n")
-    assert "Refuse requests of key shop from " in declined_output
+    assert "Refuse requests of acme, key shop from " in declined_output
     assert "nothing was changed" in declined_output
     assert success_text not in declined_output
     assert success_text in run_on_terminal(200, *arguments, folder=tmp_path, types=b"y\n")
