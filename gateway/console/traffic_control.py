@@ -5,9 +5,9 @@ In an emergency, writes can be frozen here. Brownouts and modes are planned, and
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import NamedTuple
 
 import structlog
 from aiohttp import web
@@ -71,19 +71,16 @@ EFFECTS = {
 Fields = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A freeze, or the end of one, to confirm. ``rows`` are the affected keys.
+class Change(NamedTuple):
+    """A freeze, or the end of one, and whom it concerns."""
 
-    ``execute`` returns False if another operator has done the same meanwhile.
-    """
+    action: str
+    scope: Tenant
 
-    title: str
-    effects: Sequence[str]
-    button: str
-    rows: Sequence[Sequence[str]]
-    execute: Callable[[], Awaitable[bool]]
-    is_freeze: bool
+    @property
+    def title(self) -> str:
+        verb = "Freeze writes" if self.action == FREEZE else "End the freeze"
+        return f"{verb} of {describe_scope(self.scope)}"
 
 
 class TrafficControlPage(Page):
@@ -114,13 +111,15 @@ class TrafficControlPage(Page):
     async def confirm(self, request: web.Request) -> web.StreamResponse:
         """Shows the effect of an action and asks for confirmation; changes nothing."""
         try:
-            plan = await plan_action(self._store, request.query)
+            change = await parse_change(self._store, request.query)
         except ActionRefused as error:
             return self._render_refusal(request, str(error))
         return self._pages.render_page(
             request,
             "confirm",
-            plan=plan,
+            change=change,
+            effects=EFFECTS[change.action],
+            rows=await _load_affected_key_rows(self._store, change.scope),
             fields={name: request.query[name] for name in FIELDS},
             max_rows=MAX_AFFECTED,
         )
@@ -128,17 +127,18 @@ class TrafficControlPage(Page):
     async def execute(self, request: web.Request, fields: Fields) -> web.StreamResponse:
         client_address = self._pages.find_client_address(request)
         try:
-            # Planned again, because keys may have changed.
-            plan = await plan_action(self._store, fields)
+            change = await parse_change(self._store, fields)
         except ActionRefused as error:
             return self._render_refusal(request, str(error))
         # Operators share one token, so the audit log can only name the address.
         with attribute_events_to_operator(f"console, from {client_address}"):
-            is_changed = await plan.execute()
+            apply = freeze_writes if change.action == FREEZE else unfreeze_writes
+            is_changed = await apply(self._store, change.scope)
+        # Another operator may have done the same meanwhile.
         if not is_changed:
             return self._render_refusal(request, "Nothing changed: it is so already.")
         # A warning, because it changes what clients get; the audit log has it too.
-        log.warning("console_change", change=plan.title, **{"client.address": client_address})
+        log.warning("console_change", change=change.title, **{"client.address": client_address})
         return redirect_see_other(f"{PATH}?done={fields['do']}")
 
     def _render_refusal(self, request: web.Request, reason: str) -> web.StreamResponse:
@@ -146,8 +146,8 @@ class TrafficControlPage(Page):
         return self._pages.render_message(request, 409, "Nothing was changed", reason, link)
 
 
-async def plan_action(store: Store, fields: Fields) -> Plan:
-    """Plans the action of a form. Raises ActionRefused, with a message that is shown on a page."""
+async def parse_change(store: Store, fields: Fields) -> Change:
+    """Parses a form. Raises ActionRefused, with a message that is shown on a page."""
     action = fields.get("do", "")
     if action not in EFFECTS:
         raise ActionRefused("There is no such action.")
@@ -155,16 +155,7 @@ async def plan_action(store: Store, fields: Fields) -> Plan:
     if environment not in ("", *ENVIRONMENTS):
         raise ActionRefused("There is no such environment.")
     scope = await resolve_freeze_scope(store, _require_choice(fields, "merchant"), environment)
-    is_freeze = action == FREEZE
-    change = freeze_writes if is_freeze else unfreeze_writes
-    return Plan(
-        f"{'Freeze writes' if is_freeze else 'End the freeze'} of {describe_scope(scope)}",
-        EFFECTS[action],
-        action.title(),
-        await _load_affected_key_rows(store, scope),
-        lambda: change(store, scope),
-        is_freeze,
-    )
+    return Change(action, scope)
 
 
 def _require_choice(fields: Fields, name: str) -> str:
