@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 
 from gateway.admission.limits.in_redis import RedisRateLimiter
+from gateway.cli.doctor import format_verdict
 from gateway.config.settings import Settings
 from gateway.operator.doctor import Finding, run_doctor
 from gateway.storage import ObjectStateStore, Tenant, open_store
@@ -304,6 +305,9 @@ async def test_expiring_gateway_certificate_is_reported(tmp_path: Path) -> None:
             states[days] = require_finding(findings, "certificate for clients")
     assert (states[3].state, states[60].state) == ("error", "warning")
     assert "replace it" in states[3].advice
+    assert (
+        format_verdict([states[3]]) == "NOT READY: 1 error. Clients refuse an expired certificate."
+    )
     assert "intermediate" in states[60].advice
 
 

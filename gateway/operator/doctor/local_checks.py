@@ -52,7 +52,8 @@ def check_tls_certificate_expiry(server: Server) -> Iterator[Finding]:
     description = f"expires at {expires_at:%Y-%m-%d %H:%M} UTC"
     if expires_at < datetime.now(UTC) + EXPIRY_WARNING_PERIOD:
         advice = "replace it; a running gateway loads the new one without a restart"
-        yield Finding(ALL_ENVIRONMENTS, check_name, "error", description, advice)
+        finding = Finding(ALL_ENVIRONMENTS, check_name, "error", description, advice)
+        yield replace(finding, consequence="Clients refuse an expired certificate.")
     # Browsers fetch a missing intermediate certificate, but most HTTP libraries do not.
     elif len(chain) == 1 and chain[0].issuer != chain[0].subject:
         description += f"; {file} contains no intermediate certificate"
