@@ -63,8 +63,8 @@ def reconcile(
     are frozen until `unfreeze --all`.
 
     If the service no longer accepts a merchant's credentials, revoke all keys of the merchant: it is
-    left out then. Before you import a key for it again, check its open batches in the service's
-    dashboard.
+    left out then, and after a restore its writes are frozen. Before you import a key for it again
+    and unfreeze it, check its open batches in the service's dashboard.
     """
     with show_progress("Comparing") as report_progress:
         work = reconcile_and_clear_restored_flag(settings, merchant, environment, report_progress)
@@ -139,7 +139,8 @@ def _print_reconcile_result(result: ReconcileResult) -> None:
     if hidden_count := len(notes[MAX_INFORMATIONAL_LINES:]):
         click.echo(f"For information: {hidden_count} more of these; --json lists all")
     for owner in result.skipped_tenants:
-        click.echo(f"Left out: {owner} cannot be read, and all its keys are revoked")
+        frozen = "; its writes are frozen now" if result.is_cleared else ""
+        click.echo(f"Left out: {owner} cannot be read, and all its keys are revoked{frozen}")
     if result.exit_code or notes:
         # The most serious kind first.
         totals = Counter(finding.kind.replace("_", " ") for finding in findings)

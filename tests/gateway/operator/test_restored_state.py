@@ -295,6 +295,9 @@ async def test_merchant_without_active_key_does_not_block_others(
             True,
             [{"merchant": "left", "environment": "sandbox"}],
         )
+        # Nobody has compared its batches, and a key may be imported for it again.
+        freezes = json.loads((await run_command(tmp_path, "freeze", "--list", "--json")).stdout)
+        assert [freeze["merchant"] for freeze in freezes["frozen"]] == ["left"]
         async with restorable_gateway.open_gateway() as gateway:
             assert (await start_batch(gateway, batch)).status == 200
 
