@@ -74,13 +74,14 @@ def backup(*, file: Path, settings: Settings) -> None:
 @click.command()
 @click.argument("file", type=FILE, required=False)
 @click.option("--force", is_flag=True, help="Replace an existing state; its files are renamed.")
+@yes_option
 @config_option
-def restore(*, file: Path | None, force: bool, settings: Settings) -> None:
+def restore(*, file: Path | None, force: bool, yes: bool, settings: Settings) -> None:
     """Restore the SQLite state and the key file from FILE, an archive made by `backup`.
 
     Stop every gateway first. An existing state or key file is replaced only with --force, and kept
     under another name. Without FILE, marks a state that was restored by other means, such as
-    pg_restore.
+    pg_restore, after a confirmation.
 
     The restored state does not know of anything that happened after the backup. To prevent double
     payments, no batch is started until `payout-gateway reconcile` has compared it with the service.
@@ -90,6 +91,12 @@ def restore(*, file: Path | None, force: bool, settings: Settings) -> None:
         work = restore_backup(settings.state, file, force=force)
         replaced_files = run_to_completion(work, "Restoring")
     else:
+        # Scripts have to pass --yes too: an argument that was forgotten would stop payouts.
+        question = (
+            "No file is named. Mark the state as restored by other means? Gateways then start no "
+            "batch until `payout-gateway reconcile` has compared everything."
+        )
+        require_confirmation(question, yes=yes)
         run_to_completion(mark_as_restored(settings.state))
     click.echo(f"Restored the state from {file}." if file else "Marked the state as restored.")
     for path in replaced_files:

@@ -86,6 +86,9 @@ async def test_state_is_restored_in_another_folder_and_serves(tmp_path: Path) ->
         assert (code, error_output) == (0, "")
         assert "No batch is started until you run `payout-gateway reconcile`." in output
         assert stat.S_IMODE((target_folder / "gateway.key").stat().st_mode) == 0o600
+        unconfirmed = await run_command(source_folder, "restore")
+        assert (unconfirmed[0], "add --yes" in unconfirmed[2]) == (2, True)
+        assert "Marked the state" in (await run_command(source_folder, "restore", "--yes"))[1]
         async with run_serve(target_folder) as gateway:
             recipient_list = await send_request(f"{gateway.url}/v1/recipients")
             assert recipient_list[1]["recipients"][0]["firstName"] == "Ada"
