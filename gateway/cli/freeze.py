@@ -11,6 +11,7 @@ from gateway.cli.options import config_option, format_time, json_option, print_j
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 from gateway.operator.interruptions import (
+    format_unfreeze_command,
     load_freezes_and_audit_events,
     resolve_freeze_scope,
 )
@@ -78,7 +79,7 @@ def unfreeze(
     """Resume writes that `freeze` with the same options stopped.
 
     Only that freeze ends: a merchant that is also frozen by another freeze stays frozen. The
-    freezes that remain are shown.
+    freezes that remain are shown, each with the command that ends it.
     """
     scope = _require_scope(merchant, environment, everything)
     texts = "Unfrozen.", "Nothing changed: no freeze was set with these options."
@@ -123,8 +124,15 @@ def _change_and_print(
     if changed is not None:
         click.echo(texts[0] if changed else texts[1])
     if frozen:
-        rows = [[*_build_scope_cells(each.scope), format_time(each.since)] for each in frozen]
-        print_table(["merchant", "environment", "frozen since"], rows)
+        rows = [
+            [
+                *_build_scope_cells(each.scope),
+                format_time(each.since),
+                format_unfreeze_command(each.scope),
+            ]
+            for each in frozen
+        ]
+        print_table(["merchant", "environment", "frozen since", "to resume writes"], rows)
     else:
         click.echo("Nothing is frozen.")
     if changed is None and events:

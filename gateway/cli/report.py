@@ -12,7 +12,9 @@ from gateway.cli.options import FullHelpGroup, config_option, format_time, json_
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
+from gateway.operator.interruptions import require_known_merchant
 from gateway.operator.usage import group_usage_by_key, map_operations_to_replacement_calls
+from gateway.storage import Store
 from gateway.storage.request_counts import UsageSummary, load_usage_summaries
 
 COLUMNS = (
@@ -48,8 +50,14 @@ def show_usage(
     """
     # Usage is counted per UTC day.
     since = datetime.now(UTC).date() - timedelta(days=days - 1) if days else None
-    used = run_with_store(settings, lambda store: load_usage_summaries(store, since))
-    rows = [row for row in used if merchant in (None, row.merchant)]
+
+    async def load_rows(store: Store) -> list[UsageSummary]:
+        # "No requests" of a misspelt name would look like a merchant that has migrated.
+        await require_known_merchant(store, merchant or "")
+        used = await load_usage_summaries(store, since)
+        return [row for row in used if merchant in (None, row.merchant)]
+
+    rows = run_with_store(settings, load_rows)
     if as_json:
         print_json({"since": _format_value(since), "keys": _build_key_usage_json(rows)})
     elif not rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -24,10 +25,23 @@ async def resolve_freeze_scope(store: Store, merchant: str, environment: str) ->
     """Returns the tenant to freeze; an empty name means all. Raises ActionRefused for an unknown
     merchant, because the freeze would silently have no effect.
     """
+    await require_known_merchant(store, merchant)
+    return Tenant(merchant, environment)
+
+
+async def require_known_merchant(store: Store, merchant: str) -> None:
+    """Raises ActionRefused if no merchant has this name; an empty name means all."""
     merchants = {owner.merchant for owner in await load_tenants_with_credentials(store)}
     if merchant and merchant not in merchants:
-        raise ActionRefused("no merchant has this name; `keys list` shows the merchants")
-    return Tenant(merchant, environment)
+        raise ActionRefused(
+            "no merchant has this name; `payout-gateway keys list` shows the merchants"
+        )
+
+
+def format_unfreeze_command(scope: Tenant) -> str:
+    """Formats the command that ends the freeze of exactly this scope."""
+    options = [f"--{name} {shlex.quote(value)}" for name, value in scope._asdict().items() if value]
+    return f"payout-gateway unfreeze {' '.join(options) or '--all'}"
 
 
 async def load_freezes_and_audit_events(store: Store) -> tuple[list[Freeze], list[AuditEvent]]:

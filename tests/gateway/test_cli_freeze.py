@@ -188,6 +188,7 @@ async def test_unfreeze_needs_the_same_scope(tmp_path: Path) -> None:
         ]
         again = (await operated_gateway.run_command("unfreeze", "--all")).output
         assert "no freeze was set with these options" in again
+        assert "payout-gateway unfreeze --merchant demo\n" in again
         assert await post_recipient(operated_gateway) == FROZEN_REFUSAL
         await operated_gateway.run_json_command("unfreeze", "--merchant", "demo")
         assert await post_recipient(operated_gateway) == (200, None)

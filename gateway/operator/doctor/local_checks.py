@@ -13,7 +13,7 @@ from sqlalchemy import insert
 from gateway.admission.limits.redis_connection import probe_redis_eviction_policy
 from gateway.config.settings import ConfigurationError, Server, Settings
 from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding
-from gateway.operator.interruptions import describe_window_scope
+from gateway.operator.interruptions import describe_window_scope, format_unfreeze_command
 from gateway.operator.preflight import check_settings_are_runnable
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE, is_restored
 from gateway.storage import Store, StoreUnavailable
@@ -121,9 +121,8 @@ async def check_freezes_and_brownouts(store: Store) -> list[Finding]:
 
 def _build_freeze_finding(freeze: Freeze) -> Finding:
     scope, since = freeze.scope, f"{freeze.since:%Y-%m-%d %H:%M} UTC"
-    options = [f"--{name} {value}" for name, value in scope._asdict().items() if value]
     description = f"writes have been frozen since {since}: {describe_scope(scope)}"
-    advice = f"to resume them, run `payout-gateway unfreeze {' '.join(options) or '--all'}`"
+    advice = f"to resume them, run `{format_unfreeze_command(scope)}`"
     environment = scope.environment or ALL_ENVIRONMENTS
     return Finding(environment, "freeze", "warning", description, advice)
 
