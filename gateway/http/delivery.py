@@ -28,18 +28,19 @@ _TCP_INFO_BYTES, _LAST_BYTES_OFFSET = 56, 52
 async def wait_for_tcp_acknowledgement(
     transport: asyncio.Transport | None, underlying_transport: asyncio.Transport | None = None
 ) -> bool:
-    """Waits until all written bytes are acknowledged; returns False if the connection ends first.
+    """Waits for the acknowledgement of all written bytes; False if the connection ends first.
 
+    Call it after ``is_acknowledged`` has returned False.
     ``underlying_transport`` is the TCP transport below TLS, which may hold unsent bytes too.
     """
     pause = FIRST_PAUSE_SECONDS
-    while transport is not None and not is_acknowledged(transport, underlying_transport):
-        if transport.is_closing():
-            return False
+    while transport is not None and not transport.is_closing():
         await asyncio.sleep(pause)
+        if is_acknowledged(transport, underlying_transport):
+            return True
         # Most clients acknowledge within milliseconds; a slow one must not keep the loop busy.
         pause = min(pause * 2, MAX_PAUSE_SECONDS)
-    return transport is not None
+    return False
 
 
 def is_client_disconnected(request: HttpRequest) -> bool:
