@@ -150,7 +150,8 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     body if that is None. A write that is ``only_while_client_waits`` is never sent by the
     background reconciler. A cleanup does not stop the flow if its outcome stays unknown: it counts
     as refused unless there is proof that it was executed. ``undo_of`` is the refusal because of
-    which a call undoes earlier ones; it is repeated until the service confirms it or answers 404.
+    which a call undoes earlier ones; it is repeated until the service confirms it, answers 404, or
+    refuses it, which is left to an operator.
 
     ``in_doubt`` is recorded as soon as the outcome is unknown, provided that its condition still holds.
     """

@@ -170,14 +170,24 @@ class Unknown(Failure):
         self.problem = problem
 
 
+class UndoRefused(Unknown):
+    """The service refuses an undo; if that ``is_final``, it is not sent again."""
+
+    def __init__(self, status: int | None) -> None:
+        super().__init__(f"the service refuses to undo it (status {status})")
+        self.status, self.is_final = status, status not in (401, 403, 429)
+
+
 class UndoPending(Unknown):
     """The service refused a later step, and what was created before is not undone yet.
 
     The client gets the refusal; the reconciler continues the undo until the service confirms it.
+    What the service refuses to undo is left to an operator.
     """
 
-    def __init__(self, refusal: Refused) -> None:
-        super().__init__("what a refused request created is not deleted yet", retry_after=1)
+    def __init__(self, refusal: Refused, reason: str) -> None:
+        message = f"what a refused request changed is not undone yet: {reason}"
+        super().__init__(message, retry_after=1)
         self.refusal = refusal
 
 

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
+from gateway.storage.operation_states import IN_DOUBT
+from gateway.storage.tables import operations
 from tests.operator_commands import (
     AdjustableClock,
     OperatedGateway,
@@ -22,7 +25,7 @@ from tests.operator_commands import (
 from tests.recording_service import ReceivedRequest, RecordingService, Stage, open_recording_service
 from tests.running_gateway import GatewayUnderTest, open_gateway
 from tests.simulator import Recipient, Service
-from tests.state import load_in_doubt_writes
+from tests.state import fetch, load_in_doubt_writes
 
 ACCOUNTS = "/v1/recipients/*/accounts"
 BODY = {
@@ -298,3 +301,27 @@ async def test_refusal_is_replayed_to_its_key_before_and_after_the_undo(tmp_path
         assert setup.count_calls("DELETE", "/v1/recipients/*") >= 1
         assert (await create(BODY)).status == 406
         assert setup.service.creation_counts["recipient"] == 1
+
+
+async def test_undo_that_the_service_refuses_is_left_to_an_operator(tmp_path: Path) -> None:
+    refusal = b'{"ok":false,"errors":[{"code":"invalid_status","message":"No"}]}'
+    async with open_operated_gateway(tmp_path) as setup:
+        setup.add_fault("POST", ACCOUNTS, status=400, body=refusal)
+        setup.add_fault("DELETE", "/v1/recipients/*", status=400, body=refusal, times=1000)
+        assert (await setup.gateway.request("POST", "/v1/recipients", BODY)).status == 406
+        await setup.age_sent_writes()
+        async with setup.open_store() as store:
+
+            async def is_tried_again() -> bool:
+                (row,) = await fetch(store, select(operations))
+                return bool(row.fence > 1 and row.state == IN_DOUBT)
+
+            await wait_until_async(is_tried_again, 40)
+        assert setup.count_calls("DELETE", "/v1/recipients/*") == 1
+        (write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        assert write["why"].endswith("the service refuses to undo it (status 400)")
+        assert f"writes close {write['write']}" in write["what_to_do"]
+        await setup.run_command("writes", "close", write["write"], "--yes")
+        assert await _is_nothing_in_doubt(setup)
+        response = await setup.gateway.request("GET", "/v1/recipients")
+        assert response.body["recipients"] == []

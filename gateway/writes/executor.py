@@ -19,7 +19,7 @@ from gateway.reads.listing import ListReader
 from gateway.reads.recent_pages import RecentPages
 from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.operation_records import Write
-from gateway.storage.operation_states import UNSENT
+from gateway.storage.operation_states import REFUSED, UNSENT
 from gateway.storage.tenants import Tenant
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.optional_endpoints import OptionalEndpoints
@@ -57,6 +57,7 @@ from mappings.failures import (
     Problem,
     Refused,
     UndoPending,
+    UndoRefused,
     Unknown,
     Unreachable,
     is_retryable_read_failure,
@@ -227,8 +228,10 @@ class FlowExecutor:
                 raise failure
             return await self._save_and_send_write(call, caller, execution)
         except Unknown as unknown:
+            if isinstance(unknown, UndoRefused) and unknown.is_final and execution.write_in_doubt:
+                execution.record_write_state(REFUSED, unknown.status)
             if call.undo_of:
-                raise UndoPending(call.undo_of) from None
+                raise UndoPending(call.undo_of, str(unknown)) from None
             execution.in_doubt_change = call.in_doubt
             # A retry before this time could not learn more than this attempt did.
             if unknown.retry_after is None:
@@ -285,14 +288,14 @@ class FlowExecutor:
             await execution.record_reconciled_outcome(call, outcome)
             return outcome.body
         except Failure as failure:
-            # What is not undone yet must stay recorded, and be tried again.
+            # What is not undone yet must stay recorded.
             if call.undo_of and isinstance(failure, Refused) and failure.status != 404:
-                raise Unknown("the undo was refused") from None
+                raise UndoRefused(failure.status) from None
             # Nothing is undone, because the retry or the reconciler sends the rest.
             is_completion = _is_completion(call, execution) and not call.is_cleanup
             is_sent_later = is_pausable if isinstance(failure, Halted) else is_completion
             if isinstance(failure, Unreachable) and is_sent_later:
-                execution.record_unsent_write()
+                execution.record_write_state(UNSENT)
                 raise _build_unsent_failure(failure) from None
             execution.record_response(call, failure)
             raise
@@ -327,6 +330,8 @@ class FlowExecutor:
 
         Raises Unknown if its outcome is still open.
         """
+        if call.undo_of and write.state == REFUSED:
+            raise UndoRefused(write.status)
         read_outcome = partial(self._evaluate_outcome_rule, caller)
         outcome = await self._policy.determine_outcome(call, write, execution, read_outcome)
         if (

@@ -299,9 +299,9 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
             self._resolve_write(ANSWERED, object_id=object_id)
         self._append_changing_step(call, outcome)
 
-    def record_unsent_write(self) -> None:
-        """Records that the last write was not sent; its step is open, and a replay sends it."""
-        self._resolve_write(UNSENT)
+    def record_write_state(self, state: str, status: int | None = None) -> None:
+        """Records the state of the last write; its step is open, and a replay continues with it."""
+        self._resolve_write(state, status)
 
     async def record_reconciled_outcome(self, call: Call, outcome: Confirmed | Absent) -> None:
         """Records the outcome of a write without a response, and saves it for others to see."""
