@@ -139,7 +139,7 @@ def edit_batch(
     # A draft takes any currency: it has no batch at the service yet.
     if batch.is_draft or build_call is None:
         entries = edit.build_changed_entries(batch.entries, now)
-        yield from _save_draft(batch, request, entries, edit.removed_ids, facts=edit.facts)
+        yield from _save_draft(batch, request, entries, edit, facts=edit.facts)
         return
     outcome_rule = outcome_rules.build_batch_edit_outcome_rule(
         batch.upstream_id,
@@ -188,9 +188,7 @@ def edit_batch(
     # Stored now, because a later edit loads, and stores, only the payments that it names.
     entries_before = yield from add_recipient_details(_build_draft_entries(batch, request))
     entries = edit.build_entries_after_draft_edit(entries_before, now)
-    yield from _save_draft(
-        batch, request, entries, edit.removed_ids, batch.upstream_id, facts=edit.facts
-    )
+    yield from _save_draft(batch, request, entries, edit, batch.upstream_id, facts=edit.facts)
 
 
 def _add_recipients(edit: Edit) -> SubFlow:
@@ -251,14 +249,14 @@ def _recreate_in_currency(batch: Batch, request: Request, edit_call: Call, edit:
     )["id"]
     facts = {**edit.facts, "phase": "sent", "upstream": upstream_id, "is_new": True}
     redirect = _build_batch_id_redirect(batch.id, batch.facts, upstream_id)
-    yield from _save_draft(batch, request, entries, (), batch.upstream_id, redirect, facts=facts)
+    yield from _save_draft(batch, request, entries, edit, batch.upstream_id, redirect, facts=facts)
 
 
 def _save_draft(
     batch: Batch,
     request: Request,
     entries: Sequence[Entry],
-    removed_ids: Sequence[JSON],
+    edit: Edit,
     superseded_id: str | None = None,
     *batch_redirects: CompareAndSet,
     facts: Mapping[str, JSON],
@@ -290,7 +288,7 @@ def _save_draft(
         batch_redirects += (CompareAndSet("alias", superseded_id, {"abandoned": True}),)
     changes = chain_rows(
         map_rows(lambda entry: (str(entry["id"]), entry), entries),
-        map_rows(lambda id_: (str(id_), None), removed_ids),
+        map_rows(lambda id_: (str(id_), None), edit.removed_ids),
     )
 
     def build_record(change: tuple[str, Entry | None]) -> CompareAndSet:
@@ -304,7 +302,9 @@ def _save_draft(
     if not batch.is_draft:
         old_entries = CompareAndSet("payments", batch.id, {"entries": None}, linked=records)
         records = (old_entries, *batch_redirects)
-    yield CompareAndSet("batch", batch.id, facts, linked=records)
+    # One that adds several could be repeated only if all of them were deleted, which is not told.
+    created_ids = [str(edit.added_entries[0]["id"])] if len(edit.added_entries) == 1 else ()
+    yield CompareAndSet("batch", batch.id, facts, linked=records, created_ids=created_ids)
 
 
 def build_entries_from_batch(batch: Batch, now: datetime) -> Sequence[Entry]:

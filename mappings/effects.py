@@ -282,7 +282,8 @@ class CompareAndSet(msgspec.Struct, frozen=True):
     concurrent changes of an object, one wins. The facts of the kind "draft payments" are the entries
     of a draft by payment id; each is a row, and "payments" yields them, in the order in which they
     were added, until that kind is stored itself. The ``linked`` updates are stored in the same
-    transaction; if they are very many, they must not expect anything.
+    transaction; if they are very many, they must not expect anything. ``created_ids`` are objects
+    that exist from then on, by which a later deletion of them is recognized; they are few.
     """
 
     kind: str
@@ -290,6 +291,7 @@ class CompareAndSet(msgspec.Struct, frozen=True):
     facts: Mapping[str, JSON]
     expected: Mapping[str, JSON] = {}
     linked: Sequence[CompareAndSet] = ()
+    created_ids: Sequence[str] = ()
 
     @property
     def members(self) -> Iterator[CompareAndSet]:

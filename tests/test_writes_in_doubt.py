@@ -225,12 +225,18 @@ async def test_identical_request_after_its_response_is_a_retry_for_replay_second
 
 
 async def reset_unread_response(
-    setup: GatewayAndService, connection: str, *, seconds: float
+    setup: GatewayAndService,
+    connection: str,
+    *,
+    seconds: float,
+    method: str = "POST",
+    path: str = "/v1/recipients",
+    request_body: Any = RECIPIENT_BODY,
 ) -> None:
-    """Creates a recipient, and closes the connection so many seconds after the response arrived."""
-    body = json.dumps(RECIPIENT_BODY).encode()
+    """Sends a request, and closes the connection so many seconds after the response arrived."""
+    body = json.dumps(request_body).encode()
     head = (
-        "POST /v1/recipients HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
+        f"{method} {path} HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
         f"Connection: {connection}\r\nX-API-Key: {setup.gateway.api_key}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", setup.gateway.running.port)) as client:
@@ -310,6 +316,41 @@ async def test_payment_that_was_deleted_since_is_added_again(tmp_path: Path) -> 
         response = await setup.gateway.request("POST", path, body)
         _, added_again = await load_payment_ids(setup.gateway, batch)
         assert response.body["payment"]["id"] == added_again != added
+
+
+@pytest.mark.parametrize("is_removed_by_patch", [True, False])
+@pytest.mark.parametrize(
+    ("is_draft", "is_added_by_patch"), [(True, True), (True, False), (False, False)]
+)
+async def test_payment_whose_answer_was_lost_is_added_again_after_its_removal(
+    is_draft: bool, is_added_by_patch: bool, is_removed_by_patch: bool, tmp_path: Path
+) -> None:
+    async with open_gateway_with_faults(tmp_path, inferred=not is_draft) as setup:
+        recipient = await create_recipient(setup.gateway)
+        batch = await create_batch(setup.gateway, recipient, "5.00", "6.00")
+        path = f"/v1/batches/{batch}"
+        _, second = await load_payment_ids(setup.gateway, batch)
+        # Without the path at the service, this makes a draft of the batch.
+        assert (await setup.gateway.request("DELETE", f"{path}/payments/{second}")).status == 200
+        payment = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
+        method, add_path, body = (
+            ("PATCH", path, {"payments": [payment]})
+            if is_added_by_patch
+            else ("POST", f"{path}/payments", payment)
+        )
+        await reset_unread_response(
+            setup, "close", seconds=0.3, method=method, path=add_path, request_body=body
+        )
+        _, added = await load_payment_ids(setup.gateway, batch)
+        removal = (
+            ("PATCH", path, {"remove_payments": [{"id": added}]})
+            if is_removed_by_patch
+            else ("DELETE", f"{path}/payments/{added}")
+        )
+        assert (await setup.gateway.request(*removal)).status == 200
+        assert (await setup.gateway.request(method, add_path, body)).status == 200
+        _, added_again = await load_payment_ids(setup.gateway, batch)
+        assert added_again != added
 
 
 @pytest.mark.parametrize("connection", ["keep-alive", "close"])

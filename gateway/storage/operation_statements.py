@@ -14,6 +14,7 @@ from sqlalchemy import (
     exists,
     func,
     literal_column,
+    not_,
     null,
     or_,
     select,
@@ -303,9 +304,10 @@ UPDATE_WRITE = Statement(
     ),
     ("state", "status", "object_id", "resolved_at"),
 )
+_created = operation_objects.alias("created")
 SELECT_OVERWRITING = Statement(
     # Operations that ended after ``since``, or have not ended, and name an object or one that
-    # ``operation_id`` created.
+    # ``operation_id`` created: one that its request does not name.
     lambda _kind: (
         select(operations.c.id)
         .join(operation_objects, operation_objects.c.operation_id == operations.c.id)
@@ -314,9 +316,9 @@ SELECT_OVERWRITING = Statement(
             or_(
                 operation_objects.c.object_id == bindparam("object_id"),
                 operation_objects.c.object_id.in_(
-                    select(upstream_writes.c.object_id).where(
-                        upstream_writes.c.operation_id == bindparam("operation_id"),
-                        upstream_writes.c.object_id.is_not(None),
+                    select(_created.c.object_id).where(
+                        _created.c.operation_id == bindparam("operation_id"),
+                        not_(AnyOf(_created.c.object_id, "named_ids")),
                     )
                 ),
             ),

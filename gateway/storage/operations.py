@@ -302,11 +302,15 @@ class OperationRepository(checkpoints.CheckpointWriter):
         return {row.object_id for row in await self._store.read(lambda tx: tx.fetch(query))}
 
     async def is_overwritten(
-        self, record: OperationRecord, object_id: str, names: Iterable[str]
+        self, record: OperationRecord, object_id: str, names: Iterable[str], named: Iterable[str]
     ) -> bool:
-        """Whether an operation of these names has changed the object, or one that it created, since."""
+        """Whether an operation of these names has changed the object since, or one that it created.
+
+        Those are the objects that its request does not name; ``named`` are the ids that it names.
+        """
         values = {**record.tenant._asdict(), "operation_id": record.id, "object_id": object_id}
         values |= {"names": tuple(sorted(names)), "fingerprint": record.fingerprint}
+        values["named_ids"] = tuple(sorted(named))
         values["since"] = record.ended_at or record.started_at
         return bool(
             await self._store.read(lambda tx: tx.fetch(statements.SELECT_OVERWRITING, values))

@@ -113,7 +113,7 @@ class Journal:
         if received_at is not None:
             started_at -= timedelta(seconds=self.monotonic() - received_at)
         ids, body = request.ids, request.body
-        object_ids = [*ids.values(), *_list_bulk_delete_ids(body)]
+        object_ids = [*ids.values(), *_list_deleted_ids(body)]
         # Keyed, so that nobody with a copy of the database can test a guess of a request's content.
         # A retry is recognized whichever service its first attempt went to.
         name = operation.name.removeprefix(FORWARDED_PREFIX)
@@ -125,7 +125,7 @@ class Journal:
             ids = {name: imported_ids.get(id_, id_) for name, id_ in ids.items()}
             body = replace_ids(operation.body_shape, body, imported_ids)
             # An operation from before the import named the same objects by their other ids.
-            object_ids += [*ids.values(), *_list_bulk_delete_ids(body)]
+            object_ids += [*ids.values(), *_list_deleted_ids(body)]
             fingerprint_before_import = self._digest([name, ids, body, *digests])
         return OperationRecord(
             id=self.new_id(),
@@ -337,10 +337,17 @@ class Journal:
         return self._hmac.hexdigest_parts(json_codec.iterdumps_canonical(value))
 
 
-def _list_bulk_delete_ids(body: JSON) -> list[JSON]:
-    """Returns the ids in a bulk delete. The body is not validated yet."""
+def _list_deleted_ids(body: JSON) -> list[JSON]:
+    """Returns the ids in a bulk delete, and of payments to remove. The body is not validated yet."""
     ids = body.get("ids") if isinstance(body, dict) else None
-    return ids if isinstance(ids, list) else []
+    removals = body.get("remove_payments") if isinstance(body, dict) else None
+    # Very many, which are not in a list, are not worth their rows.
+    removed_ids = [
+        removal.get("id")
+        for removal in (removals if isinstance(removals, list) else ())
+        if isinstance(removal, dict)
+    ]
+    return [*(ids if isinstance(ids, list) else ()), *removed_ids]
 
 
 def _is_valid_id(value: JSON) -> TypeGuard[str]:

@@ -440,7 +440,7 @@ class OperationExecution(msgspec.Struct, eq=False, weakref=True):
             is_first,
             step_results=step_results,
             resolved_writes=outcomes,
-            object_ids=[write.object_id for write in outcomes if write.object_id],
+            object_ids=step_records.list_created_ids(outcomes, [*pending_changes, *object_changes]),
             object_changes=[*pending_changes, *object_changes],
             drops_payload=drops_payload,
             has_step_rows=self.has_step_rows,

@@ -28,6 +28,9 @@ KEY_REUSED = Problem(
 
 _PAYOUT_CHANGES = ("create_payout_method", "update_payout_method")
 _AMOUNT_CHANGES = ("update_batch", "update_payment")
+_CREATIONS = ("create_recipient", "create_batch", "create_payment")
+_REMOVALS = ("delete_payment", "update_batch")
+"""Of a PATCH of a batch, only the payments that it removes are among the objects it names."""
 _OVERWRITING_OPERATIONS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(_PAYOUT_CHANGES, _PAYOUT_CHANGES),
     "update_recipient": ["update_recipient", *_PAYOUT_CHANGES],
@@ -35,7 +38,7 @@ _OVERWRITING_OPERATIONS: Mapping[str, Sequence[str]] = {
     "generate_quote": [*_AMOUNT_CHANGES, "create_payment", "delete_payment"],
     "create_recipient": ["delete_recipient", "delete_recipients"],
     "create_batch": ["delete_batch", "delete_batches"],
-    "create_payment": ["delete_payment"],
+    "create_payment": _REMOVALS,
 }
 """The operations that change what an operation has set or quoted, or delete what it has created: after
 one of them, its response says nothing about an identical request, which is executed again."""
@@ -138,20 +141,23 @@ class RetryMatcher:
         if _has_same_idempotency_key(row, record):
             return False
         name = row.operation.removeprefix(FORWARDED_PREFIX)
-        names = _OVERWRITING_OPERATIONS.get(name)
-        # Payments that it adds or removes must not be added or removed again.
-        if names is None or (
-            name == "update_batch"
-            and isinstance(request.body, Mapping)
-            and (request.body.get("payments") or request.body.get("remove_payments"))
-        ):
+        names, body = _OVERWRITING_OPERATIONS.get(name), request.body
+        changes_payments = name == "update_batch" and isinstance(body, Mapping)
+        is_creation = name in _CREATIONS
+        if changes_payments and body.get("payments"):
+            # The payments of a draft that it added, which must not be added again unless deleted.
+            names, is_creation = _REMOVALS, True
+        elif changes_payments and body.get("remove_payments"):
+            return False  # nor must those that it removed be removed again
+        if names is None:
             return False
         # The object that it creates is in its writes; what its path names is not enough. Of a payment
         # the batch, because a PATCH of that changes payments, too.
-        is_creation = name in ("create_recipient", "create_batch", "create_payment")
         object_id = "" if is_creation else next(iter(request.ids.values()))
         names = [*names, *(FORWARDED_PREFIX + each for each in names)]
-        return await self._journal.operations.is_overwritten(row, object_id, names)
+        return await self._journal.operations.is_overwritten(
+            row, object_id, names, record.object_ids
+        )
 
     def is_retry(
         self,

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.stored_json import StoredText
+from gateway.storage.operation_records import Write
 from mappings.effects import (
     JSON,
     AwaitFacts,
@@ -43,6 +44,12 @@ from mappings.failures import (
 
 Outcome = Any
 """The result of a step, or the Failure that it raised."""
+
+
+def list_created_ids(writes: Iterable[Write], changes: Iterable[CompareAndSet]) -> list[str]:
+    """Lists the ids of objects that writes have created at the service, and changes here."""
+    ids_of_writes = [write.object_id for write in writes if write.object_id]
+    return [*ids_of_writes, *(id_ for change in changes for id_ in change.created_ids)]
 
 
 def encode_request(
