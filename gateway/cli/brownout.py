@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,23 +21,22 @@ from gateway.cli.options import (
 )
 from gateway.cli.output import print_table, run_with_store
 from gateway.config.settings import Settings
-from gateway.operator import ActionRefused
 from gateway.operator.interruptions import (
-    create_window,
     describe_window_scope,
     describe_window_state,
-    expand_operation_names,
     load_usage_affected_by_window,
     resolve_window_key,
 )
 from gateway.storage import Store
 from gateway.storage.brownout_rows import (
     Brownout,
+    build_brownout_with_new_id,
     end_brownouts,
     insert_brownout,
     list_brownouts,
 )
 from gateway.storage.request_counts import UsageSummary
+from mappings import OPERATIONS, UNLISTED
 
 
 class ZonedTimeType(click.DateTime):
@@ -109,10 +109,16 @@ def schedule_brownout(
     """
     now = datetime.now(UTC)
     period = (begins_at or now).astimezone(UTC), ends_at.astimezone(UTC)
-    try:
-        window = create_window(now, period, merchant, key, expand_operation_names(operations))
-    except ActionRefused as error:
-        raise CommandError(str(error)) from None
+    # A window in the past would never take effect, and nobody would notice.
+    if period[1] <= max(period[0], now):
+        raise CommandError("--until: the window would end before it starts")
+    window = build_brownout_with_new_id(
+        begins_at=period[0],
+        ends_at=period[1],
+        merchant=merchant,
+        key=key,
+        operations=_expand_operation_names(operations),
+    )
 
     async def resolve_scope(store: Store) -> tuple[Brownout, list[UsageSummary]]:
         resolved = resolve_window_key(window, await load_listed_keys(store))
@@ -127,6 +133,25 @@ def schedule_brownout(
     require_confirmation_if_interactive(f"Refuse {subject}?", yes=yes)
     run_with_store(settings, lambda store: insert_brownout(store, window))
     click.echo(f"Brownout {window.id} refuses {subject}.")
+
+
+def _expand_operation_names(names_or_groups: Iterable[str]) -> tuple[str, ...]:
+    """Replaces each group by the names of its operations. Raises CommandError."""
+    # An operation's group is the module of its flow.
+    group_by_name = {
+        operation.name: operation.flow.__module__.rpartition(".")[2]
+        for operation in (*OPERATIONS, *UNLISTED)
+    }
+    expanded: dict[str, None] = {}
+    for name_or_group in names_or_groups:
+        names = [name for name, group in group_by_name.items() if group == name_or_group]
+        if not names and name_or_group not in group_by_name:
+            groups = ", ".join(dict.fromkeys(group_by_name.values()))
+            raise CommandError(
+                f"--operation {name_or_group}: not an operation, nor a group: {groups}"
+            )
+        expanded |= dict.fromkeys(names or [name_or_group])
+    return tuple(expanded)
 
 
 def _print_affected_usage(affected: list[UsageSummary]) -> None:

@@ -15,10 +15,9 @@ from gateway.auth.key_rows import (
 from gateway.operator import ActionRefused
 from gateway.storage import Store, Tenant
 from gateway.storage.audit_log import AuditEvent, list_audit_events
-from gateway.storage.brownout_rows import Brownout, build_brownout_with_new_id
+from gateway.storage.brownout_rows import Brownout
 from gateway.storage.freezes import WRITES_FROZEN, WRITES_UNFROZEN, Freeze, list_freezes
 from gateway.storage.request_counts import UsageSummary, load_usage_summaries
-from mappings import OPERATIONS, UNLISTED
 
 
 async def resolve_freeze_scope(store: Store, merchant: str, environment: str) -> Tenant:
@@ -55,45 +54,6 @@ async def load_freezes_and_audit_events(store: Store) -> tuple[list[Freeze], lis
 
 
 USAGE_PERIOD = timedelta(days=7)
-
-
-def expand_operation_names(names_or_groups: Iterable[str]) -> tuple[str, ...]:
-    """Replaces each group by the names of its operations. Raises ActionRefused."""
-    # An operation's group is the module of its flow.
-    group_by_name = {
-        operation.name: operation.flow.__module__.rpartition(".")[2]
-        for operation in (*OPERATIONS, *UNLISTED)
-    }
-    expanded: dict[str, None] = {}
-    for name_or_group in names_or_groups:
-        names = [name for name, group in group_by_name.items() if group == name_or_group]
-        if not names and name_or_group not in group_by_name:
-            groups = ", ".join(dict.fromkeys(group_by_name.values()))
-            raise ActionRefused(
-                f"--operation {name_or_group}: not an operation, nor a group: {groups}"
-            )
-        expanded |= dict.fromkeys(names or [name_or_group])
-    return tuple(expanded)
-
-
-def create_window(
-    now: datetime,
-    span: tuple[datetime, datetime],
-    merchant: str,
-    key: str,
-    operations: tuple[str, ...],
-) -> Brownout:
-    """Creates a window that has not ended; raises ActionRefused.
-
-    ``resolve_window_key`` checks merchant and key.
-    """
-    begins_at, ends_at = span
-    # A window in the past would never take effect, and nobody would notice.
-    if ends_at <= max(begins_at, now):
-        raise ActionRefused("--until: the window would end before it starts")
-    return build_brownout_with_new_id(
-        begins_at=begins_at, ends_at=ends_at, merchant=merchant, key=key, operations=operations
-    )
 
 
 def resolve_window_key(window: Brownout, keys: Iterable[ListedKey]) -> Brownout:
