@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from pydantic import BaseModel, model_validator
+import msgspec
 
 from gateway.compare.paths import Path
 from gateway.compare.requests import ID_IN_TEXT, METHODS, OBJECT_ID, SECRET_PARAMETER, InputError
@@ -24,24 +24,14 @@ from gateway.compare.rules import Rules
 from gateway.compare.steps import Capture, Input, Placeholder, Step, Template
 from gateway.compare.strict_json import JSON, InvalidJson, loads_strict
 
-
-class _HarModel(BaseModel):
-    """Members that are null count as absent; unknown ones are not read."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_nulls(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        return {name: item for name, item in value.items() if item is not None}
+# Members that are null count as absent; unknown ones are not read.
 
 
-class HarHeader(_HarModel):
-    name: str = ""
-    value: str = ""
+class HarHeader(msgspec.Struct):
+    name: str | None = None
 
 
-class HarContent(_HarModel):
+class HarContent(msgspec.Struct):
     """A body. ``encoding`` is not HAR 1.2 for requests, but some tools write it."""
 
     text: str | None = None
@@ -55,21 +45,21 @@ class HarContent(_HarModel):
         return text.encode()
 
 
-class HarRequest(_HarModel):
+class HarRequest(msgspec.Struct, rename="camel"):
     method: str
     url: str
-    headers: list[HarHeader] = []
-    postData: HarContent | None = None  # noqa: N815 - the names in HAR
-    bodySize: int = -1  # noqa: N815
+    headers: list[HarHeader] | None = None
+    post_data: HarContent | None = None
+    body_size: int | None = None
 
 
-class HarResponse(_HarModel):
-    content: HarContent = HarContent()
+class HarResponse(msgspec.Struct):
+    content: HarContent | None = None
 
 
-class HarEntry(_HarModel):
+class HarEntry(msgspec.Struct):
     request: HarRequest
-    response: HarResponse = HarResponse()
+    response: HarResponse | None = None
 
 
 def parse_har(text: str, name: str, rules: Rules) -> Input:
@@ -79,14 +69,13 @@ def parse_har(text: str, name: str, rules: Rules) -> Input:
     omitted_counts: Counter[str] = Counter()
     for number, data in enumerate(_load_entries(text, name), start=1):
         try:
-            entry = HarEntry.model_validate(data)
+            entry = msgspec.convert(data, HarEntry, strict=False)
             if reason := _find_omission_reason(entry.request):
                 omitted_counts[reason] += 1
             else:
                 steps.append(_build_step(entry.request, name, number, ids, rules))
                 ids.learn_from_answer(entry.response, step_index=len(steps) - 1)
-        # The message of a ValidationError contains the input.
-        except ValueError:
+        except (msgspec.ValidationError, ValueError):
             raise InputError(f"{name}, entry {number}: not an entry of HAR 1.2") from None
     steps = [replace(step, captures=ids.captures.get(n, {})) for n, step in enumerate(steps)]
     return Input(name, "recorded traffic", tuple(steps), omitted_counts=dict(omitted_counts))
@@ -111,7 +100,7 @@ def _find_omission_reason(request: HarRequest) -> str:
         return "a CORS preflight of a browser"
     if request.method not in METHODS:
         return "a method that no interface has"
-    header_names = {header.name.lower() for header in request.headers}
+    header_names = {(header.name or "").lower() for header in request.headers or []}
     # A recorded signature has expired, and the legacy interface has no signatures.
     if "x-api-key" not in header_names and "authorization" in header_names:
         return "signed, so a request of the current interface"
@@ -120,12 +109,12 @@ def _find_omission_reason(request: HarRequest) -> str:
 
 def _is_body_complete(request: HarRequest) -> bool:
     """Whether the body was recorded as sent, or the request had none."""
-    if request.postData is None:
-        return request.bodySize <= 0
-    if request.postData.text is None:
+    if request.post_data is None:
+        return (request.body_size or 0) <= 0
+    if request.post_data.text is None:
         return False
     try:
-        request.postData.decode().decode()
+        request.post_data.decode().decode()
     except ValueError:
         return False
     return True
@@ -134,7 +123,7 @@ def _is_body_complete(request: HarRequest) -> bool:
 def _build_step(
     request: HarRequest, name: str, number: int, ids: _RecordedIds, rules: Rules
 ) -> Step:
-    post_data = request.postData or HarContent()
+    post_data = request.post_data or HarContent()
     body = post_data.decode().decode()
     return Step(
         request.method,
@@ -170,9 +159,10 @@ class _RecordedIds:
         self.captures: dict[int, dict[str, Capture]] = {}
         """Captures by step; only of ids that a later request uses."""
 
-    def learn_from_answer(self, response: HarResponse, step_index: int) -> None:
+    def learn_from_answer(self, response: HarResponse | None, step_index: int) -> None:
+        content = (response and response.content) or HarContent()
         try:
-            answer = loads_strict(response.content.decode())
+            answer = loads_strict(content.decode())
         # Without the answer its ids are unknown, but the request can still be sent.
         except (InvalidJson, ValueError):
             return
