@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.auth.key_rows import ListedKey, find_single_key, load_listed_keys
+from gateway.auth.key_rows import find_single_key, load_listed_keys
 from gateway.config.settings import Settings
 from gateway.observability.plurals import join_names
 from gateway.operator import ActionRefused
@@ -61,36 +61,26 @@ MISSING_BATCHES = (
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchScope:
-    """The scope of a switch. An empty ``key`` means every key of the tenant."""
-
-    owner: Tenant
-    key: str
-
-    @property
-    def description(self) -> str:
-        return f"{self.owner}, " + (f"key {self.key}" if self.key else "every key")
-
-
-@dataclass(frozen=True, slots=True)
 class SwitchPlan:
-    """A switch to confirm, and its effects in sentences."""
+    """A switch to confirm, and its effects in sentences. An empty ``key`` means every key."""
 
     mode: Mode
     groups: Sequence[Group]
-    scopes: Sequence[SwitchScope]
+    tenants: Sequence[Tenant]
+    key: str
     effects: Sequence[str]
 
     @property
     def subject(self) -> str:
         operations = "all operations" if len(self.groups) == len(GROUPS) else ", ".join(self.groups)
-        return f"{operations} of {'; '.join(scope.description for scope in self.scopes)}"
+        key = f"key {self.key}" if self.key else "every key"
+        return f"{operations} of {'; '.join(f'{tenant}, {key}' for tenant in self.tenants)}"
 
     async def execute(self, store: Store) -> list[str]:
-        """Switches the scopes. Returns the names of keys whose own mode was replaced."""
+        """Switches the keys. Returns the names of keys whose own mode was replaced."""
         replaced_keys: list[str] = []
-        for scope in self.scopes:
-            replaced_keys += await set_mode(store, scope.owner, scope.key, self.groups, self.mode)
+        for tenant in self.tenants:
+            replaced_keys += await set_mode(store, tenant, self.key, self.groups, self.mode)
         return replaced_keys
 
 
@@ -114,36 +104,39 @@ async def plan_switch(
         if environment in (None, api_key.environment)
     ]
     if key is None:
-        scopes = list(_iter_merchant_scopes(keys, merchant))
+        name = ""
+        tenants = sorted({api_key.tenant for api_key in keys if api_key.merchant == merchant})
     else:
         found = find_single_key(keys, key)
-        scopes = [SwitchScope(found.tenant, found.name)]
+        name, tenants = found.name, [found.tenant]
+    if not tenants:
+        raise ActionRefused("no merchant has this name; `keys list` shows the merchants")
     effects = [MODE_DESCRIPTIONS[mode].format(answers=settings.comparing.answers)]
     if mode == TRANSLATE:
-        effects += await _describe_translation_effects(store, scopes, groups)
+        effects += await _describe_translation_effects(store, tenants, groups)
     # Translating needs no legacy service: it may be the one that was switched off.
     else:
-        _check_legacy_base_url_is_set(settings, scopes)
-    return SwitchPlan(mode, groups, scopes, effects)
+        _check_legacy_base_url_is_set(settings, tenants)
+    return SwitchPlan(mode, groups, tenants, name, effects)
 
 
 async def _describe_translation_effects(
-    store: Store, scopes: Sequence[SwitchScope], groups: Sequence[Group]
+    store: Store, tenants: Sequence[Tenant], groups: Sequence[Group]
 ) -> list[str]:
-    """Says what would stay at the legacy service if these scopes were translated now, and what
+    """Says what would stay at the legacy service if these tenants were translated now, and what
     clients would miss because it is not imported.
 
     Empty for tenants whose requests the legacy service never answered.
     """
     ledger = ObjectStateStore(store)
-    counts = [len(await ledger.load_facts_by_id(scope.owner, ROUTING_KIND)) for scope in scopes]
+    counts = [len(await ledger.load_facts_by_id(tenant, ROUTING_KIND)) for tenant in tenants]
     forwarded = {
         switch.tenant for switch in await list_mode_switches(store) if switch.mode != TRANSLATE
     }
     texts = [f"Batches that stay at the legacy service: {sum(counts)}."]
     if not any(counts) or "batches" not in groups:
         texts = []
-    for tenant in dict.fromkeys(scope.owner for scope in scopes):
+    for tenant in tenants:
         if tenant in forwarded and not await ledger.load(tenant, *IMPORT_RECORD):
             texts.append(MISSING_IMPORT.format(tenant=tenant))
         elif count := await _count_missing_batches(store, ledger, tenant):
@@ -159,18 +152,9 @@ async def _count_missing_batches(store: Store, ledger: ObjectStateStore, tenant:
     return sum(not facts_by_id.get(id_) for id_ in ids)
 
 
-def _iter_merchant_scopes(keys: list[ListedKey], merchant: str | None) -> Iterator[SwitchScope]:
-    tenants = sorted({api_key.tenant for api_key in keys if api_key.merchant == merchant})
-    if not tenants:
-        raise ActionRefused("no merchant has this name; `keys list` shows the merchants")
-    for tenant in tenants:
-        yield SwitchScope(tenant, "")
-
-
-def _check_legacy_base_url_is_set(settings: Settings, scopes: list[SwitchScope]) -> None:
+def _check_legacy_base_url_is_set(settings: Settings, tenants: Sequence[Tenant]) -> None:
     environments = settings.environments.map_configured_environments_by_name()
-    for scope in scopes:
-        name = scope.owner.environment
+    for name in (tenant.environment for tenant in tenants):
         # Running gateways would accept the switch and answer 500 to every request of the key.
         if name not in environments or not environments[name].legacy_base_url:
             raise ActionRefused(
