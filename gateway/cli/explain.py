@@ -17,9 +17,8 @@ from gateway.cli import CommandError
 from gateway.cli.options import config_file_option, json_option, load_command_settings
 from gateway.cli.output import print_table
 from gateway.config.settings import Settings
-from gateway.docgen.curl import InvalidCurlCommand, parse_curl, separate_own_and_curl_arguments
-from gateway.docgen.explain import ExplainedCall, Explanation, UnknownOperation, explain_request
-from mappings.failures import Invalid
+from gateway.docgen.curl import InvalidRequestText, parse_curl, separate_own_and_curl_arguments
+from gateway.docgen.explain import ExplainedCall, Explanation, explain_request
 
 OPTIONS_WITH_VALUE = ("--config",)
 
@@ -60,11 +59,8 @@ def explain(*, words: tuple[str, ...], config: Path | None, as_json: bool, as_cu
     try:
         request = parse_curl(words, _read_data_file)
         explanation = explain_request(settings, request.method, request.target, request.body)
-    except (InvalidCurlCommand, UnknownOperation) as error:
+    except InvalidRequestText as error:
         raise CommandError(str(error)) from None
-    # The body is not JSON. Problems of single fields are part of the explanation instead.
-    except Invalid as invalid:
-        raise CommandError(invalid.problems[0].message) from None
     if as_curl:
         click.echo(_render_curl_script(settings, explanation))
     elif as_json:

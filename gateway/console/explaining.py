@@ -14,10 +14,9 @@ import simplejson
 from aiohttp import web
 
 from gateway.console.pages import Page
-from gateway.docgen.curl import CurlRequest, InvalidCurlCommand, parse_curl
-from gateway.docgen.explain import Explanation, FieldOrigin, UnknownOperation, explain_request
+from gateway.docgen.curl import CurlRequest, InvalidRequestText, parse_curl
+from gateway.docgen.explain import Explanation, FieldOrigin, explain_request
 from mappings.effects import JSON
-from mappings.failures import Invalid
 
 MAX_REQUEST_CHARS = 64 * 1024
 """Longest request accepted, in characters; nobody reads a longer explanation."""
@@ -39,10 +38,8 @@ class ExplainPage(Page):
         try:
             # In a thread: a long request takes a while and must not delay payments.
             sides = await asyncio.to_thread(self._explain, text)
-        except (InvalidCurlCommand, UnknownOperation) as error:
+        except InvalidRequestText as error:
             return self._render(request, text, error=str(error))
-        except Invalid as invalid:
-            return self._render(request, text, error=invalid.problems[0].message)
         return self._render(request, text, sides=sides)
 
     def _explain(self, text: str) -> dict[str, Any]:
@@ -66,15 +63,15 @@ class ExplainPage(Page):
 
 
 def parse_request_text(text: str) -> CurlRequest:
-    """Parses a curl command, or an HTTP request without headers; raises InvalidCurlCommand."""
+    """Parses a curl command, or an HTTP request without headers; raises InvalidRequestText."""
     if len(text) > MAX_REQUEST_CHARS:
-        raise InvalidCurlCommand("the request is too long")
+        raise InvalidRequestText("the request is too long")
     # Otherwise `-d @file` would show a file of this machine in the browser.
     return parse_curl([text], _reject_curl_data_file)
 
 
 def _reject_curl_data_file(_name: str) -> NoReturn:
-    raise InvalidCurlCommand("files are not read: put the body itself after -d")
+    raise InvalidRequestText("files are not read: put the body itself after -d")
 
 
 def _describe_sides(explained: Explanation, parsed: CurlRequest) -> dict[str, Any]:

@@ -28,8 +28,11 @@ _ADDRESS_START = re.compile(r"(?:[a-z]+://|/|[\w.-]+(?::\d+)?/|v1/)", re.IGNOREC
 _VERSION_SEGMENT = re.compile(r"(?:^|/)v1(?:[/?#]|$)")
 
 
-class InvalidCurlCommand(Exception):
-    """The arguments are not a request. The message is one line and quotes no header and no body."""
+class InvalidRequestText(Exception):
+    """The text is no request of the legacy interface.
+
+    The message is one line and quotes no header and no body.
+    """
 
 
 class CurlRequest(NamedTuple):
@@ -44,7 +47,7 @@ class _CurlParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         # Only the option's name, because other parts of the message may quote a value.
         option = message.removeprefix("argument ").partition("/")[0].partition(":")[0]
-        raise InvalidCurlCommand(f"{option} needs a value")
+        raise InvalidRequestText(f"{option} needs a value")
 
 
 def separate_own_and_curl_arguments(
@@ -79,7 +82,7 @@ def separate_own_and_curl_arguments(
 
 def parse_curl(words: Sequence[str], read_data_file: Callable[[str], bytes]) -> CurlRequest:
     """Parses curl arguments. ``read_data_file`` reads the file of an ``@file`` value. Raises
-    InvalidCurlCommand.
+    InvalidRequestText.
     """
     options, rest = _build_parser(read_data_file).parse_known_args(_split_command_line(words))
     # Options that the parser does not know are left over too.
@@ -134,7 +137,7 @@ def _split_command_line(words: Sequence[str]) -> list[str]:
             # Forms send line ends as CRLF.
             arguments = shlex.split(re.sub(r"\\\r?\n", " ", arguments[0]))
         except ValueError:
-            raise InvalidCurlCommand("unclosed quote: paste the whole command") from None
+            raise InvalidRequestText("unclosed quote: paste the whole command") from None
     return arguments[1:] if arguments[:1] == ["curl"] else arguments
 
 
@@ -150,10 +153,10 @@ def _find_request_target(words: Sequence[str]) -> str:
         # A word with /v1 in its path is the address, even if another word looks like one.
         versioned_words = [word for word in words if _VERSION_SEGMENT.search(urlsplit(word).path)]
     except ValueError:
-        raise InvalidCurlCommand("the address in the request is not a valid URL") from None
+        raise InvalidRequestText("the address in the request is not a valid URL") from None
     word = next(iter(versioned_words or [word for word in words if _ADDRESS_START.match(word)]), "")
     if not word:
-        raise InvalidCurlCommand(
+        raise InvalidRequestText(
             "no address was given; write the request as curl arguments: -X POST /v1/recipients "
             "-d '{…}'"
         )

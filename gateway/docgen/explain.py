@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.config.settings import Settings
+from gateway.docgen.curl import InvalidRequestText
 from gateway.http.request_reader import parse_query
 from gateway.legacy_api.routes import Routes
 from gateway.payloads import json_codec
@@ -86,14 +87,10 @@ class Explanation:
     refusal: ErrorAnswer | None = None
 
 
-class UnknownOperation(Exception):
-    """The request is not an operation of the legacy interface."""
-
-
 def explain_request(settings: Settings, method: str, target: str, data: bytes) -> Explanation:
     """Explains a request without calling the service.
 
-    Raises UnknownOperation, or Invalid if the body is not JSON.
+    Raises InvalidRequestText.
     """
     # The same routing, vocabulary and flow as for traffic, so that the explanation cannot differ from it.
     vocabulary = settings.vocabulary.build_vocabulary()
@@ -103,7 +100,7 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
     route_match = routes.match(path) or routes.match(f"/v1{path}")
     operation = route_match.route.operations.get(method) if route_match else None
     if route_match is None or operation is None:
-        raise UnknownOperation(
+        raise InvalidRequestText(
             f"{method} {path} is not an operation of the legacy interface; `operations` lists them"
         )
     spelling = build_legacy_translator(vocabulary)
@@ -155,12 +152,13 @@ def _decode_body(operation: Operation, data: bytes) -> JSON:
     if operation.body_shape is None:
         return None
     if not data.strip():
-        message = f"The request has no body; {operation.name} needs one. Add it with -d '{{…}}'."
-        raise Invalid(Problem("empty_field", message))
+        raise InvalidRequestText(
+            f"The request has no body; {operation.name} needs one. Add it with -d '{{…}}'."
+        )
     try:
         return json_codec.loads(data)
     except json_codec.JsonError as unreadable:
-        raise Invalid(Problem("invalid_field", f"The body cannot be read: {unreadable}.")) from None
+        raise InvalidRequestText(f"The body cannot be read: {unreadable}.") from None
 
 
 def _run_flow(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.docgen.curl import InvalidCurlCommand, parse_curl, separate_own_and_curl_arguments
+from gateway.docgen.curl import InvalidRequestText, parse_curl, separate_own_and_curl_arguments
 
 LEGACY_URL = "https://legacy.example/v1/recipients"
 KEY_HEADER = "X-API-Key: never-shown"
@@ -83,7 +83,7 @@ def test_curl_command_is_parsed(arguments: list[str], expected: tuple[str, str, 
 def test_invalid_command_is_reported_without_quoting_it(
     arguments: list[str], expected_text: str
 ) -> None:
-    with pytest.raises(InvalidCurlCommand, match=expected_text) as error:
+    with pytest.raises(InvalidRequestText, match=expected_text) as error:
         parse_curl(arguments, read_file)
     assert "never-shown" not in str(error.value)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.console.explaining import EXAMPLE, parse_request_text
-from gateway.docgen.curl import InvalidCurlCommand
+from gateway.docgen.curl import InvalidRequestText
 from tests.console import ConsoleClient, ConsoleUnderTest
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -115,6 +115,6 @@ async def test_long_request_does_not_block_others(
 async def test_file_is_never_read(tmp_path: Path) -> None:
     (tmp_path / "body").write_text("{}")
     for option in ("-d", "--data", "--data-binary"):
-        with pytest.raises(InvalidCurlCommand):
+        with pytest.raises(InvalidRequestText):
             parse_request_text(f"curl /v1/recipients {option} @{tmp_path}/body")
     assert parse_request_text("curl /v1/recipients --data-raw @x").body == b"@x"
