@@ -79,26 +79,22 @@ Location = tuple[int | str, ...]
 
 _MESSAGES = {
     "missing": "missing",
-    "model_type": "must be a section with keys, not a value",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
-    "int_type": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "float_type": "must be a number",
-    "float_parsing": "must be a number",
+    "model": "must be a section with keys, not a value",
+    "bool": "must be true or false",
+    "int": "must be a whole number",
+    "float": "must be a number",
     "greater_than": "must be more than {gt}",
     "greater_than_equal": "must be {ge} or more",
     "less_than_equal": "must be {le} or less",
-    "string_type": "must be text, in quotes",
+    "string": "must be text, in quotes",
     "string_too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
-    "path_type": "must be a path, in quotes",
-    "tuple_type": "must be a list, in square brackets",
-    "list_type": "must be a list, in square brackets",
-    "literal_error": "must be {expected}",
+    "path": "must be a path, in quotes",
+    "tuple": "must be a list, in square brackets",
+    "list": "must be a list, in square brackets",
+    "literal": "must be {expected}",
 }
-"""What to write instead, by the type of pydantic's error. The names are those of its context."""
+"""What to write instead, by the type of pydantic's error or its first word; names are of its context."""
 
 
 def list_problems(
@@ -121,8 +117,9 @@ def list_problems(
     listed = []
     for problem in sorted(problems, key=lambda item: item["loc"] not in similar):
         loc, message = problem["loc"], problem["msg"].removeprefix("Value error, ")
-        if problem["type"] in _MESSAGES:
-            message = _MESSAGES[problem["type"]].format(**problem.get("ctx", {}))
+        kind = problem["type"]
+        if template := _MESSAGES.get(kind) or _MESSAGES.get(kind.partition("_")[0]):
+            message = template.format(**problem.get("ctx", {}))
         if problem["type"] == "missing" and loc in misspelt:
             continue
         if loc in similar:
