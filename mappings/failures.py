@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
 
 import msgspec
 
@@ -52,7 +51,7 @@ class Failure(Exception):
     Class names are stored in the step log: renaming a class needs a migration.
     """
 
-    error_type: ClassVar[str] = "failed"
+    error_type: str = "failed"
     """Name of this failure in logs, metrics and traces."""
 
 
@@ -86,6 +85,8 @@ class Refused(Failure):
     ) -> None:
         super().__init__(f"{status} " + ", ".join(problem.code for problem in problems))
         self.status = status
+        if status >= 500:
+            self.error_type = "service_error"
         self.problems = tuple(problems)
         self.field_map = field_map or {}
         self.retry_after = retry_after

@@ -39,7 +39,7 @@ OVERHEAD_COUNT_METRIC = "payout_gateway_overhead_seconds_count"
 REQUEST_OUTCOMES = {
     *("success", "refused", "refused_by_service", "rate_limited", "brownout", "in_doubt"),
     *("unreachable", "client_disconnected", "database_unavailable", "internal_error", "blocked"),
-    *("overloaded", "failed"),
+    *("overloaded", "service_error", "failed"),
 }
 
 KNOWN_LABEL_VALUES = {
@@ -50,7 +50,7 @@ KNOWN_LABEL_VALUES = {
     "endpoint": {"other", *(f"{one.method} {one.path}" for one in ENDPOINTS)},
     "outcome": {
         *REQUEST_OUTCOMES,
-        *("2xx", "3xx", "4xx", "5xx", "cancelled"),
+        *("2xx", "3xx", "4xx", "5xx", "unreadable", "cancelled"),
         *("written", "dropped", "too_large", "failed"),
     },
 }

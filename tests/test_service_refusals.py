@@ -158,16 +158,19 @@ async def test_legacy_service_that_is_down_degrades_readiness(
 
 
 @pytest.mark.parametrize("fails_reads", [True, False], ids=["everything", "writes only"])
+@pytest.mark.parametrize(
+    "fault", [{"status": 500}, {"status": 200, "body": b"<html>"}], ids=["500", "a page"]
+)
 async def test_service_that_answers_with_errors_is_reported_and_writes_say_wait(
-    fails_reads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fault: dict[str, Any], fails_reads: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_operated_gateway(tmp_path) as setup:
         gateway = setup.gateway
         for number in range(3):
             if fails_reads:
-                setup.add_fault("GET", "/v1/recipients", times=2, status=500)
+                setup.add_fault("GET", "/v1/recipients", times=2, **fault)
                 await gateway.request("GET", "/v1/recipients")
-            setup.add_fault("POST", "/v1/recipients", status=500)
+            setup.add_fault("POST", "/v1/recipients", **fault)
             body = {"type": "business", "name": "Acme", "email": f"a{number}@example.com"}
             assert (await gateway.request("POST", "/v1/recipients", body)).status == 500
         code, readiness = await load_page(gateway, "/readyz")

@@ -153,6 +153,7 @@ _FAILURE_OUTCOMES = frozenset(
         "blocked",
         "overloaded",
         "refused_by_service",
+        "service_error",
     }
 )
 """Values of ``error.type`` that are an outcome; each is the ``error_type`` of a Failure."""

@@ -209,7 +209,11 @@ class UpstreamClient:
         if failure is not None:
             raise failure
         reply.seconds, reply.attempts = time.monotonic() - start_time, call.attempts
-        is_usual = reply.status == 200 and not (has_query or call.has_other_correction)
+        if reply.body[:1] != b"{" and 200 <= reply.status < 300 and reply.status != 204:
+            reply.is_unreadable = not reply.body.lstrip().startswith(b"{")
+        is_usual = reply.status == 200 and not (
+            has_query or call.has_other_correction or reply.is_unreadable
+        )
         # While the service has a problem, an accepted call has to be recorded too.
         if not is_usual or self.problems.by_credentials or self.problems.failures:
             await self._record_signing_outcome(call, reply)
@@ -374,6 +378,9 @@ class UpstreamClient:
     async def _record_signing_outcome(self, call: _UpstreamCall, reply: Reply) -> None:
         """Records what an answer shows about clock skew, the signed target and the credentials."""
         is_accepted, environment = 200 <= reply.status < 300, call.environment.name
+        if reply.is_unreadable:
+            self.problems.record_failure(environment, is_write=call.is_write)
+            return
         # Every attempt was refused, so the credentials are wrong or revoked.
         self.problems.record_answer(
             environment, call.credentials, reply.status, is_write=call.is_write

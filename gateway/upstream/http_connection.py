@@ -381,13 +381,15 @@ class UpstreamConnection(asyncio.Protocol):
 class Reply(msgspec.Struct):
     """A response of the service, with any status.
 
-    ``body`` is decompressed. ``seconds`` is the duration of the call with all ``attempts``, the
+    ``body`` is decompressed. ``is_unreadable``: it is a success without JSON, so that something else
+    than the service sent it. ``seconds`` is the duration of the call with all ``attempts``, the
     number of times it was sent.
     """
 
     status: int
     header_lines: Sequence[tuple[bytes, bytes]]
     body: bytes
+    is_unreadable: bool = False
     seconds: float = 0.0
     attempts: int = 1
     skew_sample: SkewSample | None = None

@@ -46,7 +46,7 @@ class ServiceProblems:
         self.failures: dict[tuple[str, bool], tuple[int, float]] = {}
 
     def record_failure(self, environment: str, *, is_write: bool) -> None:
-        """Records a call with a 5xx or without an answer."""
+        """Records a call with a 5xx, or without an answer or a readable one."""
         count, _ = self.failures.get((environment, is_write), (0, 0.0))
         self.failures[environment, is_write] = count + 1, self._clock()
 
@@ -88,8 +88,8 @@ class ServiceProblems:
             count, last_at = self.failures.get((environment, is_write), (0, 0.0))
             if count >= FAILURES_IN_A_ROW and last_at >= since:
                 return (
-                    f"the service is failing: its last {count} {kind} got an error (5xx) or no "
-                    "answer, and clients get 500"
+                    f"the service is failing: its last {count} {kind} got an error (5xx), no answer "
+                    "or one that is not JSON, and clients get 500"
                 )
         return None
 

@@ -161,7 +161,7 @@ class CallSender:
             if traces.active_tracer is not None:
                 sending = _await_in_span(sending, call, endpoint, caller)
             reply = await sending
-            outcome = STATUS_CLASSES[reply.status // 100]
+            outcome = "unreadable" if reply.is_unreadable else STATUS_CLASSES[reply.status // 100]
         except BaseException as error:
             outcome = _describe_failed_call(error)
             if isinstance(error, CircuitOpen):
