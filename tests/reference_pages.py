@@ -49,11 +49,11 @@ Each operation has one of these levels of exactness:
 - *inferred*: needs an endpoint that the document of the current interface does not list.
 - *lossy*: part of the legacy behavior is lost; the description says which part.
 
-The list of an operation has all calls that it can make, in order. If its request has a body or a
-query, the example below it shows the calls for one request, made to a simulated service in which
-every object exists and every write succeeds: the fields that are sent as they came, and for each
-other field its value, where it came from and the rule. Validation, errors and special cases are in
-`tests/cases/`. Where the fields of answers come from is below, in [Fields](#fields).
+The table has all calls that an operation can make, in order. [Examples](#examples) shows, for each
+operation whose request has a body or a query, the calls for one request, made to a simulated service
+in which every object exists and every write succeeds: the fields that are sent as they came, and for
+each other field its value, where it came from and the rule. Validation, errors and special cases are
+in `tests/cases/`. Where the fields of answers come from is in [Fields](#fields).
 
 A response with status 200 and `"ok": false` is a definite refusal if each of its errors has one of these
 codes; it is answered as the same code with its own status is: {codes}. With any other code, with an error
@@ -86,54 +86,29 @@ FIELD_TABLES: dict[str, FieldTable] = {
 
 def render_operations_page() -> str:
     codes = ", ".join(map(format_inline_code, sorted(REFUSAL_STATUS)))
-    lines = [INTRODUCTION.format(codes=codes), *_render_overview()]
-    for heading, operations in (
-        ("The legacy interface", OPERATIONS),
-        ("Used by clients, but not listed in the legacy document", UNLISTED),
-    ):
-        lines += [f"## {heading}\n"]
-        lines += [line for operation in operations for line in _render_operation(operation)]
+    lines = [INTRODUCTION.format(codes=codes)]
+    header = ("legacy operation", "section", "exactness", "current calls")
+    rows = map(_build_operation_row, (*OPERATIONS, *UNLISTED))
+    lines += [*format_markdown_table(header, rows), "## Examples\n"]
+    lines += [line for operation in OPERATIONS for line in _render_example(operation)]
     return "\n".join([*lines, *_render_field_tables()])
 
 
-def _render_overview() -> Iterator[str]:
-    rows = [
-        [
-            f"[{format_inline_code(format_operation_title(operation))}](#{_build_anchor(format_operation_title(operation))})",
-            operation.section,
-            operation.exactness,
-            _format_calls(operation),
-        ]
-        for operation in (*OPERATIONS, *UNLISTED)
-    ]
-    yield from format_markdown_table(["operation", "section", "exactness", "current calls"], rows)
+def _build_operation_row(operation: Operation) -> tuple[str, str, str, str]:
+    assumption = f" Assumption: {operation.assumption}." if operation.assumption else ""
+    return (
+        f"{format_inline_code(format_operation_title(operation))} ({operation.name})",
+        operation.section,
+        f"*{operation.exactness}*: {operation.exactness_reason}.{assumption}",
+        "<br>".join(
+            f"{format_inline_code(call['call'])}{': ' * bool(call['note'])}{call['note']}"
+            for call in list_documented_current_calls(operation)
+        ),
+    )
 
 
 def format_operation_title(operation: Operation) -> str:
     return f"{operation.method} /v1{re.sub('[<>]', '', operation.path)}"
-
-
-def _build_anchor(text: str) -> str:
-    """Builds the anchor that GitHub gives to a heading."""
-    return re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
-
-
-def _format_calls(operation: Operation) -> str:
-    return "<br>".join(
-        format_inline_code(call["call"]) for call in list_documented_current_calls(operation)
-    )
-
-
-def _render_operation(operation: Operation) -> Iterator[str]:
-    yield f"### {format_operation_title(operation)}\n"
-    yield f"`{operation.name}` (legacy interface, section {operation.section}). *{operation.exactness}*: {operation.exactness_reason}."
-    if operation.assumption:
-        yield f"Assumption: {operation.assumption}."
-    yield ""
-    for call in list_documented_current_calls(operation):
-        yield f"- {format_inline_code(call['call'])}{': ' * bool(call['note'])}{call['note']}"
-    yield ""
-    yield from _render_example(operation)
 
 
 def _render_example(operation: Operation) -> Iterator[str]:
@@ -149,6 +124,7 @@ def _render_example(operation: Operation) -> Iterator[str]:
         f'  "{name}": {json.dumps(value)}' for name, value in (example.body or {}).items()
     )
     body_text = f"\n{{\n{fields}\n}}" if fields else ""
+    yield f"### {format_operation_title(operation)}\n"
     yield f"```\n{example.method} {example.target}{body_text}\n```\n"
     for number, call in enumerate(explanation.calls, 1):
         yield from _render_call(number, call)
