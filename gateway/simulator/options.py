@@ -53,37 +53,28 @@ class ServiceOptions:
     The defaults follow the plainest reading of the document.
 
     signed_target: whether "request path" (section 5) includes the query string.
-    account_number_with_iban: "required" follows the create table of section 4.2 literally: an
-        account needs `accountNum` even if it has an IBAN.
     missing_government_id: a bank account in a country of section 2.4, of a recipient without a
         government id of that country, is "refused", or accepted and leaves the recipient
         "incomplete".
-    lists_archived, reads_archived: whether lists contain deleted recipients, and whether they can
-        be read by id.
+    lists_archived: whether lists contain deleted recipients.
     filters_archived: whether `status=archived` lists them. Section 3 names the state and section
         4.1 filters by recipient status, but no list of filter values contains `archived`.
     max_page_size: larger page sizes are reduced to it (section 8: maximum not shown).
     inferred: whether the operations exist that the document mentions (section 1, item 8: open
-        batches can be edited and deleted) without giving a path. lists_payments: whether all
-        payments can be listed, which it does not mention.
-    unknown_recipient: the status if a body names a recipient that does not exist.
+        batches can be edited and deleted) without giving a path.
     processing_seconds, quote_seconds: how long processing takes and how long a quote is valid.
     processed_word: the status of a processed batch (section 1); the legacy interface has another.
     """
 
     signed_target: Literal["path", "path-and-query"] = "path"
-    account_number_with_iban: Literal["optional", "required"] = "optional"
     missing_government_id: Literal["refused", "incomplete"] = "refused"
     lists_archived: bool = False
-    reads_archived: bool = True
     filters_archived: bool = True
     max_page_size: int = 1000
     recipient_id_length: int = 16
     batch_id_length: int = 22
     payment_id_length: int = 22
     inferred: bool = True
-    lists_payments: bool = True
-    unknown_recipient: Literal[404, 400] = 404
     processing_seconds: float = 2
     quote_seconds: float = 1800
     processed_word: Literal["processed", "complete"] = "processed"

@@ -141,10 +141,8 @@ def _resolve_recipient(tenant: Tenant, problems: Problems, value: Any) -> Recipi
         problems.add_empty_field("recipient.id")
         return None
     recipient = tenant.recipients.get(str(recipient_id))
-    is_known = recipient and (tenant.options.reads_archived or not recipient.is_archived)
-    code = "not_found" if tenant.options.unknown_recipient == 404 else "invalid_field"
-    matches = [recipient] if recipient and is_known else []
-    return select_payee(problems, "recipient.id", matches, unknown_code=code)
+    matches = [recipient] if recipient else []
+    return select_payee(problems, "recipient.id", matches, unknown_code="not_found")
 
 
 def select_payee(

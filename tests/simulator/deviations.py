@@ -7,6 +7,7 @@ options of its own.
 import math
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,8 +16,10 @@ from gateway.simulator.current_interface import CurrentInterface, require_accoun
 from gateway.simulator.errors import ApiError, Problem, build_invalid_status_error
 from gateway.simulator.exchange import Exchange
 from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.routes import Routes
 from gateway.simulator.signature import MAX_AGE_SECONDS
-from tests.simulator.service import Deviation, Service
+from tests.simulator.canned_answers import CANNED_ROUTES, LIST_OF_PAYMENTS
+from tests.simulator.service import Deviation, Service, ServiceOptions
 
 LISTED_AS_EMPTY = {"status", "complianceStatus", "startDate", "endDate"}
 """Filters that find nothing with the deviation `list-filters/no-rows`."""
@@ -32,9 +35,25 @@ class DeviatingInterface(CurrentInterface):
         self.options = service.options
         self.max_age_seconds = select_max_age(service.options.deviations)
 
+    @property
+    def routes(self) -> Routes[Operation]:
+        list_of_payments = LIST_OF_PAYMENTS if self.options.lists_payments else ()
+        return (*super().routes, *CANNED_ROUTES, *list_of_payments)
+
+    def accept_request(self, exchange: Exchange) -> AcceptedRequest:
+        request = super().accept_request(exchange)
+        if not self.options.reads_archived:
+            request.is_readable = lambda recipient: not recipient.is_archived
+        return request
+
     def run_operation(
         self, exchange: Exchange, request: AcceptedRequest, operation: Operation
     ) -> JsonObject:
+        is_new_account = exchange.method == "POST" and exchange.path.endswith("/accounts")
+        has_only_iban = request.body.get("iban") and not request.body.get("accountNum")
+        is_number_required = self.options.account_number_with_iban == "required"
+        if is_new_account and has_only_iban and is_number_required:
+            raise ApiError(Problem("empty_field", "Required field is missing", "accountNum"))
         change_request(exchange, request)
         answer = run_operation(exchange, request, operation)
         if self.options.answers == "bare":
@@ -174,9 +193,12 @@ def _change_recipients(recipients: Iterable[JsonObject], deviations: frozenset[D
                 account["primary"] = True
 
 
-def change_error(exchange: Exchange, deviations: frozenset[Deviation], error: ApiError) -> ApiError:
+def change_error(exchange: Exchange, options: ServiceOptions, error: ApiError) -> ApiError:
     """Returns the error that the service answers with instead."""
-    code = error.problems[0].code
+    code, deviations = error.problems[0].code, options.deviations
+    names_recipient = (error.problems[0].field or "").endswith("recipient.id")
+    if code == "not_found" and names_recipient and options.unknown_recipient == 400:
+        return ApiError(*(replace(problem, code="invalid_field") for problem in error.problems))
     if code == "invalid_api_key" and "refused-signature" in deviations:
         return ApiError(Problem("not_authorized", "Not permitted"))
     is_unknown = "unknown-id" in deviations or (

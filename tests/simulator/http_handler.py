@@ -56,7 +56,7 @@ class RequestHandler(SimulatorRequestHandler):
 
     def set_error_response(self, exchange: Exchange, error: ApiError) -> None:
         if self.is_current:
-            error = deviations.change_error(exchange, self.service.options.deviations, error)
+            error = deviations.change_error(exchange, self.service.options, error)
         super().set_error_response(exchange, error)
 
     def build_response(self, exchange: Exchange) -> web.Response:

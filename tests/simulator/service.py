@@ -32,12 +32,21 @@ class ServiceOptions(SimulatorServiceOptions):
     answers: responses to writes on batches and payments, which are not shown: "full" responses are
         those of the legacy interface, "bare" ones have an id after a create and no fields
         otherwise. Responses to reads are always complete.
+    account_number_with_iban: "required" follows the create table of section 4.2 literally: an
+        account needs `accountNum` even if it has an IBAN.
+    lists_payments: whether all payments can be listed, which the document does not mention.
+    reads_archived: whether deleted recipients can be read by id.
+    unknown_recipient: the status if a body names a recipient that does not exist.
     balance_shape: whether balances are an "object" by currency or a "list".
     validation_status: section 7 says 400; some operation descriptions list 406.
     deviations: switches for odd behaviour, which the document excludes or does not suggest.
     """
 
     answers: Literal["full", "bare"] = "full"
+    account_number_with_iban: Literal["optional", "required"] = "optional"
+    lists_payments: bool = True
+    reads_archived: bool = True
+    unknown_recipient: Literal[404, 400] = 404
     balance_shape: Literal["object", "list"] = "object"
     validation_status: Literal[400, 406] = 400
     deviations: frozenset[Deviation] = frozenset()

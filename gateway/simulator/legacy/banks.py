@@ -6,12 +6,10 @@ Legacy clients use a different field for the branch in each country; the service
 import re
 from dataclasses import dataclass, field
 
-from schwifty import IBAN
-
-from gateway.simulator.countries import BRANCH_ID_PATTERNS, is_valid_iban
+from gateway.simulator.countries import BRANCH_ID_PATTERNS
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import lenient
-from gateway.simulator.values import is_blank, mask_value
+from gateway.simulator.values import mask_value
 
 UNCHANGED_FIELDS = (
     "country", "currency", "accountNum", "iban", "swiftBic", "bankAddress", "bankCity",
@@ -85,14 +83,6 @@ def _rename_fields(
         fields["currency"] = lenient.normalize_currency(fields["currency"])
         client_names["currency"] = "currency"
     return AccountBody(fields, client_names)
-
-
-def fill_account_number_from_iban(account_body: AccountBody) -> None:
-    """Fills a missing account number from the IBAN, which is enough for a legacy client."""
-    fields = account_body.fields
-    iban = fields.get("iban")
-    if isinstance(iban, str) and is_valid_iban(iban) and is_blank(fields.get("accountNum")):
-        fields["accountNum"] = IBAN(iban, allow_invalid=True).account_code
 
 
 def list_branch_id_field_names(country: str) -> tuple[str, ...]:

@@ -171,9 +171,6 @@ class PayoutParser:
             ):
                 self._remove_unchanged_currency(account, body)
             body.fields.setdefault("currency", self.currency)
-        # Legacy clients send an IBAN alone; this service then wants the number in it as well.
-        if self.tenant.options.account_number_with_iban == "required":
-            banks.fill_account_number_from_iban(body)
         if is_change and account is not None:
             self._change_account(word, account, body)
         else:
