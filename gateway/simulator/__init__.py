@@ -21,14 +21,13 @@ from gateway.simulator.options import (
 )
 from gateway.simulator.server import ListenError, Simulator, start_simulator
 from gateway.simulator.service import Service
-from gateway.simulator.state import WALLET_FUNDS, Batch, BatchStart, Recipient
+from gateway.simulator.state import WALLET_FUNDS, Batch, Recipient
 
 __all__ = [
     "DEMO_API_KEY",
     "DEMO_CREDENTIALS",
     "WALLET_FUNDS",
     "Batch",
-    "BatchStart",
     "LegacyVocabulary",
     "ListenError",
     "Recipient",

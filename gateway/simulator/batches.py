@@ -10,14 +10,13 @@ from decimal import Decimal
 from gateway.simulator import money, payments, views
 from gateway.simulator.accounts import BANK_TRANSFER
 from gateway.simulator.errors import ApiError, Problem, Problems, build_invalid_status_error
-from gateway.simulator.state import Batch, BatchStart, Payment, Tenant
+from gateway.simulator.state import Batch, Payment, Tenant
 
 
 def insert_batch(tenant: Tenant, batch: Batch, drafts: Iterable[Payment]) -> None:
     """Gives a validated batch its id, and inserts it with its payments."""
     batch.id = tenant.create_id("B-", tenant.options.batch_id_length)
     tenant.batches[batch.id] = batch
-    tenant.creation_counts["batch"] += 1
     for payment in drafts:
         payments.insert_payment(tenant, batch, payment)
 
@@ -54,9 +53,6 @@ def start_batch(tenant: Tenant, batch: Batch) -> None:
     # Debited now and not at the end, so that two batches cannot spend the same funds.
     tenant.add_to_balance(batch.currency, -batch.cost)
     tenant.processing_batches.append(batch)
-    tenant.batch_starts.append(
-        BatchStart(tenant.merchant, tenant.environment, batch.id, tenant.clock())
-    )
 
 
 def _check_payment_before_start(problems: Problems, payment: Payment) -> None:

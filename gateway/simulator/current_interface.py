@@ -104,7 +104,6 @@ def create_recipient(request: AcceptedRequest) -> JsonObject:
     elif account_body is not None:
         problems.add_invalid_field("account", "Must be an object")
     problems.raise_if_any()
-    tenant.creation_counts["account"] += len(recipient.accounts)
     recipients.insert_recipient(tenant, recipient)
     # The recipient did not exist when the request came, so the path cannot name it.
     request.logged_recipients.append(recipient)
@@ -139,7 +138,6 @@ def create_account(request: AcceptedRequest) -> JsonObject:
     account = accounts.build_draft_account(request.tenant, problems, recipient.fields, request.body)
     problems.raise_if_any()
     accounts.attach_account(recipient, account)
-    request.tenant.creation_counts["account"] += 1
     recipients.record_account_change(request.tenant, recipient)
     return {"account": views.build_account(account)}
 

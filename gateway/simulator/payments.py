@@ -190,7 +190,6 @@ def insert_payment(tenant: Tenant, batch: Batch, payment: Payment) -> Payment:
     payment.updated_at = batch.updated_at = payment.created_at
     # In two indexes: payments are also read by their id alone.
     batch.payments[payment.id] = tenant.payments[payment.id] = payment
-    tenant.creation_counts["payment"] += 1
     return payment
 
 

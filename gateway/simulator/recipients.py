@@ -150,7 +150,6 @@ def build_draft_recipient(tenant: Tenant, fields: JsonObject) -> Recipient:
 def insert_recipient(tenant: Tenant, recipient: Recipient) -> None:
     recipient.id = tenant.create_id("R-", tenant.options.recipient_id_length)
     tenant.recipients[recipient.id] = recipient
-    tenant.creation_counts["recipient"] += 1
     refresh_status(recipient)
 
 

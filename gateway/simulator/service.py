@@ -3,7 +3,7 @@
 import random
 import string
 import time
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 
@@ -14,7 +14,7 @@ from gateway.simulator.options import (
     ServiceOptions,
     Vocabulary,
 )
-from gateway.simulator.state import Batch, BatchStart, Recipient, Tenant
+from gateway.simulator.state import Batch, Recipient, Tenant
 
 
 class Service:
@@ -23,9 +23,6 @@ class Service:
     `clock` returns Unix time in seconds. With a `seed`, generated ids are reproducible.
     `wallet_balance` is the initial currency and amount of each merchant's wallet account; without
     it, merchants have none.
-
-    `batch_starts` are all executed starts, in order, and `creation_counts` counts created objects
-    by type, without seeded ones: for tests that check that nothing happens twice.
     """
 
     def __init__(
@@ -43,8 +40,6 @@ class Service:
         self.clock = clock
         self.credentials = {pair.access_key: pair for pair in credentials}
         self.tenants: dict[tuple[str, str], Tenant] = {}
-        self.batch_starts: list[BatchStart] = []
-        self.creation_counts: Counter[str] = Counter()
         self._seed = seed
         self._wallet_balance = wallet_balance
         self._random_by_prefix: dict[str, random.Random] = {}
@@ -66,14 +61,12 @@ class Service:
                 self.options,
                 self.vocabulary,
                 self.clock,
-                self._generate_id,
-                self.batch_starts,
-                self.creation_counts,
+                self.generate_id,
                 wallet_balance=self._wallet_balance,
             )
         return self.tenants[tenant_key]
 
-    def _generate_id(self, prefix: str, length: int) -> str:
+    def generate_id(self, prefix: str, length: int) -> str:
         # One sequence per prefix: creating one more account must not change the ids of batches.
         if prefix not in self._random_by_prefix:
             seed = None if self._seed is None else f"{self._seed} {prefix}"

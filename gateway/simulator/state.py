@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -163,16 +163,6 @@ class Batch:
         )
 
 
-@dataclass(frozen=True)
-class BatchStart:
-    """An executed start; `started_at` is in seconds of the service's clock."""
-
-    merchant: str
-    environment: str
-    batch_id: str
-    started_at: float
-
-
 @dataclass
 class Tenant:
     """The state of one tenant: a merchant in one environment, isolated from all others."""
@@ -183,8 +173,6 @@ class Tenant:
     vocabulary: Vocabulary
     clock: Callable[[], float]
     generate_id: Callable[[str, int], str]
-    batch_starts: list[BatchStart]
-    creation_counts: Counter[str]
     recipients: dict[str, Recipient] = field(default_factory=dict)
     batches: dict[str, Batch] = field(default_factory=dict)
     payments: dict[str, Payment] = field(default_factory=dict)

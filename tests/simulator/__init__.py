@@ -7,7 +7,6 @@ from gateway.simulator import (
     DEMO_CREDENTIALS,
     WALLET_FUNDS,
     Batch,
-    BatchStart,
     LegacyVocabulary,
     ListenError,
     Recipient,
@@ -18,7 +17,7 @@ from gateway.simulator import (
 from gateway.simulator import start_simulator as start_plain_simulator
 from tests.simulator.faults import Fault
 from tests.simulator.http_handler import RequestHandler
-from tests.simulator.service import Deviation, Service, ServiceOptions
+from tests.simulator.service import BatchStart, Deviation, Service, ServiceOptions
 
 __all__ = [
     "DEMO_API_KEY",

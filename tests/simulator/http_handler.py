@@ -12,7 +12,7 @@ from gateway.simulator.http_handler import MASK, SECRET_HEADERS, Interface
 from gateway.simulator.http_handler import RequestHandler as SimulatorRequestHandler
 from tests.simulator import deviations
 from tests.simulator.faults import Fault, InterfaceName, ReceivedRequest
-from tests.simulator.service import Service
+from tests.simulator.service import BatchStart, Service
 
 
 class RequestHandler(SimulatorRequestHandler):
@@ -53,6 +53,18 @@ class RequestHandler(SimulatorRequestHandler):
             # After the operation: the response is wrong although the write was executed.
             exchange.status, exchange.response_body = fault.status, fault.body
             exchange.response_headers = dict(fault.headers)
+
+    def run_operation(self, exchange: Exchange) -> None:
+        super().run_operation(exchange)
+        if exchange.method != "POST" or exchange.status != 200 or exchange.request is None:
+            return
+        if exchange.path.endswith("/accounts"):
+            self.service.creation_counts["account"] += 1
+        if exchange.path.rstrip("/").endswith("/start-processing"):
+            tenant, batch = exchange.request.tenant, exchange.request.require_path_batch()
+            self.service.batch_starts.append(
+                BatchStart(tenant.merchant, tenant.environment, batch.id, tenant.clock())
+            )
 
     def set_error_response(self, exchange: Exchange, error: ApiError) -> None:
         if self.is_current:

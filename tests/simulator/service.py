@@ -1,6 +1,6 @@
 """The simulated service with the requests that it received, planned faults and more options."""
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -52,11 +52,37 @@ class ServiceOptions(SimulatorServiceOptions):
     deviations: frozenset[Deviation] = frozenset()
 
 
+@dataclass(frozen=True)
+class BatchStart:
+    """An executed start; `started_at` is in seconds of the service's clock."""
+
+    merchant: str
+    environment: str
+    batch_id: str
+    started_at: float
+
+
+OBJECT_TYPES = {"R-": "recipient", "B-": "batch", "P-": "payment"}
+
+
 class Service(SimulatorService):
+    """A simulated service, for tests that check what reaches it, and that nothing happens twice.
+
+    `batch_starts` are all executed starts, in order, and `creation_counts` counts created objects
+    by type, without seeded ones, and of accounts only those created on their own.
+    """
+
     def __init__(self, *, options: ServiceOptions | None = None, **settings: Any) -> None:
         super().__init__(options=options or ServiceOptions(), **settings)
         self.requests: deque[ReceivedRequest] = deque(maxlen=MAX_KEPT_REQUESTS)
         self.faults: list[Fault] = []
+        self.batch_starts: list[BatchStart] = []
+        self.creation_counts: Counter[str] = Counter()
+
+    def generate_id(self, prefix: str, length: int) -> str:
+        if prefix in OBJECT_TYPES:
+            self.creation_counts[OBJECT_TYPES[prefix]] += 1
+        return super().generate_id(prefix, length)
 
     def seed_recipients(
         self,

@@ -238,7 +238,6 @@ class PayoutParser:
             accounts.attach_account(self.recipient, account)
             if replaced is not None:
                 accounts.remove_account(self.recipient, replaced)
-        self.tenant.creation_counts["account"] += len(self.new_accounts)
 
     def _add_account_problems(
         self, word: str, body: AccountBody, nested_problems: Problems
