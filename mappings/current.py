@@ -177,23 +177,9 @@ class AccountAnswer(TypedDict):
 
 
 class RecipientsQuery(TypedDict, total=False):
-    """Section 4.1, list query parameters."""
+    """Section 4.1, the list query parameter that has a vocabulary word."""
 
-    page: str
-    pageSize: str
-    search: str
-    name: str
-    email: str
-    referenceId: str
-    startDate: str
-    endDate: str
-    status: str
-    complianceStatus: str
-    country: str
     payoutMethod: Annotated[str, Word("wallet")]
-    currency: str
-    orderBy: str
-    sortBy: str
 
 
 class BatchCreate(TypedDict, total=False):

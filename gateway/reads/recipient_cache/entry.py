@@ -16,17 +16,12 @@ from gateway.payloads import json_codec
 from gateway.reads.recipient_cache.scan import Row
 from mappings import dates, recipient_rows
 from mappings.effects import JSON
+from mappings.objects import determine_account_type, find_primary_account
 
-_INTERNED_FIELDS = (
-    "type",
-    "language",
-    "status",
-    "complianceStatus",
-    "payoutMethod",
-    "primaryCurrency",
+_INTERNED_FIELDS = frozenset(
+    {"type", "language", "status", "complianceStatus", "payoutMethod", "primaryCurrency"}
+    | {"city", "country", "region"}
 )
-_INTERNED_ADDRESS_FIELDS = ("city", "country", "region")
-_OWN_FIELDS = tuple(name for name in recipient_rows.QUERY_FIELDS if name not in _INTERNED_FIELDS)
 
 _COMPRESSION_DICTIONARY = (
     b'"firstName":null,"lastName":null,"dob":null,"passport":null,"ssn":null,"accountNum":null,'
@@ -50,7 +45,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class RecipientEntry:
-    """One recipient, with the mapping interface of ``recipient_rows.select_query_fields``.
+    """One recipient, with the mapping interface of a row for the fields that queries read.
 
     It is immutable; a later read replaces it. ``stamp`` is its update date in milliseconds since
     1970.
@@ -65,29 +60,28 @@ class RecipientEntry:
     )
     id: str
     status: JSON
+    accounts: JSON
     stamp: int
     packed: bytes
 
     def __init__(self, row: Row) -> None:
-        query_fields = recipient_rows.select_query_fields(row)
-        self._set_fields(query_fields, _INTERNED_FIELDS, _OWN_FIELDS)
-        self._set_fields(query_fields["address"], _INTERNED_ADDRESS_FIELDS, ("postalCode",))
-        accounts = query_fields["accounts"]
-        if accounts:
-            accounts = _build_primary_account(accounts[0]["type"], accounts[0]["currency"])
-        self.accounts = accounts
+        self._set_fields(row, recipient_rows.QUERY_FIELDS)
+        self._set_fields(row.get("address") or {}, recipient_rows.QUERY_ADDRESS_FIELDS)
+        # These differ: a missing list says nothing, an empty list means that there is no account.
+        self.accounts = None if row.get("accounts") is None else ()
+        if primary := find_primary_account(row):
+            type_ = determine_account_type(primary)
+            self.accounts = _build_primary_account(type_, primary.get("currency"))
         self.stamp = parse_row_stamp(row)
         # From the service's own values: an answer must be the same with and without the cache.
         self.packed = _compress(json_codec.dumps_trusted(recipient_rows.select_answer_fields(row)))
 
-    def _set_fields(
-        self, fields: Row, interned_names: Iterable[str], own_names: Iterable[str]
-    ) -> None:
-        for name in interned_names:
-            value = fields[name]
-            setattr(self, name, sys.intern(value) if type(value) is str else value)
-        for name in own_names:
-            setattr(self, name, fields[name])
+    def _set_fields(self, fields: Row, names: Iterable[str]) -> None:
+        for name in names:
+            value: JSON = fields.get(name)
+            if name in _INTERNED_FIELDS and type(value) is str:
+                value = sys.intern(value)
+            setattr(self, name, value)
 
     def get(self, name: str, default: JSON = None) -> JSON:
         # Recipient and address fields have different names, so one object can serve as both.
